@@ -1,0 +1,111 @@
+# Everything a developer runs. `make` alone lists the targets.
+#
+# Needs Python >= 3.11, a C compiler and make. The first run fetches the tools into .venv; later runs
+# need no network, and rebuild the native core when its sources change.
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= $(shell .ci/python)
+VENV ?= .venv
+VERSIONS ?= 3.11 3.12 3.13
+WORKERS ?= 2
+TEST_ARGS ?=
+BENCH_ARGS ?=
+SOAK_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
+NATIVE_SOURCES := $(wildcard src/filechannel/_format/_native/*.c src/filechannel/_format/_native/*.h)
+
+# pyright and its node are in .venv (pyright[nodejs]); this stops its look for a newer version.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+
+# What each step leaves behind; a stamp is written only when its step succeeded.
+CREATED := $(VENV)/.created
+INSTALLED := $(VENV)/.installed
+NATIVE := $(VENV)/.native
+DOCS := $(VENV)/.docs
+
+.PHONY: help setup demo test lint types native pure bench docs versions soak java clean dist
+
+help:  ## This list
+	@echo "usage: make [target] [PYTHON=python3.12] [WORKERS=2] [TEST_ARGS='-k name']"
+	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+
+setup: $(NATIVE)  ## Create .venv with the package (editable) and every tool
+
+demo: $(NATIVE)  ## Set up and run the main job
+	$(BIN)/python examples/demo.py
+
+test: lint types native pure  ## Set up, then lint, types and the suite on both twins
+
+lint: $(INSTALLED)  ## Style, format and the import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+
+types: $(INSTALLED)  ## mypy --strict, pyright, and 100 % of the public types known
+	$(BIN)/mypy --strict --python-executable $(BIN)/python
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	. $(BIN)/activate && pyright --verifytypes filechannel --ignoreexternal  # knows no --pythonpath
+
+native: $(NATIVE) java  ## The suite on the native core
+	@if $(BIN)/python .ci/native_core.py built; then set -x; $(BIN)/python -m pytest -n $(WORKERS) $(TEST_ARGS); \
+	  else echo "native: skipped, the native core could not be built here; make pure runs the suite on its twin"; fi
+
+pure: $(NATIVE) java  ## The suite on the pure-Python twin
+	FILECHANNEL_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(TEST_ARGS)
+
+bench: $(NATIVE)  ## Measure; arguments in BENCH_ARGS
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+docs: $(DOCS)  ## Build the site into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+versions:  ## The suite on every Python of VERSIONS that is found, each in .venvs/
+	@for version in $(VERSIONS); do \
+	  python=$$(.ci/python $$version) || continue; \
+	  echo "== Python $$version: $$python"; \
+	  $(MAKE) --no-print-directory VENV=.venvs/$$version PYTHON="$$python" native || exit 1; \
+	done
+
+soak: $(NATIVE)  ## The long runs; arguments in SOAK_ARGS
+	@$(BIN)/python -m pytest -m soak --timeout=0 $(SOAK_ARGS) || { code=$$?; \
+	  test $$code = 5 && echo "no soak tests match" || exit $$code; }
+
+java:
+	@.ci/java
+
+dist: $(INSTALLED)  ## sdist and wheel into dist/
+	$(BIN)/python -m build --no-isolation
+
+clean:  ## Remove what was built; .venv stays, so that work offline goes on
+	rm -rf build dist site src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -f $(VENV)/.native .venvs/*/.native
+	find src -name '*.so' -delete
+	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(CREATED):
+	@test -n "$(PYTHON)" || { echo "No Python >= 3.11 found; name one: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot create environments" \
+	  "(Debian, Ubuntu: apt-get install python3-venv)"; exit 1; }
+	@echo "Setting up $(VENV) with $$($(BIN)/python --version); the first time this downloads the tools"
+	$(PIP) install --upgrade pip 'setuptools>=77' wheel
+	@touch $@
+
+# The extension is built by the next step, where its messages can be seen.
+$(INSTALLED): pyproject.toml | $(CREATED)
+	FILECHANNEL_NO_NATIVE=1 $(PIP) install --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+# A broken C file must not hide behind the pure twin, a machine without compiler or headers may.
+$(NATIVE): $(INSTALLED) setup.py $(NATIVE_SOURCES)
+	@if $(BIN)/python .ci/native_core.py possible; then export FILECHANNEL_REQUIRE_NATIVE=1; fi; \
+	  $(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+$(DOCS): $(INSTALLED)
+	FILECHANNEL_NO_NATIVE=1 $(PIP) install --no-build-isolation --editable '.[docs]'
+	@touch $@

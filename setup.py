@@ -1,0 +1,87 @@
+"""Build the optional native core; everything else about the package is in pyproject.toml.
+
+`FILECHANNEL_NO_NATIVE=1` leaves the extension out. `FILECHANNEL_REQUIRE_NATIVE=1` turns a failed
+compilation into an error, for those who build wheels. Without either, a failure means that the
+pure-Python twin is used, and one message says so.
+"""
+
+import os
+from glob import glob
+from pathlib import Path
+from textwrap import shorten
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CCompilerError
+
+NATIVE = "src/filechannel/_format/_native"
+ACROSS_FILES = "-flto"
+PURE_TWIN_NOTICE = """\
+filechannel: the native core was not built ({reason}).
+filechannel: the pure-Python twin is used instead: same files, same results, slower.
+filechannel: to get the native core, install a C compiler and the Python headers and install again."""
+
+
+class BuildNativeCore(build_ext):
+    """Compile the native core, or say once that the pure-Python twin takes its place."""
+
+    def initialize_options(self) -> None:
+        """Begin with no failure."""
+        super().initialize_options()
+        self._failed: list[str] = []
+
+    def build_extension(self, ext: Extension) -> None:
+        """Compile *ext*; a failure is an error only under FILECHANNEL_REQUIRE_NATIVE=1."""
+        try:
+            self._compile(ext)
+        except (BaseError, CCompilerError, OSError) as error:
+            if _flag("FILECHANNEL_REQUIRE_NATIVE"):
+                ext.optional = False
+                raise
+            self._failed.append(ext.name)
+            Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
+            print(PURE_TWIN_NOTICE.format(reason=shorten(str(error), 120)), flush=True)
+
+    def _compile(self, ext: Extension) -> None:
+        """Compile with optimisation across files, or without where the tools cannot do it."""
+        try:
+            super().build_extension(ext)
+        except (BaseError, CCompilerError):
+            if ACROSS_FILES not in ext.extra_compile_args:
+                raise
+            ext.extra_compile_args.remove(ACROSS_FILES)
+            ext.extra_link_args.remove(ACROSS_FILES)
+            self.force = True
+            super().build_extension(ext)
+
+    def copy_extensions_to_source(self) -> None:
+        """Put what was built beside the sources, and remove what an earlier build left there."""
+        super().copy_extensions_to_source()
+        for name in self._failed:
+            # It would go on to run beside newer Python code.
+            Path("src", self.get_ext_filename(name)).unlink(missing_ok=True)
+
+
+def _flag(name: str) -> bool:
+    return os.environ.get(name, "") not in ("", "0")
+
+
+def _native_core() -> list[Extension]:
+    sources = sorted(glob(f"{NATIVE}/*.c"))
+    if not sources or _flag("FILECHANNEL_NO_NATIVE"):
+        return []
+    flags = ["-O3", "-std=c11", "-fvisibility=hidden", "-fno-plt", "-Wall", "-Wextra", ACROSS_FILES]
+    return [
+        Extension(
+            "filechannel._format._core",
+            sources=sources,
+            depends=["setup.py", *sorted(glob(f"{NATIVE}/*.h"))],
+            include_dirs=[NATIVE],
+            extra_compile_args=flags if os.name == "posix" else [],
+            extra_link_args=["-O3", ACROSS_FILES] if os.name == "posix" else [],
+            optional=True,
+        )
+    ]
+
+
+setup(ext_modules=_native_core(), cmdclass={"build_ext": BuildNativeCore})
