@@ -1,0 +1,70 @@
+"""What the value of an option may be.
+
+A check takes the option's name and a value. It raises ``TypeError`` or ``ValueError`` naming the option, the
+value and what is allowed, and returns nothing when the value is fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeAlias, cast
+
+Check: TypeAlias = Callable[[str, object], None]
+
+_LONGEST: Final = 1e9
+"""About 30 years: waits of the operating system take it, and nobody means more."""
+
+
+def instance_of(wanted: type, allowed: str) -> Check:
+    """Accept instances of *wanted*; a bool is no int: ``segment_size=True`` is a mistake."""
+
+    def check(name: str, value: object) -> None:
+        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+            raise TypeError(f"{name}={value!r}: must be {allowed}, not {type(value).__name__}")
+
+    return check
+
+
+def integer(low: int, high: int | None = None) -> Check:
+    """Accept an integer from *low* to *high*, both included."""
+    allowed = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+    check_type = instance_of(int, allowed)
+
+    def check(name: str, value: object) -> None:
+        check_type(name, value)
+        number = cast("int", value)
+        if number < low or (high is not None and number > high):
+            raise ValueError(f"{name}={value!r}: must be {allowed}")
+
+    return check
+
+
+def one_of(*choices: str) -> Check:
+    """Accept one of some words."""
+    allowed = " or ".join(map(repr, choices))
+    check_type = instance_of(str, allowed)
+
+    def check(name: str, value: object) -> None:
+        check_type(name, value)
+        if value not in choices:
+            raise ValueError(f"{name}={value!r}: must be {allowed}")
+
+    return check
+
+
+def permission_bits(name: str, value: object) -> None:
+    """Accept the permissions of a file that its owner can read and write."""
+    allowed = "permission bits from 0o600 to 0o777 with the owner's read and write"
+    instance_of(int, allowed)(name, value)
+    bits = cast("int", value)
+    if not 0o600 <= bits <= 0o777:
+        raise ValueError(f"{name}={bits:#o}: must be {allowed}")
+
+
+def seconds(name: str, value: object) -> None:
+    """Accept a duration longer than nothing."""
+    allowed = "a number of seconds greater than 0"
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r}: must be {allowed}, not {type(value).__name__}")
+    if not 0 < value <= _LONGEST:
+        raise ValueError(f"{name}={value!r}: must be {allowed} and at most {_LONGEST:.0e}")

@@ -1,0 +1,427 @@
+"""Every exception of the package, grouped by when it happens.
+
+::
+
+    FileChannelError
+    ├── ChannelNotFoundError            opening: there is nothing at the path
+    ├── NotAChannelError                opening: there is something else at the path
+    ├── ChannelLockedError              opening, sending: somebody else holds it
+    ├── OptionsMismatchError            opening: an option contradicts what is stored
+    ├── SchemaMismatchError             opening: the message type contradicts what is stored
+    ├── ChannelSealedError              sending: the channel is complete
+    ├── MessageTooLargeError            sending: nothing was written
+    ├── CodecError                      sending: a value that does not fit; nothing was written
+    │   ├── MessageTypeError            … because of its type (also a TypeError)
+    │   └── DecodeError                 receiving: an intact record that does not decode
+    ├── ConsumerError
+    │   ├── ConsumerBusyError           the name has a live owner (also an anyio.BusyResourceError)
+    │   ├── ConsumerMismatchError       the name is of another kind: single or group
+    │   ├── UnknownConsumerError        there is no such name
+    │   ├── AckError                    acking what was not received
+    │   └── LeaseExpiredError           acking what was given to somebody else
+    └── StorageError
+        ├── DiskFullError               nothing was written
+        ├── DataExpiredError            receiving: the next messages were dropped
+        ├── CorruptRecordError          receiving: damaged bytes
+        └── UnsupportedFormatError      written by a newer release, or needs an extra
+
+Each one builds its own message from typed attributes, and each one pickles and copies with both.
+A closed object, the end of a stream and a full or empty channel are anyio's own ``ClosedResourceError``,
+``EndOfStream`` and ``WouldBlock``; wrong arguments are ``ValueError`` and ``TypeError``.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Self
+
+import anyio
+
+from ._offset import Offset
+
+__all__ = [
+    "AckError",
+    "ChannelLockedError",
+    "ChannelNotFoundError",
+    "ChannelSealedError",
+    "CodecError",
+    "ConsumerBusyError",
+    "ConsumerError",
+    "ConsumerMismatchError",
+    "CorruptRecordError",
+    "DataExpiredError",
+    "DecodeError",
+    "DiskFullError",
+    "FileChannelError",
+    "LeaseExpiredError",
+    "MessageTooLargeError",
+    "MessageTypeError",
+    "NotAChannelError",
+    "OptionsMismatchError",
+    "SchemaMismatchError",
+    "StorageError",
+    "UnknownConsumerError",
+    "UnsupportedFormatError",
+]
+
+
+class FileChannelError(Exception):
+    """The base of every error of this package: ``except FileChannelError`` catches them all."""
+
+    def __init__(self, message: str) -> None:
+        # Not super(): an error that is also one of anyio's must not let anyio reword the message.
+        Exception.__init__(self, message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Restore message and attributes as they are, whatever the constructor takes."""
+        return _restore, (type(self), *self.args), self.__dict__.copy()
+
+
+def _restore(cls: type[FileChannelError], *args: object) -> FileChannelError:
+    """Make an error as pickle does: without its constructor."""
+    return cls.__new__(cls, *args)
+
+
+class _ItemError(FileChannelError):
+    """An error about one value, which may be an item of a batch."""
+
+    index: int | None
+    """Which item of the batch, counted from 0; None for a single message."""
+
+    def __init__(self, message: str, index: int | None) -> None:
+        super().__init__(message)
+        self.index = index
+
+    def at(self, index: int) -> Self:
+        """Return the same error, with the same cause, about item *index* of a batch."""
+        error = copy.copy(self)
+        error.index = index
+        error.__cause__ = self.__cause__
+        return error
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        return message if self.index is None else f"item {self.index} of the batch: {message}"
+
+
+# Opening
+
+
+class ChannelNotFoundError(FileChannelError):
+    """There is no channel at the path, and it was not to be created."""
+
+    path: Path
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        super().__init__(f"there is no channel at {self.path}; check the path, or open it with create=True")
+
+
+class NotAChannelError(FileChannelError):
+    """What is at the path is not a channel, or no longer a whole one. Nothing was changed."""
+
+    path: Path
+    reason: str
+
+    def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
+        self.path = Path(path)
+        self.reason = reason
+        super().__init__(
+            f"{self.path} is not a channel: {reason}; nothing was changed, choose another path or restore it"
+        )
+
+
+class ChannelLockedError(FileChannelError):
+    """Somebody else holds the channel, and this kind of access cannot be shared."""
+
+    path: Path
+    pid: int | None
+    """The holder's process id on its own host, if known."""
+    host: str | None
+    """The holder's host name, if known."""
+    since: datetime | None
+    """When the holder took it (an aware datetime), if known."""
+
+    def __init__(self, path: str | os.PathLike[str], pid: int | None, host: str | None, since: datetime | None) -> None:
+        self.path = Path(path)
+        self.pid = pid
+        self.host = host
+        self.since = since
+        super().__init__(f"{self.path} is held by {_holder(pid, host, since)}; close it there, or wait for its release")
+
+
+class OptionsMismatchError(FileChannelError):
+    """An option was given explicitly and differs from what the channel was created with."""
+
+    option: str
+    stored: object
+    given: object
+
+    def __init__(self, option: str, stored: object, given: object, *, changeable: bool = False) -> None:
+        """Say how to change it if it is *changeable*; other options are fixed at creation."""
+        self.option = option
+        self.stored = stored
+        self.given = given
+        advice = f"change it with 'await channel.configure({option}=...)'" if changeable else _FIXED
+        super().__init__(
+            f"the channel has {option}={stored!r}, not {given!r}; leave {option} out to use what is stored, or {advice}"
+        )
+
+
+class SchemaMismatchError(FileChannelError):
+    """The message type and the channel's schema do not decode each other's messages."""
+
+    field: str
+    """Where they differ: a dotted path such as ``Order.lines[].sku``."""
+    expected: str
+    """What the channel's schema has there."""
+    found: str
+    """What the message type given has there."""
+
+    def __init__(self, field: str, expected: str, found: str) -> None:
+        self.field = field
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            f"{field}: the channel has {expected}, the type given has {found}; "
+            "open it with a matching type, or change the schema with 'await channel.configure(schema=...)'"
+        )
+
+
+# Sending
+
+
+class ChannelSealedError(FileChannelError):
+    """The channel was sealed: it is complete and takes no more messages."""
+
+    path: Path
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        super().__init__(f"{self.path} is sealed and takes no more messages; send to another channel")
+
+
+class MessageTooLargeError(_ItemError):
+    """A message or batch can never fit. Nothing was written."""
+
+    size: int
+    limit: int
+
+    def __init__(self, size: int, limit: int, index: int | None = None) -> None:
+        self.size = size
+        self.limit = limit
+        super().__init__(
+            f"{size:,} bytes are more than the {limit:,} the channel takes; "
+            "send it in parts, or use a channel with a larger limit",
+            index,
+        )
+
+
+class CodecError(_ItemError):
+    """A value cannot be encoded as a message of the channel. Nothing was written."""
+
+    reason: str
+
+    def __init__(self, reason: str, index: int | None = None) -> None:
+        self.reason = reason
+        super().__init__(reason, index)
+
+
+class MessageTypeError(CodecError, TypeError):
+    """A value is not of the channel's message type. Nothing was written."""
+
+    expected: str
+    found: str
+
+    def __init__(self, expected: str, found: str, index: int | None = None) -> None:
+        self.expected = expected
+        self.found = found
+        super().__init__(f"the channel takes {expected}, not {found}", index)
+
+
+# Receiving
+
+
+class DecodeError(CodecError):
+    """A record is intact but does not decode. The cursor stays: ``seek(error.next_offset)`` passes it."""
+
+    offset: Offset
+    next_offset: Offset
+    payload: bytes
+
+    def __init__(self, offset: Offset, next_offset: Offset, reason: str, payload: bytes) -> None:
+        self.offset = offset
+        self.next_offset = next_offset
+        self.payload = payload
+        self.reason = reason
+        _ItemError.__init__(
+            self,
+            f"the record at offset {offset} does not decode: {reason}; pass it with seek({next_offset})",
+            None,
+        )
+
+
+# Consumers
+
+
+class ConsumerError(FileChannelError):
+    """Something about a named consumer."""
+
+    name: str
+    reason: str
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        super().__init__(f"consumer {name!r}: {reason}")
+
+
+class ConsumerBusyError(ConsumerError, anyio.BusyResourceError):
+    """The name has a live owner; a name has one at a time."""
+
+    pid: int | None
+    """The owner's process id on its own host, if known."""
+    host: str | None
+    """The owner's host name, if known."""
+    since: datetime | None
+    """When the owner took it (an aware datetime), if known."""
+
+    def __init__(self, name: str, pid: int | None, host: str | None, since: datetime | None) -> None:
+        self.pid = pid
+        self.host = host
+        self.since = since
+        super().__init__(
+            name,
+            f"in use by {_holder(pid, host, since)}; share it inside one process with clone(), "
+            "over many processes with group(), or choose another name",
+        )
+
+
+class ConsumerMismatchError(ConsumerError):
+    """The name is registered as another kind of consumer."""
+
+    found: str
+    wanted: str
+
+    def __init__(self, name: str, found: str, wanted: str) -> None:
+        self.found = found
+        self.wanted = wanted
+        super().__init__(
+            name,
+            f"registered as {found}, not {wanted}; choose another name, or remove it with remove_consumer()",
+        )
+
+
+class UnknownConsumerError(ConsumerError):
+    """No consumer of that name is registered."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "no such consumer; consumers() lists the names")
+
+
+class AckError(ConsumerError):
+    """A message was acknowledged that is not outstanding: never received, or settled already."""
+
+
+class LeaseExpiredError(ConsumerError):
+    """The lease on a message ended before it was acknowledged; another member may have it now."""
+
+    offset: Offset
+
+    def __init__(self, name: str, offset: Offset) -> None:
+        self.offset = offset
+        super().__init__(
+            name,
+            f"the lease on the message at offset {offset} has ended and another member may have it now; "
+            "use a longer lease, or extend() it while working",
+        )
+
+
+# Storage
+
+
+class StorageError(FileChannelError):
+    """The files could not be read or written as they should."""
+
+    reason: str
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class DiskFullError(StorageError):
+    """There is no room on the disk. Nothing was written; messages accepted before stay readable."""
+
+    path: Path
+    needed: int
+
+    def __init__(self, path: str | os.PathLike[str], needed: int) -> None:
+        self.path = Path(path)
+        self.needed = needed
+        super().__init__(
+            f"no room for {needed:,} bytes at {self.path}; nothing was written, make room and send it again"
+        )
+
+
+class DataExpiredError(StorageError):
+    """Messages were dropped before this receiver got to them. Raised once; the next receive goes on."""
+
+    missed: int
+    oldest: Offset
+
+    def __init__(self, missed: int, oldest: Offset) -> None:
+        self.missed = missed
+        self.oldest = oldest
+        super().__init__(
+            f"{missed:,} messages were dropped before they were received; receive again to go on at offset {oldest}"
+        )
+
+
+class CorruptRecordError(StorageError):
+    """Stored bytes are damaged."""
+
+    segment: str
+    """The file name of the segment."""
+    offset: Offset
+
+    def __init__(self, segment: str, offset: Offset, reason: str) -> None:
+        super().__init__(
+            f"{segment} is damaged at offset {offset}: {reason}; "
+            "open the channel with on_corruption='skip' to go on at the next valid record"
+        )
+        self.segment = segment
+        self.offset = offset
+        self.reason = reason
+
+
+class UnsupportedFormatError(StorageError):
+    """The files are of a format that this installation does not read. Nothing was changed."""
+
+    found: int | str
+    supported: int | str
+
+    def __init__(self, found: int | str, supported: int | str, advice: str = "install a newer filechannel") -> None:
+        """Take a format version or, as text, what else is missing; *advice* says what to do about it."""
+        self.found = found
+        self.supported = supported
+        super().__init__(f"found {_format_name(found)}, but only {_format_name(supported)} is supported; {advice}")
+
+
+_FIXED: Final = "create another channel: it is fixed at creation"
+
+
+def _holder(pid: int | None, host: str | None, since: datetime | None) -> str:
+    text = "another process" if pid is None else f"process {pid}"
+    if host is not None:
+        text += f" on {host}"
+    if since is not None:
+        text += f" since {since.isoformat(sep=' ', timespec='seconds')}"
+    return text
+
+
+def _format_name(found: int | str) -> str:
+    return f"format version {found}" if isinstance(found, int) else found

@@ -1,0 +1,102 @@
+"""Bytes <-> fields, and the hot paths over them. No files, no event loops.
+
+Two twins have the same names and signatures: the C core, and the modules beside it in Python, which are its readable
+reference. `FILECHANNEL_PURE=1` forces the reference; it is also what an install without a compiler gets.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+from .nothing import NOTHING, Nothing
+
+if TYPE_CHECKING:
+    PURE: bool
+
+    from .checksum import crc32c
+    from .clock import begin_turn, turn_is_over
+    from .cores import ReceiveCore, SendCore, own_receive, own_send
+    from .memory import populate, populate_settle, populate_soon
+    from .reader import Reader
+    from .records import find_record, read_record, scan_records, write_record
+    from .send_path import SendPath
+    from .words import fence, load_u32, load_u64, store_u32, store_u64, swap_if_u32
+    from .writer import Writer
+else:
+    PURE = bool(os.environ.get("FILECHANNEL_PURE"))
+    if not PURE:
+        try:
+            from ._core import (
+                Reader,
+                ReceiveCore,
+                SendCore,
+                SendPath,
+                Writer,
+                begin_turn,
+                crc32c,
+                fence,
+                find_record,
+                load_u32,
+                load_u64,
+                own_receive,
+                own_send,
+                populate,
+                populate_settle,
+                populate_soon,
+                read_record,
+                scan_records,
+                store_u32,
+                store_u64,
+                swap_if_u32,
+                turn_is_over,
+                write_record,
+            )
+        except ImportError as error:
+            PURE = True
+            warnings.warn(
+                f"filechannel runs on its pure-Python twin, about ten times slower: the C core is not there ({error}). "
+                "Install a C compiler and reinstall, or set FILECHANNEL_PURE=1 if this is meant.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+    if PURE:
+        from .checksum import crc32c
+        from .clock import begin_turn, turn_is_over
+        from .cores import ReceiveCore, SendCore, own_receive, own_send
+        from .memory import populate, populate_settle, populate_soon
+        from .reader import Reader
+        from .records import find_record, read_record, scan_records, write_record
+        from .send_path import SendPath
+        from .words import fence, load_u32, load_u64, store_u32, store_u64, swap_if_u32
+        from .writer import Writer
+
+__all__ = [
+    "NOTHING",
+    "PURE",
+    "Nothing",
+    "Reader",
+    "ReceiveCore",
+    "SendCore",
+    "SendPath",
+    "Writer",
+    "begin_turn",
+    "crc32c",
+    "fence",
+    "find_record",
+    "load_u32",
+    "load_u64",
+    "own_receive",
+    "own_send",
+    "populate",
+    "populate_settle",
+    "populate_soon",
+    "read_record",
+    "scan_records",
+    "store_u32",
+    "store_u64",
+    "swap_if_u32",
+    "turn_is_over",
+    "write_record",
+]

@@ -1,0 +1,166 @@
+/* What the files of the native core share. Each subject has its own .c file, named in the comments below. */
+#ifndef FILECHANNEL_CORE_H
+#define FILECHANNEL_CORE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "crc32c.h"
+#include "layout.h"
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the native core stores native integers and needs a little-endian machine; the pure-Python twin does not"
+#endif
+
+/* Values inside records are not aligned: go through memcpy, which compiles to one plain access. */
+static inline uint32_t get_u32(const uint8_t *at) { uint32_t v; memcpy(&v, at, 4); return v; }
+static inline uint64_t get_u64(const uint8_t *at) { uint64_t v; memcpy(&v, at, 8); return v; }
+static inline void put_u32(uint8_t *at, uint32_t v) { memcpy(at, &v, 4); }
+static inline void put_u64(uint8_t *at, uint64_t v) { memcpy(at, &v, 8); }
+
+/* Small payloads are the rule, and calling memcpy for one costs more than the copy. */
+static inline void copy_payload_bytes(uint8_t *to, const char *from, size_t size) {
+    const uint8_t *at = (const uint8_t *)from;
+    if (size > 32) {
+        memcpy(to, at, size);
+    } else if (size >= 16) {
+        memcpy(to, at, 16);
+        memcpy(to + size - 16, at + size - 16, 16);
+    } else if (size >= 8) {
+        put_u64(to, get_u64(at));
+        put_u64(to + size - 8, get_u64(at + size - 8));
+    } else if (size >= 4) {
+        put_u32(to, get_u32(at));
+        put_u32(to + size - 4, get_u32(at + size - 4));
+    } else
+        while (size--) *to++ = *at++;
+}
+
+/* Shared words are aligned, and other processes read them while we write. */
+static inline uint32_t load_acquire_u32(const uint8_t *at) { return __atomic_load_n((const uint32_t *)at, __ATOMIC_ACQUIRE); }
+static inline uint64_t load_acquire_u64(const uint8_t *at) { return __atomic_load_n((const uint64_t *)at, __ATOMIC_ACQUIRE); }
+static inline void store_release_u32(uint8_t *at, uint32_t v) { __atomic_store_n((uint32_t *)at, v, __ATOMIC_RELEASE); }
+static inline void store_release_u64(uint8_t *at, uint64_t v) { __atomic_store_n((uint64_t *)at, v, __ATOMIC_RELEASE); }
+static inline int swap_if_u32(uint8_t *at, uint32_t expected, uint32_t value) {
+    return __atomic_compare_exchange_n((uint32_t *)at, &expected, value, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+/* records.c */
+enum record_state { RECORD_OK, RECORD_CUT, RECORD_BAD };
+/* Never 0: once in 4 GiB there is an offset at which eight zero bytes would be a valid, empty record. */
+static inline uint32_t record_crc(uint32_t payload_crc, uint32_t word, uint64_t offset) {
+    uint32_t crc;
+#ifdef CRC32C_INSTRUCTION
+    if (crc32c_has_instruction) { /* from registers: bytes just stored could not be loaded at once in other sizes */
+        crc = crc32c_step_64(~payload_crc, (uint64_t)word | offset << 32);
+        crc = ~crc32c_step_32(crc, (uint32_t)(offset >> 32));
+        return crc ? crc : UINT32_MAX;
+    }
+#endif
+    uint8_t tail[12];
+    put_u32(tail, word);
+    put_u64(tail + 4, offset);
+    crc = crc32c(payload_crc, tail, sizeof tail);
+    return crc ? crc : UINT32_MAX;
+}
+enum record_state record_check(const uint8_t *base, uint64_t position, uint64_t stop, uint64_t offset, uint32_t *word);
+PyObject *record_copy(const uint8_t *base, uint64_t position, uint64_t stop, uint64_t offset, uint32_t *word,
+                      enum record_state *state); /* NULL with state RECORD_OK: an exception is set */
+const char *record_reason(enum record_state state);
+
+/* clock.c */
+#define TURN_UNITS 32
+#define BYTES_PER_UNIT_SHIFT 9
+uint64_t wall_clock_ns(void);  /* a few milliseconds late, but cheap */
+uint64_t exact_clock_ns(void);
+extern _Thread_local int64_t turn_units __attribute__((tls_model("initial-exec")));
+int turn_over_by_clock(void);
+static inline void turn_charge(size_t bytes) { turn_units -= 1 + (int64_t)(bytes >> BYTES_PER_UNIT_SHIFT); }
+static inline int turn_over(void) { return turn_units <= 0 && turn_over_by_clock(); }
+
+/* writer.c */
+#define MOST_MARKS 64 /* as many as a window has; more are left out */
+typedef struct {
+    uint64_t offset, sequence, time;
+} Mark;
+typedef struct {
+    PyObject_HEAD
+    Py_buffer control, segment; /* .obj is NULL while nothing is bound */
+    uint64_t begin;             /* offset of the segment's first record */
+    uint64_t window_end;        /* the fast path may write below this offset */
+    uint64_t index_due;         /* wall clock at which the index wants an entry */
+    uint64_t max_payload;
+    uint64_t pending, pending_sequence; /* behind what was copied and not yet published */
+    uint64_t tail_end, tail_sequence;   /* what the newest tail slot says */
+    uint64_t next_mark; /* the record at or behind this offset goes into the index */
+    Mark marks[MOST_MARKS];
+    unsigned int marked;
+    int tail_slot;
+    uint32_t owner;
+    unsigned int looks; /* appends until the wall clock is read again */
+    char deferred; /* FSYNC: advance the append tail, somebody else publishes */
+    PyObject *overflow, *notify;
+} Writer;
+extern PyTypeObject *WriterType;
+typedef struct {
+    const char *data;
+    uint32_t length, crc; /* of the payload alone, computed before the word is taken */
+} Piece;
+static inline uint32_t piece_length(Py_ssize_t size) { return size < UINT32_MAX ? (uint32_t)size : UINT32_MAX; } /* too long either way */
+enum appended { APPENDED, OVERFLOWS, APPEND_FAILED /* with an exception */ };
+enum appended writer_append(Writer *self, Piece *pieces, size_t count, uint64_t *offset);
+PyObject *writer_append_list(Writer *self, PyObject *payloads); /* of bytes, all of them; the offset */
+PyObject *writer_overflow(Writer *self, const Piece *pieces, PyObject *const *owners, size_t count); /* the slow way */
+PyObject *pieces_as_bytes(const Piece *pieces, PyObject *const *owners, size_t count); /* owners: bytes objects or NULL */
+
+/* callee.c: a Python callable, called without detours where it is a C function */
+typedef struct {
+    PyObject *callable; /* owned; NULL if there is none */
+    PyObject *(*direct)(PyObject *self, PyObject *const *args, Py_ssize_t count);
+    PyObject *self; /* borrowed from callable */
+} Callee;
+void callee_init(Callee *callee, PyObject *callable); /* None becomes NULL */
+static inline PyObject *callee_call(const Callee *callee, PyObject *const *args, Py_ssize_t count) {
+    if (callee->direct) return callee->direct(callee->self, args, count);
+    return PyObject_Vectorcall(callee->callable, args, (size_t)count, NULL);
+}
+
+/* scratch.c: the private copy of a payload, for a decoder that does not keep it */
+typedef struct {
+    PyObject_HEAD
+    Py_ssize_t exports, size, capacity;
+    char *data;
+} Scratch;
+#define SCRATCH_LIMIT 65536 /* longer payloads get bytes of their own */
+PyObject *scratch_for(Scratch **scratch, Py_ssize_t size); /* borrowed, of that size, nobody looking at it */
+
+/* send_path.c, reader.c: one step of a coroutine; NULL without an exception means that it has to wait */
+extern PyTypeObject *SendPathType, *ReaderType;
+PyObject *send_path_step(PyObject *path, PyObject *item);
+PyObject *reader_step(PyObject *reader);
+PyObject *send_path_now(PyObject *path, PyObject *item); /* the same without a look at the turn */
+PyObject *reader_now(PyObject *reader);
+
+/* The sentinel `NOTHING` of _format/nothing.py. */
+extern PyObject *nothing;
+
+int add_words(PyObject *module);     /* words.c */
+int add_records(PyObject *module);   /* records.c */
+int add_clock(PyObject *module);     /* clock.c */
+int add_memory(PyObject *module);    /* memory.c */
+int add_writer(PyObject *module);    /* writer.c */
+int add_send_path(PyObject *module); /* send_path.c */
+int add_scratch(PyObject *module);   /* scratch.c */
+int add_reader(PyObject *module);    /* reader.c */
+int add_coroutine(PyObject *module); /* coroutine.c */
+
+PyTypeObject *add_type(PyObject *module, PyType_Spec *spec); /* module.c */
+int check_count(const char *name, Py_ssize_t given, Py_ssize_t wanted);
+int check_no_keywords(const char *name, PyObject *keywords);
+int unsigned_from(PyObject *value, uint64_t most, uint64_t *out);
+int get_aligned(PyObject *from, int flags, Py_ssize_t least, const char *too_short, Py_buffer *view);
+void let_go(Py_buffer *view); /* .obj is NULL afterwards, as it may have been before */
+
+#endif

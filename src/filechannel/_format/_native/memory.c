@@ -1,0 +1,157 @@
+/* Making pages present before they are written to: a first touch costs more than a small message.
+ *
+ * `populate_soon` leaves it to a thread of our own, which never touches Python: one of Python's would have to take
+ * the GIL from the very thread that it works for. A job keeps its buffer, and with it the map; who comes next, or
+ * `populate_settle`, gives it back. */
+#include "core.h"
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14; older kernels say EINVAL */
+#endif
+#define PAGE 4096u
+
+typedef struct Job {
+    struct Job *next;
+    Py_buffer view;
+    void *first;
+    size_t size;
+} Job;
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static Job *waiting, *finished; /* waiting: oldest first */
+static int running, working;    /* is there a thread; is it at a job */
+
+static void *work(void *Py_UNUSED(nothing_at_all)) {
+    pthread_mutex_lock(&mutex);
+    for (;;) {
+        while (!waiting) pthread_cond_wait(&changed, &mutex);
+        Job *job = waiting;
+        waiting = job->next;
+        working = 1;
+        pthread_mutex_unlock(&mutex);
+        (void)madvise(job->first, job->size, MADV_POPULATE_WRITE);
+        pthread_mutex_lock(&mutex);
+        working = 0;
+        job->next = finished;
+        finished = job;
+        pthread_cond_broadcast(&changed);
+    }
+    return NULL;
+}
+
+/* The mutex is held. Signals belong to Python's threads. */
+static int start_thread(void) {
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_create(&thread, NULL, work, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!failed) pthread_detach(thread);
+    return running = !failed;
+}
+
+/* A forked child has our variables, but not our thread; what was waiting is the parent's. */
+static void start_over(void) {
+    pthread_mutex_init(&mutex, NULL);
+    pthread_cond_init(&changed, NULL);
+    waiting = finished = NULL;
+    running = working = 0;
+}
+
+static void give_back(Job *jobs) {
+    while (jobs) {
+        Job *job = jobs;
+        jobs = job->next;
+        PyBuffer_Release(&job->view);
+        PyMem_RawFree(job);
+    }
+}
+
+/* The arguments (buffer, position, size) as whole pages of a view. */
+static int parse(const char *name, PyObject *const *args, Py_ssize_t count, Py_buffer *view, void **first, size_t *size) {
+    uint64_t position, length;
+    if (check_count(name, count, 3) || unsigned_from(args[1], UINT64_MAX, &position) ||
+        unsigned_from(args[2], UINT64_MAX, &length) || PyObject_GetBuffer(args[0], view, PyBUF_WRITABLE))
+        return -1;
+    if (position > (uint64_t)view->len || length > (uint64_t)view->len - position) {
+        PyBuffer_Release(view);
+        PyErr_SetString(PyExc_ValueError, "range is not inside the buffer");
+        return -1;
+    }
+    uintptr_t start = (uintptr_t)view->buf + position, page = start & ~(uintptr_t)(PAGE - 1);
+    *first = (void *)page;
+    *size = length ? (size_t)(start + length - page) : 0;
+    return 0;
+}
+
+static PyObject *py_populate(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    Py_buffer view;
+    void *first;
+    size_t size;
+    if (parse("populate", args, count, &view, &first, &size)) return NULL;
+    int failed;
+    Py_BEGIN_ALLOW_THREADS
+    failed = size && madvise(first, size, MADV_POPULATE_WRITE);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    return PyBool_FromLong(!failed);
+}
+
+static PyObject *py_populate_soon(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    Job *job = PyMem_RawCalloc(1, sizeof *job);
+    if (!job) return PyErr_NoMemory();
+    if (parse("populate_soon", args, count, &job->view, &job->first, &job->size)) {
+        PyMem_RawFree(job);
+        return NULL;
+    }
+    pthread_mutex_lock(&mutex); /* held by anybody only for a few instructions */
+    Job *done = finished, **last = &waiting;
+    finished = NULL;
+    if (running || start_thread()) {
+        while (*last) last = &(*last)->next;
+        *last = job;
+        pthread_cond_broadcast(&changed);
+    } else {
+        job->next = done;
+        done = job;
+    }
+    pthread_mutex_unlock(&mutex);
+    give_back(done);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_populate_settle(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+    Job *done;
+    Py_BEGIN_ALLOW_THREADS
+    pthread_mutex_lock(&mutex);
+    while (waiting || working) pthread_cond_wait(&changed, &mutex);
+    done = finished;
+    finished = NULL;
+    pthread_mutex_unlock(&mutex);
+    Py_END_ALLOW_THREADS
+    give_back(done);
+    Py_RETURN_NONE;
+}
+
+#define FAST(name) (PyCFunction)(void (*)(void)) name
+static PyMethodDef functions[] = {
+    {"populate", FAST(py_populate), METH_FASTCALL,
+     "populate(buffer, position, size, /)\n--\n\n"
+     "Make the pages of a map present and writable; tell whether the system can. Their content stays as it is."},
+    {"populate_soon", FAST(py_populate_soon), METH_FASTCALL,
+     "populate_soon(buffer, position, size, /)\n--\n\n"
+     "The same in the background, if possible; the buffer is held until `populate_settle` or the next call."},
+    {"populate_settle", py_populate_settle, METH_NOARGS,
+     "populate_settle()\n--\n\nWait until nothing is left to populate, and let go of the buffers."},
+    {NULL, NULL, 0, NULL},
+};
+
+int add_memory(PyObject *module) {
+    pthread_atfork(NULL, NULL, start_over);
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,93 @@
+/* filechannel._format._core: the native twin of the modules beside it. */
+#include "core.h"
+
+PyObject *nothing;
+
+PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
+    PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(spec);
+    if (type && PyModule_AddType(module, type)) Py_CLEAR(type);
+    return type;
+}
+
+int check_count(const char *name, Py_ssize_t given, Py_ssize_t wanted) {
+    if (given == wanted) return 0;
+    PyErr_Format(PyExc_TypeError, "%s() takes %zd positional arguments but %zd were given", name, wanted, given);
+    return -1;
+}
+
+int check_no_keywords(const char *name, PyObject *keywords) {
+    if (!keywords || !PyDict_GET_SIZE(keywords)) return 0;
+    PyErr_Format(PyExc_TypeError, "%s() takes no keyword arguments", name);
+    return -1;
+}
+
+int unsigned_from(PyObject *value, uint64_t most, uint64_t *out) {
+    PyObject *index = PyNumber_Index(value);
+    if (!index) return -1;
+    *out = PyLong_AsUnsignedLongLong(index);
+    Py_DECREF(index);
+    int failed = *out == UINT64_MAX && PyErr_Occurred();
+    if (!failed && *out <= most) return 0;
+    if (!failed || PyErr_ExceptionMatches(PyExc_OverflowError))
+        PyErr_SetString(PyExc_OverflowError, "value does not fit the word");
+    return -1;
+}
+
+/* A map that holds shared words: they are loaded and stored whole, which needs them aligned, as in any mmap. */
+int get_aligned(PyObject *from, int flags, Py_ssize_t least, const char *too_short, Py_buffer *view) {
+    if (PyObject_GetBuffer(from, view, flags)) return -1;
+    if (view->len >= least && (uintptr_t)view->buf % 8 == 0) return 0;
+    PyErr_SetString(PyExc_ValueError, view->len < least ? too_short : "buffer is not aligned");
+    PyBuffer_Release(view);
+    return -1;
+}
+
+/* Releasing may run Python code that comes back to us: empty the field first. */
+void let_go(Py_buffer *view) {
+    Py_buffer held = *view;
+    view->obj = NULL;
+    if (held.obj) PyBuffer_Release(&held);
+}
+
+/* What layout.h says, for the test that compares it with layout.py. */
+static int add_layout(PyObject *module) {
+#define ENTRY(name) #name, (unsigned long long)(name)
+    PyObject *layout = Py_BuildValue(
+        "{sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsK}", ENTRY(INDEX_BYTES), ENTRY(RECORD_HEADER_SIZE), ENTRY(BATCH_CONTINUES), ENTRY(CONTROL_RECORD),
+        ENTRY(LENGTH_MASK), ENTRY(SEGMENT_HEADER_SIZE), ENTRY(SEGMENT_END), ENTRY(CONTROL_SIZE), ENTRY(WRITER_LOCK),
+        ENTRY(WRITE_TAIL), ENTRY(APPEND_TAIL), ENTRY(RESERVED_END), ENTRY(STATE), ENTRY(WAKE), ENTRY(WAKE_ARMED),
+        ENTRY(TAIL_SLOT_0), ENTRY(TAIL_SLOT_1), ENTRY(CURSOR_SLOT_0), ENTRY(CURSOR_SLOT_1));
+#undef ENTRY
+    if (!layout) return -1;
+    int failed = PyModule_AddObjectRef(module, "LAYOUT", layout);
+    Py_DECREF(layout);
+    return failed;
+}
+
+static int find_nothing(void) {
+    PyObject *module = PyImport_ImportModule("filechannel._format.nothing");
+    if (!module) return -1;
+    nothing = PyObject_GetAttrString(module, "NOTHING");
+    Py_DECREF(module);
+    return nothing ? 0 : -1;
+}
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "filechannel._format._core",
+    .m_doc = "Records, shared words and the hot paths, in C.",
+    .m_size = -1,
+};
+
+PyMODINIT_FUNC PyInit__core(void) {
+    crc32c_init();
+    PyObject *module = PyModule_Create(&definition);
+    if (!module) return NULL;
+    if (find_nothing() || add_words(module) || add_records(module) || add_clock(module) || add_memory(module) || add_writer(module) ||
+        add_send_path(module) || add_scratch(module) || add_reader(module) || add_coroutine(module) || add_layout(module) ||
+        PyModule_AddStringConstant(module, "CRC32C_METHOD", crc32c_method())) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

@@ -1,0 +1,466 @@
+/* Reading one record after the other, decoded, with a cursor. The reference is reader.py.
+ *
+ * A reader stands at an offset and knows how far it may read without looking again (`limit`). Where that ends it
+ * looks at the shared words; where the segment ends it asks `advance` for the next one. */
+#include "core.h"
+#include <sched.h>
+
+#define STORES_PER_LOOK 16
+
+PyTypeObject *ReaderType;
+
+typedef struct {
+    PyObject_HEAD
+    Py_buffer control, segment, cursor; /* .obj is NULL where there is none */
+    uint64_t begin, limit;
+    uint64_t offset, sequence;
+    uint64_t generation; /* of the newest cursor slot */
+    uint64_t time;       /* of the cursor: when it was last moved, or a few messages before */
+    unsigned int stores; /* of the cursor until the clock is read again */
+    Callee decode;       /* no callable: hand out the payload itself */
+    char reuse;          /* decode takes any buffer and is done with it when it returns */
+    Scratch *scratch;
+    PyObject *advance, *damaged, *refuse;
+    const void *owner; /* the thread that is inside: decode may run Python code and let another thread in */
+    char released;
+} Reader;
+
+/* Something that this thread has and no other: cheaper than asking for its name. */
+static const void *this_thread(void) { return &turn_units; }
+
+static int enter(Reader *self) {
+    const void *me = this_thread();
+    while (self->owner) { /* the GIL orders us: it is given up only inside decode, a callback, or right here */
+        if (self->owner == me) {
+            PyErr_SetString(PyExc_RuntimeError, "this receiver is being read by the same thread already");
+            return -1;
+        }
+        Py_BEGIN_ALLOW_THREADS
+        sched_yield();
+        Py_END_ALLOW_THREADS
+        if (PyErr_CheckSignals()) return -1;
+    }
+    self->owner = me;
+    return 0;
+}
+
+static void leave(Reader *self) { self->owner = NULL; }
+
+/* Two slots in turn, so that one of them is whole whenever we are killed. */
+static void store_cursor(Reader *self) {
+    if (!self->cursor.obj) return;
+    self->generation++;
+    uint8_t *to = (uint8_t *)self->cursor.buf + (self->generation & 1 ? CURSOR_SLOT_1 : CURSOR_SLOT_0);
+    put_u64(to, self->generation);
+    put_u64(to + 8, self->offset);
+    put_u64(to + 16, self->sequence);
+    if (!self->stores--) {
+        self->time = wall_clock_ns();
+        self->stores = STORES_PER_LOOK - 1;
+    }
+    put_u64(to + 24, self->time);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    put_u32(to + 32, crc32c(0, to, 32));
+}
+
+enum look { LOOK_RECORD, LOOK_NOTHING, LOOK_ADVANCE };
+
+/* Is there a record at our offset in the bound segment? Loads `write` before `end`: end is stored first. */
+static enum look look(Reader *self) {
+    if (self->offset < self->limit) return LOOK_RECORD;
+    if (self->released) return LOOK_NOTHING;
+    uint64_t write = load_acquire_u64((uint8_t *)self->control.buf + WRITE_TAIL);
+    if (self->offset >= write) {
+        self->stores = 0; /* we are about to wait: the next message may come much later */
+        return LOOK_NOTHING;
+    }
+    if (!self->segment.obj || self->offset < self->begin) return LOOK_ADVANCE;
+    uint64_t end = load_acquire_u64((uint8_t *)self->segment.buf + SEGMENT_END);
+    uint64_t room = (uint64_t)self->segment.len - SEGMENT_HEADER_SIZE;
+    uint64_t limit = write - self->begin < room ? write : self->begin + room;
+    if (end && end < limit) limit = end;
+    self->limit = limit;
+    return self->offset < limit ? LOOK_RECORD : LOOK_ADVANCE;
+}
+
+/* Call back into Python; it moves us, or raises. */
+static int ask(PyObject *callback, Reader *self, const char *reason) {
+    PyObject *done = reason ? PyObject_CallFunction(callback, "Os", self, reason)
+                            : PyObject_CallOneArg(callback, (PyObject *)self);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+/* Copy the payload of the record we stand at: into the scratch where decode allows it, else into bytes. Borrowed from
+ * us, or new; NULL with state RECORD_OK means an exception. */
+static PyObject *copy_payload(Reader *self, uint32_t *word, enum record_state *state, int *borrowed) {
+    uint64_t position = SEGMENT_HEADER_SIZE + (self->offset - self->begin);
+    uint64_t stop = SEGMENT_HEADER_SIZE + (self->limit - self->begin);
+    const uint8_t *at = (const uint8_t *)self->segment.buf + position;
+    *borrowed = self->reuse && stop - position >= RECORD_HEADER_SIZE && (get_u32(at) & LENGTH_MASK) <= SCRATCH_LIMIT;
+    if (!*borrowed) return record_copy(self->segment.buf, position, stop, self->offset, word, state);
+    *word = get_u32(at);
+    uint32_t crc = get_u32(at + 4);
+    uint64_t length = *word & LENGTH_MASK;
+    *state = RECORD_CUT;
+    if (length > SCRATCH_LIMIT || stop - position - RECORD_HEADER_SIZE < length) return NULL;
+    *state = RECORD_OK;
+    if (!scratch_for(&self->scratch, (Py_ssize_t)length)) return NULL;
+    memcpy(self->scratch->data, at + RECORD_HEADER_SIZE, length);
+    if (record_crc(crc32c(0, self->scratch->data, length), *word, self->offset) == crc) return (PyObject *)self->scratch;
+    *state = RECORD_BAD;
+    return NULL;
+}
+
+/* The payload of the next message, or NULL with *empty set, or NULL with an exception. Moves over control records. */
+static PyObject *next_payload(Reader *self, int *empty, uint64_t *size) {
+    *empty = 0;
+    for (;;) {
+        switch (look(self)) {
+        case LOOK_NOTHING: *empty = 1; return NULL;
+        case LOOK_ADVANCE:
+            if (ask(self->advance, self, NULL)) return NULL;
+            continue;
+        case LOOK_RECORD: break;
+        }
+        uint32_t word;
+        enum record_state state;
+        int borrowed;
+        PyObject *payload = copy_payload(self, &word, &state, &borrowed);
+        if (!payload) {
+            if (state == RECORD_OK || ask(self->damaged, self, record_reason(state))) return NULL;
+            continue;
+        }
+        if (borrowed) Py_INCREF(payload);
+        *size = word & LENGTH_MASK;
+        if (!(word & CONTROL_RECORD)) return payload;
+        Py_DECREF(payload);
+        self->offset += RECORD_HEADER_SIZE + *size;
+        store_cursor(self);
+    }
+}
+
+/* An intact record that does not decode: Python raises DecodeError, and we stay where we are. */
+static PyObject *undecodable(Reader *self, PyObject *payload, uint64_t size) {
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (!PyErr_GivenExceptionMatches(type, PyExc_Exception)) {
+        PyErr_Restore(type, error, traceback);
+        return NULL;
+    }
+    if (traceback) PyException_SetTraceback(error, traceback);
+    unsigned long long next = self->offset + RECORD_HEADER_SIZE + size;
+    PyObject *bytes = PyBytes_FromObject(payload);
+    PyObject *never = bytes ? PyObject_CallFunction(self->refuse, "KKOO", (unsigned long long)self->offset, next, bytes, error) : NULL;
+    Py_XDECREF(bytes);
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+    if (never) {
+        Py_DECREF(never);
+        PyErr_SetString(PyExc_SystemError, "refuse() must raise");
+    }
+    return NULL;
+}
+
+/* The next item, our offset moved behind it but not yet stored in the cursor; *start is where its record begins. */
+static PyObject *next_item(Reader *self, int *empty, uint64_t *start) {
+    uint64_t size;
+    PyObject *payload = next_payload(self, empty, &size);
+    if (!payload) return NULL;
+    uint64_t sequence = self->sequence;
+    *start = self->offset;
+    PyObject *item = payload;
+    if (self->decode.callable) {
+        item = callee_call(&self->decode, &payload, 1);
+        if (!item) undecodable(self, payload, size);
+        Py_DECREF(payload);
+        if (!item) return NULL;
+    }
+    self->offset = *start + RECORD_HEADER_SIZE + size;
+    self->sequence = sequence + 1;
+    turn_charge(size);
+    return item;
+}
+
+static PyObject *py_take(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Reader *self = (Reader *)op;
+    int empty;
+    uint64_t start;
+    if (enter(self)) return NULL;
+    PyObject *item = next_item(self, &empty, &start);
+    if (item) store_cursor(self);
+    leave(self);
+    return item || !empty ? item : Py_NewRef(nothing);
+}
+
+static PyObject *py_take_in_turn(PyObject *op, PyObject *none) {
+    return turn_over() ? Py_NewRef(nothing) : py_take(op, none);
+}
+
+PyObject *reader_now(PyObject *op) {
+    PyObject *item = py_take(op, NULL);
+    if (item != nothing) return item;
+    Py_DECREF(item);
+    return NULL;
+}
+
+PyObject *reader_step(PyObject *op) { return turn_over() ? NULL : reader_now(op); }
+
+static PyObject *py_take_record(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Reader *self = (Reader *)op;
+    int empty;
+    uint64_t start;
+    if (enter(self)) return NULL;
+    PyObject *item = next_item(self, &empty, &start), *result = NULL;
+    if (item) {
+        store_cursor(self);
+        result = Py_BuildValue("NKK", item, (unsigned long long)start, (unsigned long long)(self->sequence - 1));
+    } else if (empty)
+        result = Py_NewRef(nothing);
+    leave(self);
+    return result;
+}
+
+/* Nobody gets what was taken so far: it comes again. */
+static void take_back(Reader *self, PyObject **items, uint64_t offset, uint64_t sequence) {
+    if (PyList_GET_SIZE(*items)) {
+        self->offset = offset;
+        self->sequence = sequence;
+        self->limit = 0;
+        store_cursor(self);
+    }
+    Py_CLEAR(*items);
+}
+
+/* A list that has its first places already: appending one by one costs a third of a small message. */
+#define LIST_ROOM 1024
+static Py_ssize_t list_room(Py_ssize_t wanted) { return wanted < 0 ? 0 : wanted < LIST_ROOM ? wanted : LIST_ROOM; }
+
+static PyObject *new_list(Py_ssize_t wanted) {
+    PyObject *items = PyList_New(list_room(wanted));
+    if (items) Py_SET_SIZE(items, 0);
+    return items;
+}
+
+static int list_add(PyObject *items, PyObject *item) {
+    Py_ssize_t size = PyList_GET_SIZE(items);
+    if (size < ((PyListObject *)items)->allocated) {
+        Py_SET_SIZE(items, size + 1);
+        PyList_SET_ITEM(items, size, item);
+        return 0;
+    }
+    int failed = PyList_Append(items, item);
+    Py_DECREF(item);
+    return failed;
+}
+
+static PyObject *py_take_many(PyObject *op, PyObject *most) {
+    Reader *self = (Reader *)op;
+    int empty;
+    uint64_t start;
+    Py_ssize_t wanted = PyNumber_AsSsize_t(most, NULL); /* more than there can be means all */
+    if (wanted == -1 && PyErr_Occurred()) return NULL;
+    PyObject *items = new_list(wanted);
+    if (!items || enter(self)) {
+        Py_XDECREF(items);
+        return NULL;
+    }
+    uint64_t before = self->offset, sequence = self->sequence;
+    while (PyList_GET_SIZE(items) < wanted) {
+        PyObject *item = next_item(self, &empty, &start);
+        if (!item) {
+            /* What came before an error is handed out; the error comes again with the next call. */
+            if (empty || (PyList_GET_SIZE(items) && PyErr_ExceptionMatches(PyExc_Exception))) PyErr_Clear();
+            else take_back(self, &items, before, sequence);
+            break;
+        }
+        if (list_add(items, item)) {
+            take_back(self, &items, before, sequence);
+            break;
+        }
+    }
+    if (self->offset != before) store_cursor(self);
+    leave(self);
+    return items;
+}
+
+static PyObject *py_move(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)op;
+    uint64_t offset, sequence;
+    if (check_count("move", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) ||
+        unsigned_from(args[1], UINT64_MAX, &sequence))
+        return NULL;
+    /* Our own callbacks move us while the thread is inside; anybody else waits for it to come out. */
+    int inside = self->owner == this_thread();
+    if (!inside && enter(self)) return NULL;
+    self->offset = offset;
+    self->sequence = sequence;
+    self->limit = 0;
+    store_cursor(self);
+    if (!inside) leave(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_move_from(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)op;
+    uint64_t expected, offset, sequence;
+    if (check_count("move_from", count, 3) || unsigned_from(args[0], UINT64_MAX, &expected) ||
+        unsigned_from(args[1], UINT64_MAX, &offset) || unsigned_from(args[2], UINT64_MAX, &sequence) || enter(self))
+        return NULL;
+    int there = self->offset == expected && !self->released;
+    if (there) {
+        self->offset = offset;
+        self->sequence = sequence;
+        self->limit = 0;
+        store_cursor(self);
+    }
+    leave(self);
+    return PyBool_FromLong(there);
+}
+
+static void unbind(Reader *self) {
+    self->limit = 0;
+    let_go(&self->segment);
+}
+
+static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)op;
+    uint64_t begin;
+    Py_buffer segment;
+    if (check_count("bind", count, 2) || unsigned_from(args[1], UINT64_MAX, &begin) ||
+        get_aligned(args[0], PyBUF_SIMPLE, SEGMENT_HEADER_SIZE, "segment is shorter than its header", &segment))
+        return NULL;
+    unbind(self);
+    self->segment = segment;
+    self->begin = begin;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_unbind(PyObject *op, PyObject *Py_UNUSED(none)) {
+    unbind((Reader *)op);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Reader *self = (Reader *)op;
+    /* Whoever is inside stores the cursor first: what it hands out must not come again. */
+    int inside = self->owner == this_thread();
+    if (!inside && enter(self)) return NULL;
+    self->released = 1;
+    unbind(self);
+    let_go(&self->cursor);
+    if (!inside) leave(self);
+    Py_RETURN_NONE;
+}
+
+/* The generation of the newest whole slot: the next one must not go over it. */
+static uint64_t newest_generation(const uint8_t *cursor) {
+    uint64_t newest = 0;
+    for (int slot = 0; slot < 2; slot++) {
+        const uint8_t *at = cursor + (slot ? CURSOR_SLOT_1 : CURSOR_SLOT_0);
+        if (crc32c(0, at, 32) == get_u32(at + 32) && get_u64(at) > newest) newest = get_u64(at);
+    }
+    return newest;
+}
+
+static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    PyObject *control, *cursor, *decode, *advance, *damaged, *refuse;
+    int reuse = 0;
+    Py_buffer words, slots = {.obj = NULL};
+    if (check_no_keywords("Reader", keywords) ||
+        !PyArg_ParseTuple(args, "OOOOOO|p:Reader", &control, &cursor, &decode, &advance, &damaged, &refuse, &reuse) ||
+        get_aligned(control, PyBUF_SIMPLE, CONTROL_SIZE, "control page is too short", &words))
+        return NULL;
+    if (cursor != Py_None && get_aligned(cursor, PyBUF_WRITABLE, CURSOR_SLOT_1 + 64, "cursor is too short", &slots)) {
+        PyBuffer_Release(&words);
+        return NULL;
+    }
+    Reader *self = (Reader *)type->tp_alloc(type, 0);
+    if (!self) {
+        let_go(&slots);
+        PyBuffer_Release(&words);
+        return NULL;
+    }
+    self->control = words;
+    self->cursor = slots;
+    if (slots.obj) self->generation = newest_generation(slots.buf);
+    callee_init(&self->decode, decode);
+    self->reuse = reuse && decode != Py_None;
+    self->advance = Py_NewRef(advance);
+    self->damaged = Py_NewRef(damaged);
+    self->refuse = Py_NewRef(refuse);
+    return (PyObject *)self;
+}
+
+static int reader_traverse(PyObject *op, visitproc visit, void *arg) {
+    Reader *self = (Reader *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->decode.callable);
+    Py_VISIT(self->advance);
+    Py_VISIT(self->damaged);
+    Py_VISIT(self->refuse);
+    /* Not the buffers: see writer.c. */
+    return 0;
+}
+
+static void reader_dealloc(PyObject *op) {
+    Reader *self = (Reader *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    let_go(&self->segment);
+    let_go(&self->cursor);
+    let_go(&self->control);
+    Py_XDECREF(self->decode.callable);
+    Py_XDECREF(self->scratch);
+    Py_XDECREF(self->advance);
+    Py_XDECREF(self->damaged);
+    Py_XDECREF(self->refuse);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyObject *get_offset(PyObject *op, void *Py_UNUSED(closure)) {
+    return PyLong_FromUnsignedLongLong(((Reader *)op)->offset);
+}
+static PyObject *get_sequence(PyObject *op, void *Py_UNUSED(closure)) {
+    return PyLong_FromUnsignedLongLong(((Reader *)op)->sequence);
+}
+
+#define FAST(name) (PyCFunction)(void (*)(void)) name
+static PyMethodDef methods[] = {
+    {"take", py_take, METH_NOARGS, "take($self, /)\n--\n\nReturn the next item, decoded, or NOTHING."},
+    {"take_in_turn", py_take_in_turn, METH_NOARGS,
+     "take_in_turn($self, /)\n--\n\nThe same for a coroutine: NOTHING also when it has to give way first."},
+    {"take_record", py_take_record, METH_NOARGS,
+     "take_record($self, /)\n--\n\nReturn (item, offset, sequence), or NOTHING."},
+    {"take_many", py_take_many, METH_O,
+     "take_many($self, most, /)\n--\n\nReturn up to `most` items; an error waits until what came before it is taken."},
+    {"move", FAST(py_move), METH_FASTCALL,
+     "move($self, offset, sequence, /)\n--\n\nStand at this record boundary and store it in the cursor."},
+    {"move_from", FAST(py_move_from), METH_FASTCALL,
+     "move_from($self, expected, offset, sequence, /)\n--\n\nMove only if still at the expected offset; tell whether."},
+    {"bind", FAST(py_bind), METH_FASTCALL, "bind($self, segment, begin, /)\n--\n\nRead from this map."},
+    {"unbind", py_unbind, METH_NOARGS, "unbind($self, /)\n--\n\nLet go of the segment; advance is asked for another."},
+    {"release", py_release, METH_NOARGS, "release($self, /)\n--\n\nLet go of segment and cursor; there is nothing to take any more."},
+    {NULL, NULL, 0, NULL},
+};
+static PyGetSetDef getset[] = {
+    {"offset", get_offset, NULL, "Where the next record begins.", NULL},
+    {"sequence", get_sequence, NULL, "Number of the next message.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Reader(control, cursor, decode, advance, damaged, refuse, reuse=False, /)\n--\n\nReads records in order and decodes them."},
+    {Py_tp_new, reader_new},  {Py_tp_traverse, reader_traverse}, {Py_tp_dealloc, reader_dealloc},
+    {Py_tp_methods, methods}, {Py_tp_getset, getset},            {0, NULL},
+};
+static PyType_Spec spec = {
+    .name = "filechannel._format._core.Reader",
+    .basicsize = sizeof(Reader),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+int add_reader(PyObject *module) { return (ReaderType = add_type(module, &spec)) ? 0 : -1; }

@@ -1,0 +1,162 @@
+/* Records in a buffer: write, read, scan, find. The reference is records.py. */
+#include "core.h"
+
+enum record_state record_check(const uint8_t *base, uint64_t position, uint64_t stop, uint64_t offset, uint32_t *word) {
+    if (stop - position < RECORD_HEADER_SIZE) return RECORD_CUT;
+    *word = get_u32(base + position);
+    uint64_t length = *word & LENGTH_MASK;
+    if (stop - position - RECORD_HEADER_SIZE < length) return RECORD_CUT;
+    uint32_t crc = crc32c(0, base + position + RECORD_HEADER_SIZE, length);
+    return record_crc(crc, *word, offset) == get_u32(base + position + 4) ? RECORD_OK : RECORD_BAD;
+}
+
+/* Readers load the word once, bound it, copy, and check the copy: the bytes may be rewritten under their hands. */
+PyObject *record_copy(const uint8_t *base, uint64_t position, uint64_t stop, uint64_t offset, uint32_t *word,
+                      enum record_state *state) {
+    *state = RECORD_CUT;
+    if (stop - position < RECORD_HEADER_SIZE) return NULL;
+    const uint8_t *at = base + position;
+    *word = get_u32(at);
+    uint32_t crc = get_u32(at + 4);
+    uint64_t length = *word & LENGTH_MASK;
+    if (stop - position - RECORD_HEADER_SIZE < length) return NULL;
+    *state = RECORD_OK;
+    PyObject *payload = PyBytes_FromStringAndSize((const char *)at + RECORD_HEADER_SIZE, (Py_ssize_t)length);
+    if (!payload) return NULL;
+    if (record_crc(crc32c(0, PyBytes_AS_STRING(payload), length), *word, offset) == crc) return payload;
+    Py_DECREF(payload);
+    *state = RECORD_BAD;
+    return NULL;
+}
+
+const char *record_reason(enum record_state state) {
+    return state == RECORD_CUT ? "record reaches beyond the end" : "checksum mismatch";
+}
+
+static int check_range(uint64_t position, uint64_t stop, const Py_buffer *view) {
+    if (position <= stop && stop <= (uint64_t)view->len) return 0;
+    PyErr_SetString(PyExc_ValueError, "range is not inside the buffer");
+    return -1;
+}
+
+/* The arguments (buffer, position, stop, offset) that reading functions share. */
+static int parse_range(const char *name, PyObject *const *args, Py_ssize_t count, Py_buffer *view, uint64_t *position,
+                       uint64_t *stop, uint64_t *offset) {
+    if (check_count(name, count, 4) || unsigned_from(args[1], UINT64_MAX, position) ||
+        unsigned_from(args[2], UINT64_MAX, stop) || unsigned_from(args[3], UINT64_MAX, offset) ||
+        PyObject_GetBuffer(args[0], view, PyBUF_SIMPLE))
+        return -1;
+    if (!check_range(*position, *stop, view)) return 0;
+    PyBuffer_Release(view);
+    return -1;
+}
+
+static PyObject *py_crc32c(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    uint64_t value = 0;
+    Py_buffer view;
+    if (count < 1 || count > 2) return check_count("crc32c", count, 2), NULL;
+    if (count == 2 && unsigned_from(args[1], UINT32_MAX, &value)) return NULL;
+    if (PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE)) return NULL;
+    uint32_t crc = crc32c((uint32_t)value, view.buf, (size_t)view.len);
+    PyBuffer_Release(&view);
+    return PyLong_FromUnsignedLong(crc);
+}
+
+static PyObject *py_write_record(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    uint64_t position, offset, flags;
+    Py_buffer view, payload;
+    if (check_count("write_record", count, 5) || unsigned_from(args[1], UINT64_MAX, &position) ||
+        unsigned_from(args[2], UINT64_MAX, &offset) || unsigned_from(args[3], UINT64_MAX, &flags) ||
+        PyObject_GetBuffer(args[0], &view, PyBUF_WRITABLE))
+        return NULL;
+    if (PyObject_GetBuffer(args[4], &payload, PyBUF_SIMPLE)) {
+        PyBuffer_Release(&view);
+        return NULL;
+    }
+    PyObject *result = NULL;
+    uint64_t size = RECORD_HEADER_SIZE + (uint64_t)payload.len;
+    if (payload.len > (Py_ssize_t)LENGTH_MASK || flags & ~(uint64_t)(BATCH_CONTINUES | CONTROL_RECORD))
+        PyErr_SetString(PyExc_ValueError, "payload or flags do not fit the word");
+    else if (position > (uint64_t)view.len || (uint64_t)view.len - position < size)
+        PyErr_SetString(PyExc_ValueError, "range is not inside the buffer");
+    else {
+        uint8_t *at = (uint8_t *)view.buf + position;
+        uint32_t word = (uint32_t)payload.len | (uint32_t)flags;
+        uint32_t crc = record_crc(crc32c(0, payload.buf, (size_t)payload.len), word, offset);
+        /* The payload may be a part of the same buffer: move it before anything is written over it. */
+        memmove(at + RECORD_HEADER_SIZE, payload.buf, (size_t)payload.len);
+        put_u32(at, word);
+        put_u32(at + 4, crc);
+        result = PyLong_FromUnsignedLongLong(position + size);
+    }
+    PyBuffer_Release(&payload);
+    PyBuffer_Release(&view);
+    return result;
+}
+
+static PyObject *py_read_record(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    uint64_t position, stop, offset;
+    Py_buffer view;
+    if (parse_range("read_record", args, count, &view, &position, &stop, &offset)) return NULL;
+    uint32_t word;
+    enum record_state state;
+    PyObject *payload = record_copy(view.buf, position, stop, offset, &word, &state);
+    PyBuffer_Release(&view);
+    if (payload) return Py_BuildValue("IN", word, payload);
+    if (state != RECORD_OK) PyErr_SetString(PyExc_ValueError, record_reason(state));
+    return NULL;
+}
+
+static PyObject *py_scan_records(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    uint64_t position, stop, offset;
+    Py_buffer view;
+    if (parse_range("scan_records", args, count, &view, &position, &stop, &offset)) return NULL;
+    uint64_t batch_end = position, batch_messages = 0, messages = 0, last = position, from = position;
+    uint32_t word;
+    Py_BEGIN_ALLOW_THREADS
+    while (position < stop && record_check(view.buf, position, stop, offset + (position - from), &word) == RECORD_OK) {
+        uint64_t start = position;
+        messages += !(word & CONTROL_RECORD);
+        position += RECORD_HEADER_SIZE + (word & LENGTH_MASK);
+        if (word & BATCH_CONTINUES) continue;
+        batch_end = position;
+        batch_messages = messages;
+        last = start;
+    }
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    return Py_BuildValue("KKKK", (unsigned long long)batch_end, (unsigned long long)batch_messages,
+                         (unsigned long long)position, (unsigned long long)last);
+}
+
+static PyObject *py_find_record(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    uint64_t position, stop, offset;
+    Py_buffer view;
+    if (parse_range("find_record", args, count, &view, &position, &stop, &offset)) return NULL;
+    uint64_t at = position;
+    uint32_t word;
+    Py_BEGIN_ALLOW_THREADS
+    while (at < stop && record_check(view.buf, at, stop, offset + (at - position), &word) != RECORD_OK) at++;
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    return at < stop ? PyLong_FromUnsignedLongLong(at) : PyLong_FromLong(-1);
+}
+
+#define FAST(name) (PyCFunction)(void (*)(void)) name
+static PyMethodDef functions[] = {
+    {"crc32c", FAST(py_crc32c), METH_FASTCALL,
+     "crc32c(data, value=0, /)\n--\n\nExtend a CRC-32C by the bytes of data."},
+    {"write_record", FAST(py_write_record), METH_FASTCALL,
+     "write_record(buffer, position, offset, flags, payload, /)\n--\n\nWrite one record and return the position behind it."},
+    {"read_record", FAST(py_read_record), METH_FASTCALL,
+     "read_record(buffer, position, stop, offset, /)\n--\n\nReturn (word, payload), or raise ValueError with the reason."},
+    {"scan_records", FAST(py_scan_records), METH_FASTCALL,
+     "scan_records(buffer, position, stop, offset, /)\n--\n\n"
+     "Walk valid records; return (end of the last whole batch, messages up to there, end of the last record, "
+     "start of the record that closed the batch)."},
+    {"find_record", FAST(py_find_record), METH_FASTCALL,
+     "find_record(buffer, position, stop, offset, /)\n--\n\nReturn the first position where a whole record validates, or -1."},
+    {NULL, NULL, 0, NULL},
+};
+
+int add_records(PyObject *module) { return PyModule_AddFunctions(module, functions); }

@@ -1,0 +1,485 @@
+/* Appending to the active segment. The reference, with the protocol spelled out, is writer.py.
+ *
+ * Everything simple happens here in one call: take the writer word, copy behind the tail, publish, release,
+ * tell waiters. Whatever is not simple (the window is used up, the index wants an entry, the channel is sealed, the
+ * word is taken) goes to `overflow`, which is Log.append and may block. */
+#include "core.h"
+
+#define APPENDS_PER_LOOK 16
+
+PyTypeObject *WriterType;
+
+static uint8_t *words(const Writer *self) { return (uint8_t *)self->control.buf; }
+static uint8_t *tail(const Writer *self) { return words(self) + (self->deferred ? APPEND_TAIL : WRITE_TAIL); }
+
+/* Learn where the tail is; another writer may have moved it. Returns 0 when no slot agrees with the offset. */
+static int refresh_tail(Writer *self) {
+    uint8_t *at = tail(self);
+    uint64_t end = load_acquire_u64(at);
+    if (end == self->tail_end && self->tail_slot >= 0) return 1;
+    for (int slot = 0; slot < 2; slot++) {
+        const uint8_t *from = at + (slot ? TAIL_SLOT_1 : TAIL_SLOT_0);
+        if (get_u64(from) != end || crc32c(0, from, 24) != get_u32(from + 24)) continue;
+        self->tail_slot = slot;
+        self->tail_end = end;
+        self->tail_sequence = get_u64(from + 8);
+        return 1;
+    }
+    return 0;
+}
+
+/* Fill the free slot, then move the offset: whoever sees the offset finds its slot complete. */
+static void publish(Writer *self, uint64_t end, uint64_t sequence) {
+    uint8_t *at = tail(self);
+    int slot = 1 - self->tail_slot;
+    uint8_t *to = at + (slot ? TAIL_SLOT_1 : TAIL_SLOT_0);
+    put_u64(to, end);
+    put_u64(to + 8, sequence);
+    put_u64(to + 16, self->begin);
+    put_u32(to + 24, crc32c(0, to, 24));
+    store_release_u64(at, end);
+    self->tail_slot = slot;
+    self->tail_end = self->pending = end;
+    self->tail_sequence = self->pending_sequence = sequence;
+}
+
+/* Readers that are armed must hear of what was published. A full fence lies between that and this. */
+static int wake_armed(Writer *self) {
+    uint8_t *wake = words(self) + WAKE;
+    for (uint32_t seen = load_acquire_u32(wake); seen & WAKE_ARMED; seen = load_acquire_u32(wake)) {
+        if (!swap_if_u32(wake, seen, (seen + 2) & ~WAKE_ARMED)) continue;
+        self->looks = 0;
+        PyObject *done = PyObject_CallNoArgs(self->notify);
+        Py_XDECREF(done);
+        return done ? 0 : -1;
+    }
+    return 0;
+}
+
+static uint8_t *record_at(const Writer *self, uint64_t offset) {
+    return (uint8_t *)self->segment.buf + SEGMENT_HEADER_SIZE + (offset - self->begin);
+}
+
+/* Remember a record for the index. Its time is taken before it can be seen: nothing before it is younger. */
+static void mark(Writer *self, uint64_t offset, uint64_t sequence) {
+    self->next_mark = offset > UINT64_MAX - INDEX_BYTES ? UINT64_MAX : offset + INDEX_BYTES;
+    if (self->marked < MOST_MARKS) self->marks[self->marked++] = (Mark){offset, sequence, exact_clock_ns()};
+}
+
+static void put_record(const Writer *self, uint64_t offset, uint32_t word, uint32_t crc, const char *payload) {
+    uint8_t *at = record_at(self, offset);
+    put_u32(at, word);
+    put_u32(at + 4, record_crc(crc, word, offset));
+    copy_payload_bytes(at + RECORD_HEADER_SIZE, payload, word & LENGTH_MASK);
+}
+
+/* Whether `size` more bytes behind an offset lie inside the window. */
+static int fits_window(const Writer *self, uint64_t offset, uint64_t size) {
+    return offset >= self->begin && offset <= self->window_end && size <= self->window_end - offset;
+}
+
+/* The index wants an entry a second. Reading the clock costs as much as a small record, so it is read once in so many
+ * appends; whoever sends seldom enough for that to matter has a receiver waiting, and waking it counts as due. */
+static int index_is_due(Writer *self) {
+    if (self->looks--) return 0;
+    self->looks = APPENDS_PER_LOOK - 1;
+    if (wall_clock_ns() < self->index_due) return 0;
+    self->looks = 0;
+    return 1;
+}
+
+/* Take the word and make sure `size` more bytes are simple; 0 means: go to overflow. */
+static int enter(Writer *self, uint64_t size) {
+    if (!swap_if_u32(words(self) + WRITER_LOCK, 0, self->owner)) return 0;
+    if (self->segment.obj && !load_acquire_u32(words(self) + STATE) && refresh_tail(self) &&
+        fits_window(self, self->tail_end, size) && !index_is_due(self)) {
+        /* Known before the first byte is touched: whoever takes over from us dead has to wipe up to here. */
+        store_release_u64(words(self) + RESERVED_END, self->tail_end + size);
+        __atomic_thread_fence(__ATOMIC_RELEASE);
+        return 1;
+    }
+    store_release_u32(words(self) + WRITER_LOCK, 0);
+    return 0;
+}
+
+static enum appended leave(Writer *self, uint64_t end, uint64_t sequence) {
+    uint64_t start = self->tail_end;
+    publish(self, end, sequence);
+    /* An exchange rather than a store: it is also the fence between what was published and the look at `wake`. */
+    __atomic_exchange_n((uint32_t *)(words(self) + WRITER_LOCK), 0, __ATOMIC_SEQ_CST);
+    turn_charge(end - start);
+    return !self->deferred && wake_armed(self) ? APPEND_FAILED : APPENDED;
+}
+
+/* Before work that would be for nothing: the tail only grows. `enter` looks again, with the word taken. */
+static int may_fit(const Writer *self, uint64_t size) {
+    return size && fits_window(self, load_acquire_u64(tail(self)), size);
+}
+
+enum appended writer_append(Writer *self, Piece *pieces, size_t count, uint64_t *offset) {
+    uint64_t total = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (pieces[i].length > self->max_payload) return OVERFLOWS;
+        total += RECORD_HEADER_SIZE + pieces[i].length;
+    }
+    if (!may_fit(self, total)) return OVERFLOWS;
+    for (size_t i = 0; i < count; i++) pieces[i].crc = crc32c(0, pieces[i].data, pieces[i].length);
+    if (!enter(self, total)) return OVERFLOWS;
+    uint64_t at = *offset = self->tail_end;
+    for (size_t i = 0; i < count; i++) {
+        if (at >= self->next_mark) mark(self, at, self->tail_sequence + i);
+        put_record(self, at, pieces[i].length | (i + 1 < count ? BATCH_CONTINUES : 0), pieces[i].crc, pieces[i].data);
+        at += RECORD_HEADER_SIZE + pieces[i].length;
+    }
+    return leave(self, at, self->tail_sequence + count);
+}
+
+PyObject *pieces_as_bytes(const Piece *pieces, PyObject *const *owners, size_t count) {
+    PyObject *payloads = PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; payloads && i < count; i++) {
+        PyObject *payload =
+            owners[i] ? Py_NewRef(owners[i]) : PyBytes_FromStringAndSize(pieces[i].data, (Py_ssize_t)pieces[i].length);
+        if (payload)
+            PyList_SET_ITEM(payloads, (Py_ssize_t)i, payload);
+        else
+            Py_CLEAR(payloads);
+    }
+    return payloads;
+}
+
+PyObject *writer_overflow(Writer *self, const Piece *pieces, PyObject *const *owners, size_t count) {
+    PyObject *payloads = pieces_as_bytes(pieces, owners, count);
+    PyObject *offset = payloads ? PyObject_CallOneArg(self->overflow, payloads) : NULL;
+    Py_XDECREF(payloads);
+    return offset;
+}
+
+static int check_payloads(PyObject *payloads) {
+    if (!PyList_CheckExact(payloads)) {
+        PyErr_SetString(PyExc_TypeError, "payloads must be a list of bytes");
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(payloads); i++)
+        if (!PyBytes_Check(PyList_GET_ITEM(payloads, i))) {
+            PyErr_Format(PyExc_TypeError, "payload %zd must be bytes", i);
+            return -1;
+        }
+    return 0;
+}
+
+static int check_words(PyObject *payloads, uint64_t flags) {
+    int fit = !(flags & ~(uint64_t)(BATCH_CONTINUES | CONTROL_RECORD));
+    for (Py_ssize_t i = 0; fit && i < PyList_GET_SIZE(payloads); i++)
+        fit = PyBytes_GET_SIZE(PyList_GET_ITEM(payloads, i)) <= (Py_ssize_t)LENGTH_MASK;
+    if (!fit) PyErr_SetString(PyExc_ValueError, "payload or flags do not fit the word");
+    return fit ? 0 : -1;
+}
+
+/* The same as writer_append for a list of bytes: nothing in between runs Python code, so they need no owners. */
+static enum appended append_bytes(Writer *self, PyObject *payloads, uint64_t *offset) {
+    Py_ssize_t count = PyList_GET_SIZE(payloads);
+    uint64_t total = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        uint64_t length = (uint64_t)PyBytes_GET_SIZE(PyList_GET_ITEM(payloads, i));
+        if (length > self->max_payload) return OVERFLOWS;
+        total += RECORD_HEADER_SIZE + length;
+    }
+    if (!may_fit(self, total)) return OVERFLOWS;
+    uint32_t *crcs = PyMem_Malloc((size_t)count * sizeof *crcs);
+    if (!crcs) return PyErr_NoMemory(), APPEND_FAILED;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *payload = PyList_GET_ITEM(payloads, i);
+        crcs[i] = crc32c(0, PyBytes_AS_STRING(payload), (size_t)PyBytes_GET_SIZE(payload));
+    }
+    enum appended appended = OVERFLOWS;
+    if (enter(self, total)) {
+        uint64_t at = *offset = self->tail_end;
+        for (Py_ssize_t i = 0; i < count; i++) {
+            PyObject *payload = PyList_GET_ITEM(payloads, i);
+            uint32_t length = (uint32_t)PyBytes_GET_SIZE(payload);
+            if (at >= self->next_mark) mark(self, at, self->tail_sequence + (uint64_t)i);
+            put_record(self, at, length | (i + 1 < count ? BATCH_CONTINUES : 0), crcs[i], PyBytes_AS_STRING(payload));
+            at += RECORD_HEADER_SIZE + length;
+        }
+        appended = leave(self, at, self->tail_sequence + (uint64_t)count);
+    }
+    PyMem_Free(crcs);
+    return appended;
+}
+
+PyObject *writer_append_list(Writer *self, PyObject *payloads) {
+    uint64_t offset;
+    switch (append_bytes(self, payloads, &offset)) {
+    case APPENDED: return PyLong_FromUnsignedLongLong(offset);
+    case APPEND_FAILED: return NULL;
+    case OVERFLOWS: break;
+    }
+    PyObject *own = PyList_GetSlice(payloads, 0, PyList_GET_SIZE(payloads)); /* theirs may change under Python code */
+    PyObject *result = own ? PyObject_CallOneArg(self->overflow, own) : NULL;
+    Py_XDECREF(own);
+    return result;
+}
+
+static PyObject *append_list(Writer *self, PyObject *payloads) {
+    return check_payloads(payloads) ? NULL : writer_append_list(self, payloads);
+}
+
+static PyObject *py_append(PyObject *self, PyObject *payload) {
+    if (!PyBytes_Check(payload)) return PyErr_Format(PyExc_TypeError, "payload must be bytes, not %.100s", Py_TYPE(payload)->tp_name);
+    PyObject *payloads = PyList_New(1);
+    if (!payloads) return NULL;
+    PyList_SET_ITEM(payloads, 0, Py_NewRef(payload));
+    PyObject *offset = append_list((Writer *)self, payloads);
+    Py_DECREF(payloads);
+    return offset;
+}
+
+static PyObject *py_append_all(PyObject *self, PyObject *payloads) { return append_list((Writer *)self, payloads); }
+
+/* --- The parts Log.append is made of; the caller holds the writer word ------------------------------------- */
+
+static PyObject *py_lock(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Writer *self = (Writer *)op;
+    if (!swap_if_u32(words(self) + WRITER_LOCK, 0, self->owner)) Py_RETURN_FALSE;
+    if (!refresh_tail(self)) {
+        store_release_u32(words(self) + WRITER_LOCK, 0);
+        PyErr_SetString(PyExc_ValueError, "no tail slot agrees with the offset");
+        return NULL;
+    }
+    self->pending = self->tail_end;
+    self->pending_sequence = self->tail_sequence;
+    Py_RETURN_TRUE;
+}
+
+static PyObject *py_unlock(PyObject *op, PyObject *Py_UNUSED(none)) {
+    store_release_u32(words((Writer *)op) + WRITER_LOCK, 0);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Writer *self = (Writer *)op;
+    uint64_t index, flags;
+    /* The list last: converting the others may run Python code that changes it. */
+    if (check_count("write", count, 3) || unsigned_from(args[1], UINT64_MAX, &index) ||
+        unsigned_from(args[2], UINT64_MAX, &flags) || check_payloads(args[0]) || check_words(args[0], flags))
+        return NULL;
+    uint64_t total = (uint64_t)PyList_GET_SIZE(args[0]);
+    /* Known before the first byte is touched: whoever takes over from us dead has to wipe up to here. */
+    if (self->segment.obj && fits_window(self, self->pending, 0)) {
+        store_release_u64(words(self) + RESERVED_END, self->window_end);
+        __atomic_thread_fence(__ATOMIC_RELEASE);
+    }
+    for (; index < total && self->segment.obj; index++) {
+        PyObject *payload = PyList_GET_ITEM(args[0], (Py_ssize_t)index);
+        uint64_t length = (uint64_t)PyBytes_GET_SIZE(payload), size = RECORD_HEADER_SIZE + length;
+        if (!fits_window(self, self->pending, size)) break;
+        uint32_t word = (uint32_t)length | (uint32_t)flags | (index + 1 < total ? BATCH_CONTINUES : 0);
+        if (self->pending >= self->next_mark) mark(self, self->pending, self->pending_sequence);
+        put_record(self, self->pending, word, crc32c(0, PyBytes_AS_STRING(payload), length), PyBytes_AS_STRING(payload));
+        self->pending += size;
+        self->pending_sequence += !(flags & CONTROL_RECORD);
+    }
+    return PyLong_FromUnsignedLongLong(index);
+}
+
+static PyObject *py_longest(PyObject *Py_UNUSED(op), PyObject *payloads) {
+    if (check_payloads(payloads)) return NULL;
+    Py_ssize_t longest = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(payloads); i++) {
+        Py_ssize_t length = PyBytes_GET_SIZE(PyList_GET_ITEM(payloads, i));
+        if (length > longest) longest = length;
+    }
+    return PyLong_FromSsize_t(longest);
+}
+
+static PyObject *py_publish(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Writer *self = (Writer *)op;
+    if (self->tail_slot < 0) {
+        PyErr_SetString(PyExc_RuntimeError, "publish() without lock()");
+        return NULL;
+    }
+    publish(self, self->pending, self->pending_sequence);
+    store_release_u64(words(self) + RESERVED_END, self->pending);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_tell_waiters(PyObject *op, PyObject *Py_UNUSED(none)) {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (wake_armed((Writer *)op)) return NULL;
+    Py_RETURN_NONE;
+}
+
+static void unbind(Writer *self) {
+    self->window_end = 0;
+    let_go(&self->segment);
+}
+
+static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Writer *self = (Writer *)op;
+    uint64_t begin;
+    Py_buffer segment;
+    if (check_count("bind", count, 2) || unsigned_from(args[1], UINT64_MAX, &begin) ||
+        get_aligned(args[0], PyBUF_WRITABLE, SEGMENT_HEADER_SIZE, "segment is shorter than its header", &segment))
+        return NULL;
+    unbind(self);
+    self->segment = segment;
+    self->begin = begin;
+    self->next_mark = 0;
+    self->marked = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_open_window(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Writer *self = (Writer *)op;
+    uint64_t end, due;
+    if (check_count("open_window", count, 2) || unsigned_from(args[0], UINT64_MAX, &end) ||
+        unsigned_from(args[1], UINT64_MAX, &due))
+        return NULL;
+    if (!self->segment.obj || end < self->begin ||
+        end - self->begin > (uint64_t)self->segment.len - SEGMENT_HEADER_SIZE) {
+        PyErr_SetString(PyExc_ValueError, "window is not inside the segment");
+        return NULL;
+    }
+    self->window_end = end;
+    self->index_due = due;
+    self->looks = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_mark_next(PyObject *op, PyObject *Py_UNUSED(none)) {
+    ((Writer *)op)->next_mark = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_take_marks(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Writer *self = (Writer *)op;
+    PyObject *taken = PyList_New((Py_ssize_t)self->marked);
+    for (unsigned int i = 0; taken && i < self->marked; i++) {
+        const Mark *from = &self->marks[i];
+        PyObject *entry = Py_BuildValue("KKK", (unsigned long long)from->offset, (unsigned long long)from->sequence,
+                                        (unsigned long long)from->time);
+        if (entry)
+            PyList_SET_ITEM(taken, (Py_ssize_t)i, entry);
+        else
+            Py_CLEAR(taken);
+    }
+    if (taken) self->marked = 0;
+    return taken;
+}
+
+static PyObject *py_unbind(PyObject *op, PyObject *Py_UNUSED(none)) {
+    unbind((Writer *)op);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_defer(PyObject *op, PyObject *value) {
+    Writer *self = (Writer *)op;
+    int deferred = PyObject_IsTrue(value);
+    if (deferred < 0) return NULL;
+    self->deferred = (char)deferred;
+    self->tail_slot = -1;
+    Py_RETURN_NONE;
+}
+
+/* Everything is made in tp_new and never taken away: no method meets an object without its fields. */
+static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    PyObject *control, *owner, *most, *overflow, *notify;
+    uint64_t owner_word, max_payload;
+    Py_buffer view;
+    if (check_no_keywords("Writer", keywords) ||
+        !PyArg_ParseTuple(args, "OOOOO:Writer", &control, &owner, &most, &overflow, &notify) ||
+        unsigned_from(owner, UINT32_MAX, &owner_word) || unsigned_from(most, UINT64_MAX, &max_payload) ||
+        get_aligned(control, PyBUF_WRITABLE, CONTROL_SIZE, "control page is too short", &view))
+        return NULL;
+    Writer *self = (Writer *)type->tp_alloc(type, 0);
+    if (!self) {
+        PyBuffer_Release(&view);
+        return NULL;
+    }
+    self->control = view;
+    self->owner = (uint32_t)owner_word;
+    self->max_payload = max_payload < LENGTH_MASK ? max_payload : LENGTH_MASK;
+    self->tail_slot = -1;
+    self->overflow = Py_NewRef(overflow);
+    self->notify = Py_NewRef(notify);
+    return (PyObject *)self;
+}
+
+/* There is no tp_clear: as with a tuple, a cycle through us also goes through something that was made later. */
+static int writer_traverse(PyObject *op, visitproc visit, void *arg) {
+    Writer *self = (Writer *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->overflow);
+    Py_VISIT(self->notify);
+    /* Not the buffers: the collector would clear a memoryview that still exports to us, and releasing it would crash. */
+    return 0;
+}
+
+static void writer_dealloc(PyObject *op) {
+    Writer *self = (Writer *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    unbind(self);
+    let_go(&self->control);
+    Py_XDECREF(self->overflow);
+    Py_XDECREF(self->notify);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+static PyObject *get_pending(PyObject *op, void *Py_UNUSED(closure)) {
+    return PyLong_FromUnsignedLongLong(((Writer *)op)->pending);
+}
+static PyObject *get_pending_sequence(PyObject *op, void *Py_UNUSED(closure)) {
+    return PyLong_FromUnsignedLongLong(((Writer *)op)->pending_sequence);
+}
+static PyObject *get_deferred(PyObject *op, void *Py_UNUSED(closure)) {
+    return PyBool_FromLong(((Writer *)op)->deferred);
+}
+
+#define FAST(name) (PyCFunction)(void (*)(void)) name
+static PyMethodDef methods[] = {
+    {"append", py_append, METH_O, "append($self, payload, /)\n--\n\nAppend one record and return its offset."},
+    {"append_all", py_append_all, METH_O,
+     "append_all($self, payloads, /)\n--\n\nAppend a list of payloads as one batch and return the first offset."},
+    {"lock", py_lock, METH_NOARGS, "lock($self, /)\n--\n\nTry to take the writer word; tell whether it was free."},
+    {"unlock", py_unlock, METH_NOARGS, "unlock($self, /)\n--\n\nRelease the writer word."},
+    {"write", FAST(py_write), METH_FASTCALL,
+     "write($self, payloads, index, flags, /)\n--\n\n"
+     "Copy payloads from index on while they fit the window, unpublished; return the first index left."},
+    {"longest", py_longest, METH_O, "longest($self, payloads, /)\n--\n\nReturn the length of the longest payload."},
+    {"publish", py_publish, METH_NOARGS, "publish($self, /)\n--\n\nMove the tail behind everything written."},
+    {"tell_waiters", py_tell_waiters, METH_NOARGS,
+     "tell_waiters($self, /)\n--\n\nCall notify if anybody is armed. Not under the writer word."},
+    {"bind", FAST(py_bind), METH_FASTCALL,
+     "bind($self, segment, begin, /)\n--\n\nWrite into this map from now on; the window is closed."},
+    {"open_window", FAST(py_open_window), METH_FASTCALL,
+     "open_window($self, end, index_due, /)\n--\n\nLet the fast path write below end until the wall clock says index_due."},
+    {"mark_next", py_mark_next, METH_NOARGS, "mark_next($self, /)\n--\n\nRemember the next record for the index."},
+    {"take_marks", py_take_marks, METH_NOARGS,
+     "take_marks($self, /)\n--\n\n"
+     "Return (offset, sequence, time) of the records to put into the index, and forget them: one in 64 KiB."},
+    {"unbind", py_unbind, METH_NOARGS, "unbind($self, /)\n--\n\nLet go of the segment; every append overflows."},
+    {"defer", py_defer, METH_O,
+     "defer($self, deferred, /)\n--\n\nMove the append tail instead of what readers see, or stop doing so."},
+    {NULL, NULL, 0, NULL},
+};
+static PyGetSetDef getset[] = {
+    {"pending", get_pending, NULL, "Offset behind everything written, published or not.", NULL},
+    {"pending_sequence", get_pending_sequence, NULL, "Sequence that belongs to pending.", NULL},
+    {"deferred", get_deferred, NULL, "Whether publishing is left to a flusher.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Writer(control, owner, max_payload, overflow, notify, /)\n--\n\nAppends records to the active segment."},
+    {Py_tp_new, writer_new},         {Py_tp_traverse, writer_traverse}, {Py_tp_dealloc, writer_dealloc},
+    {Py_tp_methods, methods},        {Py_tp_getset, getset},            {0, NULL},
+};
+static PyType_Spec spec = {
+    .name = "filechannel._format._core.Writer",
+    .basicsize = sizeof(Writer),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+int add_writer(PyObject *module) { return (WriterType = add_type(module, &spec)) ? 0 : -1; }

@@ -1,0 +1,109 @@
+"""Magic numbers and field offsets of every file: the only copy in Python.
+
+`docs/format.md` describes the same bytes for people and a test compares its tables with this module;
+`_native/layout.h` repeats the few numbers the C core needs and another test compares those.
+All integers are little-endian. Offsets count record bytes from the birth of the channel and are 64-bit.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+FORMAT_VERSION: Final = 1
+PAGE: Final = 4096
+CACHE_LINE: Final = 64
+
+# --- Records ----------------------------------------------------------------------------------------------
+
+RECORD_HEADER: Final = Struct("<II")
+"""word, crc. The payload follows."""
+RECORD_HEADER_SIZE: Final = RECORD_HEADER.size
+BATCH_CONTINUES: Final = 1 << 31
+"""Bit of the word: the next record belongs to the same batch."""
+CONTROL_RECORD: Final = 1 << 30
+"""Bit of the word: not a message; never delivered and not counted in `sequence`."""
+LENGTH_MASK: Final = (1 << 30) - 1
+MAX_PAYLOAD: Final = LENGTH_MASK
+RECORD_CHECKED: Final = Struct("<IQ")
+"""word, offset: what the CRC covers after the payload."""
+
+SEAL: Final = b"\x01seal"
+"""Payload of the control record that ends a channel; the first byte is the kind."""
+
+# --- Segments ---------------------------------------------------------------------------------------------
+
+SEGMENT_MAGIC: Final = b"fchan\x1aSG"
+SEGMENT_HEADER: Final = Struct("<8sIIQQQQQII")
+"""magic, version, id, begin, end, first sequence, previous end, created, crc, end crc."""
+SEGMENT_HEADER_SIZE: Final = 64
+SEGMENT_END: Final = 24
+"""Position of `end`: 0 while the segment is active, else the offset after its last record."""
+SEGMENT_CRC: Final = 56
+"""CRC-32C over every header byte before it except `end`, which changes during the segment's life."""
+SEGMENT_END_CRC: Final = 60
+"""CRC-32C over begin and end; 0 while active."""
+SEGMENT_EXTENT: Final = Struct("<QQ")
+"""begin, end: what the end crc covers."""
+
+OFFSET_JUMP: Final = 1 << 40
+"""After a cut the log goes on at a multiple of this, at least half of it away: no offset is ever used twice."""
+INDEX_BYTES: Final = 64 * 1024
+INDEX_SECONDS: Final = 1.0
+INDEX_ENTRY: Final = Struct("<QQQII")
+"""offset, sequence, time (ns since the epoch), crc over those three, zero."""
+
+# --- Control ----------------------------------------------------------------------------------------------
+
+CONTROL_MAGIC: Final = b"fchan\x1aCT"
+CONTROL_SIZE: Final = 10 * PAGE
+CONTROL_IDENTITY: Final = Struct("<8sII16s16sQQI")
+"""magic, version, zero, channel id, boot id, device, inode, crc over all before it."""
+
+WRITER_LOCK: Final = 128
+WRITE_TAIL: Final = 192
+"""What readers see: a tail (see TAIL_SLOT)."""
+APPEND_TAIL: Final = 384
+"""What senders have appended under `FSYNC` and nobody sees yet: a tail."""
+RESERVED_END: Final = 576
+"""No writer has touched bytes at or beyond this offset since the last publish."""
+ALLOCATED_END: Final = 584
+"""The disk space of the active segment is allocated up to this offset."""
+OLDEST_OFFSET: Final = 640
+STATE: Final = 704
+WAKE: Final = 768
+"""Bit 0 armed, the rest a generation."""
+DURABLE_OFFSET: Final = 832
+
+STATE_SEALED: Final = 1
+WAKE_ARMED: Final = 1
+
+TAIL_SLOT: Final = Struct("<QQQI")
+"""end offset, next sequence, begin of the segment, crc over those three."""
+TAIL_SLOTS: Final = (64, 128)
+"""A tail is one u64, the offset that counts, and behind it two slots at these distances: the slot whose end
+equals the offset is the truth, the other is free to be filled for the next publish."""
+TAIL_CHECKED: Final = Struct("<QQQ")
+
+CHECKPOINT_SLOTS: Final = (PAGE, PAGE + PAGE // 2)
+"""Positions of the two checkpoint slots, in a page of their own that is written only by a flush."""
+CHECKPOINT: Final = Struct("<QQQQQII")
+"""generation, offset, sequence, oldest offset, time, state, crc over those six."""
+CHECKPOINT_CHECKED: Final = Struct("<QQQQQI")
+
+PROCESS_SLOTS: Final = 2 * PAGE
+"""Pages 2 to 9 belong to the table of processes; byte-range locks are taken on its bytes."""
+MODE_BYTE: Final = PROCESS_SLOTS
+"""Whoever holds this byte's kernel lock exclusively has the channel for itself."""
+HOLDER: Final = Struct("<QQ64s")
+"""pid, since (ns since the epoch), host name: who holds the mode byte, for error messages only."""
+
+# --- Cursors ----------------------------------------------------------------------------------------------
+
+CURSOR_SIZE: Final = PAGE
+CURSOR_SLOTS: Final = (0, 64)
+CURSOR: Final = Struct("<QQQQI")
+"""generation, offset, sequence, time, crc over those four."""
+CURSOR_CHECKED: Final = Struct("<QQQQ")
+CURSOR_OWNER: Final = 128
+"""Position of a HOLDER: who owns the name now, for error messages only."""

@@ -1,0 +1,240 @@
+"""Reading one record after the other, decoded, with a cursor: the readable reference of the C reader.
+
+A reader stands at an offset and knows how far it may read without looking again (`limit`). Where that ends it looks
+at the shared words; where the segment ends it asks `advance` for the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import index
+from threading import RLock
+from typing import NoReturn
+
+from typing_extensions import Buffer
+
+from .arguments import readable, unsigned, writable
+from .checksum import crc32c
+from .clock import charge_turn, turn_is_over, wall_clock_ns
+from .layout import (
+    CACHE_LINE,
+    CONTROL_RECORD,
+    CONTROL_SIZE,
+    CURSOR,
+    CURSOR_CHECKED,
+    CURSOR_SLOTS,
+    RECORD_HEADER_SIZE,
+    SEGMENT_END,
+    SEGMENT_HEADER_SIZE,
+    WRITE_TAIL,
+)
+from .nothing import NOTHING, Nothing
+from .records import read_record
+from .words import load_u64
+
+
+class Reader:
+    """Reads records in order and decodes them."""
+
+    def __init__(
+        self,
+        control: Buffer,
+        cursor: Buffer | None,
+        decode: Callable[[bytes], object] | None,
+        advance: Callable[[Reader], object],
+        damaged: Callable[[Reader, str], object],
+        refuse: Callable[[int, int, bytes, Exception], NoReturn],
+        reuse: bool = False,
+        /,
+    ) -> None:
+        self._control = readable(control)
+        if self._control.nbytes < CONTROL_SIZE:
+            raise ValueError("control page is too short")
+        self._cursor = None if cursor is None else writable(cursor)
+        self._generation = 0 if self._cursor is None else _newest_generation(self._cursor)
+        self._decode = decode
+        self._advance = advance
+        self._damaged = damaged
+        self._refuse = refuse
+        self._segment: memoryview | None = None
+        self._begin: int = 0
+        self._limit: int = 0
+        self._offset: int = 0
+        self._sequence: int = 0
+        self._lock = RLock()
+        self._busy = False
+        self._released = False
+
+    @property
+    def offset(self) -> int:
+        """Where the next record begins."""
+        return self._offset
+
+    @property
+    def sequence(self) -> int:
+        """Number of the next message."""
+        return self._sequence
+
+    def take(self) -> object | Nothing:
+        """Return the next item, decoded, or NOTHING."""
+        record = self.take_record()
+        return record if isinstance(record, Nothing) else record[0]
+
+    def take_in_turn(self) -> object | Nothing:
+        """The same for a coroutine: NOTHING also when it has to give way first."""
+        return NOTHING if turn_is_over() else self.take()
+
+    def take_record(self) -> tuple[object, int, int] | Nothing:
+        """Return (item, offset, sequence), or NOTHING."""
+        with self._lock:
+            self._enter()
+            try:
+                record = self._next()
+                if record is not NOTHING:
+                    self._store_cursor()
+                return record
+            finally:
+                self._busy = False
+
+    def take_many(self, most: int, /) -> list[object]:
+        """Return up to `most` items; an error waits until what came before it is taken."""
+        wanted = index(most)
+        items: list[object] = []
+        with self._lock:
+            self._enter()
+            before = self._offset, self._sequence
+            try:
+                while len(items) < wanted:
+                    record = self._next()
+                    if isinstance(record, Nothing):
+                        break
+                    items.append(record[0])
+            except Exception:
+                if not items:
+                    raise
+            except BaseException:
+                # Nobody gets what was taken so far: it comes again.
+                if items:
+                    (self._offset, self._sequence), self._limit = before, 0
+                    self._store_cursor()
+                raise
+            finally:
+                if self._offset != before[0]:
+                    self._store_cursor()
+                self._busy = False
+        return items
+
+    def move(self, offset: int, sequence: int, /) -> None:
+        """Stand at this record boundary and store it in the cursor."""
+        offset, sequence = unsigned(offset), unsigned(sequence)
+        with self._lock:
+            self._offset, self._sequence, self._limit = offset, sequence, 0
+            self._store_cursor()
+
+    def move_from(self, expected: int, offset: int, sequence: int, /) -> bool:
+        """Move only if still at the expected offset; tell whether."""
+        expected, offset, sequence = unsigned(expected), unsigned(offset), unsigned(sequence)
+        with self._lock:
+            self._enter()
+            try:
+                there = self._offset == expected and not self._released
+                if there:
+                    self._offset, self._sequence, self._limit = offset, sequence, 0
+                    self._store_cursor()
+                return there
+            finally:
+                self._busy = False
+
+    def bind(self, segment: Buffer, begin: int, /) -> None:
+        """Read from this map."""
+        begin, view = unsigned(begin), readable(segment)
+        if view.nbytes < SEGMENT_HEADER_SIZE:
+            raise ValueError("segment is shorter than its header")
+        self._segment, self._begin, self._limit = view, begin, 0
+
+    def unbind(self) -> None:
+        """Let go of the segment; advance is asked for another."""
+        self._segment, self._limit = None, 0
+
+    def release(self) -> None:
+        """Let go of segment and cursor; there is nothing to take any more."""
+        with self._lock:  # whoever is inside stores the cursor first: what it hands out must not come again
+            self._released = True
+            self.unbind()
+            self._cursor = None
+
+    def _enter(self) -> None:
+        if self._busy:
+            raise RuntimeError("this receiver is being read by the same thread already")
+        self._busy = True
+
+    def _next(self) -> tuple[object, int, int] | Nothing:
+        payload = self._next_payload()
+        if isinstance(payload, Nothing):
+            return NOTHING
+        start, sequence = self._offset, self._sequence
+        end = start + RECORD_HEADER_SIZE + len(payload)
+        try:
+            item = payload if self._decode is None else self._decode(payload)
+        except Exception as error:
+            self._refuse(start, end, payload, error)
+            raise SystemError("refuse() must raise") from None
+        self._offset, self._sequence = end, sequence + 1
+        charge_turn(len(payload))
+        return item, start, sequence
+
+    def _next_payload(self) -> bytes | Nothing:
+        while self._look():
+            segment = self._segment
+            if segment is None or self._offset >= self._limit:
+                self._advance(self)
+                continue
+            position = SEGMENT_HEADER_SIZE + self._offset - self._begin
+            stop = SEGMENT_HEADER_SIZE + self._limit - self._begin
+            try:
+                word, payload = read_record(segment, position, stop, self._offset)
+            except ValueError as error:
+                self._damaged(self, str(error))
+                continue
+            if not word & CONTROL_RECORD:
+                return payload
+            self._offset += RECORD_HEADER_SIZE + len(payload)
+            self._store_cursor()
+        return NOTHING
+
+    def _look(self) -> bool:
+        """Tell whether there is anything beyond our offset, and learn how far this segment goes."""
+        if self._offset < self._limit:
+            return True
+        if self._released:
+            return False
+        write = load_u64(self._control, WRITE_TAIL)
+        if self._offset >= write:
+            return False
+        if self._segment is not None and self._offset >= self._begin:
+            # After `write`: a segment's end is stored before anything beyond it is published.
+            end = load_u64(self._segment, SEGMENT_END)
+            room = self._begin + self._segment.nbytes - SEGMENT_HEADER_SIZE
+            self._limit = min(write, room, end or room)
+        return True
+
+    def _store_cursor(self) -> None:
+        """Two slots in turn, so that one of them is whole whenever we are killed."""
+        if self._cursor is None:
+            return
+        self._generation += 1
+        fields = (self._generation, self._offset, self._sequence, wall_clock_ns())
+        slot = CURSOR_SLOTS[self._generation & 1]
+        CURSOR.pack_into(self._cursor, slot, *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
+
+
+def _newest_generation(cursor: memoryview) -> int:
+    """Return the generation of the newest whole slot: the next one must not go over it."""
+    if cursor.nbytes < CURSOR_SLOTS[-1] + CACHE_LINE:
+        raise ValueError("cursor is too short")
+    newest = 0
+    for slot in CURSOR_SLOTS:
+        *fields, crc = CURSOR.unpack_from(cursor, slot)
+        if crc == crc32c(CURSOR_CHECKED.pack(*fields)):
+            newest = max(newest, fields[0])
+    return newest

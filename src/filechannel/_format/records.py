@@ -1,0 +1,104 @@
+"""Records in a buffer: write, read, scan, find. The readable reference of what the C core does.
+
+A record is `u32 word | u32 crc | payload`. The CRC covers the payload, then the word, then the record's
+offset in the channel: bytes in the wrong place or of a recycled file never validate. It is never zero, so
+zeros never validate either.
+"""
+
+from __future__ import annotations
+
+from typing_extensions import Buffer
+
+from .arguments import U32, U64, readable, unsigned, writable
+from .checksum import crc32c
+from .layout import (
+    BATCH_CONTINUES,
+    CONTROL_RECORD,
+    LENGTH_MASK,
+    MAX_PAYLOAD,
+    RECORD_CHECKED,
+    RECORD_HEADER,
+    RECORD_HEADER_SIZE,
+)
+
+
+def record_crc(payload: Buffer, word: int, offset: int) -> int:
+    """Return the checksum of a record."""
+    # Once in 4 GiB there is an offset at which eight zero bytes would be a valid, empty record.
+    return crc32c(RECORD_CHECKED.pack(word, offset & U64), crc32c(payload)) or U32
+
+
+def write_record(buffer: Buffer, position: int, offset: int, flags: int, payload: Buffer, /) -> int:
+    """Write one record and return the position behind it."""
+    position, offset, flags = unsigned(position), unsigned(offset), unsigned(flags)
+    target, data = writable(buffer), bytes(readable(payload))
+    if len(data) > MAX_PAYLOAD or flags & ~(BATCH_CONTINUES | CONTROL_RECORD):
+        raise ValueError("payload or flags do not fit the word")
+    body = position + RECORD_HEADER_SIZE
+    end = body + len(data)
+    if end > target.nbytes:
+        raise ValueError("range is not inside the buffer")
+    word = len(data) | flags
+    RECORD_HEADER.pack_into(target, position, word, record_crc(data, word, offset))
+    target[body:end] = data
+    return end
+
+
+def read_record(buffer: Buffer, position: int, stop: int, offset: int, /) -> tuple[int, bytes]:
+    """Return (word, payload), or raise ValueError with the reason."""
+    return _read(*_range(buffer, position, stop, offset))
+
+
+def scan_records(buffer: Buffer, position: int, stop: int, offset: int, /) -> tuple[int, int, int, int]:
+    """Walk valid records from position on.
+
+    Return (end of the last whole batch, messages up to there, end of the last record, start of the record
+    that closed the batch).
+    """
+    view, position, stop, offset = _range(buffer, position, stop, offset)
+    first, batch_end, batch_messages, messages, last = position, position, 0, 0, position
+    while position < stop:
+        try:
+            word, payload = _read(view, position, stop, offset + position - first)
+        except ValueError:
+            break
+        start, position = position, position + RECORD_HEADER_SIZE + len(payload)
+        messages += not word & CONTROL_RECORD
+        if not word & BATCH_CONTINUES:
+            batch_end, batch_messages, last = position, messages, start
+    return batch_end, batch_messages, position, last
+
+
+def find_record(buffer: Buffer, position: int, stop: int, offset: int, /) -> int:
+    """Return the first position where a whole record validates, or -1."""
+    view, position, stop, offset = _range(buffer, position, stop, offset)
+    for candidate in range(position, stop):
+        try:
+            _read(view, candidate, stop, offset + candidate - position)
+        except ValueError:
+            continue
+        return candidate
+    return -1
+
+
+def _range(buffer: Buffer, position: int, stop: int, offset: int) -> tuple[memoryview, int, int, int]:
+    position, stop, offset = unsigned(position), unsigned(stop), unsigned(offset)
+    view = readable(buffer)
+    if not position <= stop <= view.nbytes:
+        raise ValueError("range is not inside the buffer")
+    return view, position, stop, offset
+
+
+def _read(view: memoryview, position: int, stop: int, offset: int) -> tuple[int, bytes]:
+    body = position + RECORD_HEADER_SIZE
+    if body > stop:
+        raise ValueError("record reaches beyond the end")
+    # Load the word once, bound it, copy the payload and check the copy: the bytes may be rewritten meanwhile.
+    word, crc = RECORD_HEADER.unpack_from(view, position)
+    end = body + (word & LENGTH_MASK)
+    if end > stop:
+        raise ValueError("record reaches beyond the end")
+    payload = bytes(view[body:end])
+    if record_crc(payload, word, offset) != crc:
+        raise ValueError("checksum mismatch")
+    return word, payload

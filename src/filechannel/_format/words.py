@@ -1,0 +1,71 @@
+"""Words of a shared map, in Python.
+
+Python has no atomic instructions. These are right only because a process that runs on this twin holds the channel
+exclusively: the mode byte of the control file sees to that, and the GIL orders its threads.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from threading import Lock
+
+from typing_extensions import Buffer
+
+from .arguments import U32, U64, readable, unsigned, writable
+
+_U32 = Struct("<I")
+_U64 = Struct("<Q")
+_swapping = Lock()
+
+
+def _load(buffer: Buffer, position: int, word: Struct) -> int:
+    position = unsigned(position)
+    view = _checked(readable(buffer), position, word)
+    value: int = word.unpack_from(view, position)[0]
+    return value
+
+
+def _store(buffer: Buffer, position: int, value: int, most: int, word: Struct) -> None:
+    value, position = unsigned(value, most), unsigned(position)
+    word.pack_into(_checked(writable(buffer), position, word), position, value)
+
+
+def _checked(view: memoryview, position: int, word: Struct) -> memoryview:
+    if position % word.size or position + word.size > view.nbytes:
+        raise ValueError("position is not an aligned word inside the buffer")
+    return view
+
+
+def load_u32(buffer: Buffer, position: int, /) -> int:
+    """Read a shared word (acquire)."""
+    return _load(buffer, position, _U32)
+
+
+def load_u64(buffer: Buffer, position: int, /) -> int:
+    """Read a shared double word (acquire)."""
+    return _load(buffer, position, _U64)
+
+
+def store_u32(buffer: Buffer, position: int, value: int, /) -> None:
+    """Write a shared word (release)."""
+    _store(buffer, position, value, U32, _U32)
+
+
+def store_u64(buffer: Buffer, position: int, value: int, /) -> None:
+    """Write a shared double word (release)."""
+    _store(buffer, position, value, U64, _U64)
+
+
+def swap_if_u32(buffer: Buffer, position: int, expected: int, value: int, /) -> bool:
+    """Store value if the word is still as expected; tell whether it was."""
+    expected, value, position = unsigned(expected, U32), unsigned(value, U32), unsigned(position)
+    view = _checked(writable(buffer), position, _U32)
+    with _swapping:
+        if _U32.unpack_from(view, position)[0] != expected:
+            return False
+        _U32.pack_into(view, position, value)
+        return True
+
+
+def fence() -> None:
+    """Order every store before it against every load after it."""

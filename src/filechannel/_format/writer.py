@@ -1,0 +1,275 @@
+"""Appending to the active segment: the readable reference of the C writer.
+
+Publishing is two steps. A tail is one offset with two slots behind it; the writer fills the slot that does not count
+and then stores the offset. Whoever loads the offset therefore finds the slot that belongs to it complete, and offset
+and sequence change together.
+
+Everything simple happens in `append` and `append_all`. Whatever is not simple (the window is used up, the index wants
+an entry, the channel is sealed, the word is taken) goes to `overflow`, which is `Log.append` and may block.
+"""
+
+# The C core checks the types of its arguments, and so does its twin.
+# pyright: reportUnnecessaryIsInstance=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from typing_extensions import Buffer
+
+from .arguments import U32, unsigned, writable
+from .checksum import crc32c
+from .clock import charge_turn, wall_clock_ns
+from .layout import (
+    APPEND_TAIL,
+    BATCH_CONTINUES,
+    CONTROL_RECORD,
+    CONTROL_SIZE,
+    INDEX_BYTES,
+    MAX_PAYLOAD,
+    RECORD_HEADER_SIZE,
+    RESERVED_END,
+    SEGMENT_HEADER_SIZE,
+    STATE,
+    TAIL_CHECKED,
+    TAIL_SLOT,
+    TAIL_SLOTS,
+    WAKE,
+    WAKE_ARMED,
+    WRITE_TAIL,
+    WRITER_LOCK,
+)
+from .records import write_record
+from .words import load_u32, load_u64, store_u32, store_u64, swap_if_u32
+
+_MOST_MARKS = 64  # as many as a window has; more are left out
+
+
+class Writer:
+    """Appends records to the active segment."""
+
+    def __init__(
+        self,
+        control: Buffer,
+        owner: int,
+        max_payload: int,
+        overflow: Callable[[list[bytes]], int],
+        notify: Callable[[], object],
+        /,
+    ) -> None:
+        self._owner = unsigned(owner, U32)
+        self._max_payload = min(unsigned(max_payload), MAX_PAYLOAD)
+        self._control = writable(control)
+        if self._control.nbytes < CONTROL_SIZE:
+            raise ValueError("control page is too short")
+        self._overflow = overflow
+        self._notify = notify
+        self._segment: memoryview | None = None
+        self._begin = 0
+        self._window_end = 0
+        self._index_due = 0
+        self._next_mark = 0
+        self._marks: list[tuple[int, int, int]] = []
+        self._deferred = False
+        self._tail_end = self._tail_sequence = 0
+        self._tail_slot = -1
+        self._pending = self._pending_sequence = 0
+
+    @property
+    def pending(self) -> int:
+        """Offset behind everything written, published or not."""
+        return self._pending
+
+    @property
+    def pending_sequence(self) -> int:
+        """Sequence that belongs to pending."""
+        return self._pending_sequence
+
+    @property
+    def deferred(self) -> bool:
+        """Whether publishing is left to a flusher."""
+        return self._deferred
+
+    def append(self, payload: bytes, /) -> int:
+        """Append one record and return its offset."""
+        if not isinstance(payload, bytes):
+            raise TypeError(f"payload must be bytes, not {type(payload).__name__}")
+        return self._append([payload])
+
+    def append_all(self, payloads: list[bytes], /) -> int:
+        """Append a list of payloads as one batch and return the first offset."""
+        _check_payloads(payloads)
+        return self._append(payloads)
+
+    def _append(self, payloads: list[bytes]) -> int:
+        size = sum(map(len, payloads)) + RECORD_HEADER_SIZE * len(payloads)
+        simple = payloads and max(map(len, payloads)) <= self._max_payload
+        # Before work that would be for nothing: the tail only grows. `_enter` looks again, with the word taken.
+        simple = simple and self._fits_window(load_u64(self._control, self._tail()), size)
+        if not simple or not self._enter(size):
+            return self._overflow(payloads)
+        start = self._pending
+        try:
+            self.write(payloads, 0, 0)
+            self.publish()
+        finally:
+            self.unlock()
+        charge_turn(size)
+        if not self._deferred:
+            self.tell_waiters()
+        return start
+
+    def _enter(self, size: int) -> bool:
+        if not swap_if_u32(self._control, WRITER_LOCK, 0, self._owner):
+            return False
+        if (
+            self._segment is not None
+            and not load_u32(self._control, STATE)
+            and self._refresh_tail()
+            and self._fits_window(self._tail_end, size)
+            and wall_clock_ns() < self._index_due
+        ):
+            self._pending, self._pending_sequence = self._tail_end, self._tail_sequence
+            return True
+        self.unlock()
+        return False
+
+    def _fits_window(self, offset: int, size: int) -> bool:
+        return self._begin <= offset and offset + size <= self._window_end
+
+    # The parts `Log.append` is made of.
+
+    def lock(self) -> bool:
+        """Try to take the writer word; tell whether it was free."""
+        if not swap_if_u32(self._control, WRITER_LOCK, 0, self._owner):
+            return False
+        if not self._refresh_tail():
+            self.unlock()
+            raise ValueError("no tail slot agrees with the offset")
+        self._pending, self._pending_sequence = self._tail_end, self._tail_sequence
+        return True
+
+    def unlock(self) -> None:
+        """Release the writer word."""
+        store_u32(self._control, WRITER_LOCK, 0)
+
+    def write(self, payloads: list[bytes], index: int, flags: int, /) -> int:
+        """Copy payloads from index on while they fit the window, unpublished; return the first index left."""
+        index, flags = unsigned(index), unsigned(flags)
+        _check_payloads(payloads)
+        if flags & ~(BATCH_CONTINUES | CONTROL_RECORD) or max(map(len, payloads), default=0) > MAX_PAYLOAD:
+            raise ValueError("payload or flags do not fit the word")
+        if self._segment is not None and self._fits_window(self._pending, 0):
+            # Known before the first byte is touched: whoever takes over from us dead has to wipe up to here.
+            store_u64(self._control, RESERVED_END, self._window_end)
+        while index < len(payloads) and self._segment is not None:
+            payload = payloads[index]
+            size = RECORD_HEADER_SIZE + len(payload)
+            if not self._fits_window(self._pending, size):
+                break
+            if self._pending >= self._next_mark:
+                self._mark()
+            position = SEGMENT_HEADER_SIZE + self._pending - self._begin
+            more = BATCH_CONTINUES if index + 1 < len(payloads) else 0
+            write_record(self._segment, position, self._pending, flags | more, payload)
+            self._pending += size
+            self._pending_sequence += not flags & CONTROL_RECORD
+            index += 1
+        return index
+
+    def longest(self, payloads: list[bytes], /) -> int:
+        """Return the length of the longest payload."""
+        _check_payloads(payloads)
+        return max(map(len, payloads), default=0)
+
+    def publish(self) -> None:
+        """Move the tail behind everything written."""
+        if self._tail_slot < 0:
+            raise RuntimeError("publish() without lock()")
+        tail, slot = self._tail(), 1 - self._tail_slot
+        checked = TAIL_CHECKED.pack(self._pending, self._pending_sequence, self._begin)
+        TAIL_SLOT.pack_into(
+            self._control,
+            tail + TAIL_SLOTS[slot],
+            self._pending,
+            self._pending_sequence,
+            self._begin,
+            crc32c(checked),
+        )
+        store_u64(self._control, tail, self._pending)
+        self._tail_slot = slot
+        self._tail_end, self._tail_sequence = self._pending, self._pending_sequence
+        store_u64(self._control, RESERVED_END, self._pending)
+
+    def tell_waiters(self) -> None:
+        """Call notify if anybody is armed. Not under the writer word."""
+        seen = load_u32(self._control, WAKE)
+        while seen & WAKE_ARMED:
+            if swap_if_u32(self._control, WAKE, seen, (seen + 2) & 0xFFFFFFFE):
+                self._notify()
+                return
+            seen = load_u32(self._control, WAKE)
+
+    def bind(self, segment: Buffer, begin: int, /) -> None:
+        """Write into this map from now on; the window is closed."""
+        begin, view = unsigned(begin), writable(segment)
+        if view.nbytes < SEGMENT_HEADER_SIZE:
+            raise ValueError("segment is shorter than its header")
+        self._segment, self._begin, self._window_end = view, begin, 0
+        self._next_mark, self._marks = 0, []
+
+    def open_window(self, end: int, index_due: int, /) -> None:
+        """Let the fast path write below end until the wall clock says index_due."""
+        end, index_due = unsigned(end), unsigned(index_due)
+        room = -1 if self._segment is None else self._segment.nbytes - SEGMENT_HEADER_SIZE
+        if not 0 <= end - self._begin <= room:
+            raise ValueError("window is not inside the segment")
+        self._window_end, self._index_due = end, index_due
+
+    def mark_next(self) -> None:
+        """Remember the next record for the index."""
+        self._next_mark = 0
+
+    def take_marks(self) -> list[tuple[int, int, int]]:
+        """Return (offset, sequence, time) of the records to put into the index, and forget them: one in 64 KiB."""
+        taken, self._marks = self._marks, []
+        return taken
+
+    def _mark(self) -> None:
+        """Remember a record. Its time is taken before it can be seen: nothing before it is younger."""
+        self._next_mark = self._pending + INDEX_BYTES
+        if len(self._marks) < _MOST_MARKS:
+            self._marks.append((self._pending, self._pending_sequence, wall_clock_ns()))
+
+    def unbind(self) -> None:
+        """Let go of the segment; every append overflows."""
+        self._segment = None
+        self._window_end = 0
+
+    def defer(self, deferred: bool, /) -> None:
+        """Move the append tail instead of what readers see, or stop doing so."""
+        self._deferred = bool(deferred)
+        self._tail_slot = -1
+
+    def _tail(self) -> int:
+        return APPEND_TAIL if self._deferred else WRITE_TAIL
+
+    def _refresh_tail(self) -> bool:
+        tail = self._tail()
+        end = load_u64(self._control, tail)
+        if end == self._tail_end and self._tail_slot >= 0:
+            return True
+        for slot, distance in enumerate(TAIL_SLOTS):
+            slot_end, sequence, begin, crc = TAIL_SLOT.unpack_from(self._control, tail + distance)
+            if slot_end == end and crc32c(TAIL_CHECKED.pack(slot_end, sequence, begin)) == crc:
+                self._tail_slot, self._tail_end, self._tail_sequence = slot, end, sequence
+                return True
+        return False
+
+
+def _check_payloads(payloads: list[bytes]) -> None:
+    if type(payloads) is not list:
+        raise TypeError("payloads must be a list of bytes")
+    for index, payload in enumerate(payloads):
+        if not isinstance(payload, bytes):
+            raise TypeError(f"payload {index} must be bytes")

@@ -1,0 +1,302 @@
+"""The options of a channel: frozen, keyword-only, validated.
+
+``ChannelOptions`` is what a user writes: every field may stay unset, and an unset field contradicts nothing.
+It resolves into two complete forms: ``StoredOptions``, which the manifest keeps for everybody who opens the
+channel, and ``OpenOptions``, which belong to one open. ``OPTIONS`` has one row an option: its scope, its
+default, what is allowed and how it looks in the manifest. A new option is a row there, a field in
+``ChannelOptions`` and a field in the form that its scope names.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Literal, TypeAlias, cast, final
+
+from . import _checks as checks
+from ._errors import OptionsMismatchError
+
+__all__ = [
+    "OPTIONS",
+    "UNSET",
+    "ChannelOptions",
+    "Durability",
+    "OpenOptions",
+    "OptionScope",
+    "StoredOptions",
+    "UnsetType",
+]
+
+MIN_SEGMENT_SIZE: Final = 4096
+MAX_SEGMENT_SIZE: Final = 1 << 40
+DEFAULT_SEGMENT_SIZE: Final = 64 << 20
+MAX_MESSAGE_SIZE: Final = (1 << 30) - 1
+"""What the 30 length bits of a record can say."""
+
+OnCorruption: TypeAlias = Literal["raise", "skip"]
+
+
+@final
+class UnsetType(enum.Enum):
+    """The type of ``UNSET``, the value of an option that was not given."""
+
+    UNSET = "UNSET"
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+UNSET: Final = UnsetType.UNSET
+
+
+@final
+@dataclass(frozen=True, slots=True, repr=False)
+class Durability:
+    """When a sent message is on disk: one of ``OS``, ``interval(seconds)`` and ``FSYNC``.
+
+    ``OS`` leaves it to the kernel: a process crash loses nothing, a power cut what was not written yet.
+    ``interval`` flushes in the background: a power cut loses at most that interval. ``FSYNC`` flushes before
+    ``send`` returns and before anybody sees the message; concurrent senders share a flush.
+    """
+
+    kind: Literal["os", "interval", "fsync"]
+    seconds: float | None = None
+    """Only for ``interval``: the longest time between two flushes."""
+
+    OS: ClassVar[Durability]
+    FSYNC: ClassVar[Durability]
+
+    def __post_init__(self) -> None:
+        """Refuse what is not one of the three forms."""
+        if self.kind not in {"os", "interval", "fsync"}:
+            raise ValueError(f"durability kind {self.kind!r}: must be 'os', 'interval' or 'fsync'")
+        if self.kind == "interval":
+            checks.seconds("durability interval", self.seconds)
+        elif self.seconds is not None:
+            raise ValueError(f"durability {self.kind!r} with seconds={self.seconds!r}: must be None")
+
+    @staticmethod
+    def interval(seconds: float) -> Durability:
+        """Flush in the background, at least every *seconds* while there is something to flush."""
+        return Durability("interval", seconds)
+
+    def to_json(self) -> object:
+        """Return ``"os"``, ``"fsync"`` or ``{"interval": seconds}``."""
+        return self.kind if self.seconds is None else {"interval": self.seconds}
+
+    @staticmethod
+    def from_json(value: object) -> Durability:
+        """Undo ``to_json``; ``ValueError`` if *value* is anything else."""
+        if value == "os":
+            return Durability.OS
+        if value == "fsync":
+            return Durability.FSYNC
+        if isinstance(value, dict) and len(items := cast("dict[object, object]", value)) == 1:
+            seconds = items.get("interval")
+            if isinstance(seconds, int | float) and not isinstance(seconds, bool):
+                return Durability.interval(seconds)
+        raise ValueError(f"durability {value!r}: must be 'os', 'fsync' or {{'interval': seconds}}")
+
+    def __repr__(self) -> str:
+        return f"Durability.interval({self.seconds})" if self.kind == "interval" else f"Durability.{self.kind.upper()}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by value; ``OS`` and ``FSYNC`` come back as the constants themselves."""
+        return Durability.from_json, (self.to_json(),)
+
+
+Durability.OS = Durability("os")
+Durability.FSYNC = Durability("fsync")
+
+
+class OptionScope(enum.Enum):
+    """Who shares the value of an option, and when it can change."""
+
+    FIXED = "fixed at creation"
+    CHANNEL = "channel-wide, changed by configure()"
+    OPEN = "per open"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of ``OPTIONS``: all there is to know about an option besides its type."""
+
+    scope: OptionScope
+    default: object
+    check: checks.Check
+    dump: Callable[[object], object] = lambda value: value
+    load: Callable[[object], object] = lambda value: value
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class ChannelOptions:
+    """What to ask of a channel. An unset option means "as stored", or the default for a new channel.
+
+    Raises ``TypeError`` or ``ValueError``, naming the option and what is allowed, for a value that is not.
+    """
+
+    segment_size: int | UnsetType = UNSET
+    """Fixed at creation: bytes a segment file holds, 4 KiB to 1 TiB. Default 64 MiB."""
+    max_message_size: int | UnsetType = UNSET
+    """Fixed at creation: the largest encoded message in bytes, at most and by default 1 GiB - 1."""
+    mode: int | UnsetType = UNSET
+    """Fixed at creation: permission bits of the files, with the owner's read and write. Default 0o600."""
+    durability: Durability | UnsetType = UNSET
+    """Channel-wide: when a sent message is on disk. Default ``Durability.OS``."""
+    max_mapped_segments: int | UnsetType = UNSET
+    """Per open: how many segments may be mapped at once, at least 2. Default 8."""
+    on_corruption: OnCorruption | UnsetType = UNSET
+    """Per open: ``"raise"`` (default) at a damaged record, or ``"skip"`` to the next valid one."""
+    validate: bool | UnsetType = UNSET
+    """Per open: check the fields of what is sent too, not only its type. Default False."""
+
+    def __post_init__(self) -> None:
+        """Check what is set."""
+        _check(self)
+
+    def resolve(self) -> StoredOptions:
+        """Return what a new channel's manifest keeps: what is set here, defaults for the rest."""
+        return StoredOptions(**_complete(self, StoredOptions))
+
+    def per_open(self) -> OpenOptions:
+        """Return what belongs to this open alone: what is set here, defaults for the rest."""
+        return OpenOptions(**_complete(self, OpenOptions))
+
+    def check_against(self, stored: StoredOptions) -> None:
+        """Raise ``OptionsMismatchError`` if an option is set here and differs from *stored*."""
+        for name, given in _given(self).items():
+            if OPTIONS[name].scope is not OptionScope.OPEN and given != getattr(stored, name):
+                raise _mismatch(name, stored, given)
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in _given(self).items())
+        return f"ChannelOptions({given})"
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredOptions:
+    """The options in the manifest: complete, validated, the same for everybody who opens the channel."""
+
+    segment_size: int
+    max_message_size: int
+    mode: int
+    durability: Durability
+
+    def __post_init__(self) -> None:
+        """Check every value: it may come from a damaged manifest."""
+        _check(self)
+
+    def changed_by(self, options: ChannelOptions) -> StoredOptions:
+        """Return these with the channel-wide options that are set in *options*.
+
+        Raises ``OptionsMismatchError`` for another value of an option that is fixed at creation, and
+        ``ValueError`` for an option that is not stored because it belongs to one open.
+        """
+        values = {name: getattr(self, name) for name in _names(StoredOptions)}
+        for name, given in _given(options).items():
+            scope = OPTIONS[name].scope
+            if scope is OptionScope.OPEN:
+                raise ValueError(f"{name} belongs to one open and is not stored: give it to open_channel")
+            if scope is OptionScope.FIXED and given != values[name]:
+                raise _mismatch(name, self, given)
+            values[name] = given
+        return StoredOptions(**values)
+
+    def to_json(self) -> dict[str, object]:
+        """Return a JSON object with every option."""
+        return {name: OPTIONS[name].dump(getattr(self, name)) for name in _names(StoredOptions)}
+
+    @staticmethod
+    def from_json(value: object) -> StoredOptions:
+        """Undo ``to_json``; ``ValueError`` saying what is wrong with a damaged or unknown *value*.
+
+        A channel-wide option that is missing has its default: the channel is older than the option.
+        """
+        names = _names(StoredOptions)
+        try:
+            checks.instance_of(dict, "a JSON object")("options", value)
+            items = cast("dict[object, object]", value)
+            if unknown := [name for name in items if name not in names]:
+                raise ValueError(f"unknown option {unknown[0]!r}")
+            values: dict[str, Any] = {name: _load(name, items) for name in names}
+            return StoredOptions(**values)
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+
+@final
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenOptions:
+    """The options of one open: complete, validated, forgotten at close."""
+
+    max_mapped_segments: int
+    on_corruption: OnCorruption
+    validate: bool
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        _check(self)
+
+
+OPTIONS: Final[Mapping[str, Option]] = MappingProxyType(
+    {
+        "segment_size": Option(
+            OptionScope.FIXED, DEFAULT_SEGMENT_SIZE, checks.integer(MIN_SEGMENT_SIZE, MAX_SEGMENT_SIZE)
+        ),
+        "max_message_size": Option(OptionScope.FIXED, MAX_MESSAGE_SIZE, checks.integer(1, MAX_MESSAGE_SIZE)),
+        "mode": Option(OptionScope.FIXED, 0o600, checks.permission_bits),
+        "durability": Option(
+            OptionScope.CHANNEL,
+            Durability.OS,
+            checks.instance_of(Durability, "Durability.OS, Durability.FSYNC or Durability.interval(seconds)"),
+            dump=lambda value: cast("Durability", value).to_json(),
+            load=Durability.from_json,
+        ),
+        "max_mapped_segments": Option(OptionScope.OPEN, 8, checks.integer(2)),
+        "on_corruption": Option(OptionScope.OPEN, "raise", checks.one_of("raise", "skip")),
+        "validate": Option(OptionScope.OPEN, False, checks.instance_of(bool, "True or False")),
+    }
+)
+
+
+def _names(form: type[StoredOptions] | type[OpenOptions] | type[ChannelOptions]) -> list[str]:
+    return [field.name for field in fields(form)]
+
+
+def _given(options: ChannelOptions) -> dict[str, Any]:
+    values = {name: getattr(options, name) for name in _names(ChannelOptions)}
+    return {name: value for name, value in values.items() if value is not UNSET}
+
+
+def _check(options: ChannelOptions | StoredOptions | OpenOptions) -> None:
+    for name in _names(type(options)):
+        value = getattr(options, name)
+        if value is not UNSET:
+            OPTIONS[name].check(name, value)
+
+
+def _complete(options: ChannelOptions, form: type[StoredOptions] | type[OpenOptions]) -> dict[str, Any]:
+    given = _given(options)
+    return {name: given.get(name, OPTIONS[name].default) for name in _names(form)}
+
+
+def _load(name: str, items: dict[object, object]) -> object:
+    option = OPTIONS[name]
+    if name in items:
+        return option.load(items[name])
+    if option.scope is OptionScope.FIXED:
+        raise ValueError(f"option {name!r} is missing")
+    return option.default
+
+
+def _mismatch(name: str, stored: StoredOptions, given: object) -> OptionsMismatchError:
+    changeable = OPTIONS[name].scope is OptionScope.CHANNEL
+    return OptionsMismatchError(name, getattr(stored, name), given, changeable=changeable)
