@@ -1,0 +1,220 @@
+"""The control file: the words that everybody who has the channel open shares through a map.
+
+The word a reader trusts is `write_offset`; the pages are shared memory first and a file second. Only the checkpoint
+page is flushed, and only that page is believed after a power cut.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .._format import crc32c, load_u32, load_u64, store_u32, store_u64
+from .._format.layout import (
+    ALLOCATED_END,
+    APPEND_TAIL,
+    CHECKPOINT,
+    CHECKPOINT_CHECKED,
+    CHECKPOINT_SLOTS,
+    CONTROL_IDENTITY,
+    CONTROL_MAGIC,
+    CONTROL_SIZE,
+    DURABLE_OFFSET,
+    FORMAT_VERSION,
+    OLDEST_OFFSET,
+    RESERVED_END,
+    STATE,
+    STATE_SEALED,
+    TAIL_CHECKED,
+    TAIL_SLOT,
+    TAIL_SLOTS,
+    WRITE_TAIL,
+    WRITER_LOCK,
+)
+from .._offset import Offset
+from .files import Files
+
+CONTROL = "control"
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """An end of the log: offset and sequence that belong together, and the segment they lie in."""
+
+    offset: Offset
+    sequence: int
+    segment: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What was on disk when a flush ended."""
+
+    offset: Offset
+    sequence: int
+    oldest: Offset
+    sealed: bool = False
+
+
+class Control:
+    """The mapped control file of one channel."""
+
+    def __init__(self, files: Files, descriptor: int, *, writable: bool = True, private: bool = False) -> None:
+        self._files = files
+        self._descriptor = descriptor
+        if writable and not private:
+            files.allocate(Path(CONTROL), descriptor, 0, CONTROL_SIZE)
+        self.map: mmap.mmap = files.map(descriptor, CONTROL_SIZE, writable=writable, private=private)
+
+    # Identity
+
+    def belongs_to(self, channel_id: bytes, boot: bytes) -> bool:
+        """Tell whether the words were written in this boot, by this channel, into this very file."""
+        return bytes(self.map[: CONTROL_IDENTITY.size]) == self._identity(channel_id, boot)
+
+    def identify(self, channel_id: bytes, boot: bytes) -> None:
+        """Declare the words valid for this boot."""
+        self.map[: CONTROL_IDENTITY.size] = self._identity(channel_id, boot)
+
+    def _identity(self, channel_id: bytes, boot: bytes) -> bytes:
+        device, inode = self._files.identity(self._descriptor)
+        fields = CONTROL_IDENTITY.pack(CONTROL_MAGIC, FORMAT_VERSION, 0, channel_id, boot, device, inode, 0)
+        checked = fields[:-4]
+        return checked + crc32c(checked).to_bytes(4, "little")
+
+    # Words
+
+    @property
+    def write_offset(self) -> Offset:
+        """How far readers may read."""
+        return Offset(load_u64(self.map, WRITE_TAIL))
+
+    @property
+    def oldest_offset(self) -> Offset:
+        """Where the oldest stored message begins."""
+        return Offset(load_u64(self.map, OLDEST_OFFSET))
+
+    @oldest_offset.setter
+    def oldest_offset(self, offset: int) -> None:
+        store_u64(self.map, OLDEST_OFFSET, offset)
+
+    @property
+    def durable_offset(self) -> Offset:
+        """Everything below it has been flushed."""
+        return Offset(load_u64(self.map, DURABLE_OFFSET))
+
+    @durable_offset.setter
+    def durable_offset(self, offset: int) -> None:
+        store_u64(self.map, DURABLE_OFFSET, offset)
+
+    @property
+    def reserved_end(self) -> int:
+        """No writer has touched anything at or beyond this offset since the last publish."""
+        return load_u64(self.map, RESERVED_END)
+
+    @reserved_end.setter
+    def reserved_end(self, offset: int) -> None:
+        store_u64(self.map, RESERVED_END, offset)
+
+    @property
+    def allocated_end(self) -> int:
+        """Up to here the active segment has disk space."""
+        return load_u64(self.map, ALLOCATED_END)
+
+    @allocated_end.setter
+    def allocated_end(self, offset: int) -> None:
+        store_u64(self.map, ALLOCATED_END, offset)
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the channel takes no more messages."""
+        return bool(load_u32(self.map, STATE) & STATE_SEALED)
+
+    def mark_sealed(self) -> None:
+        """Refuse messages from now on."""
+        store_u32(self.map, STATE, load_u32(self.map, STATE) | STATE_SEALED)
+
+    # Tails
+
+    def tail(self, *, deferred: bool = False) -> Tail:
+        """Return what readers see or, deferred, what has been appended."""
+        at = APPEND_TAIL if deferred else WRITE_TAIL
+        while True:
+            offset = load_u64(self.map, at)
+            for distance in TAIL_SLOTS:
+                end, sequence, segment, crc = TAIL_SLOT.unpack_from(self.map, at + distance)
+                if end == offset and crc == crc32c(TAIL_CHECKED.pack(end, sequence, segment)):
+                    return Tail(Offset(end), sequence, Offset(segment))
+            if load_u64(self.map, at) == offset:
+                raise ValueError("no tail slot agrees with the offset")
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether it can be told how far readers may read."""
+        try:
+            self.tail()
+        except ValueError:
+            return False
+        return True
+
+    def publish(self, tail: Tail, *, deferred: bool = False) -> None:
+        """Move a tail. The caller is the only one who does."""
+        at = APPEND_TAIL if deferred else WRITE_TAIL
+        current = load_u64(self.map, at)
+        ends = [load_u64(self.map, at + distance) for distance in TAIL_SLOTS]
+        free = TAIL_SLOTS[1 if ends[0] == current else 0]
+        checked = TAIL_CHECKED.pack(tail.offset, tail.sequence, tail.segment)
+        TAIL_SLOT.pack_into(self.map, at + free, tail.offset, tail.sequence, tail.segment, crc32c(checked))
+        store_u64(self.map, at, tail.offset)
+
+    def start_over(self, tail: Tail, oldest: int, *, sealed: bool) -> None:
+        """Write every word anew. Only for whoever has the channel to itself."""
+        for at in (WRITE_TAIL, APPEND_TAIL):
+            self._set_tail(at, tail)
+        self.oldest_offset = oldest
+        self.durable_offset = tail.offset
+        self.allocated_end = tail.offset
+        self.reserved_end = tail.offset
+        store_u32(self.map, STATE, STATE_SEALED if sealed else 0)
+        store_u32(self.map, WRITER_LOCK, 0)
+
+    def _set_tail(self, at: int, tail: Tail) -> None:
+        fields = (tail.offset, tail.sequence, tail.segment)
+        for distance in TAIL_SLOTS:
+            TAIL_SLOT.pack_into(self.map, at + distance, *fields, crc32c(TAIL_CHECKED.pack(*fields)))
+        store_u64(self.map, at, tail.offset)
+
+    def forget_dead_writer(self) -> None:
+        """Release the writer word and drop what was appended but never shown. Only for a lone process."""
+        store_u32(self.map, WRITER_LOCK, 0)
+        self._set_tail(APPEND_TAIL, self.tail())
+
+    # Checkpoints
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the newest whole checkpoint."""
+        found = self._checkpoints()
+        if not found:
+            return None
+        _, offset, sequence, oldest, state = max(found)
+        return Checkpoint(Offset(offset), sequence, Offset(oldest), bool(state & STATE_SEALED))
+
+    def _checkpoints(self) -> list[tuple[int, int, int, int, int]]:
+        found: list[tuple[int, int, int, int, int]] = []
+        for slot in CHECKPOINT_SLOTS:
+            *fields, crc = CHECKPOINT.unpack_from(self.map, slot)
+            generation, offset, sequence, oldest, _, state = fields
+            if generation and crc == crc32c(CHECKPOINT_CHECKED.pack(*fields)):
+                found.append((generation, offset, sequence, oldest, state))
+        return found
+
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Store a checkpoint and wait until it is on disk."""
+        generation = max((found[0] for found in self._checkpoints()), default=0) + 1
+        state = STATE_SEALED if checkpoint.sealed else 0
+        fields = (generation, checkpoint.offset, checkpoint.sequence, checkpoint.oldest, time.time_ns(), state)
+        content = CHECKPOINT.pack(*fields, crc32c(CHECKPOINT_CHECKED.pack(*fields)))
+        self._files.write_at(self._descriptor, content, CHECKPOINT_SLOTS[generation % 2])
+        self._files.flush(self._descriptor)

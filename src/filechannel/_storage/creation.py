@@ -1,0 +1,93 @@
+"""Making a channel, and making sure that a directory is one before anything in it is touched."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from .._errors import ChannelLockedError, NotAChannelError, StorageError
+from .._format.layout import CONTROL_SIZE, HOLDER, MODE_BYTE
+from .._offset import Offset
+from .control import CONTROL, Checkpoint, Control, Tail
+from .cursors import CONSUMERS
+from .files import Files, directory_mode
+from .holder import Holder, describe_this_process
+from .machine import boot_id, machine_id
+from .manifest import MANIFEST, Manifest
+from .segments import SEGMENTS
+
+_REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "afs")
+_OURS = {MANIFEST, MANIFEST + ".new", CONTROL, SEGMENTS, CONSUMERS}
+
+
+def refuse_other_content(files: Files, path: Path) -> None:
+    """A directory of somebody else's is not ours to turn into a channel; one we began to make is."""
+    if path.exists() and not path.is_dir():
+        raise NotAChannelError(path, "it is a file, and a channel is a directory")
+    foreign = [name for name in files.list(path) if name not in _OURS]
+    if foreign:
+        raise NotAChannelError(path, f"the directory has other content ({foreign[0]}) and no {MANIFEST}")
+    # The manifest is the last thing that is made: with segments but without it, it was lost.
+    for parts in (path / SEGMENTS, path / CONSUMERS):
+        for name in files.list(parts):
+            raise NotAChannelError(path, f"{MANIFEST} is missing, but not {parts.name}/{name}; restore it from a copy")
+
+
+def prepare_directory(files: Files, path: Path, manifest: Manifest) -> None:
+    """Make the directory itself."""
+    files.make_directory(path, directory_mode(manifest.options.mode))
+
+
+def refuse_remote(files: Files, path: Path) -> None:
+    """Maps are shared memory: they need one kernel."""
+    kind = files.file_system(path)
+    if kind in _REMOTE or kind.startswith("fuse"):
+        raise StorageError(
+            f"{path} is on {kind}: maps and locks are not coherent there; put the channel on a local disk"
+        )
+
+
+def open_control_file(files: Files, path: Path, readonly: bool) -> int:
+    """Return a descriptor of the control file, made if it may be."""
+    try:
+        return files.open(path / CONTROL, create=not readonly, writable=not readonly)
+    except FileNotFoundError as error:
+        raise NotAChannelError(path, f"{CONTROL} is missing") from error
+
+
+def take_for_this_process(files: Files, path: Path, descriptor: int) -> None:
+    """Only one process has a channel open for writing; the kernel frees it however the process ends."""
+    note = MODE_BYTE + 1
+    if not files.lock(descriptor, MODE_BYTE):
+        holder = Holder.unpack(files.read_at(descriptor, HOLDER.size, note))
+        raise ChannelLockedError(path, holder.pid, holder.host, holder.since)
+    files.allocate(path / CONTROL, descriptor, 0, CONTROL_SIZE)
+    files.write_at(descriptor, describe_this_process(), note)
+
+
+def create(files: Files, path: Path, descriptor: int, manifest: Manifest) -> None:
+    """Make a channel; the manifest comes last, and with it the channel exists."""
+    mode = directory_mode(manifest.options.mode)
+    os.fchmod(descriptor, manifest.options.mode)
+    for name in (SEGMENTS, CONSUMERS):
+        files.make_directory(path / name, mode)
+    control = Control(files, descriptor)
+    control.start_over(Tail(Offset(0), 0, Offset(0)), 0, sealed=False)
+    control.identify(bytes.fromhex(manifest.id), boot_id())
+    control.write_checkpoint(Checkpoint(Offset(0), 0, Offset(0)))
+    manifest.write(files, path)
+    files.flush_directory(path.parent)
+
+
+def adopt(files: Files, path: Path, manifest: Manifest) -> Manifest:
+    """Make half-made parts whole; nobody else has the channel open."""
+    mode = directory_mode(manifest.options.mode)
+    for name in (SEGMENTS, CONSUMERS):
+        files.make_directory(path / name, mode)
+    for name in files.list(path / SEGMENTS):
+        if name.startswith("new-"):
+            files.unlink(path / SEGMENTS / name)
+    if manifest.machine != machine_id():
+        manifest = manifest.on_machine(machine_id())
+        manifest.write(files, path)
+    return manifest

@@ -1,0 +1,74 @@
+"""Finding the way behind damage: the next place where a record begins.
+
+Searching byte by byte is bounded, since every candidate costs a checksum over as many bytes as it claims to have: marks
+of the index are fences that no record crosses, zeros are passed quickly, and only so much is searched at a time.
+"""
+
+from __future__ import annotations
+
+from .._format import find_record, read_record
+from .._format.layout import LENGTH_MASK, RECORD_HEADER, RECORD_HEADER_SIZE
+from .._offset import Offset
+from .index import Mark
+from .segment import Segment
+
+_STEP = 256 * 1024
+_LEADING_ZEROS = RECORD_HEADER_SIZE - 1  # a record may begin with zeros, but its checksum is never zero
+
+
+def behind_damaged(segment: Segment, offset: int, stop: int) -> Offset | None:
+    """Return where a damaged record claims to end, if another one begins there or nothing does; else None."""
+    position = segment.position(offset)
+    if position + RECORD_HEADER_SIZE > segment.position(stop):
+        return None
+    word, _ = RECORD_HEADER.unpack_from(segment.map, position)
+    end = Offset(offset + RECORD_HEADER_SIZE + (word & LENGTH_MASK))
+    return end if end == stop or _is_record(segment, end, stop) else None
+
+
+def next_record(segment: Segment, start: int, stop: int, marks: list[Mark]) -> Offset | None:
+    """Return the first offset from *start* on where a whole record validates below *stop*; None if there is none.
+
+    A record of more than 256 KiB is found only if a mark points at it.
+    """
+    fences = [mark.offset for mark in marks if start < mark.offset < stop]
+    for fence in (*fences, stop):
+        found = _search(segment, start, fence)
+        if found is not None:
+            return found
+        start = fence
+    return None
+
+
+def _search(segment: Segment, start: int, stop: int) -> Offset | None:
+    if _is_record(segment, start, stop):
+        return Offset(start)
+    while (start := _behind_zeros(segment, start, stop)) < stop:
+        end = min(start + 2 * _STEP, stop)
+        found = find_record(segment.map, segment.position(start), segment.position(end), start)
+        if found >= 0:
+            return Offset(start + found - segment.position(start))
+        start = stop if end == stop else start + _STEP
+    return None
+
+
+def _behind_zeros(segment: Segment, start: int, stop: int) -> int:
+    """Return an offset before which no record begins, because nothing but zeros follow."""
+    at = start
+    while at < stop:
+        block = segment.map[segment.position(at) : segment.position(min(at + _STEP, stop))]
+        content = block.lstrip(b"\0")
+        if content:
+            return max(start, at + len(block) - len(content) - _LEADING_ZEROS)
+        at += len(block)
+    return stop
+
+
+def _is_record(segment: Segment, offset: int, stop: int) -> bool:
+    if not offset <= stop <= segment.room_end:
+        return False
+    try:
+        read_record(segment.map, segment.position(offset), segment.position(stop), offset)
+    except ValueError:
+        return False
+    return True

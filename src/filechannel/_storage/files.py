@@ -1,0 +1,196 @@
+"""Every call to the operating system, behind one door.
+
+Tests put a subclass of `Files` there and make any of these calls fail, tear or vanish.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import struct
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from .._errors import DiskFullError
+
+_FLOCK = struct.Struct("hhqqi")
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_TEMPORARY = ".new"
+
+
+@contextmanager
+def _needing_room(where: Path | int, size: int) -> Generator[None]:
+    """Say in our own words that the disk is full; where is a path or a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise DiskFullError(where if isinstance(where, Path) else _path_of(where), size) from error
+        raise
+
+
+def directory_mode(mode: int) -> int:
+    """Return the permission bits of a directory whose files have these: who may read files may look into it."""
+    return mode | (mode & 0o444) >> 2
+
+
+class Files:
+    """The real file system. Whatever needs room raises `DiskFullError` if there is none, else `OSError`."""
+
+    def exists(self, path: Path) -> bool:
+        """Tell whether there is anything at the path."""
+        return path.exists()
+
+    def is_file(self, path: Path) -> bool:
+        """Tell whether there is an ordinary file at the path."""
+        return path.is_file()
+
+    def list(self, directory: Path) -> list[str]:
+        """Return the names in a directory, sorted; none if it is not there."""
+        try:
+            return sorted(os.listdir(directory))
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: Path, mode: int) -> None:
+        """Create a directory and its parents unless it is there; the mode is for the last one.
+
+        The names that are new are on disk when this returns: a file that is flushed inside can be found again.
+        """
+        missing = [directory for directory in (path, *path.parents) if not self.exists(directory)]
+        for directory in reversed(missing):
+            with _needing_room(directory, 0), suppress(FileExistsError):
+                directory.mkdir(mode=mode if directory == path else 0o777)
+            self.flush_directory(directory.parent)
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
+        """Return a descriptor; with create, the file is made if it is not there."""
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        with _needing_room(path, 0):
+            return os.open(path, flags, mode)
+
+    def close(self, descriptor: int) -> None:
+        """Close a descriptor."""
+        os.close(descriptor)
+
+    def size(self, descriptor: int) -> int:
+        """Return the size of an open file."""
+        return os.fstat(descriptor).st_size
+
+    def disk_space(self, path: Path) -> int:
+        """Return the disk space a file takes; none if it is gone."""
+        try:
+            return os.stat(path).st_blocks * 512
+        except FileNotFoundError:
+            return 0
+
+    def identity(self, descriptor: int) -> tuple[int, int]:
+        """Return (device, inode) of an open file."""
+        status = os.fstat(descriptor)
+        return status.st_dev, status.st_ino
+
+    def read(self, path: Path) -> bytes:
+        """Return the content of a file."""
+        return path.read_bytes()
+
+    def read_at(self, descriptor: int, size: int, position: int) -> bytes:
+        """Return up to size bytes from a position."""
+        return os.pread(descriptor, size, position)
+
+    def write_at(self, descriptor: int, data: bytes, position: int) -> None:
+        """Write all of data at a position."""
+        done = 0
+        with _needing_room(descriptor, len(data)):
+            while done < len(data):
+                done += os.pwrite(descriptor, data[done:], position + done)
+
+    def grow(self, descriptor: int, size: int) -> None:
+        """Make a file at least this long, with a hole behind what it has. Never shortens: it may be mapped."""
+        if os.fstat(descriptor).st_size < size:
+            os.ftruncate(descriptor, size)
+
+    def allocate(self, path: Path, descriptor: int, position: int, size: int) -> None:
+        """Reserve disk space, so that later stores through a map cannot fail."""
+        with _needing_room(path, size):
+            os.posix_fallocate(descriptor, position, size)
+
+    def map(self, descriptor: int, size: int, *, writable: bool = True, private: bool = False) -> mmap.mmap:
+        """Map the first size bytes of a file, shared unless private."""
+        access = mmap.ACCESS_COPY if private else mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        if sys.version_info >= (3, 13):
+            return mmap.mmap(descriptor, size, access=access, trackfd=False)
+        return mmap.mmap(descriptor, size, access=access)
+
+    def flush(self, descriptor: int) -> None:
+        """Wait until the data of a file is on disk."""
+        os.fdatasync(descriptor)
+
+    def flush_directory(self, directory: Path) -> None:
+        """Wait until the names in a directory are on disk."""
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename, over what may be there."""
+        with _needing_room(target, 0):
+            source.replace(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name unless it is gone already."""
+        path.unlink(missing_ok=True)
+
+    def write_atomically(self, path: Path, data: bytes, mode: int) -> None:
+        """Replace a whole file: whoever reads it, even after a power cut, sees the old or the new content."""
+        temporary = path.with_name(path.name + _TEMPORARY)
+        self.unlink(temporary)
+        descriptor = self.open(temporary, create=True, mode=mode)
+        try:
+            self.write_at(descriptor, data, 0)
+            self.flush(descriptor)
+        finally:
+            self.close(descriptor)
+        self.replace(temporary, path)
+        self.flush_directory(path.parent)
+
+    def lock(self, descriptor: int, position: int) -> bool:
+        """Try to lock one byte exclusively until it is unlocked or the process dies, however it dies."""
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, position, 1, 0))
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def unlock(self, descriptor: int, position: int) -> None:
+        """Release a byte. Closing would not do: a map keeps the open file, and with it the lock."""
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, position, 1, 0))
+
+    def file_system(self, path: Path) -> str:
+        """Return the type of the file system that holds an existing path, such as "ext4"; "" if unknown."""
+        device = os.stat(path).st_dev
+        wanted = f"{os.major(device)}:{os.minor(device)}"
+        try:
+            mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        for mount in mounts:
+            fields, _, rest = mount.partition(" - ")
+            if fields.split(" ", 3)[2] == wanted:
+                return rest.split(" ", 1)[0]
+        return ""
+
+
+def _path_of(descriptor: int) -> Path:
+    """Return what a descriptor was opened as, for an error message."""
+    try:
+        return Path(f"/proc/self/fd/{descriptor}").readlink()
+    except OSError:
+        return Path(f"descriptor {descriptor}")

@@ -1,0 +1,237 @@
+"""Durability: what is on disk, and how senders share the wait for it.
+
+The order of every flush: dirty segments, the names in `segments/` if they changed, cursors, then the checkpoint. A
+commit under `FSYNC` needs only the first two: recovery finds what lies behind the checkpoint by its checksums. A
+checkpoint always lies between two batches, and never beyond what readers see: what they do not see may be taken back.
+
+A failed flush is final. The kernel reports it once and forgets; the next call would lie. So the file is never flushed
+again, the log ends at what readers saw and goes on in a fresh file, and everybody whose message was not on disk is
+told: under `FSYNC` each sender that waited, and the next `flush`; otherwise every later `flush`, since readers may
+have seen what the disk has not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from threading import Lock, RLock
+from typing import Protocol, final
+
+from .._errors import StorageError
+from .background import background_threads
+from .control import Checkpoint, Control, Tail
+from .cursors import Cursors
+from .files import Files
+from .log import Log
+from .segments import Segments
+from .unflushed import Work
+
+_logger = logging.getLogger("filechannel")
+_ROUNDS = 16  # then other channels have their turn
+_REMEMBERED = 1024  # failures; who appended before the oldest of them has long been told
+
+
+class Sleeper(Protocol):
+    """Whoever waits for a commit."""
+
+    def wake(self) -> None:
+        """Let it go on. Called from another thread."""
+        ...
+
+
+@final
+class Ticket:
+    """One append that wants to be on disk: where it is, who waits for it, and in the end what went wrong."""
+
+    __slots__ = ("error", "offset", "sleeper")
+
+    def __init__(self, offset: int, sleeper: Sleeper | None = None) -> None:
+        self.offset: int = offset
+        self.sleeper: Sleeper | None = sleeper
+        self.error: StorageError | None = None
+
+
+class Flusher:
+    """Brings one channel's files to disk. Every method that flushes blocks, and belongs off the event loop."""
+
+    def __init__(self, files: Files, control: Control, segments: Segments, log: Log, cursors: Cursors) -> None:
+        self._files = files
+        self._control = control
+        self._segments = segments
+        self._log = log
+        self._cursors = cursors
+        self._flushing = RLock()
+        self._queue_lock = Lock()
+        self._queue: list[Ticket] = []
+        self.wake_together: Callable[[list[Sleeper]], object] = _wake_one_by_one
+        """How to wake many at once; who knows of event loops knows a better way."""
+        self._working = False
+        self._untold: StorageError | None = None
+        self._lost: deque[tuple[range, StorageError]] = deque(maxlen=_REMEMBERED)
+        self._closed = False
+
+    # Everything
+
+    def flush(self) -> None:
+        """Bring everything sent so far to disk, cursors included; `StorageError` if that is not possible."""
+        with self._flushing:
+            try:
+                checkpoint = self._flush_data()
+                self._cursors.flush()
+                self._control.write_checkpoint(checkpoint)
+            except OSError as error:
+                raise StorageError(f"consumers or checkpoint could not be flushed: {error}") from error
+            finally:
+                self._tell_loss()
+
+    def _tell_loss(self) -> None:
+        error = self._untold
+        if error is not None:
+            if self._log.writer.deferred:
+                self._untold = None
+            raise StorageError(error.reason) from error
+
+    def flush_if_needed(self) -> None:
+        """Flush unless everything is on disk already."""
+        if self._control.durable_offset < self._control.write_offset:
+            self.flush()
+
+    def flush_finished_later(self) -> None:
+        """Bring finished segments to disk in another thread."""
+        if self._log.has_finished:
+            background_threads().submit(self.flush_finished)
+
+    def flush_finished(self) -> None:
+        """Bring finished segments to disk; a failure is logged, and told by the next `flush`."""
+        with self._flushing:
+            if self._closed or not self._log.has_finished:
+                return
+            try:
+                work = self._take()
+                work = Work([segment for segment in work.segments if segment.end], work.names_changed, work.boundary)
+                self._do(work)
+                if work.boundary is not None:
+                    self._control.write_checkpoint(self._safe_checkpoint(work.boundary))
+            except OSError as error:
+                _logger.error("a checkpoint could not be flushed: %s", error)
+            except StorageError:
+                pass  # logged, and remembered
+
+    def _safe_checkpoint(self, boundary: Tail) -> Checkpoint:
+        """Under FSYNC all that readers see is on disk; otherwise what was whole when the segment was finished."""
+        tail = self._control.tail() if self._log.writer.deferred else boundary
+        return Checkpoint(tail.offset, tail.sequence, self._control.oldest_offset)
+
+    @contextmanager
+    def settled(self, *, flush: bool = True) -> Generator[None]:
+        """Keep everybody from appending and flushing, with all that was appended on disk and visible."""
+        with self._flushing, self._log.writing():
+            if flush:
+                self._flush_data()
+            yield
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it flushes nothing any more."""
+        return self._closed
+
+    def close(self) -> None:
+        """Flush nothing any more. The caller holds `settled`."""
+        self._closed = True
+
+    # Group commit
+
+    def commit_later(self, ticket: Ticket) -> None:
+        """Wake who waits, from another thread, when what was appended is on disk and visible, or lost."""
+        with self._queue_lock:
+            self._queue.append(ticket)
+            if self._working:
+                return
+            self._working = True
+        background_threads().submit(self._work)
+
+    def _work(self) -> None:
+        for _ in range(_ROUNDS):
+            with self._queue_lock:
+                waiting, self._queue = self._queue, []
+                if not waiting:
+                    self._working = False
+                    return
+            self._commit_for(waiting)
+        background_threads().submit(self._work)
+
+    def _commit_for(self, waiting: list[Ticket]) -> None:
+        error: StorageError | None = None
+        try:
+            self.commit()
+        except StorageError as failure:
+            error = failure
+        except BaseException as failure:
+            error = StorageError(f"flushing failed: {failure}")
+            error.__cause__ = failure
+        visible = self._control.write_offset
+        for ticket in waiting:
+            loss = self._loss_of(ticket.offset) if self._lost else None
+            ticket.error = loss if loss is not None or ticket.offset < visible else error
+        self.wake_together([ticket.sleeper for ticket in waiting if ticket.sleeper is not None])
+
+    def _loss_of(self, offset: int) -> StorageError | None:
+        return next((error for lost, error in self._lost if offset in lost), None)
+
+    def commit(self) -> None:
+        """Flush what was appended and show it to readers. One commit serves everybody who appended before it."""
+        with self._flushing:
+            self._flush_data()
+
+    # The data
+
+    def _flush_data(self) -> Checkpoint:
+        deferred = self._log.writer.deferred
+        with self._log.writing():
+            tail = self._control.tail(deferred=deferred)
+            sealed = self._control.sealed
+            work = self._take()
+        self._do(work)
+        if deferred:
+            self._control.publish(tail)
+            self._log.writer.tell_waiters()
+        self._control.durable_offset = tail.offset
+        return Checkpoint(tail.offset, tail.sequence, self._control.oldest_offset, sealed)
+
+    def _take(self) -> Work:
+        with self._log.writing():
+            try:
+                return self._log.take_unflushed()
+            except OSError as error:
+                raise self._give_up(error) from error
+
+    def _do(self, work: Work) -> None:
+        try:
+            for segment in work.segments:
+                segment.flush()
+            if work.names_changed:
+                self._files.flush_directory(self._segments.directory)
+        except OSError as error:
+            raise self._give_up(error) from error
+
+    def _give_up(self, cause: OSError) -> StorageError:
+        """End the log at what readers saw and go on in a fresh file."""
+        with self._log.writing():
+            tail = self._control.tail()
+            error = StorageError(f"a flush failed, messages around offset {tail.offset} may not be on disk: {cause}")
+            error.__cause__ = cause
+            self._untold = error
+            if self._log.writer.deferred:
+                appended = self._control.tail(deferred=True)
+                self._lost.append((range(tail.offset, appended.offset), error))
+                self._control.publish(tail, deferred=True)
+            _logger.error("%s", error)
+            self._log.abandon_active(cause)
+        return error
+
+
+def _wake_one_by_one(sleepers: list[Sleeper]) -> None:
+    for sleeper in sleepers:
+        sleeper.wake()

@@ -1,0 +1,77 @@
+"""Flushes channels with `Durability.interval` in the background: one thread for all of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import weakref
+from threading import Condition, Thread
+
+from .flush import Flusher
+
+_logger = logging.getLogger("filechannel")
+
+
+class FlushTimer:
+    """Calls `flush` on each registered flusher at its interval, from a thread that exists only when needed."""
+
+    def __init__(self) -> None:
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forget everything: a forked child has not got the thread, and its channels are the parent's."""
+        self._changed = Condition()
+        self._registered: weakref.WeakKeyDictionary[Flusher, tuple[float, float]] = weakref.WeakKeyDictionary()
+        self._running = False
+
+    def register(self, flusher: Flusher, seconds: float) -> None:
+        """Flush every so many seconds from now on."""
+        with self._changed:
+            self._registered[flusher] = (time.monotonic() + seconds, seconds)
+            if not self._running:
+                self._running = True
+                Thread(target=self._run, name="filechannel-flush-timer", daemon=True).start()
+            self._changed.notify()
+
+    def forget(self, flusher: Flusher) -> None:
+        """Stop flushing it."""
+        with self._changed:
+            self._registered.pop(flusher, None)
+            self._changed.notify()
+
+    def _run(self) -> None:
+        # The due ones have no name here: it would keep a closed channel alive until the next round.
+        while (due := self._due()) is not None:
+            while due:
+                self._flush(due.pop())
+
+    def _due(self) -> list[Flusher] | None:
+        """Return whose time has come, perhaps nobody's after a wait; None when there is nobody left."""
+        with self._changed:
+            now = time.monotonic()
+            # Asked for once: a channel that nobody uses any more may disappear at any time.
+            first = min((moment for moment, _ in self._registered.values()), default=None)
+            if first is None:
+                self._running = False
+                return None
+            if first > now:
+                self._changed.wait(first - now)
+                return []
+            due = [flusher for flusher, (moment, _) in self._registered.items() if moment <= now]
+            for flusher in due:
+                seconds = self._registered[flusher][1]
+                self._registered[flusher] = (now + seconds, seconds)
+            return due
+
+    @staticmethod
+    def _flush(flusher: Flusher) -> None:
+        try:
+            flusher.flush_if_needed()
+        except Exception as error:  # the thread serves every channel of the process: nothing may end it
+            if not flusher.is_closed:  # closing flushes
+                _logger.error("flushing in the background failed: %s", error)
+
+
+FLUSH_TIMER = FlushTimer()
+os.register_at_fork(after_in_child=FLUSH_TIMER.start_over)

@@ -1,0 +1,141 @@
+"""The sparse index of a segment: (offset, sequence, time) every 64 KiB or second, whichever comes first.
+
+The writer remembers which records to mark, and when; they are written here when its window is used up, a second has
+gone by, or somebody wants to look. Until then, and after a crash, the index ends a little before the log, and after a
+power cut it may reach beyond it; readers ignore what lies beyond. Losing an index loses nothing but speed.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from .._errors import DiskFullError
+from .._format import crc32c
+from .._format.layout import INDEX_ENTRY, INDEX_SECONDS
+from .._offset import Offset
+from .files import Files
+
+_CHECKED = INDEX_ENTRY.size - 8
+_INDEX_NS = int(INDEX_SECONDS * 1e9)
+
+
+def index_path(segment: Path) -> Path:
+    """Return the path of a segment's index."""
+    return segment.with_suffix(".idx")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A record boundary, how many messages lie before it, and when it was written (ns since the epoch)."""
+
+    offset: Offset
+    sequence: int
+    time: int
+
+
+class IndexWriter:
+    """Appends marks to the index of the active segment."""
+
+    def __init__(self, files: Files, segment: Path, mode: int, end: int) -> None:
+        """Go on behind the marks below *end*; others speak of records that were taken back."""
+        self._files = files
+        self._descriptor = files.open(index_path(segment), create=True, mode=mode)
+        try:
+            self._position = self._forget_from(end)
+        except BaseException:
+            files.close(self._descriptor)
+            raise
+
+    def _forget_from(self, end: int) -> int:
+        content = self._files.read_at(self._descriptor, self._files.size(self._descriptor), 0)
+        entries = [mark is not None and mark.offset < end for mark in _entries(content)]
+        kept = entries.index(False) if False in entries else len(entries)
+        position = kept * INDEX_ENTRY.size
+        if len(content) > position:
+            self._files.write_at(self._descriptor, bytes(len(content) - position), position)
+        return position
+
+    def add(self, marks: list[Mark]) -> None:
+        """Append marks."""
+        entries = b"".join(map(_entry, marks))
+        self._files.write_at(self._descriptor, entries, self._position)
+        self._position += len(entries)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._descriptor >= 0:
+            self._files.close(self._descriptor)
+            self._descriptor = -1
+
+
+class ActiveIndex:
+    """Puts what the writer marked into the index of the active segment. What cannot be written is left out."""
+
+    def __init__(self, files: Files, mode: int) -> None:
+        self._files = files
+        self._mode = mode
+        self._writer: IndexWriter | None = None
+        self.due = 0
+        """When the next record wants a mark, if none came before (ns since the epoch)."""
+
+    def is_due(self) -> bool:
+        """Tell whether a second has gone by, and begin another."""
+        now = time.time_ns()
+        if now < self.due:
+            return False
+        self.due = now + _INDEX_NS
+        return True
+
+    def store(self, segment: Path, marks: list[tuple[int, int, int]]) -> None:
+        """Append marks to the index of a segment."""
+        if not marks:
+            return
+        with suppress(OSError, DiskFullError):  # without them a seek takes longer; the message is worth more
+            if self._writer is None:
+                self._writer = IndexWriter(self._files, segment, self._mode, marks[0][0])
+            self._writer.add([Mark(Offset(offset), sequence, at) for offset, sequence, at in marks])
+
+    def close(self) -> None:
+        """Let go of the segment; the next record marks another."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        self.due = 0
+
+
+def _entry(mark: Mark) -> bytes:
+    checked = INDEX_ENTRY.pack(mark.offset, mark.sequence, mark.time, 0, 0)[:_CHECKED]
+    return INDEX_ENTRY.pack(mark.offset, mark.sequence, mark.time, crc32c(checked), 0)
+
+
+def read_marks(files: Files, segment: Path) -> list[Mark]:
+    """Return the whole entries of a segment's index in order of offset; none if it has no index."""
+    try:
+        content = files.read(index_path(segment))
+    except (FileNotFoundError, IsADirectoryError):
+        return []
+    marks: dict[int, Mark] = {}
+    for mark in _entries(content):
+        if mark is not None:
+            marks.setdefault(mark.offset, mark)
+    return sorted(marks.values(), key=lambda mark: mark.offset)
+
+
+def _entries(content: bytes) -> list[Mark | None]:
+    """Return each entry, None where it is not whole."""
+    found: list[Mark | None] = []
+    for position in range(0, len(content) - INDEX_ENTRY.size + 1, INDEX_ENTRY.size):
+        offset, sequence, time_, crc, _ = INDEX_ENTRY.unpack_from(content, position)
+        whole = crc == crc32c(content[position : position + _CHECKED])
+        found.append(Mark(Offset(offset), sequence, time_) if whole else None)
+    return found
+
+
+def last_mark_at_or_before(marks: list[Mark], offset: int) -> Mark | None:
+    """Return the nearest mark from which an offset can be reached by walking forward."""
+    place = bisect_right(marks, offset, key=lambda mark: mark.offset)
+    return marks[place - 1] if place else None

@@ -1,0 +1,142 @@
+"""Reading the log: a native reader that finds its segments and knows what to do about damage."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import NoReturn
+
+from .._errors import CorruptRecordError, DataExpiredError
+from .._format import Reader
+from .._offset import Offset
+from .control import Control
+from .cursors import Cursor
+from .damage import behind_damaged, next_record
+from .index import Mark
+from .places import Places
+from .segment import Segment
+from .segments import Segments
+
+Decode = Callable[[bytes], object]
+Refuse = Callable[[int, int, bytes, Exception], NoReturn]
+_logger = logging.getLogger("filechannel")
+
+
+class LogReader:
+    """A native reader and the segment it stands in."""
+
+    def __init__(
+        self,
+        control: Control,
+        segments: Segments,
+        places: Places,
+        cursor: Cursor | None,
+        decode: Decode | None,
+        refuse: Refuse,
+        *,
+        reuse: bool,
+        skip_damage: bool,
+    ) -> None:
+        self._control = control
+        self._segments = segments
+        self._places = places
+        self._skip_damage = skip_damage
+        self._segment: Segment | None = None
+        cursor_map = None if cursor is None else cursor.map
+        self.native: Reader = Reader(control.map, cursor_map, decode, self._advance, self._damaged, refuse, reuse)
+
+    def move(self, place: Mark) -> None:
+        """Stand at a record boundary."""
+        self.native.unbind()
+        self._segment = None
+        self.native.move(place.offset, place.sequence)
+
+    def close(self) -> None:
+        """Let go of the segment and the cursor."""
+        self.native.release()
+        self._segment = None
+
+    # From segment to segment
+
+    def _advance(self, reader: Reader) -> None:
+        """Find the segment that holds the reader's offset. There is something beyond it."""
+        offset = Offset(reader.offset)
+        if offset < self._control.oldest_offset:
+            self._expired(reader)
+        try:
+            segment = self._segment_at(offset)
+        except CorruptRecordError as error:
+            if not self._skip_damage:
+                raise
+            self._pass(reader, self._next_readable(offset), error.reason)
+            return
+        if offset <= segment.begin:
+            reader.move(segment.begin, segment.header.first_sequence)
+        self._segment = segment
+        reader.bind(segment.map, segment.begin)
+
+    def _segment_at(self, offset: Offset) -> Segment:
+        """Return the segment that holds an offset, or begins behind it with nothing missing in between."""
+        begin = self._segments.covering(offset)
+        if begin is not None and offset < (segment := self._segments.get(begin)).limit:
+            return segment
+        following = self._segments.following(offset)
+        if following is None:
+            if self._segments.refresh():
+                return self._segment_at(offset)
+            raise self._missing(offset, "the segment is missing")
+        segment = self._segments.get(following)
+        if segment.header.previous_end > offset:
+            raise self._missing(offset, f"the records up to {segment.header.previous_end} are missing")
+        return segment
+
+    def _missing(self, offset: Offset, reason: str) -> CorruptRecordError:
+        begin = self._segments.covering(offset)
+        return CorruptRecordError(self._segments.path(offset if begin is None else begin).name, offset, reason)
+
+    def _next_readable(self, offset: Offset) -> Mark:
+        """Return where the first segment behind an offset begins that can be opened, or the end of the log."""
+        following = self._segments.following(offset)
+        while following is not None:
+            try:
+                header = self._segments.get(following).header
+                return Mark(header.begin, header.first_sequence, header.created)
+            except CorruptRecordError:
+                following = self._segments.following(following)
+        return self._places.latest()
+
+    def _expired(self, reader: Reader) -> NoReturn:
+        place = self._places.earliest()
+        missed = max(0, place.sequence - reader.sequence)
+        reader.move(place.offset, place.sequence)
+        raise DataExpiredError(missed, place.offset)
+
+    # Damage
+
+    def _damaged(self, reader: Reader, reason: str) -> None:
+        """Decide about a record that does not validate: look again, go on behind it, or say so."""
+        segment, offset = self._segment, Offset(reader.offset)
+        if segment is None or not segment.is_valid:
+            if segment is not None:
+                self._segments.forget(segment.begin)  # another file has taken the name
+            self._segment = None
+            reader.unbind()
+        elif self._skip_damage:
+            self._pass(reader, self._behind(segment, offset, reader.sequence), reason)
+        else:
+            raise CorruptRecordError(segment.path.name, offset, reason)
+
+    def _behind(self, segment: Segment, offset: Offset, sequence: int) -> Mark:
+        """Return where to go on; how many messages were lost is known only at a mark, and one at the least."""
+        stop = min(segment.limit, self._control.write_offset)
+        marks = self._places.marks(segment)
+        target = behind_damaged(segment, offset, stop) or next_record(segment, offset + 1, stop, marks) or stop
+        known = [mark for mark in marks if mark.offset == target]
+        return known[0] if known else Mark(target, sequence + 1, 0)
+
+    def _pass(self, reader: Reader, place: Mark, reason: str) -> None:
+        path, offset = self._segments.directory.parent, reader.offset
+        _logger.warning("%s: skipped from offset %d to %d: %s", path, offset, place.offset, reason)
+        self._segment = None
+        reader.unbind()
+        reader.move(place.offset, place.sequence)

@@ -1,0 +1,140 @@
+"""Record boundaries: the oldest, the newest, by offset, by sequence and by time."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from datetime import datetime
+
+from .._errors import CorruptRecordError
+from .._format import read_record
+from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE
+from .._offset import Offset
+from .control import Control
+from .files import Files
+from .index import Mark, last_mark_at_or_before, read_marks
+from .segment import Segment
+from .segments import Segments
+
+
+class Places:
+    """Finds record boundaries. `CorruptRecordError` if damage lies in the way."""
+
+    def __init__(self, files: Files, control: Control, segments: Segments) -> None:
+        self._files = files
+        self._control = control
+        self._segments = segments
+        self.before_look: Callable[[], object] = _nothing
+        """Called before an index is read: who writes may have marks to store."""
+
+    def earliest(self) -> Mark:
+        """Return where the oldest stored message begins. Damage there is for whoever reads it."""
+        oldest = self._control.oldest_offset
+        begin = self._segments.covering(oldest)
+        if begin is None or begin < oldest:
+            begin = self._segments.following(oldest)
+        while begin is not None:
+            try:
+                first = _first(self._segments.get(begin))
+            except CorruptRecordError:
+                begin = self._segments.following(begin)
+            else:
+                return Mark(oldest, first.sequence, first.time)
+        return Mark(oldest, self._control.tail().sequence, 0)
+
+    def latest(self) -> Mark:
+        """Return where the next message will begin."""
+        tail = self._control.tail()
+        return Mark(tail.offset, tail.sequence, 0)
+
+    def at(self, offset: int) -> Mark:
+        """Return an offset with its sequence; `ValueError` if no record begins there."""
+        tail, oldest = self._control.tail(), self._control.oldest_offset
+        if offset == tail.offset:
+            return Mark(tail.offset, tail.sequence, 0)
+        if not oldest <= offset < tail.offset:
+            raise ValueError(f"offset {offset} is not in the channel, which holds {oldest} to {tail.offset}")
+        begin = self._segments.covering(offset)
+        following = self._segments.following(offset)
+        if begin is not None:
+            segment = self._segments.get(begin)
+            if offset < min(segment.limit, tail.offset):
+                mark = last_mark_at_or_before(self.marks(segment), offset) or _first(segment)
+                return _walk(segment, mark, offset)
+        if following is not None and (segment := self._segments.get(following)).header.previous_end == offset:
+            return _first(segment)
+        raise ValueError(f"no record begins at offset {offset}: no offsets were used there")
+
+    def numbered(self, sequence: int) -> Mark:
+        """Return where the message with this number begins; `ValueError` if it is not stored."""
+        first, tail = self.earliest(), self.latest()
+        if not first.sequence <= sequence <= tail.sequence:
+            raise ValueError(f"message {sequence} is not stored: {first.sequence} to {tail.sequence - 1} are")
+        if sequence == tail.sequence:
+            return tail
+        begins = [begin for begin in self._segments.begins if begin >= first.offset]
+        place = bisect_right(begins, sequence, key=lambda begin: self._segments.get(begin).header.first_sequence)
+        segment = self._segments.get(begins[place - 1])
+        older = [mark for mark in self.marks(segment) if mark.sequence <= sequence]
+        return _walk_to_sequence(segment, older[-1] if older else _first(segment), sequence)
+
+    def since(self, moment: datetime) -> Mark:
+        """Return a boundary with nothing at or after the moment before it; it may be a little early."""
+        if moment.tzinfo is None:
+            raise ValueError(f"{moment.isoformat()} has no time zone: give an aware datetime")
+        wanted = int(moment.timestamp() * 1e9)
+        for begin in reversed(self._segments.begins):
+            if begin < self._control.oldest_offset:
+                break
+            segment = self._segments.get(begin)
+            if segment.header.created < wanted:
+                # An entry is written before its record: what comes before the last entry that is
+                # older than the moment is older too, and only the entry itself may straddle it.
+                older = [mark for mark in self.marks(segment) if mark.time < wanted]
+                return older[-1] if older else _first(segment)
+        return self.earliest()
+
+    def marks(self, segment: Segment) -> list[Mark]:
+        """Return the index of a segment, as far as readers see it."""
+        # Before the index: what it says beyond may be taken back and written anew meanwhile.
+        end = min(segment.limit, self._control.write_offset)
+        self.before_look()
+        return [mark for mark in read_marks(self._files, segment.path) if segment.begin <= mark.offset <= end]
+
+
+def _nothing() -> None:
+    pass
+
+
+def _first(segment: Segment) -> Mark:
+    return Mark(segment.begin, segment.header.first_sequence, segment.header.created)
+
+
+def _walk(segment: Segment, mark: Mark, offset: int) -> Mark:
+    """Step from one boundary to another, counting messages."""
+    at, sequence = int(mark.offset), mark.sequence
+    while at < offset:
+        is_message, size = _read(segment, at)
+        at, sequence = at + size, sequence + is_message
+    if at > offset:
+        raise ValueError(f"no record begins at offset {offset}: the next one begins at {at}")
+    return Mark(Offset(at), sequence, 0)
+
+
+def _walk_to_sequence(segment: Segment, mark: Mark, wanted: int) -> Mark:
+    """Step from a boundary to the message with a number."""
+    at, sequence = int(mark.offset), mark.sequence
+    while True:
+        is_message, size = _read(segment, at)
+        if is_message and sequence == wanted:
+            return Mark(Offset(at), sequence, 0)
+        at, sequence = at + size, sequence + is_message
+
+
+def _read(segment: Segment, offset: int) -> tuple[bool, int]:
+    """Return whether a record is a message, and its size."""
+    try:
+        word, payload = read_record(segment.map, segment.position(offset), segment.position(segment.limit), offset)
+    except ValueError as error:
+        raise CorruptRecordError(segment.path.name, Offset(offset), str(error)) from error
+    return not word & CONTROL_RECORD, RECORD_HEADER_SIZE + len(payload)

@@ -1,0 +1,80 @@
+"""`quarantine/`: what recovery cut off, and why. Nobody reads it but people."""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import time
+from pathlib import Path
+
+from .._format.layout import LENGTH_MASK, RECORD_HEADER, RECORD_HEADER_SIZE
+from .._offset import Offset
+from .damage import next_record
+from .files import Files, directory_mode
+from .index import read_marks
+from .segment import Segment
+
+QUARANTINE = "quarantine"
+QUARANTINED = struct.Struct("<Q")
+"""The offset, before each record in a `.records` file."""
+_logger = logging.getLogger("filechannel")
+
+
+class Quarantine:
+    """Puts things aside. What it has taken is on disk when its methods return."""
+
+    def __init__(self, files: Files, channel: Path, mode: int) -> None:
+        self._files = files
+        self._channel = channel
+        self._directory = channel / QUARANTINE
+        self._mode = mode
+        self._records = 0
+
+    def keep_file(self, path: Path, reason: str) -> None:
+        """Move a whole file here."""
+        target = self._path(path.name)
+        self._files.replace(path, target)
+        self._files.flush_directory(self._directory)
+        self._note(target, reason)
+        _logger.warning("%s is not a segment (%s); moved to %s", path, reason, target)
+
+    def keep_records(self, segment: Segment, start: Offset, end: Offset) -> None:
+        """Copy every valid record between two offsets of a segment into a file of its own."""
+        found = self._valid_records(segment, start, end)
+        if found:
+            self._records += len(found)
+            target = self._path(f"{start:020}.records")
+            self._files.write_atomically(target, b"".join(found), self._mode)
+            self._note(target, f"{len(found)} records behind the valid end of the log")
+
+    def _valid_records(self, segment: Segment, start: Offset, end: Offset) -> list[bytes]:
+        found: list[bytes] = []
+        marks = read_marks(self._files, segment.path)
+        at = next_record(segment, start, end, marks)
+        while at is not None:
+            position = segment.position(at)
+            word, _ = RECORD_HEADER.unpack_from(segment.map, position)
+            size = RECORD_HEADER_SIZE + (word & LENGTH_MASK)
+            found.append(QUARANTINED.pack(at) + segment.map[position : position + size])
+            at = next_record(segment, at + size, end, marks)
+        return found
+
+    def report(self, cut: Offset) -> None:
+        """Say what was cut off, once for all of it."""
+        if self._records:
+            _logger.warning(
+                "%s: %d records behind the valid end at offset %d were moved to %s",
+                self._channel,
+                self._records,
+                cut,
+                self._directory,
+            )
+
+    def _path(self, name: str) -> Path:
+        self._files.make_directory(self._directory, directory_mode(self._mode))
+        return self._directory / f"{time.time_ns()}-{name}"
+
+    def _note(self, target: Path, reason: str) -> None:
+        text = json.dumps({"reason": reason, "file": target.name}, indent=2) + "\n"
+        self._files.write_atomically(target.with_name(target.name + ".json"), text.encode(), self._mode)

@@ -1,0 +1,168 @@
+"""After a power cut: find the valid end of the log, put aside what lies behind it.
+
+Only checkpoints and checksums are believed. What a checkpoint covers was flushed before it was written. From there the
+records are walked as long as they validate, through as many segments as follow without a gap; the log is cut after the
+last whole batch. Valid records behind the cut go to `quarantine/`, with the reason, and nothing else is ever removed.
+The log goes on far behind every offset that was ever used, so that none is used twice.
+
+A damaged or missing control file, or a directory that was copied here, is handled the same way.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from .._errors import UnsupportedFormatError
+from .._format import read_record, scan_records
+from .._format.layout import CONTROL_RECORD, SEAL
+from .._offset import Offset
+from .control import Checkpoint, Control, Tail
+from .cursors import CONSUMERS, Cursors
+from .files import Files
+from .index import index_path
+from .quarantine import Quarantine
+from .segment import Segment
+from .segments import Segments
+
+_logger = logging.getLogger("filechannel")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Where the log ends, and whether it was sealed there."""
+
+    offset: Offset
+    sequence: int
+    sealed: bool
+
+
+class Recovery:
+    """Brings one channel, which nobody has open, back to a state that is whole."""
+
+    def __init__(self, files: Files, path: Path, control: Control, segments: Segments, mode: int) -> None:
+        self._files = files
+        self._path = path
+        self._control = control
+        self._segments = segments
+        self._quarantine = Quarantine(files, path, mode)
+        self._cursors = Cursors(files, path / CONSUMERS, mode)
+
+    def run(self) -> Offset | None:
+        """Recover, and return the offset beyond which the log must go on; None if it takes no more messages.
+
+        Segments behind its end are left to the jump there: their names say which offsets were used. Dying in here and
+        starting again comes to the same result.
+        """
+        used = max((0, *self._segments.begins, *self._cursors.offsets()))
+        self._drop_unreadable_segments()
+        checkpoint = self._control.checkpoint() or self._first_checkpoint()
+        self._segments.remove_before(checkpoint.oldest)  # whoever did so was interrupted
+        cut = self._put_aside(self._walk(checkpoint))
+        oldest = min(checkpoint.oldest, cut.offset)
+        tail = Tail(cut.offset, cut.sequence, self._segments.covering(cut.offset) or cut.offset)
+        self._control.start_over(tail, oldest, sealed=cut.sealed)
+        self._move_cursors(tail)
+        self._files.flush_directory(self._path)
+        self._quarantine.report(cut.offset)
+        if not cut.sealed:
+            return Offset(max(cut.offset, used, checkpoint.offset))
+        self._control.write_checkpoint(Checkpoint(cut.offset, cut.sequence, oldest, cut.sealed))
+        self._remove_behind(cut.offset)
+        return None
+
+    def _first_checkpoint(self) -> Checkpoint:
+        begins = self._segments.begins
+        if not begins:
+            return Checkpoint(Offset(0), 0, Offset(0))
+        return Checkpoint(begins[0], self._segments.get(begins[0]).header.first_sequence, begins[0])
+
+    def _drop_unreadable_segments(self) -> None:
+        for begin in self._segments.begins:
+            path = self._segments.path(begin)
+            try:
+                Segment.open(self._files, path)
+            except UnsupportedFormatError:
+                raise
+            except ValueError as error:
+                self._quarantine.keep_file(path, str(error))
+                self._files.unlink(index_path(path))
+        self._segments.scan()
+
+    # The walk
+
+    def _walk(self, checkpoint: Checkpoint) -> _Cut:
+        """Follow valid records from the checkpoint on."""
+        cut = _Cut(checkpoint.offset, checkpoint.sequence, checkpoint.sealed)
+        begin = self._segments.covering(checkpoint.offset)
+        at, sequence = checkpoint.offset, checkpoint.sequence
+        while begin is not None:
+            segment, following = self._segments.get(begin), self._segments.following(begin)
+            end = self._extent(segment, following)
+            if at > end:
+                break  # what the checkpoint covers is not there
+            start, stop = segment.position(at), segment.position(end)
+            batch_end, messages, reached, last = scan_records(segment.map, start, stop, at)
+            if batch_end > start:
+                sealed = self._is_seal(segment, last, batch_end)
+                cut = _Cut(Offset(at + batch_end - start), sequence + messages, sealed)
+            if following is None or stop != reached or self._segments.get(following).header.previous_end != end:
+                break
+            begin, at, sequence = following, following, self._segments.get(following).header.first_sequence
+        return cut
+
+    def _extent(self, segment: Segment, following: Offset | None) -> Offset:
+        """Where a segment's records end at most: the next one says it best."""
+        if following is not None:
+            previous_end = self._segments.get(following).header.previous_end
+            if segment.begin < previous_end <= segment.room_end:
+                return previous_end
+        return segment.limit if segment.has_valid_end else segment.room_end
+
+    @staticmethod
+    def _is_seal(segment: Segment, position: int, stop: int) -> bool:
+        offset = segment.begin + position - segment.position(segment.begin)
+        word, payload = read_record(segment.map, position, stop, offset)
+        return bool(word & CONTROL_RECORD) and payload == SEAL
+
+    # What lies behind the cut
+
+    def _put_aside(self, cut: _Cut) -> _Cut:
+        """Let every segment end where its records end, and return where the log does."""
+        log_end = cut.offset
+        for begin in self._segments.begins:
+            segment = self._segments.get(begin)
+            end = self._extent(segment, self._segments.following(begin))
+            if end > cut.offset:
+                self._quarantine.keep_records(segment, max(cut.offset, begin), end)
+            if begin < cut.offset:
+                self._finish(segment, min(end, cut.offset))
+                segment.flush()  # it may be a fresh copy: what we can read need not be on disk
+            elif begin == cut.offset:
+                log_end = segment.header.previous_end  # no record follows: this begin is just another name for that end
+        return _Cut(log_end, cut.sequence, cut.sealed)
+
+    @staticmethod
+    def _finish(segment: Segment, end: Offset) -> None:
+        if segment.end != end or not segment.has_valid_end:
+            segment.finish(end)
+
+    def _remove_behind(self, cut: Offset) -> None:
+        """Not before the checkpoint agrees that the log ends there."""
+        for begin in self._segments.begins:
+            if begin >= cut:
+                self._segments.remove(begin)
+        self._files.flush_directory(self._segments.directory)
+
+    # Everything else that speaks of offsets
+
+    def _move_cursors(self, tail: Tail) -> None:
+        """A consumer beyond the cut has seen all that is left."""
+        for name in self._cursors.names():
+            cursor = self._cursors.open(name)
+            position = cursor.position
+            if position is not None and position.offset > tail.offset:
+                cursor.store(tail.offset, tail.sequence, position.time)
+            self._cursors.close(cursor)
+        self._cursors.flush()

@@ -1,0 +1,134 @@
+"""The ordered segments of a channel: which there are, and a bounded number of them mapped."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from pathlib import Path
+from threading import RLock
+
+from .._errors import CorruptRecordError
+from .._offset import Offset
+from .files import Files
+from .index import index_path
+from .segment import Segment, begin_of, segment_name
+
+SEGMENTS = "segments"
+
+
+class Segments:
+    """Finds segments by offset. Knows the names by itself: no directory scan after the first."""
+
+    def __init__(self, files: Files, directory: Path, *, writable: bool, most_mapped: int) -> None:
+        self._files = files
+        self.directory = directory
+        self._writable = writable
+        self._most_mapped = most_mapped
+        self._lock = RLock()
+        self._begins: list[Offset] = []
+        self._mapped: OrderedDict[Offset, Segment] = OrderedDict()
+        self.scan()
+
+    def scan(self) -> None:
+        """Learn the names from the directory; other files in it are left alone."""
+        names = map(begin_of, self._files.list(self.directory))
+        with self._lock:
+            self._begins = sorted(begin for begin in names if begin is not None)
+
+    def refresh(self) -> bool:
+        """Learn the names that a writer elsewhere has made, and tell whether there are any. A writer knows its own."""
+        if self._writable:
+            return False
+        known = set(self.begins)
+        self.scan()
+        return not known.issuperset(self.begins)
+
+    @property
+    def begins(self) -> list[Offset]:
+        """Where each segment begins, in order."""
+        with self._lock:
+            return list(self._begins)
+
+    @property
+    def mapped(self) -> int:
+        """How many segments are mapped through this object."""
+        return len(self._mapped)
+
+    def bytes_on_disk(self) -> int:
+        """Return the disk space the segments take."""
+        return sum(self._files.disk_space(self.path(begin)) for begin in self.begins)
+
+    def path(self, begin: int) -> Path:
+        """Return the path of the segment that begins at an offset."""
+        return self.directory / segment_name(begin)
+
+    def covering(self, offset: int) -> Offset | None:
+        """Return the begin of the last segment at or before an offset."""
+        with self._lock:
+            place = bisect_right(self._begins, offset)
+            return self._begins[place - 1] if place else None
+
+    def following(self, begin: int) -> Offset | None:
+        """Return the begin of the segment after the one that begins here."""
+        with self._lock:
+            place = bisect_right(self._begins, begin)
+            return self._begins[place] if place < len(self._begins) else None
+
+    def get(self, begin: Offset) -> Segment:
+        """Return a segment, mapped; `CorruptRecordError` if the file is not one any more."""
+        with self._lock:
+            segment = self._mapped.get(begin)
+            if segment is None:
+                segment = self._open(begin)
+                self._keep(segment)
+            self._mapped.move_to_end(begin)
+            return segment
+
+    def _open(self, begin: Offset) -> Segment:
+        path = self.path(begin)
+        try:
+            return Segment.open(self._files, path, writable=self._writable)
+        except FileNotFoundError as error:
+            raise CorruptRecordError(path.name, begin, "the file is missing") from error
+        except ValueError as error:
+            raise CorruptRecordError(path.name, begin, str(error)) from error
+
+    def forget(self, begin: Offset) -> None:
+        """Open the segment anew the next time: another file has taken its name."""
+        with self._lock:
+            self._mapped.pop(begin, None)
+
+    def add(self, segment: Segment) -> None:
+        """Take in a segment that was just made, in place of what may have had its name."""
+        with self._lock:
+            self._mapped.pop(segment.begin, None)
+            place = bisect_left(self._begins, segment.begin)
+            if self._begins[place : place + 1] != [segment.begin]:
+                insort(self._begins, segment.begin)
+            self._keep(segment)
+
+    def remove(self, begin: Offset) -> None:
+        """Remove a segment and its index from the directory. Maps that readers hold stay valid."""
+        with self._lock:
+            self._mapped.pop(begin, None)
+            self._begins.remove(begin)
+        self._files.unlink(self.path(begin))
+        self._files.unlink(index_path(self.path(begin)))
+
+    def remove_before(self, oldest: Offset) -> None:
+        """Remove every segment that begins before an offset, at which another one ends or begins."""
+        for begin in self.begins:
+            if begin < oldest:
+                self.remove(begin)
+
+    def _keep(self, segment: Segment) -> None:
+        self._mapped[segment.begin] = segment
+        # The newest is where the writer is: it stays. Whoever reads from another holds its map by itself.
+        while len(self._mapped) > self._most_mapped:
+            oldest = next(begin for begin in self._mapped if begin not in (segment.begin, self._begins[-1]))
+            del self._mapped[oldest]
+
+    def close(self) -> None:
+        """Let go of every map; each goes when its last reader does."""
+        with self._lock:
+            self._mapped.clear()

@@ -1,0 +1,72 @@
+"""What the disk may not have yet: segments that were written to, and whether their names are new."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .control import Tail
+from .segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one flush has to do."""
+
+    segments: list[Segment]
+    names_changed: bool
+    boundary: Tail | None
+    """The end of the last whole batch when the last finished segment was finished; None if none was."""
+
+
+class Unflushed:
+    """Collects what a flush has to do. The caller holds the writer word."""
+
+    def __init__(self) -> None:
+        self._segments: list[Segment] = []
+        self._boundary: Tail | None = None
+        self._failure: OSError | None = None
+        self.names_changed = False
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether any of them takes no more records."""
+        return any(segment.end is not None for segment in self._segments)
+
+    def add(self, segment: Segment) -> None:
+        """Remember a segment that is written to from now on."""
+        self.discard(segment)
+        self._segments.append(segment)
+
+    def discard(self, segment: Segment) -> None:
+        """Forget a segment that is gone, or need not be flushed."""
+        self._segments = [other for other in self._segments if other is not segment]
+
+    def discard_beyond(self, offset: int) -> None:
+        """Segments that begin behind an offset are gone."""
+        self._segments = [segment for segment in self._segments if segment.begin <= offset]
+
+    def finished(self, boundary: Tail) -> None:
+        """A segment was finished when the last whole batch ended here."""
+        self._boundary = boundary
+
+    def failed(self, error: OSError) -> None:
+        """The disk refused a flush outside of a `Flusher`: the next one has to give up."""
+        self._failure = error
+
+    def clear_failure(self, error: OSError) -> None:
+        """Go on after this failure; another one stays."""
+        if self._failure is error:
+            self._failure = None
+
+    def clear(self) -> None:
+        """Nothing of what was collected will ever be flushed."""
+        self._segments, self._boundary, self._failure = [], None, None
+
+    def take(self, active: Segment | None) -> Work:
+        """Return what there is to do, and begin anew with the active segment. Raises what `failed` was told."""
+        if self._failure is not None:
+            raise self._failure
+        work = Work(self._segments, self.names_changed, self._boundary)
+        self._segments, self._boundary = [] if active is None else [active], None
+        self.names_changed = False
+        return work
