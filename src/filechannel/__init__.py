@@ -1,0 +1,81 @@
+"""A durable, typed channel for asyncio that lives in a directory.
+
+It feels like an anyio memory stream, survives restarts and `kill -9`, and needs no broker.
+"""
+
+from __future__ import annotations
+
+from ._channel.channel import FileChannel
+from ._channel.codec import Codec, JsonCodec, MsgpackCodec, RawCodec
+from ._channel.opening import ChannelContext, open_channel
+from ._channel.receiver import FanOutReceiver, Receiver, Record
+from ._channel.sender import Sender
+from ._channel.statistics import ChannelStatistics, ReceiverStatistics, SenderStatistics
+from ._errors import (
+    AckError,
+    ChannelLockedError,
+    ChannelNotFoundError,
+    ChannelSealedError,
+    CodecError,
+    ConsumerBusyError,
+    ConsumerError,
+    ConsumerMismatchError,
+    CorruptRecordError,
+    DataExpiredError,
+    DecodeError,
+    DiskFullError,
+    FileChannelError,
+    LeaseExpiredError,
+    MessageTooLargeError,
+    MessageTypeError,
+    NotAChannelError,
+    OptionsMismatchError,
+    SchemaMismatchError,
+    StorageError,
+    UnknownConsumerError,
+    UnsupportedFormatError,
+)
+from ._offset import Offset
+from ._options import ChannelOptions, Durability
+
+__all__ = [
+    "AckError",
+    "ChannelContext",
+    "ChannelLockedError",
+    "ChannelNotFoundError",
+    "ChannelOptions",
+    "ChannelSealedError",
+    "ChannelStatistics",
+    "Codec",
+    "CodecError",
+    "ConsumerBusyError",
+    "ConsumerError",
+    "ConsumerMismatchError",
+    "CorruptRecordError",
+    "DataExpiredError",
+    "DecodeError",
+    "DiskFullError",
+    "Durability",
+    "FanOutReceiver",
+    "FileChannel",
+    "FileChannelError",
+    "JsonCodec",
+    "LeaseExpiredError",
+    "MessageTooLargeError",
+    "MessageTypeError",
+    "MsgpackCodec",
+    "NotAChannelError",
+    "Offset",
+    "OptionsMismatchError",
+    "RawCodec",
+    "Receiver",
+    "ReceiverStatistics",
+    "Record",
+    "SchemaMismatchError",
+    "Sender",
+    "SenderStatistics",
+    "StorageError",
+    "UnknownConsumerError",
+    "UnsupportedFormatError",
+    "open_channel",
+]

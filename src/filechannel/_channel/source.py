@@ -1,0 +1,140 @@
+"""A position in the log: what receivers that share one stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from threading import Lock
+from typing import Literal, Protocol, TypeAlias
+
+from anyio import ClosedResourceError
+
+from .._offset import Offset
+from .._storage.cursors import Cursor
+from .._storage.index import Mark
+from .._storage.log_reader import LogReader
+from .._storage.store import Store
+from .._wakeup.local import Arrivals, arrivals_of
+from .errands import Errands
+
+Start: TypeAlias = Literal["earliest", "latest"] | Offset | datetime
+"""Where to begin: at the oldest stored message, behind the newest, at an offset or at a moment in time."""
+
+
+class User(Protocol):
+    """A receiver, as far as its position is concerned."""
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+    def detach(self) -> None:
+        """Refuse everything from now on, and let go of nothing."""
+        ...
+
+
+class Source:
+    """A position in the log and everything that moves it; clones of a receiver share one."""
+
+    def __init__(
+        self,
+        store: Store,
+        errands: Errands,
+        open_reader: Callable[[Cursor | None], LogReader],
+        cursor: Cursor | None,
+        place: Mark,
+        on_close: Callable[[Source], object],
+    ) -> None:
+        self.store = store
+        self.errands = errands
+        self.cursor = cursor
+        self.arrivals: Arrivals = arrivals_of(store)
+        self._open_reader = open_reader
+        self._on_close = on_close
+        self._lock = Lock()
+        self._users: list[User] = []
+        self._closed = False
+        self._forgotten = False
+        self.reader: LogReader = open_reader(cursor)
+        self.reader.move(place)
+
+    @property
+    def users(self) -> list[User]:
+        """The receivers that share it."""
+        with self._lock:
+            return list(self._users)
+
+    def acquire(self, user: User) -> None:
+        """One more receiver uses it; `ClosedResourceError` if there are none any more."""
+        with self._lock:
+            if self._closed:
+                raise ClosedResourceError
+            self._users.append(user)
+
+    def release(self, user: User) -> None:
+        """One receiver less; the last one gives the position up, which stays where it is."""
+        with self._lock:
+            if user not in self._users:
+                return  # another thread has closed it too
+            self._users.remove(user)
+            last = not self._users
+            self._closed |= last
+        if last:
+            self._let_go()
+
+    def close(self) -> None:
+        """Close every receiver that shares it, and refuse more of them."""
+        with self._lock:
+            unused = not self._closed and not self._users
+            self._closed = True
+        for user in self.users:
+            user.close()
+        if unused:
+            self._let_go()
+
+    def forget(self) -> None:
+        """Remove the name for good, and close every receiver that shares it. Touches files."""
+        assert self.cursor is not None
+        self.store.cursors.remove(self.cursor)
+        self._forgotten = True  # from here on the name may be somebody else's
+        self.close()
+
+    def _let_go(self) -> None:
+        self.reader.close()
+        if self.cursor is not None and not self._forgotten:
+            self.store.cursors.close(self.cursor)
+        self._on_close(self)
+
+    def abandon(self) -> None:
+        """Close the receivers in a forked child; cursor and kernel lock are the parent's."""
+        # The reader stays: a thread that the child has not got may have been inside it.
+        for user in self._users:
+            user.detach()
+
+    def scout(self) -> LogReader:
+        """Return a reader at the same place that moves nothing."""
+        scout = self._open_reader(None)
+        scout.move(Mark(Offset(self.reader.native.offset), self.reader.native.sequence, 0))
+        return scout
+
+    def has_news(self) -> bool:
+        """Tell whether a look at the log would find something, if only its end."""
+        offset = self.reader.native.offset
+        return offset < self.store.control.write_offset or self.store.has_ended(offset)
+
+    def find(self, start: Start) -> Mark:
+        """Resolve a place. May read an index."""
+        return find_place(self.store, start)
+
+
+def find_place(store: Store, start: Start) -> Mark:
+    """Resolve a place in a channel; `ValueError` if it is none."""
+    if start == "earliest":
+        return store.places.earliest()
+    if start == "latest":
+        return store.places.latest()
+    if isinstance(start, datetime):
+        return store.places.since(start)
+    if type(start) is int:
+        return store.places.at(start)
+    raise ValueError(f"start={start!r}: must be 'earliest', 'latest', an Offset or an aware datetime")

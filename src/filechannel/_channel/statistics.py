@@ -1,0 +1,74 @@
+"""What the `statistics()` methods return: frozen snapshots, taken without waiting for anybody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import final
+
+from .._offset import Offset
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelStatistics:
+    """A channel at one moment."""
+
+    path: Path
+    write_offset: Offset
+    """Where the next message will begin; everything before it is visible."""
+    durable_offset: Offset
+    """Everything before it is known to be on disk."""
+    oldest_offset: Offset
+    """Where the oldest stored message begins."""
+    next_sequence: int
+    """How many messages were ever sent."""
+    messages: int
+    """How many messages are stored."""
+    bytes_on_disk: int
+    """Disk space of the segments, with what is allocated ahead."""
+    segments: int
+    """How many segment files there are."""
+    mapped_segments: int
+    """How many of them this process has mapped for everybody; a reader far behind holds its own besides."""
+    senders: int
+    """Open senders of this channel object."""
+    receivers: int
+    """Open receivers of this channel object."""
+    waiters: int
+    """Tasks of this process that wait for a message."""
+    oldest_age: timedelta | None
+    """How long ago the oldest segment was begun; None if nothing is stored."""
+    sealed: bool
+    """Whether the channel takes no more messages."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderStatistics:
+    """A sender at one moment."""
+
+    write_offset: Offset
+    """Where the next message will begin."""
+    durable_offset: Offset
+    """Everything before it is known to be on disk."""
+    next_sequence: int
+    """How many messages were ever sent to the channel."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverStatistics:
+    """A receiver at one moment."""
+
+    read_offset: Offset
+    """Where the next message begins."""
+    next_sequence: int
+    """Its number."""
+    lag_messages: int
+    """How many messages are there to be received."""
+    lag_bytes: int
+    """How far the receiver is behind, in offsets."""
+    clones: int
+    """How many receivers share the position, this one included."""

@@ -1,0 +1,210 @@
+"""One sleeping task, on asyncio, uvloop or trio, that any thread can wake.
+
+The task that waits makes a waiter; waking it is a plain call, from the loop's own thread or another one. A wake before
+the wait is not lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterable
+from threading import get_ident
+from typing import TYPE_CHECKING, Protocol, TypeVar, final
+from weakref import WeakSet
+
+import anyio
+from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
+
+from .._storage.background import background_threads
+
+if TYPE_CHECKING:
+    import trio
+
+R = TypeVar("R")
+
+
+class Sleeper(Protocol):
+    """Whoever sleeps until somebody wakes it, once."""
+
+    def wake(self) -> None:
+        """Let it go on. Any thread may call it, any number of times."""
+        ...
+
+
+class Waiter(Sleeper, Protocol):
+    """A task that may sleep until somebody wakes it, once."""
+
+    async def wait(self) -> None:
+        """Sleep until woken."""
+        ...
+
+
+@final
+class _AsyncioWaiter:
+    __slots__ = ("_future", "_thread", "_woken", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._thread = get_ident()
+        self._woken = False
+        self._future: asyncio.Future[None] | None = None
+
+    @property
+    def is_here(self) -> bool:
+        return get_ident() == self._thread
+
+    def wake(self) -> None:
+        try:
+            if self.is_here:
+                self._go()
+            else:
+                self.loop.call_soon_threadsafe(self._go)
+        except RuntimeError:
+            pass  # the loop is closed, and with it whoever waited
+
+    def _go(self) -> None:
+        self._woken = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self) -> None:
+        # A cancelled wait cancels its future: a second wait on the same waiter needs another one.
+        if not self._woken:
+            self._future = self.loop.create_future()
+            await self._future
+
+
+@final
+class _TrioWaiter:
+    __slots__ = ("_event", "_run_from_thread", "_thread")
+
+    def __init__(self) -> None:
+        import trio
+
+        self._thread = get_ident()
+        self._event: trio.Event = trio.Event()
+        self._run_from_thread = trio.lowlevel.current_trio_token().run_sync_soon
+
+    def wake(self) -> None:
+        import trio
+
+        if get_ident() == self._thread:
+            self._event.set()
+            return
+        try:
+            self._run_from_thread(self._event.set)
+        except trio.RunFinishedError:
+            pass  # the loop is gone, and with it whoever waited
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
+def wake_together(waiters: Iterable[Sleeper]) -> None:
+    """Wake many tasks with one call into each event loop. Any thread may call it."""
+    elsewhere: dict[asyncio.AbstractEventLoop, list[_AsyncioWaiter]] = {}
+    for waiter in waiters:
+        if isinstance(waiter, _AsyncioWaiter) and not waiter.is_here:
+            elsewhere.setdefault(waiter.loop, []).append(waiter)
+        else:
+            waiter.wake()
+    for loop, group in elsewhere.items():
+        try:
+            loop.call_soon_threadsafe(_wake_here, group)
+        except RuntimeError:
+            pass  # the loop is closed, and with it whoever waited
+
+
+def _wake_here(waiters: list[_AsyncioWaiter]) -> None:
+    for waiter in waiters:
+        waiter.wake()
+
+
+def make_waiter() -> Waiter:
+    """Return a waiter for the task that calls this."""
+    return _TrioWaiter() if _in_trio() else _AsyncioWaiter(asyncio.get_running_loop())
+
+
+def _in_trio() -> bool:
+    """Ask the thread, not the loop: trio may be a guest of asyncio's."""
+    if "trio" not in sys.modules:
+        return False
+    from sniffio import thread_local  # which trio needs and keeps up to date
+
+    return thread_local.name == "trio"
+
+
+async def wait_through_cancellation(waiter: Waiter) -> None:
+    """Sleep until woken, whatever happens, and return normally.
+
+    For what has taken effect already and only waits to be reported. A cancellation that arrives meanwhile is not
+    lost: a cancel scope delivers it at the next checkpoint by itself, and a plain `Task.cancel()` is delivered again
+    when the task next sleeps, unless whoever cancelled (`asyncio.timeout`, say) has taken it back by then. Whoever
+    does this again and again calls `notice_cancellation` in between.
+    """
+    if isinstance(waiter, _TrioWaiter):
+        with anyio.CancelScope(shield=True):
+            await waiter.wait()
+        return
+    try:
+        await waiter.wait()  # without a scope as long as nobody cancels: a scope costs more than the rest
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        assert task is not None
+        _owed.add(task)
+        if await _wait_on(waiter) or not _is_of_a_scope(error):
+            task.get_loop().call_soon(_cancel_again, task, task.cancelling())
+
+
+_owed: WeakSet[asyncio.Task[object]] = WeakSet()
+"""Tasks whose cancellation arrived during such a wait and was put off."""
+
+
+async def _wait_on(waiter: Waiter) -> bool:
+    """Wait on, and tell whether the task was cancelled again."""
+    cancelled = False
+    with anyio.CancelScope(shield=True):  # a cancelled scope would ask again and again
+        while not await _is_woken(waiter):
+            cancelled = True
+    return cancelled
+
+
+async def _is_woken(waiter: Waiter) -> bool:
+    """Wait, and tell whether that was ended by a wake and not by a cancellation."""
+    try:
+        await waiter.wait()
+    except asyncio.CancelledError:
+        return False
+    return True
+
+
+def _is_of_a_scope(error: asyncio.CancelledError) -> bool:
+    """A scope of anyio knows its own cancellations by what they say, and lets others pass, out of the scope."""
+    return bool(error.args) and str(error.args[0]).startswith("Cancelled via cancel scope ")
+
+
+def _cancel_again(task: asyncio.Task[object], requests: int) -> None:
+    if task.cancelling() >= requests > 0 and not task.done():
+        task.uncancel()
+        task.cancel()
+
+
+async def notice_cancellation() -> None:
+    """Raise a cancellation that was put off by `wait_through_cancellation`, else go on without giving way."""
+    if _in_trio():
+        await checkpoint_if_cancelled()
+    elif _owed:
+        task = asyncio.current_task()
+        if task is not None and task in _owed:
+            _owed.discard(task)
+            await checkpoint()
+
+
+async def run_through_cancellation(work: Callable[[], R]) -> R:
+    """Do something in another thread, whole, whatever happens to the task; cancellation waits."""
+    waiter = make_waiter()
+    running = background_threads().submit(work)
+    running.add_done_callback(lambda _: waiter.wake())
+    await wait_through_cancellation(waiter)
+    return running.result()
