@@ -1,0 +1,506 @@
+"""Opening a directory as a channel, and refusing what is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+from anyio.to_thread import run_sync
+
+from filechannel import (
+    ChannelLockedError,
+    ChannelNotFoundError,
+    ChannelOptions,
+    Durability,
+    FileChannel,
+    NotAChannelError,
+    OptionsMismatchError,
+    SchemaMismatchError,
+    StorageError,
+    UnsupportedFormatError,
+    open_channel,
+)
+from filechannel._storage.stores import STORES
+from tests.backends import one_loop
+from tests.channel.messages import Cancelled, Order, Placed, Point, content
+
+pytestmark = pytest.mark.anyio
+
+HOLD = """
+import asyncio, sys
+from filechannel import open_channel
+
+async def main():
+    channel = await open_channel(sys.argv[1], int)
+    with channel.sender() as tx, channel.receiver("taken") as rx:
+        for number in range(1000):
+            await tx.send(number)
+        assert [await rx.receive() for _ in range(10)] == list(range(10))
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def change_manifest(path: Path, **changes: object) -> None:
+    """Edit `channel.json` by hand."""
+    manifest = path / "channel.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | changes))
+
+
+async def make(path: Path, type_: type = Order, options: ChannelOptions | None = None) -> None:
+    """Make a channel and close it."""
+    async with open_channel(path, type_, options=options):
+        pass
+
+
+async def test_a_channel_is_created_where_nothing_is(path: Path) -> None:
+    """Opening a path where nothing is makes the directory, its parents, and the files of a channel."""
+    async with open_channel(path / "deep" / "orders", Order) as orders:
+        assert isinstance(orders, FileChannel)
+        assert orders.path == path / "deep" / "orders"
+        assert orders.message_type is Order
+    assert (path / "deep" / "orders" / "channel.json").is_file()
+
+
+@one_loop
+async def test_only_the_owner_may_look_into_a_channel(path: Path) -> None:
+    """Directories are 0700 and files 0600, whatever the umask says."""
+    previous = os.umask(0)
+    try:
+        async with open_channel(path, Order) as orders, orders.sender() as tx, orders.receiver():
+            await tx.send(Order(1))
+    finally:
+        os.umask(previous)
+    for item in (path, *path.rglob("*")):
+        assert stat.S_IMODE(item.stat().st_mode) == (0o700 if item.is_dir() else 0o600), item
+
+
+@one_loop
+async def test_the_mode_option_opens_a_channel_to_others(path: Path) -> None:
+    """With `mode`, files get that mode and directories what goes with it."""
+    previous = os.umask(0)
+    try:
+        async with open_channel(path, Order, options=ChannelOptions(mode=0o640)) as orders, orders.sender() as tx:
+            await tx.send(Order(1))
+    finally:
+        os.umask(previous)
+    for item in (path, *path.rglob("*")):
+        assert stat.S_IMODE(item.stat().st_mode) == (0o750 if item.is_dir() else 0o640), item
+
+
+async def test_open_channel_can_be_awaited(path: Path) -> None:
+    """`await open_channel(…)` gives a channel that the caller closes."""
+    channel = await open_channel(path, Order)
+    assert channel.path == path
+    await channel.aclose()
+
+
+async def test_nothing_happens_before_the_context_is_used(path: Path) -> None:
+    """Calling `open_channel` touches no file; awaiting or entering the result does."""
+    open_channel(path, Order)
+    assert not path.exists()
+
+
+async def test_a_context_can_be_used_again_after_it_was_closed(path: Path) -> None:
+    """The same context opens the channel anew each time it is entered."""
+    context = open_channel(path, int)
+    async with context as first, first.sender() as tx:
+        await tx.send(1)
+    async with context as second, second.receiver() as rx:
+        assert await rx.receive() == 1
+
+
+async def test_a_context_is_entered_once_at_a_time(path: Path) -> None:
+    """Entering a context that is open already is an error and leaves the open channel alone."""
+    context = open_channel(path, int)
+    async with context as channel:
+        with pytest.raises(RuntimeError, match="entered already"):
+            await context.__aenter__()
+        channel.statistics()
+
+
+async def test_a_relative_path_is_fixed_when_the_call_is_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative path means the directory of the moment of the call, not that of the moment of opening."""
+    path.mkdir()
+    monkeypatch.chdir(path)
+    context = open_channel("orders", Order)
+    monkeypatch.chdir(path.parent)
+    async with context as orders:
+        assert orders.path == path / "orders"
+
+
+async def test_what_was_sent_is_there_after_reopening(path: Path) -> None:
+    """Messages, and how far each consumer got, outlive the channel object."""
+    async with open_channel(path, Order) as orders, orders.sender() as tx, orders.receiver() as rx:
+        await tx.send_many([Order(1), Order(2), Order(3)])
+        assert await rx.receive() == Order(1)
+    async with open_channel(path, Order) as orders, orders.receiver() as rx:
+        assert await rx.receive_many(10) == [Order(2), Order(3)]
+
+
+async def test_an_absent_channel_is_not_created_against_the_wish(path: Path) -> None:
+    """With `create=False` an absent channel is an error, and nothing is made."""
+    with pytest.raises(ChannelNotFoundError, match="create=True"):
+        await open_channel(path, Order, create=False)
+    assert not path.exists()
+
+
+async def test_an_existing_channel_opens_without_create(path: Path) -> None:
+    """With `create=False` an existing channel opens."""
+    await make(path)
+    async with open_channel(path, Order, create=False):
+        pass
+
+
+@one_loop
+async def test_a_file_is_no_channel(path: Path) -> None:
+    """A path that is a file is refused and stays as it is."""
+    path.write_text("mine")
+    for create in (True, False):
+        with pytest.raises(NotAChannelError, match="it is a file"):
+            await open_channel(path, Order, create=create)
+    assert path.read_text() == "mine"
+
+
+@one_loop
+async def test_a_directory_of_somebody_else_is_no_channel(path: Path) -> None:
+    """A directory with other content is refused, the content is named, and nothing is added."""
+    path.mkdir()
+    (path / "letters.txt").write_text("mine")
+    before = content(path)
+    with pytest.raises(NotAChannelError, match=r"letters\.txt"):
+        await open_channel(path, Order)
+    assert content(path) == before
+
+
+@one_loop
+async def test_a_file_among_the_parents_is_refused(path: Path) -> None:
+    """A path below a file is refused with an error that names the path."""
+    path.write_text("mine")
+    with pytest.raises(NotAChannelError, match=str(path)):
+        await open_channel(path / "orders", Order)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+async def test_a_place_without_rights_is_refused(path: Path) -> None:
+    """A directory that may not be written is an error that names it."""
+    path.mkdir(mode=0o500)
+    with pytest.raises(StorageError, match=f"{path}.*check who may read and write it"):
+        await open_channel(path / "orders", Order)
+    assert content(path) == {}
+
+
+@one_loop
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"format": 1}', '{"format": 0}', '{"format": true}', "\0\0\0\0"]
+)
+async def test_a_damaged_manifest_is_refused(path: Path, text: str) -> None:
+    """A damaged `channel.json` is an error that names it, and nothing is changed."""
+    await make(path)
+    (path / "channel.json").write_text(text)
+    before = content(path)
+    with pytest.raises(NotAChannelError, match=r"channel\.json"):
+        await open_channel(path, Order)
+    assert content(path) == before
+
+
+@one_loop
+@pytest.mark.parametrize("schema", [None, 3, {"kind": "unheard of"}, {"nodes": []}])
+async def test_a_damaged_schema_is_refused(path: Path, schema: object) -> None:
+    """A schema that cannot be read is an error that says so, and nothing is changed."""
+    await make(path)
+    change_manifest(path, schema=schema)
+    before = content(path)
+    with pytest.raises(NotAChannelError, match="schema"):
+        await open_channel(path, Order)
+    assert content(path) == before
+
+
+@one_loop
+async def test_a_newer_format_is_refused(path: Path) -> None:
+    """A channel of a newer format is refused with both versions named, and nothing is changed."""
+    await make(path)
+    change_manifest(path, format=99)
+    before = content(path)
+    with pytest.raises(UnsupportedFormatError, match="99"):
+        await open_channel(path, Order)
+    assert content(path) == before
+
+
+@one_loop
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        (ChannelOptions(segment_size=1 << 20), "segment_size"),
+        (ChannelOptions(max_message_size=100), "max_message_size"),
+        (ChannelOptions(mode=0o644), "mode"),
+        (ChannelOptions(durability=Durability.FSYNC), "durability"),
+    ],
+)
+async def test_a_contradicting_option_is_refused(path: Path, options: ChannelOptions, name: str) -> None:
+    """An option that differs from what is stored is an error that names it, and nothing is changed."""
+    await make(path)
+    before = content(path)
+    with pytest.raises(OptionsMismatchError) as caught:
+        await open_channel(path, Order, options=options)
+    assert caught.value.option == name
+    assert ("configure" in str(caught.value)) == (name == "durability")
+    assert content(path) == before
+
+
+@one_loop
+async def test_an_unset_option_contradicts_nothing(path: Path) -> None:
+    """Options that are left out are what the channel was created with."""
+    await make(path, options=ChannelOptions(segment_size=1 << 20, durability=Durability.interval(5)))
+    async with open_channel(path, Order, options=ChannelOptions(segment_size=1 << 20)):
+        pass
+
+
+@one_loop
+async def test_another_type_is_refused_by_the_name_of_the_field(path: Path) -> None:
+    """A type whose messages do not fit is an error that names the field, and nothing is changed."""
+
+    class Changed(msgspec.Struct):
+        id: int
+        sku: int = 0
+        qty: int = 1
+
+    await make(path)
+    before = content(path)
+    with pytest.raises(SchemaMismatchError) as caught:
+        await open_channel(path, Changed)
+    assert "sku" in caught.value.field
+    assert "sku" in str(caught.value)
+    assert content(path) == before
+
+
+@one_loop
+async def test_a_new_field_with_a_default_fits(path: Path) -> None:
+    """A channel opens with a type that has one more field with a default, and old messages get it."""
+
+    class Longer(msgspec.Struct):
+        id: int
+        sku: str = "pen"
+        qty: int = 1
+        note: str = "none"
+
+    async with open_channel(path, Order) as orders, orders.sender() as tx:
+        await tx.send(Order(1))
+    async with open_channel(path, Longer) as orders, orders.receiver() as rx:
+        assert await rx.receive() == Longer(1)
+
+
+@one_loop
+async def test_raw_bytes_and_typed_messages_do_not_mix(path: Path) -> None:
+    """A typed channel does not open as `bytes`, nor the other way round."""
+    await make(path / "typed")
+    await make(path / "raw", bytes)
+    with pytest.raises(SchemaMismatchError, match="raw bytes"):
+        await open_channel(path / "typed", bytes)
+    with pytest.raises(SchemaMismatchError, match="raw bytes"):
+        await open_channel(path / "raw", Order)
+
+
+@one_loop
+async def test_a_union_does_not_open_as_one_of_its_members(path: Path) -> None:
+    """A channel of two types of messages does not open as one of them."""
+    async with open_channel(path, Placed | Cancelled):
+        pass
+    with pytest.raises(SchemaMismatchError):
+        await open_channel(path, Placed)
+
+
+@one_loop
+async def test_another_codec_is_refused(path: Path) -> None:
+    """A channel opens only with the codec that it was created with."""
+    await make(path)
+    with pytest.raises(OptionsMismatchError, match="codec"):
+        await open_channel(path, Order, codec="json")
+
+
+@pytest.mark.parametrize("type_", [object(), 3, "Order", lambda: None, threading.Lock])
+def test_a_type_that_cannot_be_a_message_is_refused_at_once(path: Path, type_: object) -> None:
+    """What msgspec cannot handle is a `TypeError` of the call itself."""
+    with pytest.raises(TypeError):
+        open_channel(path, type_)  # type: ignore[call-overload]
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("options", [{"durability": Durability.OS}, Durability.OS, "fsync", 1])
+def test_options_of_another_kind_are_refused_at_once(path: Path, options: object) -> None:
+    """Options that are no `ChannelOptions` are a `TypeError` of the call itself."""
+    with pytest.raises(TypeError, match="ChannelOptions"):
+        open_channel(path, Order, options=options)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("codec", ["pickle", "", "MSGPACK"])
+def test_an_unknown_codec_is_refused_at_once(path: Path, codec: str) -> None:
+    """A codec that does not exist is a `ValueError` that names those that do."""
+    with pytest.raises(ValueError, match="msgpack"):
+        open_channel(path, Order, codec=codec)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("bad", [b"bytes", 3, None])
+def test_a_path_of_another_kind_is_refused_at_once(bad: object) -> None:
+    """A path that is no text and no PathLike is a `TypeError` of the call itself."""
+    with pytest.raises(TypeError):
+        open_channel(bad, Order)  # type: ignore[call-overload]
+
+
+async def test_a_readonly_open_creates_nothing(path: Path) -> None:
+    """Opened read-only, an absent channel is an error even if it could be created."""
+    with pytest.raises(ChannelNotFoundError):
+        await open_channel(path, Order, readonly=True)
+    assert not path.exists()
+
+
+async def test_a_readonly_channel_can_be_replayed(path: Path) -> None:
+    """A read-only channel shows its history."""
+    async with open_channel(path, Order) as orders, orders.sender() as tx:
+        await tx.send_many([Order(1), Order(2)])
+    async with open_channel(path, Order, readonly=True) as orders, orders.replay() as rx:
+        assert await rx.receive() == Order(1)
+        assert rx.peek() == [Order(2)]
+        assert orders.statistics().messages == 2
+        assert await orders.offset_of(1) == rx.read_offset
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "beside a writer"])
+async def test_a_readonly_channel_refuses_every_change(path: Path, shared: bool) -> None:
+    """Nothing can be sent, registered or changed through a read-only channel, even if the process may write."""
+    await make(path)
+    writer = await open_channel(path, Order) if shared else None
+    try:
+        async with open_channel(path, Order, readonly=True) as orders:
+            for change in (orders.sender, orders.receiver):
+                with pytest.raises(OSError, match="read-only"):
+                    change()
+            for action in (orders.flush, orders.seal, orders.purge, orders.configure):
+                with pytest.raises(OSError, match="read-only"):
+                    await action()
+            assert not orders.statistics().sealed
+    finally:
+        if writer is not None:
+            await writer.aclose()
+
+
+async def test_a_reader_of_a_readonly_channel_sees_what_another_open_sends(path: Path) -> None:
+    """A receiver of a read-only channel that waits gets what is sent through another open of the process."""
+    await make(path, int)
+    async with open_channel(path, int, readonly=True) as reader, reader.replay() as rx:
+        async with open_channel(path, int) as writer, writer.sender() as tx:
+            async with anyio.create_task_group() as group:
+                got: list[int] = []
+
+                async def receive() -> None:
+                    got.append(await rx.receive())
+
+                group.start_soon(receive)
+                await anyio.wait_all_tasks_blocked()
+                await tx.send(7)
+            assert got == [7]
+
+
+async def test_a_closed_reader_of_a_readonly_channel_is_told(path: Path) -> None:
+    """Closing a receiver of a read-only channel ends its wait."""
+    await make(path, int)
+    async with open_channel(path, int, readonly=True) as reader:
+        rx = reader.replay()
+        async with anyio.create_task_group() as group:
+
+            async def receive() -> None:
+                with pytest.raises(anyio.ClosedResourceError):
+                    await rx.receive()
+
+            group.start_soon(receive)
+            await anyio.wait_all_tasks_blocked()
+            rx.close()
+
+
+@one_loop
+async def test_one_process_at_a_time_writes(path: Path) -> None:
+    """A channel that another process holds is refused with its pid; killed, it leaves all it sent and read."""
+    holder = await run_sync(hold, path)
+    try:
+        with pytest.raises(ChannelLockedError) as caught:
+            await open_channel(path, int)
+        assert caught.value.pid == holder.pid
+        assert str(holder.pid) in str(caught.value)
+        assert caught.value.since is not None
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.communicate()
+    async with open_channel(path, int) as channel, channel.receiver("taken") as rx, channel.receiver("new") as new:
+        assert rx.receive_many_nowait(2000) == list(range(10, 1000))
+        assert new.receive_many_nowait(2000) == list(range(1000))
+
+
+@one_loop
+async def test_a_readonly_open_does_not_need_the_lock(path: Path) -> None:
+    """Another process may look at a channel read-only while it is written."""
+    holder = await run_sync(hold, path)
+    try:
+        async with open_channel(path, int, readonly=True) as channel, channel.replay() as rx:
+            assert rx.receive_many_nowait(2000) == list(range(1000))
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.communicate()
+
+
+def hold(path: Path) -> subprocess.Popen[bytes]:
+    """Start a process that has a channel open; it is ready when this returns."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+async def test_a_failed_open_leaves_nothing_open(path: Path) -> None:
+    """After an open that was refused the channel opens with the right arguments."""
+    await make(path, Point)
+    with pytest.raises(SchemaMismatchError):
+        await open_channel(path, Order)
+    async with open_channel(path, Point):
+        pass
+
+
+async def test_a_cancelled_open_leaves_nothing_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A channel whose opening was cancelled half-way is closed when the opening is done."""
+    reached, go_on = threading.Event(), threading.Event()
+    open_store, close_store, closed = STORES.open, STORES.close, threading.Event()
+
+    def slow_open(*args: object, **keywords: object) -> object:
+        reached.set()
+        assert go_on.wait(30)
+        return open_store(*args, **keywords)  # type: ignore[arg-type]
+
+    def told_close(store: object) -> None:
+        close_store(store)  # type: ignore[arg-type]
+        closed.set()
+
+    monkeypatch.setattr(STORES, "open", slow_open)
+    monkeypatch.setattr(STORES, "close", told_close)
+
+    async def release_when_cancelled(scope: anyio.CancelScope) -> None:
+        await run_sync(reached.wait)
+        scope.cancel()
+        go_on.set()
+
+    async with anyio.create_task_group() as group:
+        with anyio.CancelScope() as scope:
+            group.start_soon(release_when_cancelled, scope)
+            async with open_channel(path, Order):
+                await anyio.sleep_forever()
+    assert await run_sync(closed.wait, 30)
+    assert not STORES._open

@@ -1,0 +1,91 @@
+"""What every test may use: the event loops, a place for a channel, and a guard against blocking them."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from blockbuster import BlockBuster, BlockBusterFunction
+
+from tests.backends import BACKENDS
+
+# Documented to be synchronous, or the part of an append that makes a file when a segment is full.
+MAY_TOUCH_FILES = {
+    "filechannel/_channel/opening.py": {"open_channel"},
+    "filechannel/_channel/channel.py": {"sender", "receiver", "replay", "statistics", "close"},
+    "filechannel/_channel/receiver.py": {"close", "peek"},
+    "filechannel/_storage/log.py": {"append"},
+    "filechannel/_storage/log_reader.py": {"_advance"},
+}
+NEVER_ON_A_LOOP = ("os.fsync", "os.fdatasync", "os.open", "os.pread", "os.pwrite", "os.posix_fallocate", "fcntl.fcntl")
+
+
+@pytest.fixture(params=list(BACKENDS))
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
+    """Every test marked `anyio` runs on asyncio, uvloop and trio."""
+    return BACKENDS[request.param]
+
+
+@pytest.fixture
+def backend_name(anyio_backend: tuple[str, dict[str, object]]) -> str:
+    """The library under the test: asyncio or trio."""
+    return anyio_backend[0]
+
+
+@pytest.fixture
+def asyncio_only(backend_name: str) -> None:
+    """Leave the trio half of a test out: it is about asyncio's own functions."""
+    if backend_name != "asyncio":
+        pytest.skip("about asyncio's own functions")
+
+
+@pytest.fixture
+def trio_only(backend_name: str) -> None:
+    """Leave the asyncio halves of a test out: it is about trio's own functions."""
+    if backend_name != "trio":
+        pytest.skip("about trio's own functions")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a channel may be made; nothing is there yet."""
+    return tmp_path / "channel"
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    """Chance that can be repeated: a failing test shows its seed, FILECHANNEL_SEED sets it."""
+    seed = int(os.environ.get("FILECHANNEL_SEED") or random.SystemRandom().getrandbits(32))
+    print(f"FILECHANNEL_SEED={seed}")  # noqa: T201
+    return random.Random(seed)
+
+
+@pytest.fixture(scope="session")
+def blockbuster() -> BlockBuster:
+    """What raises when filechannel blocks an asyncio loop."""
+    guard = BlockBuster("filechannel")
+    for name in [name for name in guard.functions if "Lock" in name]:
+        del guard.functions[name]  # ours are held for an instant
+    for name in NEVER_ON_A_LOOP:
+        guard.functions[name] = BlockBusterFunction(None, name, scanned_modules="filechannel")
+    for function in guard.functions.values():
+        for file, names in MAY_TOUCH_FILES.items():
+            function.can_block_in(file, names)
+    return guard
+
+
+@pytest.fixture(autouse=True)
+def _no_blocking(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test of the async methods in which filechannel blocks the event loop."""
+    if request.node.get_closest_marker("anyio") is None:
+        yield
+        return
+    guard = request.getfixturevalue("blockbuster")
+    guard.activate()
+    try:
+        yield
+    finally:
+        guard.deactivate()

@@ -1,0 +1,112 @@
+"""Makes the golden channels: run it once for every new format version, and commit what it makes.
+
+    python -m tests.data.make_golden
+
+Everything that differs from run to run (clocks, ids, the machine) is fixed, so that a test can make them again and
+compare.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, tzinfo
+from pathlib import Path
+from unittest.mock import patch
+
+from filechannel import ChannelOptions, Durability
+from filechannel._format.layout import FORMAT_VERSION, HOLDER
+from filechannel._storage.files import Files
+from filechannel._storage.store import Store
+from tests.storage.background import Background
+from tests.storage.channels import opened, reader_of
+
+GOLDEN = Path(__file__).parent / f"golden-{FORMAT_VERSION}"
+NOW = 2_000_000_000 * 10**9
+CONSUMED = 5
+
+BEFORE_THE_JUMP: list[list[bytes]] = [
+    [b"a message"],
+    [b""],
+    [bytes(range(256)) * 4],
+    [b"batch: first", b"batch: second", b"batch: third"],
+    [b"over two segments " * 100, b"and on " * 200, b"to the end"],
+    [b"larger than a segment " * 500],
+    [b"x" * size for size in range(20)],
+]
+AFTER_THE_JUMP: list[list[bytes]] = [[b"after a jump"], [b"another", b"and the last"]]
+MESSAGES = [payload for batch in BEFORE_THE_JUMP + AFTER_THE_JUMP for payload in batch]
+
+
+def make(directory: Path) -> None:
+    """Make one channel that is open and one that is sealed."""
+    with _nothing_varies() as background:
+        options = ChannelOptions(segment_size=4096, max_message_size=1 << 20, mode=0o644)
+        with opened(directory / "open", options) as store:
+            _send(store, BEFORE_THE_JUMP)
+            _consume(store)
+            store.flusher.flush()
+            with store.log.writing():
+                store.log.abandon_active(OSError())
+            _send(store, AFTER_THE_JUMP)
+        background.forget()
+        sealed = ChannelOptions(segment_size=1 << 16, durability=Durability.FSYNC, mode=0o644)
+        with opened(directory / "sealed", sealed) as store:
+            _send(store, AFTER_THE_JUMP)
+            store.log.seal()
+            store.flusher.flush()
+        background.forget()
+
+
+def _send(store: Store, batches: list[list[bytes]]) -> None:
+    for batch in batches:
+        store.log.append(batch)
+
+
+def _consume(store: Store) -> None:
+    cursor = store.cursors.open("a consumer")
+    reader = reader_of(store, cursor)
+    reader.move(store.places.earliest())
+    for _ in range(CONSUMED):
+        reader.native.take()
+    reader.close()
+    store.cursors.close(cursor)
+
+
+class _Calendar:
+    """Stands in for `datetime`."""
+
+    @staticmethod
+    def now(zone: tzinfo) -> datetime:
+        """It is always the same day."""
+        return datetime.fromtimestamp(NOW / 1e9, zone)
+
+
+@contextmanager
+def _nothing_varies() -> Iterator[Background]:
+    background, note = Background(), HOLDER.pack(4711, NOW, b"host")
+    ids = iter(range(1, 1000))
+    with ExitStack() as stack:
+        for target, value in (
+            ("filechannel._storage.flush.background_threads", lambda: background),
+            ("filechannel._storage.creation.describe_this_process", lambda: note),
+            ("filechannel._storage.cursors.describe_this_process", lambda: note),
+            ("filechannel._storage.creation.boot_id", lambda: b"b" * 16),
+            ("filechannel._storage.store.boot_id", lambda: b"b" * 16),
+            ("filechannel._storage.creation.machine_id", lambda: "machine"),
+            ("filechannel._storage.manifest.datetime", _Calendar),
+            ("secrets.randbits", lambda _: next(ids)),
+        ):
+            stack.enter_context(patch(target, value))
+        stack.enter_context(patch.object(time, "time_ns", lambda: NOW))
+        stack.enter_context(patch.object(uuid, "uuid4", lambda: uuid.UUID(int=7)))
+        stack.enter_context(patch.object(Files, "identity", lambda *_: (1, 2)))
+        yield background
+
+
+if __name__ == "__main__":
+    shutil.rmtree(GOLDEN, ignore_errors=True)
+    make(GOLDEN)

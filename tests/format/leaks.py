@@ -1,0 +1,377 @@
+"""Run by test_leaks.py in a process of its own: call the C core many times and see that nothing stays behind.
+
+Each case makes its arguments anew, so that a reference too many keeps an object alive and shows as memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tracemalloc
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+from filechannel._format import _core
+from filechannel._format.layout import CONTROL_RECORD, WAKE, WRITE_TAIL
+from tests.format.pages import FOREVER, new_control, new_cursor, new_segment, packed_record, set_tail
+
+ROUNDS = 40
+MOST = 16
+"""Bytes a round that are still no leak: a leaked reference keeps at least an object alive."""
+
+
+class StopNow(BaseException):
+    """Something like KeyboardInterrupt."""
+
+
+ERRORS = (Exception, StopNow)
+
+
+def functions() -> None:
+    """Every function, right and wrong."""
+    buffer, payload = bytearray(200), bytes(bytearray(b"payload"))
+    end = _core.write_record(buffer, 0, 0, 0, payload)
+    _core.read_record(buffer, 0, end, 0)
+    _core.scan_records(buffer, 0, 200, 0)
+    _core.find_record(buffer, 0, 200, 0)
+    _core.crc32c(buffer, 1 << 20)
+    _core.store_u64(buffer, 8, 1 << 60)
+    _core.store_u32(buffer, 8, 1 << 30)
+    _core.swap_if_u32(buffer, 8, _core.load_u32(buffer, 8), 5)
+    _core.load_u64(buffer, 8)
+    _core.fence()
+    for position in (0, 1 << 20):
+        with suppress(ValueError):
+            _core.populate(bytearray(9000), position, 9000)
+        with suppress(ValueError):
+            _core.populate_soon(bytearray(9000), position, 9000)
+    _core.populate_settle()
+    _core.begin_turn()
+    _core.turn_is_over()
+    numbers = [(1 << 64) + buffer[0], -(1 << 80), 1 << 63, "text", None, object()]
+    for function, count in (
+        (_core.write_record, 5),
+        (_core.read_record, 4),
+        (_core.scan_records, 4),
+        (_core.find_record, 4),
+        (_core.crc32c, 2),
+        (_core.load_u32, 2),
+        (_core.load_u64, 2),
+        (_core.store_u32, 3),
+        (_core.store_u64, 3),
+        (_core.swap_if_u32, 4),
+    ):
+        for place in range(count + 1):
+            for number in numbers:
+                arguments: list[object] = [buffer, 0, 0, 0, payload][:count]
+                arguments[place : place + 1] = [number]
+                with suppress(*ERRORS):
+                    function(*arguments)
+    for damaged in (packed_record(payload * 9, 1), packed_record(payload * 9, 0)[:-1], b"short"):
+        with suppress(ValueError):
+            _core.read_record(damaged, 0, len(damaged), 0)
+
+
+def writer() -> None:
+    """Appends that are simple, that overflow, that notify and that fail."""
+    control, calls = new_control(), list[object]()
+
+    def overflow(payloads: list[bytes]) -> int:
+        calls.append(list(payloads))
+        if len(calls) % 2:
+            raise OSError("overflow")
+        return 1 << 40
+
+    def notify() -> object:
+        if calls:
+            raise OSError("notify")
+        return object()
+
+    writer = _core.Writer(control, 1, 100, overflow, notify)
+    for _ in range(3):
+        writer.bind(new_segment(400), 0)
+        writer.open_window(400, FOREVER)
+        control[WAKE] = 1
+        for payload in (b"abc", bytes(bytearray(99)), bytes(bytearray(101)), bytes(bytearray(80)), "text", None):
+            with suppress(*ERRORS):
+                writer.append(payload)
+            with suppress(*ERRORS):
+                writer.append_all([b"x" * 3, payload])
+            control[WAKE] = 1
+        with suppress(*ERRORS):
+            writer.append_all([bytes(1)] * 200)
+        writer.lock()
+        for arguments in (([b"a", b"b"], 0, 0), ([b"a"], 0, CONTROL_RECORD), ([None], 0, 0), ([b"a"], 0, 5), (0, 0, 0)):
+            with suppress(*ERRORS):
+                writer.write(*arguments)
+        writer.publish()
+        writer.unlock()
+        control[WAKE] = 1
+        with suppress(*ERRORS):
+            writer.tell_waiters()
+        for begin in (-1, "x"):
+            with suppress(*ERRORS):
+                writer.bind(bytearray(100), begin)
+        for segment in (b"read only" * 20, bytearray(3), None):
+            with suppress(*ERRORS):
+                writer.bind(segment, 0)
+        with suppress(*ERRORS):
+            writer.open_window(1 << 40, FOREVER)
+        assert (writer.pending, writer.pending_sequence) != (None, writer.deferred)
+    writer.unbind()
+    for arguments in ((control, -1, 1, None, None), (b"", 1, 1, None, None), (control, 1, -1, None, None), ()):
+        with suppress(*ERRORS):
+            _core.Writer(*arguments)
+
+
+def itself() -> list[object]:
+    """Return a list that is its own item."""
+    items: list[object] = [1]
+    items[0] = items
+    items.append(2)
+    return items
+
+
+def send_path() -> None:
+    """Items that fit, that do not, and encoders that fail in every way."""
+    control = new_control()
+    writer = _core.Writer(control, 1, 100, lambda payloads: len(payloads), None)
+    writer.bind(new_segment(400), 0)
+    writer.open_window(400, FOREVER)
+
+    def encode(item: str) -> object:
+        if item.startswith("!"):
+            raise StopNow
+        return item.encode("ascii") if not item.startswith("?") else item
+
+    def refuse(item: object, error: Exception | None, index: int | None) -> None:
+        if item != "silent?":
+            raise LookupError(item, error, index)
+
+    def encode_into(item: str, buffer: bytearray) -> None:
+        buffer[:] = encode(item)
+
+    for encoder, into, exact in ((encode, encode_into, (str, int)), (encode, None, ()), (None, None, ())):
+        path = _core.SendPath(writer, encoder, refuse, into, exact)
+        _core.begin_turn()
+        items = ["fine" * 3, "?" * 9, "!" * 9, "\N{SNOWMAN}", "silent?", None, 5 << 40, b"raw" * 9, bytearray(9)]
+        for item in items:
+            for call, arguments in (
+                (path.put, (item,)),
+                (path.put_in_turn, (item,)),
+                (path.put_all, ([item, "fine"],)),
+                (path.encode_all, ([item, "fine"], 1 << 40)),
+            ):
+                with suppress(*ERRORS):
+                    call(*arguments)
+        with suppress(*ERRORS):
+            _core.SendPath(writer, lambda items: items.clear() or b"", refuse).put_all(itself())
+        for arguments in (([], 0, None, None), (writer, None, None, None, []), (writer,), ()):
+            with suppress(*ERRORS):
+                _core.SendPath(*arguments)
+
+
+def reader() -> None:
+    """Takes of everything: items, control records, damage, what does not decode, and the end."""
+    content = b""
+    for payload, flags in ((b"a" * 9, 0), (b"control", CONTROL_RECORD), (b"?", 0), (b"!", 0), (b"b", 0), (b"c", 0)):
+        content += packed_record(payload, len(content), flags)
+    control, cursor = new_control(), new_cursor()
+    damage = packed_record(b"damaged" * 5, 1)
+    set_tail(control, WRITE_TAIL, len(content) + len(damage) + 9, 0, 0)
+    segment = new_segment(len(content) + len(damage), content + damage)
+
+    def decode(payload: bytes) -> object:
+        if payload == b"!":
+            raise StopNow
+        return payload.decode("ascii") if payload != b"?" else int(payload)
+
+    def advance(reader: object) -> None:
+        raise LookupError(reader)
+
+    def damaged(reader: object, reason: str) -> None:
+        raise LookupError(reader, reason)
+
+    def refuse(offset: int, next_offset: int, payload: bytes, error: Exception) -> None:
+        raise LookupError(offset, next_offset, payload, error)
+
+    def decode_view(payload: object) -> object:
+        kept.append(memoryview(payload))
+        return decode(bytes(payload))
+
+    kept: list[memoryview] = []
+    for decoder, reuse in ((decode, False), (None, False), (decode_view, True)):
+        reader = _core.Reader(control, cursor, decoder, advance, damaged, refuse, reuse)
+        for call in (reader.take, reader.take_record, partial(reader.take_many, 3), reader.take_in_turn):
+            _core.begin_turn()
+            for offset in (0, 17, 32, 41, 50, 59, 68, 69, 1 << 50):
+                reader.bind(segment, 0)
+                reader.move(offset, 1 << 40)
+                for _ in range(4):
+                    with suppress(*ERRORS):
+                        call()
+        assert reader.offset + reader.sequence
+        for arguments in ((bytearray(3), 0), (None, 0), (segment, -1)):
+            with suppress(*ERRORS):
+                reader.bind(*arguments)
+        for arguments in ((-1, 0), (0, None), ()):
+            with suppress(*ERRORS):
+                reader.move(*arguments)
+        with suppress(*ERRORS):
+            reader.take_many("x")
+        reader.unbind()
+        reader.release()
+    silent = _core.Reader(control, None, decode, None, None, lambda *arguments: object())
+    silent.bind(segment, 0)
+    silent.move(32, 0)
+    with suppress(*ERRORS):
+        silent.take()
+    for arguments in ((b"",), (control, b"", None, None, None, None), (b"", None, None, None, None, None)):
+        with suppress(*ERRORS):
+            _core.Reader(*arguments)
+
+
+class Sender(_core.SendCore):
+    """Waits once, the slow way."""
+
+    async def _send_slowly(self, item: object) -> None:
+        await Pause()
+
+
+class Receiver(_core.ReceiveCore):
+    """Waits once, the slow way."""
+
+    async def _receive_slowly(self) -> object:
+        return await Pause()
+
+
+class Pause:
+    """Yields once."""
+
+    def __await__(self):
+        return (yield self)
+
+
+def drive(coroutine: object, *steps: str) -> None:
+    """Do with a coroutine what a loop may do."""
+    for step in steps:
+        with suppress(*ERRORS):
+            {
+                "send": lambda: coroutine.send(None),
+                "item": lambda: coroutine.send(("an", "item")),
+                "throw": lambda: coroutine.throw(LookupError("thrown")),
+                "type": lambda: coroutine.throw(LookupError, "thrown"),
+                "wrong": lambda: coroutine.throw(5),
+                "close": lambda: coroutine.close(),
+                "forget": lambda: None,
+            }[step]()
+
+
+def cores() -> None:
+    """Coroutines that end in every way."""
+    control = new_control()
+    writer = _core.Writer(control, 1, 100, lambda payloads: len(payloads), None)
+    writer.bind(new_segment(4000), 0)
+    writer.open_window(4000, FOREVER)
+    sender, receiver = Sender(), Receiver()
+    content, shown = b"".join(packed_record(b"x", 9 * number) for number in range(40)), new_control()
+    set_tail(shown, WRITE_TAIL, len(content), 0, 0)
+    reader = _core.Reader(shown, None, None, None, None, None)
+    reader.bind(new_segment(len(content), content), 0)
+    for attached in (True, False):
+        if attached:
+            sender._attach(_core.SendPath(writer, lambda item: item.encode("ascii"), None))
+            receiver._attach(reader)
+        _core.begin_turn()
+        for steps in (
+            ("send",),
+            ("send", "send"),
+            ("send", "item"),
+            ("item", "send", "send"),
+            ("throw",),
+            ("type",),
+            ("wrong",),
+            ("close",),
+            ("send", "throw"),
+            ("send", "type", "send"),
+            ("send", "close", "send"),
+            ("forget",),
+        ):
+            drive(sender.send("item" * 5), *steps)
+            drive(sender.send("\N{SNOWMAN}"), *steps)
+            drive(receiver.receive(), *steps)
+        many = [receiver.receive() for _ in range(40)]
+        for coroutine in many:
+            coroutine.close()
+        del many, coroutine
+        for wrong in (None, 5, reader, writer):
+            if wrong is not reader:
+                with suppress(*ERRORS):
+                    receiver._attach(wrong)
+            with suppress(*ERRORS):
+                sender._attach(wrong)
+        sender._detach()
+        receiver._detach()
+
+
+def cycles() -> None:
+    """Objects that hold each other are collected."""
+
+    class Owner:
+        def method(self, *arguments: object) -> int:
+            return 0
+
+    owner = Owner()
+    owner.writer = _core.Writer(new_control(), 1, 1, owner.method, owner.method)
+    owner.path = _core.SendPath(owner.writer, owner.method, owner.method, owner.method, (str,))
+    owner.reader = _core.Reader(new_control(), new_cursor(), *[owner.method] * 4)
+    owner.reader.bind(new_segment(9), 0)
+    owner.sender, owner.receiver = Sender(), Receiver()
+    owner.sender.owner = owner.receiver.owner = owner
+    owner.sender._attach(owner.path)
+    owner.waiting = owner.receiver.receive()
+    owner.waiting.send(None)
+    del owner
+    gc.collect()
+
+
+def growth_of(case: Callable[[], None], rounds: int) -> float:
+    """Return the bytes that stay behind with each round."""
+    gc.collect()
+    before = tracemalloc.get_traced_memory()[0]
+    nones = sys.getrefcount(None)
+    for _ in range(rounds):
+        case()
+    gc.collect()
+    leaked_nones = abs(sys.getrefcount(None) - nones) // rounds
+    return (tracemalloc.get_traced_memory()[0] - before) / rounds + 1000 * leaked_nones
+
+
+def leak_of(case: Callable[[], None]) -> float:
+    """Return what every one of some measurements shows: a cache fills once, a leak goes on."""
+    growth_of(case, 10)
+    least = growth_of(case, ROUNDS)
+    for _ in range(9):
+        if least <= MOST:
+            break
+        least = min(least, growth_of(case, ROUNDS))
+    return least
+
+
+def main() -> int:
+    """Measure every case and say which ones leak."""
+    warnings.simplefilter("ignore")
+    tracemalloc.start()
+    leaks = 0
+    for case in (functions, writer, send_path, reader, cores, cycles):
+        leak = leak_of(case)
+        if leak > MOST:
+            leaks += 1
+            sys.stderr.write(f"{case.__name__}: {leak:.1f} bytes stay behind with each round\n")
+    return leaks
+
+
+if __name__ == "__main__":
+    sys.exit(main())

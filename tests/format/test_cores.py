@@ -1,0 +1,605 @@
+"""The bases of sender and receiver: coroutines that do their work at once if they can."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import weakref
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from filechannel._format.layout import WRITE_TAIL
+from tests.format.pages import FOREVER, new_control, new_segment, packed_records, set_tail, tail_of
+
+
+class RefusedError(Exception):
+    """What the bench's `refuse` raises."""
+
+
+class Pause:
+    """Yields itself once, as a future would, and returns what is sent in."""
+
+    def __await__(self) -> Any:
+        return (yield self)
+
+
+def sender_on(twin: SimpleNamespace, path: Any, slow: Callable[[Any], Any]) -> Any:
+    """Return a sender as the channel makes it: a subclass that knows the slow way."""
+
+    class Sender(twin.SendCore):
+        def _send_slowly(self, item: object) -> Any:
+            return slow(item)
+
+        def _send_nowait_slowly(self, item: object) -> Any:
+            return "slow", item
+
+    sender = Sender()
+    sender._attach(path)
+    return sender
+
+
+def receiver_on(twin: SimpleNamespace, reader: Any, slow: Callable[[], Any]) -> Any:
+    """Return a receiver as the channel makes it: a subclass that knows the slow way."""
+
+    class Receiver(twin.ReceiveCore):
+        def _receive_slowly(self) -> Any:
+            return slow()
+
+        def _receive_nowait_slowly(self) -> Any:
+            return "slow"
+
+    receiver = Receiver()
+    receiver._attach(reader)
+    return receiver
+
+
+class Bench:
+    """A sender and a receiver, and what went the slow way."""
+
+    def __init__(self, twin: SimpleNamespace, payloads: list[bytes] | None = None) -> None:
+        twin.begin_turn()
+        self.slow: list[object] = []
+        self.sent = new_control()
+        self.writer = twin.Writer(self.sent, 1, 1000, self.overflow, None)
+        self.writer.bind(new_segment(1000), 0)
+        self.writer.open_window(1000, FOREVER)
+        self.sender = sender_on(twin, twin.SendPath(self.writer, self.encode, self.refuse), self.slow_send)
+        content, control = packed_records(payloads or [], 0), new_control()
+        set_tail(control, WRITE_TAIL, len(content), 0, 0)
+        self.reader = twin.Reader(control, None, None, None, None, None)
+        self.reader.bind(new_segment(len(content), content), 0)
+        self.receiver = receiver_on(twin, self.reader, self.slow_receive)
+        self.send, self.receive = self.sender.send, self.receiver.receive
+
+    def overflow(self, payloads: list[bytes]) -> int:
+        """Note what overflowed."""
+        self.slow.append(payloads)
+        return 5
+
+    def encode(self, item: str) -> bytes:
+        """Encode text."""
+        return item.encode("ascii")
+
+    def refuse(self, item: object, error: Exception | None, index: int | None) -> None:
+        """Raise what tests look for."""
+        raise RefusedError(item)
+
+    async def slow_send(self, item: object) -> None:
+        """Note the item and wait once."""
+        self.slow.append(item)
+        self.slow.append(await Pause())
+
+    async def slow_receive(self) -> object:
+        """Wait once for the item."""
+        self.slow.append("receive")
+        return await Pause()
+
+    @property
+    def messages(self) -> int:
+        """How many messages were sent."""
+        return tail_of(self.sent)[1]
+
+
+def result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Drive a coroutine that must not wait, and return its result."""
+    with pytest.raises(StopIteration) as stop:
+        coroutine.send(None)
+    return stop.value.value
+
+
+# At once
+
+
+def test_an_item_is_sent_when_it_is_awaited(twin: SimpleNamespace) -> None:
+    """Not before, and then without waiting; there is no result."""
+    bench = Bench(twin)
+    coroutine = bench.send("a")
+    assert bench.messages == 0
+    assert result_of(coroutine) is None
+    assert bench.messages == 1
+    assert bench.slow == []
+
+
+def test_an_item_is_received_when_it_is_awaited(twin: SimpleNamespace) -> None:
+    """Not before, and then without waiting."""
+    bench = Bench(twin, [b"a", b"b"])
+    first, second = bench.receive(), bench.receive()
+    assert bench.reader.offset == 0
+    assert result_of(second) == b"a"
+    assert result_of(first) == b"b"
+    assert bench.slow == []
+
+
+def test_an_item_that_overflows_is_sent(twin: SimpleNamespace) -> None:
+    """Overflow does the work; its offset is nobody's result."""
+    bench = Bench(twin)
+    bench.writer.unbind()
+    assert result_of(bench.send("a")) is None
+    assert bench.slow == [[b"a"]]
+
+
+def test_a_refused_item_raises_from_the_await(twin: SimpleNamespace) -> None:
+    """Calling alone raises nothing."""
+    bench = Bench(twin)
+    coroutine = bench.send("\N{SNOWMAN}")
+    with pytest.raises(RefusedError):
+        coroutine.send(None)
+    with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
+        coroutine.send(None)
+
+
+def test_an_error_of_reading_raises_from_the_await(twin: SimpleNamespace) -> None:
+    """The reader stays where it is."""
+    bench = Bench(twin, [b"x"])
+
+    def decode(payload: bytes) -> None:
+        raise KeyboardInterrupt
+
+    control = new_control()
+    set_tail(control, WRITE_TAIL, 9, 0, 0)
+    reader = twin.Reader(control, None, decode, None, None, None)
+    reader.bind(new_segment(9, packed_records([b"x"], 0)), 0)
+    with pytest.raises(KeyboardInterrupt):
+        receiver_on(twin, reader, bench.slow_receive).receive().send(None)
+    assert reader.offset == 0
+
+
+# Without waiting
+
+
+def test_an_item_is_sent_now(twin: SimpleNamespace) -> None:
+    """Its offset is the answer; the item may be named."""
+    bench = Bench(twin)
+    assert bench.sender.send_nowait("a") == 0
+    assert bench.sender.send_nowait(item="b") == 9
+    with pytest.raises(RefusedError):
+        bench.sender.send_nowait("\N{SNOWMAN}")
+    bench.writer.unbind()
+    assert bench.sender.send_nowait("c") == 5
+    assert (bench.messages, bench.slow) == (2, [[b"c"]])
+    for wrong in (lambda: bench.sender.send_nowait(), lambda: bench.sender.send_nowait(1, 2)):
+        with pytest.raises(TypeError):
+            wrong()
+
+
+def test_an_item_is_received_now(twin: SimpleNamespace) -> None:
+    """However long the turn has lasted."""
+    bench = Bench(twin, [b"x"] * 100)
+    assert [bench.receiver.receive_nowait() for _ in range(100)] == [b"x"] * 100
+    assert bench.receiver.receive_nowait() == "slow"
+
+
+def test_what_cannot_be_done_now_is_for_the_subclass_to_answer(twin: SimpleNamespace) -> None:
+    """It knows whether that is an error: a flush to wait for, nothing there, or closed."""
+    bench = Bench(twin, [b"a"])
+    bench.writer.defer(True)
+    assert bench.sender.send_nowait("a") == ("slow", "a")
+    bench.writer.defer(False)
+    bench.sender._detach()
+    bench.receiver._detach()
+    assert bench.sender.send_nowait("a") == ("slow", "a")
+    assert bench.receiver.receive_nowait() == "slow"
+    assert (bench.messages, bench.reader.offset) == (0, 0)
+
+
+# The slow way
+
+
+def test_a_deferred_writer_goes_the_slow_way(twin: SimpleNamespace) -> None:
+    """The slow coroutine's pauses come out, what is sent goes in, and nothing was done before."""
+    bench = Bench(twin)
+    bench.writer.defer(True)
+    coroutine = bench.send("a")
+    assert bench.slow == []
+    assert isinstance(coroutine.send(None), Pause)
+    assert bench.slow == ["a"]
+    with pytest.raises(StopIteration) as stop:
+        coroutine.send("resumed")
+    assert stop.value.value is None
+    assert bench.slow == ["a", "resumed"]
+    assert bench.messages == 0
+
+
+def test_an_empty_reader_goes_the_slow_way(twin: SimpleNamespace) -> None:
+    """What the slow coroutine returns is the item."""
+    bench = Bench(twin)
+    coroutine = bench.receive()
+    assert isinstance(coroutine.send(None), Pause)
+    with pytest.raises(StopIteration) as stop:
+        coroutine.send(("any", "item"))
+    assert stop.value.value == ("any", "item")
+    assert bench.slow == ["receive"]
+
+
+@pytest.mark.parametrize("item", [None, (), (1, 2), StopIteration(3), BaseException])
+def test_a_result_may_be_anything(twin: SimpleNamespace, item: object) -> None:
+    """Tuples and exceptions are not taken apart."""
+    coroutine = Bench(twin).receive()
+    coroutine.send(None)
+    with pytest.raises(StopIteration) as stop:
+        coroutine.send(item)
+    assert stop.value.value is item
+
+
+def test_a_detached_sender_or_receiver_goes_the_slow_way(twin: SimpleNamespace) -> None:
+    """It knows what is wrong; coroutines that were made before count as well."""
+    bench = Bench(twin, [b"a"])
+    earlier = bench.send("earlier"), bench.receive()
+    bench.sender._detach()
+    bench.receiver._detach()
+    for coroutine in (*earlier, bench.send("later"), bench.receive()):
+        assert isinstance(coroutine.send(None), Pause)
+        coroutine.close()
+    assert bench.slow == ["earlier", "receive", "later", "receive"]
+    assert (bench.messages, bench.reader.offset) == (0, 0)
+
+
+def test_an_exception_is_thrown_where_the_slow_way_waits(twin: SimpleNamespace) -> None:
+    """It comes out, or what the coroutine makes of it does."""
+    bench = Bench(twin)
+    coroutine = bench.receive()
+    coroutine.send(None)
+    with pytest.raises(LookupError, match="thrown"):
+        coroutine.throw(LookupError("thrown"))
+    with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
+        coroutine.send(None)
+
+    async def catches() -> str:
+        try:
+            await Pause()
+        except LookupError:
+            await Pause()
+        return "caught"
+
+    coroutine = receiver_on(twin, bench.reader, catches).receive()
+    coroutine.send(None)
+    assert isinstance(coroutine.throw(LookupError), Pause)
+    assert result_of(coroutine) == "caught"
+
+
+def test_a_slow_way_that_cannot_begin_raises(twin: SimpleNamespace) -> None:
+    """Its error is that of the await."""
+    bench = Bench(twin)
+
+    def slow() -> Any:
+        raise OSError("no way")
+
+    coroutine = receiver_on(twin, bench.reader, slow).receive()
+    with pytest.raises(OSError, match="no way"):
+        coroutine.send(None)
+
+
+# Before the first step, and after the last
+
+
+def test_what_is_thrown_before_the_first_step_comes_out_and_nothing_is_done(twin: SimpleNamespace) -> None:
+    """A task cancelled before it began has sent and received nothing."""
+    bench = Bench(twin, [b"a"])
+    for coroutine in (bench.send("x"), bench.receive()):
+        with pytest.raises(LookupError, match="early"):
+            coroutine.throw(LookupError("early"))
+        with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
+            coroutine.send(None)
+    assert (bench.messages, bench.reader.offset, bench.slow) == (0, 0, [])
+
+
+def test_closing_before_the_first_step_does_nothing(twin: SimpleNamespace) -> None:
+    """And is no forgotten await."""
+    bench = Bench(twin, [b"a"])
+    for coroutine in (bench.send("x"), bench.receive()):
+        assert coroutine.close() is None
+        assert coroutine.close() is None
+    gc.collect()
+    assert (bench.messages, bench.reader.offset, bench.slow) == (0, 0, [])
+
+
+def test_closing_ends_the_slow_way(twin: SimpleNamespace) -> None:
+    """Its finally runs."""
+    ended: list[bool] = []
+
+    async def slow() -> None:
+        try:
+            await Pause()
+        finally:
+            ended.append(True)
+
+    coroutine = receiver_on(twin, Bench(twin).reader, slow).receive()
+    coroutine.send(None)
+    coroutine.close()
+    assert ended == [True]
+
+
+def test_a_coroutine_is_awaited_once(twin: SimpleNamespace) -> None:
+    """As any other."""
+    bench = Bench(twin, [b"a", b"b"])
+    for coroutine in (bench.send("x"), bench.receive()):
+        result_of(coroutine)
+        with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
+            coroutine.send(None)
+        with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
+            coroutine.throw(LookupError)
+        coroutine.close()
+
+
+def test_a_coroutine_begins_with_none(twin: SimpleNamespace) -> None:
+    """There is nobody yet to send anything to."""
+    bench = Bench(twin)
+    coroutine = bench.send("x")
+    with pytest.raises(TypeError, match="just-started coroutine"):
+        coroutine.send(5)
+    assert result_of(coroutine) is None
+
+
+def test_a_forgotten_await_is_noticed(twin: SimpleNamespace) -> None:
+    """With a warning that names the call, as often as it happens."""
+    bench = Bench(twin, [b"a"])
+    for _ in range(3):
+        with pytest.warns(RuntimeWarning, match="was never awaited"):
+            bench.send("x")
+        with pytest.warns(RuntimeWarning, match="was never awaited"):
+            bench.receive()
+    assert (bench.messages, bench.reader.offset) == (0, 0)
+
+
+def test_a_coroutine_that_closes_itself_while_it_encodes_does_no_harm(twin: SimpleNamespace) -> None:
+    """The item stays alive, and the send is done or fails, but never both."""
+    bench, inside = Bench(twin), list[object]()
+
+    def encode(item: list[str]) -> bytes:
+        for act in (coroutine.close, lambda: coroutine.throw(LookupError), lambda: coroutine.send(None)):
+            try:
+                inside.append(act())
+            except (ValueError, LookupError, RuntimeError) as error:
+                inside.append(type(error))
+        gc.collect()
+        return "".join(item).encode()
+
+    path = twin.SendPath(bench.writer, encode, bench.refuse)
+    coroutine = sender_on(twin, path, bench.slow_send).send(["a", "b"])
+    assert result_of(coroutine) is None
+    assert len(inside) == 3
+    assert bench.messages == 1
+
+
+def test_a_slow_way_that_throws_into_itself_does_no_harm(twin: SimpleNamespace) -> None:
+    """It is running already, and goes on."""
+    inside: list[type[Exception]] = []
+
+    async def slow() -> str:
+        for act in (lambda: coroutine.send(None), lambda: coroutine.throw(LookupError), coroutine.close):
+            try:
+                act()
+            except (ValueError, RuntimeError) as error:
+                inside.append(type(error))
+        gc.collect()
+        return "went on"
+
+    coroutine = receiver_on(twin, Bench(twin).reader, slow).receive()
+    assert result_of(coroutine) == "went on"
+    assert inside[0] is ValueError
+
+
+def test_many_coroutines_at_once_are_separate(twin: SimpleNamespace) -> None:
+    """However many there are, in whatever order they end."""
+    bench = Bench(twin, [bytes([number]) for number in range(120)])
+    taken: list[bytes] = []
+    for _ in range(3):
+        coroutines = [bench.receive() for _ in range(40)]
+        while coroutines:
+            if len(coroutines) % 20 == 0:
+                twin.begin_turn()
+            taken.append(result_of(coroutines.pop()))
+    assert taken == [bytes([number]) for number in range(120)]
+
+
+def test_results_that_are_kept_do_not_change(twin: SimpleNamespace) -> None:
+    """Whoever catches the end of a coroutine has it for itself, however many end afterwards."""
+    payloads = [bytes([number]) for number in range(20)]
+    bench = Bench(twin, payloads)
+    kept: list[StopIteration] = []
+    for number in range(20):
+        try:
+            next(bench.receive().__await__())
+        except StopIteration as stop:
+            if number % 3:
+                kept.append(stop)
+    assert [stop.value for stop in kept] == [payloads[number] for number in range(20) if number % 3]
+
+
+def test_a_result_does_not_outlive_its_coroutine(twin: SimpleNamespace) -> None:
+    """Nothing of a message stays in a place that is used again."""
+
+    class Message:
+        pass
+
+    alive: list[weakref.ref[Message]] = []
+
+    async def slow() -> Message:
+        message = Message()
+        alive.append(weakref.ref(message))
+        return message
+
+    async def drain() -> None:
+        for _ in range(3):
+            await receiver.receive()
+
+    receiver = receiver_on(twin, Bench(twin).reader, slow)
+    with pytest.raises(StopIteration):
+        drain().send(None)
+    gc.collect()
+    assert [one() for one in alive] == [None, None, None]
+
+
+# What it is
+
+
+def test_it_is_a_coroutine_to_everybody(twin: SimpleNamespace) -> None:
+    """The abstract class, the module inspect and the loops agree."""
+    coroutine = Bench(twin).send("x")
+    assert isinstance(coroutine, Coroutine)
+    assert inspect.isawaitable(coroutine)
+    assert asyncio.iscoroutine(coroutine)
+    coroutine.close()
+
+
+def test_arguments_are_checked_by_the_call(twin: SimpleNamespace) -> None:
+    """As they are for any function."""
+    bench = Bench(twin)
+    for call in (
+        lambda: bench.send(),
+        lambda: bench.send(1, 2),
+        lambda: bench.send(1, item=1),
+        lambda: bench.send(other=1),
+        lambda: bench.receive(1),
+        lambda: bench.receive(item=1),
+    ):
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_an_item_may_be_named(twin: SimpleNamespace) -> None:
+    """As in the interface of anyio."""
+    bench = Bench(twin)
+    assert result_of(bench.send(item="a")) is None
+    assert bench.messages == 1
+
+
+def test_what_is_attached_is_of_the_same_twin(twin: SimpleNamespace) -> None:
+    """Nothing else has what is called; what was attached before stays."""
+    bench = Bench(twin, [b"a"])
+    for wrong in (None, 5, bench.reader):
+        with pytest.raises(TypeError, match=r"expected .*SendPath, not"):
+            bench.sender._attach(wrong)
+    for wrong in (None, 5, bench.writer):
+        with pytest.raises(TypeError, match=r"expected .*Reader, not"):
+            bench.receiver._attach(wrong)
+    assert result_of(bench.send("x")) is None
+    assert result_of(bench.receive()) == b"a"
+
+
+def test_a_subclass_may_own_its_method(twin: SimpleNamespace) -> None:
+    """It is called the same, only faster; a class that is no subclass is refused."""
+    bench = Bench(twin, [b"a"])
+    assert twin.own_send(type(bench.sender)) is type(bench.sender)
+    assert twin.own_receive(type(bench.receiver)) is type(bench.receiver)
+    assert result_of(bench.sender.send("x")) is None
+    assert result_of(bench.sender.send(item="y")) is None
+    assert bench.sender.send_nowait("z") == 18
+    assert result_of(bench.receiver.receive()) == b"a"
+    assert bench.receiver.receive_nowait() == "slow"
+    for wrong in (None, 5, int, object, type("Stranger", (), {}), type(bench.receiver)):
+        with pytest.raises(TypeError, match=r"expected a subclass of .*SendCore"):
+            twin.own_send(wrong)
+    with pytest.raises(TypeError, match=r"expected a subclass of .*ReceiveCore"):
+        twin.own_receive(type(bench.sender))
+
+
+def test_one_that_was_never_attached_goes_the_slow_way(twin: SimpleNamespace) -> None:
+    """It has no other."""
+    slow: list[object] = []
+    sender = type("Sender", (twin.SendCore,), {"_send_slowly": lambda self, item: later(item)})()
+    receiver = type("Receiver", (twin.ReceiveCore,), {"_receive_slowly": lambda self: later("receive")})()
+
+    async def later(item: object) -> object:
+        slow.append(item)
+        return item
+
+    sender._detach()
+    result_of(sender.send("x"))
+    assert result_of(receiver.receive()) == "receive"
+    assert slow == ["x", "receive"]
+
+
+def test_a_core_without_a_slow_way_says_so(twin: SimpleNamespace) -> None:
+    """The bases alone are of no use."""
+    for coroutine in (twin.SendCore().send("x"), twin.ReceiveCore().receive()):
+        with pytest.raises(AttributeError, match="_slowly"):
+            coroutine.send(None)
+
+
+def test_cores_in_a_cycle_are_collected(twin: SimpleNamespace) -> None:
+    """With a coroutine that waits in the slow way, too."""
+    bench = Bench(twin)
+    waiting = bench.receive()
+    waiting.send(None)
+    bench.slow.append(waiting)
+    bench.sender.bench = bench.receiver.bench = bench
+    alive = weakref.ref(bench), weakref.ref(bench.sender), weakref.ref(bench.receiver)
+    del bench, waiting
+    gc.collect()
+    assert [one() for one in alive] == [None, None, None]
+
+
+def test_asyncio_runs_them(twin: SimpleNamespace) -> None:
+    """Awaited, as tasks, and cancelled before and while they wait."""
+
+    async def main() -> None:
+        bench = Bench(twin, [b"a", b"b"])
+        await bench.send("x")
+        await asyncio.create_task(bench.send("y"))
+        assert await asyncio.wait_for(bench.receive(), 5) == b"a"
+        assert await asyncio.gather(bench.receive(), bench.send("z")) == [b"b", None]
+        never = asyncio.create_task(bench.send("never"))
+        never.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await never
+        assert bench.messages == 3
+        event = asyncio.Event()
+        waiting = asyncio.create_task(receiver_on(twin, bench.reader, event.wait).receive())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        waiting = asyncio.create_task(receiver_on(twin, bench.reader, event.wait).receive())
+        await asyncio.sleep(0)
+        event.set()
+        assert await waiting is True
+
+    asyncio.run(main())
+
+
+def test_trio_runs_them(twin: SimpleNamespace) -> None:
+    """Awaited, in a nursery, and cancelled while they wait."""
+
+    async def main() -> None:
+        bench = Bench(twin, [b"a"])
+        await bench.send("x")
+        assert await bench.receive() == b"a"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bench.send, "y")
+        assert bench.messages == 2
+        event = trio.Event()
+        with trio.move_on_after(0):
+            await receiver_on(twin, bench.reader, event.wait).receive()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receiver_on(twin, bench.reader, event.wait).receive)
+            await trio.testing.wait_all_tasks_blocked()
+            event.set()
+
+    trio.run(main)

@@ -1,0 +1,288 @@
+"""`docs/format.md` and `layout.py` say the same.
+
+Each table that has numbers is marked in the page with an invisible comment that says what it describes. Whoever changes
+a number, a field or a name on one side has to change the other.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from itertools import pairwise
+from pathlib import Path
+from struct import Struct
+from types import SimpleNamespace
+
+import pytest
+
+from filechannel._format import layout
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "format.md"
+MARKER = re.compile(r"^<!-- layout: (.+) -->$")
+
+STRUCTS = {
+    "RECORD_HEADER",
+    "RECORD_CHECKED",
+    "SEGMENT_HEADER",
+    "SEGMENT_EXTENT",
+    "INDEX_ENTRY",
+    "CONTROL_IDENTITY",
+    "TAIL_SLOT",
+    "CHECKPOINT",
+    "HOLDER",
+    "CURSOR",
+}
+CHECKED = {"TAIL_CHECKED": "TAIL_SLOT", "CHECKPOINT_CHECKED": "CHECKPOINT", "CURSOR_CHECKED": "CURSOR"}
+"""What the CRC of a structure covers: all of it but the CRC, which is its last field."""
+ELSEWHERE = {
+    # Tables of their own below.
+    *("RECORD_HEADER_SIZE", "BATCH_CONTINUES", "CONTROL_RECORD", "LENGTH_MASK", "MAX_PAYLOAD", "SEAL"),
+    *("SEGMENT_MAGIC", "SEGMENT_HEADER_SIZE", "SEGMENT_END", "SEGMENT_CRC", "SEGMENT_END_CRC"),
+    *("CONTROL_MAGIC", "CONTROL_SIZE", "WRITER_LOCK", "WRITE_TAIL", "APPEND_TAIL", "RESERVED_END"),
+    *("ALLOCATED_END", "OLDEST_OFFSET", "STATE", "WAKE", "DURABLE_OFFSET", "STATE_SEALED", "WAKE_ARMED"),
+    *("TAIL_SLOTS", "CHECKPOINT_SLOTS", "PROCESS_SLOTS", "MODE_BYTE"),
+    *("CURSOR_SIZE", "CURSOR_SLOTS", "CURSOR_OWNER"),
+}
+CONSTANTS = {
+    "format version": layout.FORMAT_VERSION,
+    "page": layout.PAGE,
+    "cache line": layout.CACHE_LINE,
+    "index bytes": layout.INDEX_BYTES,
+    "index seconds": layout.INDEX_SECONDS,
+    "offset jump": layout.OFFSET_JUMP,
+}
+
+Rows = list[dict[str, str]]
+
+
+def tables() -> dict[str, Rows]:
+    """Return the marked tables of the page; those with the same mark are one."""
+    found: dict[str, Rows] = {}
+    lines = iter(PAGE.read_text(encoding="utf-8").splitlines())
+    for line in lines:
+        mark = MARKER.match(line)
+        if mark is None:
+            continue
+        assert next(lines) == ""
+        columns = cells(next(lines))
+        assert set(next(lines)) <= set("|- ")
+        rows = found.setdefault(mark[1], [])
+        for row in lines:
+            if not row.startswith("|"):
+                break
+            rows.append(dict(zip(columns, cells(row), strict=True)))
+    return found
+
+
+def cells(line: str) -> list[str]:
+    """Return the cells of a row."""
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def fields_of(struct: Struct) -> list[tuple[int, int]]:
+    """Return (position, size) of each field."""
+    codes = re.findall(r"\d*[a-zA-Z]", struct.format.removeprefix("<"))
+    assert struct.format.startswith("<")
+    fields, position = [], 0
+    for code in codes:
+        size = Struct("<" + code).size
+        fields.append((position, size))
+        position += size
+    assert position == struct.size
+    return fields
+
+
+def names_of(name: str) -> list[str]:
+    """Return the names of the fields of a structure, from the docstring below it."""
+    body = ast.parse(inspect.getsource(layout)).body
+    for statement, following in pairwise(body):
+        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == name:
+            assert isinstance(following, ast.Expr)
+            text = ast.literal_eval(following.value)
+            listed = re.split(r"[:.]", text.replace("\n", " "))[0]
+            return [re.sub(r" over .*| \(.*", "", part) for part in re.split(r", ", listed)]
+    raise AssertionError(name)
+
+
+def places(rows: Rows) -> dict[str, tuple[int, int]]:
+    """Return (position, size) by field."""
+    return {row["field"]: (int(row["position"]), int(row["size"])) for row in rows}
+
+
+def bytes_in(text: str) -> bytes:
+    """Return the bytes of the first code span."""
+    span = re.search(r"`([0-9a-f ]+)`", text)
+    return bytes.fromhex(span[1]) if span else b""
+
+
+PAGE_TABLES = tables()
+
+
+def test_every_number_of_the_layout_is_on_the_page() -> None:
+    """A new name in layout.py needs a place in the page and in this test; so does a new table."""
+    names = {name for name in vars(layout) if name.isupper()}
+    assert names == STRUCTS | set(CHECKED) | ELSEWHERE | {name.upper().replace(" ", "_") for name in CONSTANTS}
+    others = {"constants", "word", "control records", "examples", "control", "tail", "cursor"}
+    assert set(PAGE_TABLES) == STRUCTS | others
+
+
+@pytest.mark.parametrize("name", sorted(STRUCTS))
+def test_a_structure_has_the_fields_of_its_table(name: str) -> None:
+    """Position, size and name of every field, in order."""
+    rows = PAGE_TABLES[name]
+    assert [(int(row["position"]), int(row["size"])) for row in rows] == fields_of(getattr(layout, name))
+    assert [row["field"] for row in rows] == names_of(name)
+
+
+@pytest.mark.parametrize(("checked", "name"), CHECKED.items())
+def test_a_crc_covers_everything_before_it(checked: str, name: str) -> None:
+    """As the tables say."""
+    before, crc = getattr(layout, checked), PAGE_TABLES[name][-1]
+    assert crc["field"] == "crc"
+    assert int(crc["position"]) == before.size
+    assert getattr(layout, name).format == before.format + "I"
+
+
+def test_the_constants_are_those_of_the_page() -> None:
+    """All of them."""
+    assert {row["name"]: float(row["value"]) for row in PAGE_TABLES["constants"]} == CONSTANTS
+
+
+def test_the_word_has_these_bits() -> None:
+    """Length and two flags."""
+    bits = {row["field"]: row["bits"] for row in PAGE_TABLES["word"]}
+    first, last = map(int, bits.pop("length").split(" to "))
+    assert layout.LENGTH_MASK == layout.MAX_PAYLOAD == (1 << (last + 1)) - (1 << first)
+    masks = {field: 1 << int(bit) for field, bit in bits.items()}
+    assert masks == {"control record": layout.CONTROL_RECORD, "batch continues": layout.BATCH_CONTINUES}
+
+
+def test_the_payload_follows_the_record_header() -> None:
+    """At the position that the text gives."""
+    assert layout.RECORD_HEADER.size == layout.RECORD_HEADER_SIZE
+    assert f"The payload follows at position {layout.RECORD_HEADER_SIZE}." in PAGE.read_text(encoding="utf-8")
+
+
+def test_the_seal_is_that_of_the_page() -> None:
+    """The only kind of control record yet."""
+    assert [bytes_in(row["payload"]) for row in PAGE_TABLES["control records"]] == [layout.SEAL]
+
+
+def test_the_examples_are_records(twin: SimpleNamespace) -> None:
+    """Whoever implements the format can check themselves against them."""
+    flags = {"": 0, "batch continues": layout.BATCH_CONTINUES, "control record": layout.CONTROL_RECORD}
+    assert len(PAGE_TABLES["examples"]) >= 5
+    for row in PAGE_TABLES["examples"]:
+        payload, expected = bytes_in(row["payload"]), bytes_in(row["record"])
+        buffer = bytearray(len(expected))
+        end = twin.write_record(buffer, 0, int(row["offset"]), flags[row["flags"]], payload)
+        assert (buffer, end) == (expected, len(expected))
+
+
+def test_segments() -> None:
+    """Magic, the size of the header, and the positions that the code uses by name."""
+    rows, at = PAGE_TABLES["SEGMENT_HEADER"], places(PAGE_TABLES["SEGMENT_HEADER"])
+    assert bytes_in(rows[0]["meaning"]) == layout.SEGMENT_MAGIC
+    assert layout.SEGMENT_HEADER.size == layout.SEGMENT_HEADER_SIZE
+    assert f"`position = {layout.SEGMENT_HEADER_SIZE} + offset - begin`" in PAGE.read_text(encoding="utf-8")
+    assert at["end"][0] == layout.SEGMENT_END
+    assert at["crc"][0] == layout.SEGMENT_CRC
+    assert at["end crc"][0] == layout.SEGMENT_END_CRC
+    covered = re.search(r"positions 0 to (\d+), then (\d+) to (\d+)", rows[8]["meaning"])
+    assert covered is not None
+    assert tuple(map(int, covered.groups())) == (
+        layout.SEGMENT_END - 1,
+        layout.SEGMENT_END + 8,
+        layout.SEGMENT_CRC - 1,
+    )
+
+
+def test_the_control_file() -> None:
+    """Every word and every part at its position."""
+    first, second = layout.CHECKPOINT_SLOTS
+    assert places(PAGE_TABLES["control"]) == {
+        "identity": (0, layout.CONTROL_IDENTITY.size),
+        "writer lock": (layout.WRITER_LOCK, 4),
+        "write tail": (layout.WRITE_TAIL, 8),
+        "append tail": (layout.APPEND_TAIL, 8),
+        "reserved end": (layout.RESERVED_END, 8),
+        "allocated end": (layout.ALLOCATED_END, 8),
+        "oldest offset": (layout.OLDEST_OFFSET, 8),
+        "state": (layout.STATE, 4),
+        "wake": (layout.WAKE, 4),
+        "durable offset": (layout.DURABLE_OFFSET, 8),
+        "checkpoint 0": (first, layout.CHECKPOINT.size),
+        "checkpoint 1": (second, layout.CHECKPOINT.size),
+        "mode byte": (layout.MODE_BYTE, 1),
+        "holder": (layout.MODE_BYTE + 1, layout.HOLDER.size),
+        "end of file": (layout.CONTROL_SIZE, 0),
+    }
+    rows = {row["field"]: row["meaning"] for row in PAGE_TABLES["control"]}
+    for field, mask in (("state", layout.STATE_SEALED), ("wake", layout.WAKE_ARMED)):
+        bit = re.match(r"bit (\d+):", rows[field])
+        assert bit is not None
+        assert 1 << int(bit[1]) == mask
+    assert bytes_in(PAGE_TABLES["CONTROL_IDENTITY"][0]["meaning"]) == layout.CONTROL_MAGIC
+    assert f"The pages from position {layout.PROCESS_SLOTS} on" in PAGE.read_text(encoding="utf-8")
+
+
+def test_tails_and_cursors() -> None:
+    """Slots at their distances and positions."""
+    tail, cursor = places(PAGE_TABLES["tail"]), places(PAGE_TABLES["cursor"])
+    slots = [(distance, layout.TAIL_SLOT.size) for distance in layout.TAIL_SLOTS]
+    assert tail == {"offset": (0, 8), "slot 0": slots[0], "slot 1": slots[1]}
+    slots = [(position, layout.CURSOR.size) for position in layout.CURSOR_SLOTS]
+    assert cursor == {
+        "slot 0": slots[0],
+        "slot 1": slots[1],
+        "owner": (layout.CURSOR_OWNER, layout.HOLDER.size),
+        "end of file": (layout.CURSOR_SIZE, 0),
+    }
+
+
+@pytest.mark.parametrize("name", ["control", "cursor"])
+def test_nothing_overlaps(name: str) -> None:
+    """With the slots of tails counted in, no two parts of a file share a byte, and all lie inside."""
+    parts = [(position, size) for position, size in places(PAGE_TABLES[name]).values()]
+    if name == "control":
+        parts += [
+            (tail + distance, layout.TAIL_SLOT.size)
+            for tail in (layout.WRITE_TAIL, layout.APPEND_TAIL)
+            for distance in layout.TAIL_SLOTS
+        ]
+    parts.sort()
+    for (position, size), (following, _) in pairwise(parts):
+        assert position + size <= following
+
+
+def test_shared_words_are_aligned() -> None:
+    """They are loaded and stored as a whole."""
+    for position, size in places(PAGE_TABLES["control"]).values():
+        if size in (4, 8):
+            assert position % size == 0
+    assert layout.SEGMENT_END % 8 == 0
+
+
+def test_the_checkpoints_have_a_page_of_their_own() -> None:
+    """Flushing them flushes nothing else, and a torn sector of one does not reach the other."""
+    pages = {slot // layout.PAGE for slot in layout.CHECKPOINT_SLOTS}
+    assert len(pages) == 1
+    others = [position for field, (position, size) in places(PAGE_TABLES["control"]).items() if "check" not in field]
+    assert pages.isdisjoint(position // layout.PAGE for position in others)
+    assert layout.CHECKPOINT_SLOTS[1] - layout.CHECKPOINT_SLOTS[0] >= 512
+
+
+def test_the_text_gives_the_numbers_of_the_tables() -> None:
+    """Where a sentence repeats a number, it is the same."""
+    text = re.sub(r"\s+", " ", PAGE.read_text(encoding="utf-8"))
+    assert f"format version **{layout.FORMAT_VERSION}**" in text
+    assert f"a header of {layout.SEGMENT_HEADER_SIZE} bytes" in text
+    assert f"Entries of {layout.INDEX_ENTRY.size} bytes" in text
+    assert layout.CONTROL_SIZE == 10 * layout.PAGE
+    assert "Ten pages" in text
+    assert layout.OFFSET_JUMP == 2**40
+    assert "a multiple of 2^40 that is more than 2^39 beyond" in text
+    assert layout.INDEX_BYTES == 64 * 1024
+    assert "64 KiB or more behind the last entry" in text
+    assert "`0xE3069283`" in text

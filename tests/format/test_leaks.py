@@ -1,0 +1,19 @@
+"""The C core counts its references right."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.mark.usefixtures("both")
+def test_nothing_stays_behind_after_many_calls() -> None:
+    """Calls that succeed and calls that fail, in a process of their own, where memory can be counted."""
+    script = [sys.executable, "-m", "tests.format.leaks"]
+    result = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -1,0 +1,111 @@
+"""Making pages present before they are written to."""
+
+from __future__ import annotations
+
+import mmap
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+
+def test_the_content_of_populated_pages_stays(twin: SimpleNamespace, tmp_path: Path) -> None:
+    """Any range of a map, whole pages or not; the answer tells whether the system can."""
+    path = tmp_path / "pages"
+    path.write_bytes(bytes(range(256)) * 256)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
+        before = bytes(pages)
+        answers = {twin.populate(pages, 0, len(pages)), twin.populate(pages, 5000, 3), twin.populate(pages, 4096, 8192)}
+        assert answers in ({True}, {False})
+        assert bytes(pages) == before
+
+
+def test_nothing_to_populate_is_fine(twin: SimpleNamespace) -> None:
+    """At the very end, too."""
+    with mmap.mmap(-1, 8192) as pages:
+        assert twin.populate(pages, 0, 0) is True
+        assert twin.populate(pages, 8192, 0) is True
+
+
+@pytest.mark.parametrize(
+    ("position", "size"), [(0, 8193), (8192, 1), (8193, 0), (1, (1 << 64) - 1), ((1 << 64) - 1, 1)]
+)
+def test_a_range_must_lie_inside(twin: SimpleNamespace, position: int, size: int) -> None:
+    """Not partly, and not where the sum would wrap around."""
+    with mmap.mmap(-1, 8192) as pages:
+        with pytest.raises(ValueError, match="range is not inside the buffer"):
+            twin.populate(pages, position, size)
+        with pytest.raises(OverflowError, match="value does not fit the word"):
+            twin.populate(pages, -1, 0)
+
+
+def test_pages_that_cannot_be_written_are_refused(twin: SimpleNamespace) -> None:
+    """A closed map is an error as well."""
+    with pytest.raises(BufferError):
+        twin.populate(bytes(8192), 0, 1)
+    pages = mmap.mmap(-1, 8192)
+    twin.populate(pages, 0, 8192)
+    pages.close()
+    with pytest.raises(ValueError, match="closed"):
+        twin.populate(pages, 0, 1)
+
+
+def test_pages_are_populated_in_the_background(twin: SimpleNamespace) -> None:
+    """Their content stays; once settled the maps are free."""
+    maps = [mmap.mmap(-1, 1 << 20) for _ in range(10)]
+    for number, pages in enumerate(maps):
+        pages[5000] = number
+        twin.populate_soon(pages, 4096 * number, 65536)
+        pages[5001] = number
+    twin.populate_settle()
+    twin.populate_settle()
+    for number, pages in enumerate(maps):
+        assert pages[5000:5002] == bytes([number, number])
+        pages.close()
+
+
+def test_what_waits_in_the_background_keeps_its_map(twin: SimpleNamespace) -> None:
+    """It can be closed when the work is done, not before; somebody else's work frees it as well."""
+    first, second = mmap.mmap(-1, 1 << 20), mmap.mmap(-1, 1 << 20)
+    twin.populate_soon(first, 0, 1 << 20)
+    if twin.name == "native":
+        with pytest.raises(BufferError):
+            first.close()
+    twin.populate_soon(second, 0, 1)
+    twin.populate_settle()
+    first.close()
+    second.close()
+
+
+def test_the_background_refuses_what_the_foreground_does(twin: SimpleNamespace) -> None:
+    """At once, and it keeps nothing of it."""
+    with mmap.mmap(-1, 8192) as pages:
+        for position, size in ((0, 8193), (8193, 0), ((1 << 64) - 1, 2)):
+            with pytest.raises(ValueError, match="range is not inside the buffer"):
+                twin.populate_soon(pages, position, size)
+        with pytest.raises(OverflowError, match="value does not fit the word"):
+            twin.populate_soon(pages, -1, 0)
+    with pytest.raises(BufferError):
+        twin.populate_soon(bytes(8192), 0, 1)
+
+
+def test_a_forked_child_has_a_background_of_its_own(twin: SimpleNamespace) -> None:
+    """What the parent left waiting is the parent's; the child neither hangs nor touches it."""
+    script = (
+        "import mmap, os, sys\n"
+        "from tests.format.twins import native_twin, pure_twin\n"
+        f"twin = {twin.name}_twin()\n"
+        "pages = mmap.mmap(-1, 1 << 20)\n"
+        "for _ in range(50): twin.populate_soon(pages, 0, 1 << 20)\n"
+        "child = os.fork()\n"
+        "twin.populate_settle()\n"
+        "twin.populate_soon(pages, 0, 1 << 20)\n"
+        "twin.populate_settle()\n"
+        "if not child: os._exit(0)\n"
+        "sys.exit(os.waitpid(child, 0)[1])\n"
+    )
+    root = Path(__file__).parent.parent.parent
+    result = subprocess.run([sys.executable, "-c", script], cwd=root, check=False, timeout=60, capture_output=True)
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,771 @@
+"""The C core and its readable reference are the same to whoever calls them."""
+
+from __future__ import annotations
+
+import inspect
+import mmap
+from array import array
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from filechannel._format import NOTHING, layout
+from filechannel._format.layout import (
+    APPEND_TAIL,
+    BATCH_CONTINUES,
+    CONTROL_RECORD,
+    CONTROL_SIZE,
+    CURSOR_SLOTS,
+    RESERVED_END,
+    SEGMENT_END,
+    SEGMENT_HEADER_SIZE,
+    STATE,
+    TAIL_SLOTS,
+    WAKE,
+    WRITE_TAIL,
+    WRITER_LOCK,
+)
+from tests.format.pages import (
+    FOREVER,
+    ZERO_HEADER_OFFSET,
+    cursor_slots,
+    new_control,
+    new_cursor,
+    new_segment,
+    packed_record,
+    set_cursor,
+    set_tail,
+)
+from tests.format.twins import CLASSES, FUNCTIONS, NAMES
+
+Twins = tuple[SimpleNamespace, SimpleNamespace]
+TOP = (1 << 64) - 1
+
+# A session-scoped fixture is the same for every example.
+quick = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+def outcome(call: Callable[[], Any]) -> tuple[Any, ...]:
+    """Return what a call answers, or the type and the message of its error."""
+    try:
+        answer = call()
+    except (Exception, StopNow) as error:
+        # What the buffer protocol itself says depends on the exporter.
+        message = "" if isinstance(error, BufferError) else str(error).removeprefix("memoryview: ")
+        # C knows the full name of a type that was made in C.
+        return type(error), message.replace("array.array", "array").replace("filechannel._format._core.", "")
+    return type(answer), answer
+
+
+# Names
+
+
+def shape(signature: inspect.Signature) -> list[tuple[str, Any, Any]]:
+    """Return a signature without its annotations: C has none."""
+    return [(parameter.name, parameter.kind, parameter.default) for parameter in signature.parameters.values()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_signatures_agree(both: Twins, name: str) -> None:
+    """Functions and constructors take the same arguments."""
+    pure, native = (getattr(twin, name) for twin in both)
+    assert shape(inspect.signature(pure)) == shape(inspect.signature(native))
+
+
+def members_of(class_: type) -> dict[str, Any]:
+    """Return what a class offers, methods and properties."""
+    return {name: member for name, member in vars(class_).items() if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_members_agree(both: Twins, name: str) -> None:
+    """Methods take the same arguments, and what is an attribute of one is one of the other, read-only."""
+    pure, native = (members_of(getattr(twin, name)) for twin in both)
+    assert set(pure) == set(native)
+    for member in pure:
+        if isinstance(pure[member], property):
+            assert pure[member].fset is None
+            assert inspect.isgetsetdescriptor(native[member])
+        else:
+            # `self` apart: whether it could be passed by keyword is nobody's business.
+            assert shape(inspect.signature(pure[member]))[1:] == shape(inspect.signature(native[member]))[1:], member
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_everything_is_documented_alike(both: Twins, name: str) -> None:
+    """Both twins have docstrings, and the first words agree."""
+    pure, native = (getattr(twin, name) for twin in both)
+    pairs = [(pure, native)]
+    if name in CLASSES:
+        pairs += [(members_of(pure)[member], members_of(native)[member]) for member in members_of(pure)]
+    for one, other in pairs:
+        first, second = inspect.getdoc(one), inspect.getdoc(other)
+        assert first
+        assert second
+        assert first.split()[:2] == second.split()[:2]
+
+
+def test_the_attributes_of_the_native_twin_are_read_only(both: Twins) -> None:
+    """As properties without a setter are."""
+    for twin in both:
+        writer = twin.Writer(new_control(), 1, 1, None, None)
+        reader = twin.Reader(new_control(), None, None, None, None, None)
+        for thing, name in ((writer, "pending"), (writer, "deferred"), (reader, "offset"), (reader, "sequence")):
+            with pytest.raises(AttributeError):
+                setattr(thing, name, 5)
+
+
+@pytest.mark.usefixtures("both")
+def test_the_numbers_of_the_c_core_are_those_of_the_layout() -> None:
+    """Every one that layout.h repeats."""
+    from filechannel._format import _core
+
+    expected = {name: getattr(layout, name) for name in _core.LAYOUT if hasattr(layout, name)}
+    expected |= {f"TAIL_SLOT_{index}": distance for index, distance in enumerate(layout.TAIL_SLOTS)}
+    expected |= {f"CURSOR_SLOT_{index}": position for index, position in enumerate(layout.CURSOR_SLOTS)}
+    assert expected == _core.LAYOUT
+    assert len(_core.LAYOUT) == 19
+
+
+@pytest.mark.usefixtures("both")
+def test_the_c_core_says_how_it_computes_checksums() -> None:
+    """One of the three ways there are."""
+    from filechannel._format import _core
+
+    assert _core.CRC32C_METHOD in ("sse4.2", "armv8", "table")
+
+
+def test_nothing_is_one_object(both: Twins) -> None:
+    """Whoever compares with `is` may read from either twin."""
+    for twin in both:
+        assert twin.Reader(new_control(), None, None, None, None, None).take() is NOTHING
+
+
+# The same bytes
+
+
+payloads = st.binary(max_size=60)
+numbers = st.one_of(
+    st.integers(0, 300),
+    st.sampled_from([-1, 1 << 31, 1 << 32, 1 << 40, 1 << 63, TOP - 8, TOP, TOP + 1, -(1 << 70), ZERO_HEADER_OFFSET]),
+)
+flags = st.sampled_from([0, BATCH_CONTINUES, CONTROL_RECORD, BATCH_CONTINUES | CONTROL_RECORD, 1, 1 << 32])
+
+
+@st.composite
+def damaged_records(draw: st.DrawFn) -> tuple[bytes, int]:
+    """Return records that follow each other from an offset on, a few bits of them flipped, and the offset."""
+    offset = draw(st.sampled_from([0, 5, 1 << 40, TOP - 100, ZERO_HEADER_OFFSET]))
+    content = bytearray(draw(st.binary(max_size=12)))
+    for payload in draw(st.lists(payloads, max_size=6)):
+        content += packed_record(payload, (offset + len(content)) & TOP, draw(flags) & ~1 & 0xFFFFFFFF)
+    content += bytes(draw(st.integers(0, 20)))
+    for bit in draw(st.lists(st.integers(0, max(8 * len(content) - 1, 0)), max_size=2)) if content else []:
+        content[bit // 8] ^= 1 << bit % 8
+    return bytes(content), offset
+
+
+@quick
+@given(data=st.binary(max_size=3000), value=st.one_of(st.just(0), st.integers(0, 1 << 32), numbers))
+def test_checksums_agree(both: Twins, data: bytes, value: int) -> None:
+    """Any bytes, any value to go on from."""
+    pure, native = (outcome(lambda twin=twin: twin.crc32c(data, value)) for twin in both)
+    assert pure == native
+
+
+@quick
+@given(size=st.integers(0, 90), position=numbers, offset=numbers, flags=flags, payload=payloads)
+def test_written_records_agree(both: Twins, size: int, position: int, offset: int, flags: int, payload: bytes) -> None:
+    """The same bytes, the same answer, the same error."""
+    buffers = bytearray(b"\x5a" * size), bytearray(b"\x5a" * size)
+    answers = [
+        outcome(lambda twin=twin, buffer=buffer: twin.write_record(buffer, position, offset, flags, payload))
+        for twin, buffer in zip(both, buffers, strict=True)
+    ]
+    assert answers[0] == answers[1]
+    assert buffers[0] == buffers[1]
+
+
+@quick
+@given(records=damaged_records(), position=st.integers(0, 40), behind=st.integers(-40, 5), shift=st.integers(-1, 1))
+@example(records=(bytes(32), ZERO_HEADER_OFFSET), position=0, behind=0, shift=0)
+def test_read_records_agree(both: Twins, records: tuple[bytes, int], position: int, behind: int, shift: int) -> None:
+    """Reading, scanning and finding, in whole and damaged records, from anywhere to anywhere."""
+    content, begin = records
+    stop = len(content) + behind
+    for name in ("read_record", "scan_records", "find_record"):
+        for at in (0, position):
+            arguments = (content, at, stop, begin + at + shift)
+            pure, native = (outcome(partial(getattr(twin, name), *arguments)) for twin in both)
+            assert pure == native, name
+
+
+@quick
+@given(
+    content=st.binary(max_size=24),
+    name=st.sampled_from(["load_u32", "load_u64", "store_u32", "store_u64", "swap_if_u32"]),
+    position=st.one_of(st.integers(0, 24), numbers),
+    values=st.tuples(numbers, numbers),
+)
+def test_words_agree(both: Twins, content: bytes, name: str, position: int, values: tuple[int, int]) -> None:
+    """Loads, stores and swaps, inside and outside."""
+    taken = {"load": 0, "stor": 1, "swap": 2}[name[:4]]
+    buffers = bytearray(content), bytearray(content)
+    answers = [
+        outcome(lambda twin=twin, buffer=buffer: getattr(twin, name)(buffer, position, *values[:taken]))
+        for twin, buffer in zip(both, buffers, strict=True)
+    ]
+    assert answers[0] == answers[1]
+    assert buffers[0] == buffers[1]
+
+
+# The same operations
+
+
+class StopNow(BaseException):
+    """Something like KeyboardInterrupt."""
+
+
+Step = tuple[str, tuple[Any, ...]]
+
+
+def steps(**kinds: tuple[st.SearchStrategy[Any], ...]) -> st.SearchStrategy[list[Step]]:
+    """Return lists of steps: a name and its arguments."""
+    one = [st.tuples(st.just(name), st.tuples(*arguments)) for name, arguments in kinds.items()]
+    return st.lists(st.one_of(one), min_size=1, max_size=25)
+
+
+class WriterRun:
+    """One twin's writer and send path on pages of their own."""
+
+    def __init__(self, twin: SimpleNamespace, begin: int) -> None:
+        self.begin = begin
+        self.control = new_control(begin, 3, begin)
+        self.segments: list[bytearray] = []
+        self.calls: list[Any] = []
+        self.writer = twin.Writer(self.control, 9, 50, self.overflow, lambda: self.calls.append("notify"))
+        self.path = twin.SendPath(self.writer, self.encode, self.refuse, self.encode_into, (str,))
+
+    def overflow(self, payloads: list[bytes]) -> int:
+        """Note what overflowed, and fail now and then."""
+        self.calls.append(("overflow", list(payloads)))
+        if payloads and payloads[0].startswith(b"E"):
+            raise OSError("overflow")
+        return 5
+
+    def encode(self, item: bytes) -> Any:
+        """Encode, or fail in some way."""
+        if item.startswith(b"!"):
+            raise StopNow
+        return item if not item.startswith(b"?") else item.hex()
+
+    def encode_into(self, item: str, buffer: bytearray) -> None:
+        """Encode into a buffer, or fail in some way."""
+        if item.startswith("!"):
+            raise StopNow
+        buffer[:] = item.encode("ascii")
+
+    def refuse(self, item: object, error: Exception | None, index: int | None) -> None:
+        """Note what was refused, and raise."""
+        self.calls.append(("refuse", item, repr(error), index))
+        raise LookupError(index)
+
+    def do(self, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Do one step and return its outcome."""
+        if name.startswith(("put", "encode")):
+            return outcome(lambda: getattr(self.path, name)(*arguments))
+        own = getattr(self, f"do_{name}", None)
+        return outcome(lambda: (own or getattr(self.writer, name))(*arguments))
+
+    def do_fresh_segment(self, room: int, distance: int) -> None:
+        """Bind an empty segment."""
+        self.segments.append(new_segment(room))
+        self.writer.bind(self.segments[-1], self.begin + distance)
+
+    def do_room(self, end: int, due: int) -> None:
+        """Open a window."""
+        self.writer.open_window(self.begin + end, due)
+
+    def do_marks(self) -> list[tuple[int, int]]:
+        """Take the marks, whose times differ."""
+        return [(offset, sequence) for offset, sequence, _ in self.writer.take_marks()]
+
+    def do_poke(self, position: int, content: bytes) -> None:
+        """Write over words of the control page."""
+        self.control[position : position + len(content)] = content
+
+    def do_move_tail(self, tail: int, end: int, slot: int) -> None:
+        """Move a tail, as another writer would."""
+        set_tail(self.control, tail, self.begin + end, 7, self.begin, slot)
+
+    def state(self) -> tuple[Any, ...]:
+        """Return everything that can be seen from outside."""
+        writer = self.writer
+        return (
+            bytes(self.control),
+            [bytes(segment) for segment in self.segments],
+            self.calls,
+            writer.pending,
+            writer.pending_sequence,
+            writer.deferred,
+        )
+
+
+lists = st.lists(st.binary(max_size=20), max_size=4)
+items = st.one_of(
+    st.text("a", max_size=12),
+    st.text("aé!", max_size=12),
+    st.sampled_from([b"", b"plain", b"!", b"?", 5]),
+)
+tails = st.sampled_from([WRITE_TAIL, APPEND_TAIL])
+pokes = st.one_of(
+    st.sampled_from([WRITER_LOCK, STATE, WAKE, RESERVED_END]),
+    tails,
+    st.builds(lambda tail, slot, more: tail + TAIL_SLOTS[slot] + more, tails, st.integers(0, 1), st.integers(0, 27)),
+)
+writing = steps(
+    append=(payloads,),
+    append_all=(lists,),
+    lock=(),
+    unlock=(),
+    write=(lists, st.one_of(st.integers(0, 3), numbers), flags),
+    publish=(),
+    tell_waiters=(),
+    fresh_segment=(st.integers(0, 200), st.sampled_from([0, 0, 0, 40, 100])),
+    room=(st.integers(-5, 210), st.sampled_from([FOREVER, FOREVER, FOREVER, 0])),
+    mark_next=(),
+    marks=(),
+    unbind=(),
+    defer=(st.sampled_from([False, False, True]),),
+    poke=(pokes, st.sampled_from([b"\x00", b"\x01", b"\x00" * 4, b"\xff" * 8])),
+    move_tail=(tails, st.integers(0, 60), st.integers(0, 1)),
+    put=(items,),
+    put_all=(st.lists(items, max_size=4),),
+    encode_all=(st.lists(items, max_size=4), st.integers(0, 9)),
+)
+opening: list[Step] = [("fresh_segment", (200, 0)), ("room", (150, FOREVER))]
+
+
+@settings(quick, max_examples=400)
+@given(begin=st.sampled_from([0, 1 << 40, TOP - 150, TOP - 1000]), plan=writing)
+def test_writers_agree(both: Twins, begin: int, plan: list[Step]) -> None:
+    """Any sequence of calls, with the words poked between them, leaves the same bytes, answers and calls."""
+    pure, native = (WriterRun(twin, begin) for twin in both)
+    for name, arguments in opening + plan:
+        assert pure.do(name, arguments) == native.do(name, arguments), name
+        assert pure.state() == native.state(), name
+
+
+class ReaderRun:
+    """One twin's reader on pages of their own: three segments that follow each other, the last half filled."""
+
+    def __init__(
+        self, twin: SimpleNamespace, begin: int, records: list[tuple[bytes, int]], *, reuse: bool = False
+    ) -> None:
+        self.begin, self.calls = begin, list[Any]()
+        self.segments: list[tuple[int, bytearray]] = []
+        offset = begin
+        for third in range(3):
+            content, start = b"", offset
+            for payload, kind in records[third::3]:
+                content += packed_record(payload, offset, kind)
+                offset = start + len(content)
+            self.segments.append((start, new_segment(len(content) + 30, content, offset if third < 2 else 0)))
+        self.end = offset
+        self.control = new_control(offset, len(records), start)
+        self.cursor = new_cursor()
+        set_cursor(self.cursor, 6, begin, 0)
+        self.patience = 0
+        arguments = (self.control, self.cursor, self.decode, self.advance, self.damaged, self.refuse, reuse)
+        self.reader = twin.Reader(*arguments)
+        self.reader.move(begin, 0)
+
+    def decode(self, buffer: Any) -> Any:
+        """Decode, or fail in some way."""
+        payload = bytes(buffer)
+        if payload.startswith(b"!"):
+            raise StopNow
+        return payload.decode("ascii")
+
+    def advance(self, reader: Any) -> None:
+        """Bind the segment that covers the reader's offset, or raise."""
+        self.calls.append(("advance", reader.offset))
+        self.lose_patience()
+        following = [pair for pair in self.segments if pair[0] <= reader.offset]
+        if not following:
+            raise LookupError("before the first segment")
+        start, segment = following[-1]
+        end = int.from_bytes(segment[SEGMENT_END : SEGMENT_END + 8], "little")
+        if end and reader.offset >= end:
+            raise LookupError("between segments")
+        reader.bind(segment, start)
+
+    def damaged(self, reader: Any, reason: str) -> None:
+        """Go on one byte further, or raise."""
+        self.calls.append(("damaged", reader.offset, reason))
+        self.lose_patience()
+        if reader.offset % 2:
+            raise LookupError(reason)
+        reader.move(reader.offset + 1, reader.sequence)
+
+    def lose_patience(self) -> None:
+        """Raise at last: a reader that stays where it is would ask for ever."""
+        self.patience += 1
+        if self.patience > 30:
+            raise LookupError("patience")
+
+    def refuse(self, offset: int, next_offset: int, payload: bytes, error: Exception) -> None:
+        """Note what was refused, and raise."""
+        self.calls.append(("refuse", offset, next_offset, payload, repr(error)))
+        raise LookupError(offset)
+
+    def do(self, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Do one step and return its outcome."""
+        self.patience = 0
+        own = getattr(self, f"do_{name}", None)
+        return outcome(lambda: (own or getattr(self.reader, name))(*arguments))
+
+    def do_seek(self, distance: int) -> None:
+        """Move near the begin."""
+        self.reader.move((self.begin + distance) & TOP, distance)
+
+    def do_hold(self, which: int, shift: int) -> None:
+        """Bind one of the segments, or nearly so."""
+        start, segment = self.segments[which]
+        self.reader.bind(segment, start + shift)
+
+    def do_flip(self, which: int, position: int, bit: int) -> None:
+        """Flip a bit of a record."""
+        segment = self.segments[which][1]
+        segment[SEGMENT_HEADER_SIZE + position % (len(segment) - SEGMENT_HEADER_SIZE)] ^= 1 << bit
+
+    def do_finish(self, which: int, distance: int) -> None:
+        """Store some end in a segment's header."""
+        start, segment = self.segments[which]
+        end = max(start + distance, 0) & TOP
+        segment[SEGMENT_END : SEGMENT_END + 8] = end.to_bytes(8, "little")
+
+    def do_publish(self, distance: int) -> None:
+        """Let readers read up to somewhere around the end."""
+        end = (self.end + distance) & TOP
+        self.control[WRITE_TAIL : WRITE_TAIL + 8] = end.to_bytes(8, "little")
+
+    def state(self) -> tuple[Any, ...]:
+        """Return everything that can be seen from outside."""
+        reader = self.reader
+        return reader.offset, reader.sequence, cursor_slots(self.cursor), self.calls
+
+
+kinds = st.sampled_from([0, 0, 0, BATCH_CONTINUES, CONTROL_RECORD])
+record_lists = st.lists(st.tuples(st.binary(max_size=20), kinds), max_size=12)
+reading = steps(
+    take=(),
+    take_record=(),
+    take_many=(st.one_of(st.integers(-1, 9), numbers),),
+    move=(numbers, st.integers(0, 5)),
+    move_from=(st.one_of(st.just(0), numbers), st.integers(0, 60), st.integers(0, 5)),
+    seek=(st.integers(-3, 60),),
+    hold=(st.integers(0, 2), st.sampled_from([0, 0, 0, 1])),
+    unbind=(),
+    release=(),
+    flip=(st.integers(0, 2), st.integers(0, 200), st.integers(0, 7)),
+    finish=(st.integers(0, 2), st.integers(-70, 70)),
+    publish=(st.integers(-40, 40),),
+)
+
+
+@settings(quick, max_examples=400)
+@given(begin=st.sampled_from([0, 100, 1 << 40, TOP - 400]), records=record_lists, plan=reading, reuse=st.booleans())
+def test_readers_agree(
+    both: Twins, begin: int, records: list[tuple[bytes, int]], plan: list[Step], reuse: bool
+) -> None:
+    """Any sequence of calls, over damaged and moving pages, gives the same items, errors and cursors."""
+    pure, native = (ReaderRun(twin, begin, records, reuse=reuse) for twin in both)
+    for name, arguments in plan:
+        assert pure.do(name, arguments) == native.do(name, arguments), name
+        assert pure.state() == native.state(), name
+
+
+# The same errors
+
+
+class Hostile:
+    """Things that nobody should pass, made anew for each call."""
+
+    class RaisingIndex:
+        """No number at all."""
+
+        def __index__(self) -> int:
+            raise KeyError("no number")
+
+    class HugeIndex:
+        """A number that fits no word."""
+
+        def __index__(self) -> int:
+            return 1 << 64
+
+    class Five:
+        """A number in disguise."""
+
+        def __index__(self) -> int:
+            return 5
+
+    @classmethod
+    def values(cls) -> Iterator[tuple[str, Any]]:
+        """Yield names and things."""
+        closed = mmap.mmap(-1, mmap.PAGESIZE)
+        closed.close()
+        released = memoryview(bytearray(CONTROL_SIZE))
+        released.release()
+        yield from {
+            "none": None,
+            "zero": 0,
+            "minus one": -1,
+            "large": TOP - 7,
+            "largest": TOP,
+            "too large": TOP + 1,
+            "very negative": -(1 << 100),
+            "true": True,
+            "float": 1.0,
+            "nan": float("nan"),
+            "text": "text",
+            "raising index": cls.RaisingIndex(),
+            "huge index": cls.HugeIndex(),
+            "index": cls.Five(),
+            "object": object(),
+            "type": int,
+            "empty bytes": b"",
+            "bytes": bytes(range(70)),
+            "empty bytearray": bytearray(),
+            "short bytearray": bytearray(5),
+            "bytearray": bytearray(200),
+            "read-only view": memoryview(bytes(CONTROL_SIZE)),
+            "strided view": memoryview(bytearray(2 * CONTROL_SIZE))[::2],
+            "shaped view": memoryview(bytearray(64)).cast("B", (8, 8)),
+            "wide view": memoryview(bytearray(64)).cast("Q"),
+            "empty wide view": memoryview(array("Q")),
+            "released view": released,
+            "closed map": closed,
+            "array": array("d", [1.5] * 20),
+            "list": [b"x"],
+            "list of anything": [b"x", None, 5],
+            "tuple": (b"x",),
+            "lambda": lambda *arguments: 5,
+        }.items()
+
+
+def is_callback(name: str, place: int) -> bool:
+    """Tell whether an argument is only stored: it fails when it is called."""
+    stored = {"Writer": (3, 4), "SendPath": (1, 2, 3), "Reader": (2, 3, 4, 5, 6)}
+    return place in stored.get(name, ())
+
+
+SOUND: dict[str, Callable[[], list[Any]]] = {
+    "crc32c": lambda: [b"abc", 5],
+    "write_record": lambda: [bytearray(40), 0, 0, 0, b"abc"],
+    "read_record": lambda: [packed_record(b"abc", 5), 0, 11, 5],
+    "scan_records": lambda: [packed_record(b"abc", 5), 0, 11, 5],
+    "find_record": lambda: [packed_record(b"abc", 5), 0, 11, 5],
+    "load_u32": lambda: [bytearray(16), 4],
+    "load_u64": lambda: [bytearray(16), 8],
+    "store_u32": lambda: [bytearray(16), 4, 1],
+    "store_u64": lambda: [bytearray(16), 8, 1],
+    "swap_if_u32": lambda: [bytearray(16), 4, 0, 1],
+    "fence": list,
+    "begin_turn": list,
+    "turn_is_over": list,
+    "own_send": lambda: [int],
+    "own_receive": lambda: [int],
+    "populate": lambda: [bytearray(16), 0, 0],
+    "populate_soon": lambda: [bytearray(16), 0, 0],
+    "populate_settle": list,
+}
+SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
+    ("Writer", "append"): lambda: [b"x"],
+    ("Writer", "append_all"): lambda: [[b"x"]],
+    ("Writer", "lock"): list,
+    ("Writer", "unlock"): list,
+    ("Writer", "write"): lambda: [[b"x"], 0, 0],
+    ("Writer", "longest"): lambda: [[b"x", b"xyz", b""]],
+    ("Writer", "tell_waiters"): list,
+    ("Writer", "publish"): list,
+    ("Writer", "bind"): lambda: [bytearray(200), 0],
+    ("Writer", "open_window"): lambda: [100, FOREVER],
+    ("Writer", "unbind"): list,
+    ("Writer", "mark_next"): list,
+    ("Writer", "take_marks"): list,
+    ("Writer", "defer"): lambda: [True],
+    ("Reader", "take"): list,
+    ("Reader", "take_in_turn"): list,
+    ("Reader", "take_record"): list,
+    ("Reader", "take_many"): lambda: [3],
+    ("Reader", "move"): lambda: [0, 0],
+    ("Reader", "move_from"): lambda: [0, 0, 0],
+    ("Reader", "bind"): lambda: [bytearray(200), 0],
+    ("Reader", "unbind"): list,
+    ("Reader", "release"): list,
+    ("SendPath", "put"): lambda: ["x"],
+    ("SendPath", "put_in_turn"): lambda: ["x"],
+    ("SendPath", "put_all"): lambda: [["x"]],
+    ("SendPath", "encode_all"): lambda: [["x"], 0],
+}
+
+
+TARGET = object()
+"""Stands for a writer of the same twin."""
+CONSTRUCTORS: dict[str, Callable[[], list[Any]]] = {
+    "Writer": lambda: [new_control(), 1, 100, None, None],
+    "Reader": lambda: [new_control(), new_cursor(), None, None, None, None, True],
+    "SendPath": lambda: [TARGET, None, None, None, ()],
+    "SendCore": list,
+    "ReceiveCore": list,
+}
+
+
+def content_of(thing: Any) -> Any:
+    """Return the bytes of an argument that a call may have changed."""
+    return bytes(thing) if isinstance(thing, (bytearray, mmap.mmap)) and not getattr(thing, "closed", False) else None
+
+
+def compare_hostile(
+    twins: Twins, call: Callable[[SimpleNamespace], Callable[..., Any]], sound: Callable[[], list[Any]], skip: str = ""
+) -> None:
+    """Put every hostile value into every place of a call, and compare the twins."""
+    for place in range(len(sound())):
+        if is_callback(skip, place):
+            continue
+        for (label, _), *hostile in zip(Hostile.values(), Hostile.values(), Hostile.values(), strict=True):
+            results = []
+            for twin, (_, value) in zip(twins, hostile, strict=True):
+                arguments = sound()
+                arguments[place] = value
+                twin.begin_turn()
+                result = outcome(lambda twin=twin, arguments=arguments: call(twin)(*arguments))
+                results.append((result, [content_of(argument) for argument in arguments]))
+            if label in ("closed map", "raising index", "nan"):
+                assert results[0][0][0] == results[1][0][0], (place, label)
+            else:
+                assert results[0] == results[1], (place, label)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_hostile_arguments_of_functions(both: Twins, name: str) -> None:
+    """The same clean error from both twins, or the same answer."""
+
+    def call(twin: SimpleNamespace) -> Callable[..., Any]:
+        function = getattr(twin, name)
+        # Only a map can be populated by the pure twin; C sees no difference.
+        return function if name != "populate" else lambda *arguments: type(function(*arguments))
+
+    compare_hostile(both, call, SOUND[name])
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_hostile_arguments_of_constructors(both: Twins, name: str) -> None:
+    """A wrong one is refused at once."""
+
+    def call(twin: SimpleNamespace) -> Callable[..., Any]:
+        def make(*arguments: Any) -> None:
+            getattr(twin, name)(*(WriterRun(twin, 0).writer if value is TARGET else value for value in arguments))
+
+        return make
+
+    compare_hostile(both, call, CONSTRUCTORS[name], skip=name)
+
+
+def in_use(twin: SimpleNamespace, class_: str) -> Any:
+    """Return an object of a class that has something to work on."""
+    if class_ == "Reader":
+        return ReaderRun(twin, 0, [(b"a", 0)] * 5).reader
+    if class_.endswith("Core"):
+        return getattr(twin, class_)()
+    run = WriterRun(twin, 0)
+    for name, arguments in opening:
+        run.do(name, arguments)
+    return run.writer if class_ == "Writer" else run.path
+
+
+@pytest.mark.parametrize(("class_", "method"), SOUND_METHODS)
+def test_hostile_arguments_of_methods(both: Twins, class_: str, method: str) -> None:
+    """The same clean error from both twins, or the same answer, in an object that is in use."""
+
+    def call(twin: SimpleNamespace) -> Callable[..., Any]:
+        thing = in_use(twin, class_)
+        if method in ("publish", "write"):
+            thing.lock()
+        return getattr(thing, method)
+
+    compare_hostile(both, call, SOUND_METHODS[class_, method])
+
+
+def test_every_method_was_tried(both: Twins) -> None:
+    """A new one must join the tables above."""
+    for name in CLASSES:
+        if name.endswith("Core"):
+            continue  # coroutines: see test_cores.py
+        methods = {member for member, value in members_of(getattr(both[0], name)).items() if callable(value)}
+        assert methods == {method for class_, method in SOUND_METHODS if class_ == name}
+    assert set(SOUND) == set(FUNCTIONS)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_wrong_number_of_arguments_is_an_error(both: Twins, name: str) -> None:
+    """One too many, one too few, and any keyword."""
+    sound = SOUND[name]()
+    least = 1 if name == "crc32c" else len(sound)
+    for twin in both:
+        function = getattr(twin, name)
+        with pytest.raises(TypeError):
+            function(*sound, 1)
+        with pytest.raises(TypeError):
+            function(*sound, keyword=1)
+        if sound:
+            with pytest.raises(TypeError):
+                function(*sound[: least - 1])
+
+
+@pytest.mark.parametrize(("class_", "method"), SOUND_METHODS)
+def test_a_wrong_number_of_arguments_of_a_method_is_an_error(both: Twins, class_: str, method: str) -> None:
+    """One too many, one too few, and any keyword."""
+    sound = SOUND_METHODS[class_, method]()
+    for twin in both:
+        thing = in_use(twin, class_)
+        with pytest.raises(TypeError):
+            getattr(thing, method)(*sound, 1)
+        with pytest.raises(TypeError):
+            getattr(thing, method)(*sound, keyword=1)
+        if sound:
+            with pytest.raises(TypeError):
+                getattr(thing, method)(*sound[:-1])
+
+
+def test_memory_that_is_not_aligned_is_refused_by_the_native_twin(both: Twins) -> None:
+    """Its words are loaded and stored whole; a map is always aligned."""
+    native = both[1]
+    room = memoryview(bytearray(2 * CONTROL_SIZE))
+    for shift in range(1, 8):
+        view = room[shift:]
+        with pytest.raises(ValueError, match="not aligned"):
+            native.Writer(view, 1, 1, None, None)
+        with pytest.raises(ValueError, match="not aligned"):
+            native.Reader(view, None, None, None, None, None)
+        reader = native.Reader(room, None, None, None, None, None)
+        with pytest.raises(ValueError, match="not aligned"):
+            reader.bind(view, 0)
+        with pytest.raises(ValueError, match="aligned word"):
+            native.load_u64(view, 0)
+        with pytest.raises(ValueError, match="aligned word"):
+            native.store_u64(view, 8, 1)
+    native.Writer(room[8:], 1, 1, None, None)
+
+
+def test_cursor_slots_are_apart() -> None:
+    """A torn write of one cannot reach the other."""
+    assert CURSOR_SLOTS[1] - CURSOR_SLOTS[0] >= layout.CURSOR.size

@@ -1,0 +1,849 @@
+"""Appending to the active segment and publishing it."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import random
+import threading
+import time
+import weakref
+from types import SimpleNamespace
+
+import pytest
+
+from filechannel._format.layout import (
+    APPEND_TAIL,
+    BATCH_CONTINUES,
+    CONTROL_RECORD,
+    CONTROL_SIZE,
+    MAX_PAYLOAD,
+    RESERVED_END,
+    SEGMENT_HEADER_SIZE,
+    STATE,
+    STATE_SEALED,
+    TAIL_SLOT,
+    TAIL_SLOTS,
+    WAKE,
+    WRITE_TAIL,
+    WRITER_LOCK,
+)
+from tests.format.pages import (
+    FOREVER,
+    new_control,
+    new_segment,
+    packed_record,
+    packed_records,
+    packed_tail_slot,
+    set_tail,
+    size_of,
+    tail_of,
+)
+
+OWNER = 7
+OVERFLOWED = 123456789
+
+
+class Bench:
+    """A writer, its pages, and what it asked for."""
+
+    def __init__(
+        self,
+        twin: SimpleNamespace,
+        *,
+        room: int = 4096,
+        window: int | None = None,
+        begin: int = 0,
+        end: int | None = None,
+        sequence: int = 0,
+        index_due: int = FOREVER,
+        max_payload: int = MAX_PAYLOAD,
+        control: bytearray | None = None,
+    ) -> None:
+        self.control = new_control(begin if end is None else end, sequence, begin) if control is None else control
+        self.segment = new_segment(room)
+        self.overflowed: list[list[bytes]] = []
+        self.locked_at_overflow: list[int] = []
+        self.notified: list[tuple[int, int]] = []
+        self.writer = twin.Writer(self.control, OWNER, max_payload, self.overflow, self.notify)
+        self.writer.bind(self.segment, begin)
+        self.writer.open_window(begin + (room if window is None else window), index_due)
+
+    def overflow(self, payloads: list[bytes]) -> int:
+        """Note what overflowed and who had the word."""
+        self.overflowed.append(payloads)
+        self.locked_at_overflow.append(self.word(WRITER_LOCK, 4))
+        return OVERFLOWED
+
+    def notify(self) -> None:
+        """Note what was published and who had the word."""
+        self.notified.append((self.word(WRITE_TAIL), self.word(WRITER_LOCK, 4)))
+
+    def word(self, position: int, width: int = 8) -> int:
+        """Read a word of the control page."""
+        return int.from_bytes(self.control[position : position + width], "little")
+
+    def set_word(self, position: int, value: int, width: int = 8) -> None:
+        """Write a word of the control page."""
+        self.control[position : position + width] = value.to_bytes(width, "little")
+
+    @property
+    def records(self) -> bytes:
+        """The bytes behind the header of the segment."""
+        return bytes(self.segment[SEGMENT_HEADER_SIZE:])
+
+
+def batch_of(payloads: list[bytes], offset: int = 0) -> bytes:
+    """Return payloads as the records of one batch."""
+    content = b""
+    for index, payload in enumerate(payloads):
+        more = BATCH_CONTINUES if index + 1 < len(payloads) else 0
+        content += packed_record(payload, offset + len(content), more)
+    return content
+
+
+# The fast path
+
+
+def test_append_writes_a_record_and_publishes_it(twin: SimpleNamespace) -> None:
+    """The record lies behind the header, the tail behind the record, and the lock is free."""
+    bench = Bench(twin)
+    assert bench.writer.append(b"hello") == 0
+    assert bench.records.startswith(packed_record(b"hello", 0))
+    assert tail_of(bench.control) == (13, 1, 0)
+    assert bench.word(WRITER_LOCK, 4) == 0
+    assert (bench.writer.pending, bench.writer.pending_sequence) == (13, 1)
+    assert bench.overflowed == bench.notified == []
+
+
+def test_offsets_and_sequences_go_on_from_the_tail(twin: SimpleNamespace) -> None:
+    """A writer that comes later begins where the last one ended, wherever the segment lies."""
+    begin = 3 << 40
+    bench = Bench(twin, begin=begin, end=begin + 100, sequence=55)
+    assert bench.writer.append(b"abc") == begin + 100
+    assert bench.records[100:].startswith(packed_record(b"abc", begin + 100))
+    assert tail_of(bench.control) == (begin + 111, 56, begin)
+
+
+def test_every_length_is_appended(twin: SimpleNamespace) -> None:
+    """Payloads of 0 to 1100 bytes lie one behind the other without a gap."""
+    payloads = [random.Random(length).randbytes(length) for length in range(1101)]
+    bench = Bench(twin, room=size_of(*payloads))
+    offset = 0
+    for payload in payloads:
+        assert bench.writer.append(payload) == offset
+        offset += size_of(payload)
+    assert bench.records == packed_records(payloads, 0)
+    assert tail_of(bench.control) == (offset, len(payloads), 0)
+    assert bench.overflowed == []
+
+
+def test_a_list_is_appended_as_one_batch(twin: SimpleNamespace) -> None:
+    """Every record but the last says that the batch continues; the tail moves once."""
+    bench = Bench(twin)
+    payloads = [b"", b"a", b"bb", b"\xff" * 300]
+    assert bench.writer.append_all(payloads) == 0
+    assert bench.records.startswith(batch_of(payloads))
+    assert tail_of(bench.control) == (size_of(*payloads), 4, 0)
+    assert bench.writer.append_all([b"one"]) == size_of(*payloads)
+    assert bench.records[size_of(*payloads) :].startswith(packed_record(b"one", size_of(*payloads)))
+
+
+@pytest.mark.parametrize("remainder", range(17))
+def test_every_remainder_at_the_end_of_the_window(twin: SimpleNamespace, remainder: int) -> None:
+    """What fits to the byte is written; what does not goes to overflow and touches nothing."""
+    payloads = [b"abc", b"0123456789"]
+    used = size_of(*payloads)
+    bench = Bench(twin, room=200, window=used + remainder)
+    for payload in payloads:
+        bench.writer.append(payload)
+    before, control = bench.records, bytes(bench.control)
+    too_long = bytes(max(remainder - 7, 0))
+    assert bench.writer.append(too_long) == OVERFLOWED
+    assert bench.writer.append_all([too_long]) == OVERFLOWED
+    assert bench.records == before
+    assert bytes(bench.control) == control
+    if remainder >= 8:
+        assert bench.writer.append(b"x" * (remainder - 8)) == used
+        assert tail_of(bench.control) == (used + remainder, 3, 0)
+        assert bench.records[used + remainder :] == bytes(200 - used - remainder)
+    assert bench.overflowed == [[too_long], [too_long]]
+
+
+def test_a_batch_that_does_not_fit_as_a_whole_is_not_begun(twin: SimpleNamespace) -> None:
+    """Overflow gets all of it."""
+    bench = Bench(twin, room=100)
+    payloads = [b"x" * 40, b"y" * 40, b"z"]
+    assert bench.writer.append_all(payloads) == OVERFLOWED
+    assert bench.overflowed == [payloads]
+    assert bench.records == bytes(100)
+    assert tail_of(bench.control) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", [bytes, type("Payload", (bytes,), {})])
+def test_a_subclass_of_bytes_is_bytes(twin: SimpleNamespace, kind: type[bytes]) -> None:
+    """Its bytes are written."""
+    bench = Bench(twin)
+    bench.writer.append(kind(b"abc"))
+    bench.writer.append_all([kind(b"de")])
+    assert bench.records.startswith(packed_records([b"abc", b"de"], 0))
+
+
+# Overflow: called exactly when something is not simple
+
+
+def test_overflow_gets_a_list_of_the_payload_and_its_answer_is_the_answer(twin: SimpleNamespace) -> None:
+    """It is called without the writer word, so that it can take it."""
+    bench = Bench(twin, window=0)
+    assert bench.writer.append(b"abc") == OVERFLOWED
+    assert bench.overflowed == [[b"abc"]]
+    assert bench.locked_at_overflow == [0]
+
+
+def test_an_error_of_overflow_is_the_error(twin: SimpleNamespace) -> None:
+    """Nothing is added to it."""
+
+    def overflow(payloads: list[bytes]) -> int:
+        raise OSError(28, "no room")
+
+    writer = twin.Writer(new_control(), OWNER, 100, overflow, None)
+    with pytest.raises(OSError, match="no room"):
+        writer.append(b"")
+    with pytest.raises(OSError, match="no room"):
+        writer.append_all([b""])
+
+
+def test_an_empty_list_is_for_overflow_to_answer(twin: SimpleNamespace) -> None:
+    """There is no record to give an offset for."""
+    bench = Bench(twin)
+    assert bench.writer.append_all([]) == OVERFLOWED
+    assert bench.overflowed == [[]]
+
+
+def test_a_writer_without_a_segment_overflows(twin: SimpleNamespace) -> None:
+    """Before the first bind and after an unbind."""
+    bench = Bench(twin)
+    bench.writer.unbind()
+    assert bench.writer.append(b"x") == OVERFLOWED
+    fresh = twin.Writer(bench.control, OWNER, 100, bench.overflow, bench.notify)
+    assert fresh.append(b"x") == OVERFLOWED
+    assert bench.word(WRITER_LOCK, 4) == 0
+
+
+def test_a_bound_segment_has_no_window_until_one_is_opened(twin: SimpleNamespace) -> None:
+    """Another segment's window means nothing."""
+    bench = Bench(twin)
+    bench.writer.bind(new_segment(4096), 0)
+    assert bench.writer.append(b"x") == OVERFLOWED
+
+
+def test_a_sealed_channel_overflows(twin: SimpleNamespace) -> None:
+    """Whatever the state says, the fast path is only for a channel in its plain state."""
+    for state in (STATE_SEALED, 2, 0xFFFFFFFF):
+        bench = Bench(twin)
+        bench.set_word(STATE, state, 4)
+        assert bench.writer.append(b"x") == OVERFLOWED
+        assert bench.writer.append_all([b"x"]) == OVERFLOWED
+        assert bench.records == bytes(4096)
+
+
+def test_a_due_index_overflows(twin: SimpleNamespace) -> None:
+    """The wall clock is compared with index_due, in nanoseconds since the epoch."""
+    for due, simple in ((0, False), (1, False), (1_600_000_000 * 10**9, False), (FOREVER, True)):
+        bench = Bench(twin, index_due=due)
+        assert (bench.writer.append(b"x") == 0) is simple
+
+
+def test_a_payload_beyond_the_limit_overflows(twin: SimpleNamespace) -> None:
+    """The limit itself is simple; one more is for overflow to refuse, alone or in a batch."""
+    bench = Bench(twin, max_payload=10)
+    assert bench.writer.append(b"x" * 10) == 0
+    assert bench.writer.append(b"x" * 11) == OVERFLOWED
+    assert bench.writer.append_all([b"", b"x" * 11, b""]) == OVERFLOWED
+    assert bench.writer.append_all([b"x" * 10, b""]) == 18
+
+
+def test_a_taken_writer_word_overflows(twin: SimpleNamespace) -> None:
+    """Whoever has it keeps it."""
+    bench = Bench(twin)
+    bench.set_word(WRITER_LOCK, 99, 4)
+    assert bench.writer.append(b"x") == OVERFLOWED
+    assert bench.writer.append_all([b"x"]) == OVERFLOWED
+    assert bench.locked_at_overflow == [99, 99]
+    assert bench.records == bytes(4096)
+
+
+@pytest.mark.parametrize("end", [0, 99, 1000 + 4097, (1 << 64) - 8, (1 << 64) - 1])
+def test_a_tail_outside_the_window_overflows(twin: SimpleNamespace, end: int) -> None:
+    """Before the segment, behind it, and where adding a length would wrap around."""
+    bench = Bench(twin, begin=1000, end=end)
+    assert bench.writer.append(b"") == OVERFLOWED
+    assert bench.writer.append(bytes(100)) == OVERFLOWED
+    assert bench.writer.append_all([b"", bytes(100)]) == OVERFLOWED
+    assert bench.records == bytes(4096)
+
+
+def test_a_torn_tail_overflows(twin: SimpleNamespace) -> None:
+    """Where no slot agrees with the offset nothing is written; taking the word by hand says so and lets it go."""
+    bench = Bench(twin)
+    bench.control[WRITE_TAIL + TAIL_SLOTS[0] + 8] ^= 1
+    assert bench.writer.append(b"x") == OVERFLOWED
+    assert bench.locked_at_overflow == [0]
+    with pytest.raises(ValueError, match="no tail slot agrees with the offset"):
+        bench.writer.lock()
+    assert bench.word(WRITER_LOCK, 4) == 0
+
+
+# Publishing
+
+
+def test_the_slots_of_the_tail_alternate(twin: SimpleNamespace) -> None:
+    """Each publish fills the slot that did not count, and leaves the other as it was."""
+    bench = Bench(twin)
+    places = [WRITE_TAIL + distance for distance in TAIL_SLOTS]
+    previous = [bytes(bench.control[place : place + TAIL_SLOT.size]) for place in places]
+    for count in range(1, 8):
+        bench.writer.append(b"12")
+        filled, kept = (1, 0) if count % 2 else (0, 1)
+        now = [bytes(bench.control[place : place + TAIL_SLOT.size]) for place in places]
+        assert now[kept] == previous[kept]
+        assert now[filled] == packed_tail_slot(10 * count, count, 0)
+        assert bench.word(WRITE_TAIL) == 10 * count
+        previous = now
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_the_slot_that_agrees_with_the_offset_counts(twin: SimpleNamespace, slot: int) -> None:
+    """The other may be half filled by a writer who died: it is the next to be filled."""
+    bench = Bench(twin, end=80, sequence=4)
+    set_tail(bench.control, WRITE_TAIL, 80, 4, 0, slot)
+    torn = WRITE_TAIL + TAIL_SLOTS[1 - slot]
+    bench.control[torn : torn + TAIL_SLOT.size] = b"\xdd" * TAIL_SLOT.size
+    assert bench.writer.append(b"x") == 80
+    assert tail_of(bench.control) == (89, 5, 0)
+    assert bench.control[torn : torn + TAIL_SLOT.size] == packed_tail_slot(89, 5, 0)
+
+
+def test_a_slot_with_the_right_end_and_a_wrong_checksum_does_not_count(twin: SimpleNamespace) -> None:
+    """A writer died while filling it, for the very end that the other slot has."""
+    bench = Bench(twin, end=80, sequence=4)
+    torn = bytearray(packed_tail_slot(80, 9, 0))
+    torn[-1] ^= 1
+    place = WRITE_TAIL + TAIL_SLOTS[0]
+    bench.control[place : place + len(torn)] = torn
+    set_tail(bench.control, WRITE_TAIL, 80, 4, 0, slot=1)
+    bench.writer.append(b"")
+    assert tail_of(bench.control) == (88, 5, 0)
+
+
+def test_the_tail_of_another_writer_is_followed(twin: SimpleNamespace) -> None:
+    """Two writers of one channel take turns without losing a record."""
+    first = Bench(twin)
+    second = twin.Writer(first.control, OWNER + 1, 100, first.overflow, first.notify)
+    second.bind(first.segment, 0)
+    second.open_window(4096, FOREVER)
+    payloads = [bytes([number]) * number for number in range(20)]
+    for number, payload in enumerate(payloads):
+        (first.writer if number % 3 else second).append(payload)
+    assert first.records.startswith(packed_records(payloads, 0))
+    assert tail_of(first.control) == (size_of(*payloads), 20, 0)
+
+
+def test_the_reserved_end_covers_what_was_written(twin: SimpleNamespace) -> None:
+    """Whoever takes over from a dead writer wipes up to it."""
+    bench = Bench(twin)
+    bench.writer.append(b"abc")
+    assert bench.word(RESERVED_END) == 11
+    bench.writer.append_all([b"d", b"e"])
+    assert bench.word(RESERVED_END) == 29
+
+
+# Deferred publishing
+
+
+def test_deferred_moves_only_the_append_tail(twin: SimpleNamespace) -> None:
+    """Readers see nothing of it, and nobody is told."""
+    bench = Bench(twin)
+    bench.writer.append(b"seen")
+    set_tail(bench.control, APPEND_TAIL, 12, 1, 0)
+    visible = bytes(bench.control[WRITE_TAIL:APPEND_TAIL])
+    bench.set_word(WAKE, 1, 4)
+    bench.writer.defer(True)
+    assert bench.writer.deferred is True
+    assert bench.writer.append(b"unseen") == 12
+    assert bench.writer.append_all([b"a", b"b"]) == 26
+    assert bytes(bench.control[WRITE_TAIL:APPEND_TAIL]) == visible
+    assert tail_of(bench.control, APPEND_TAIL) == (44, 4, 0)
+    assert bench.notified == []
+    assert bench.word(WAKE, 4) == 1
+
+
+def test_a_deferred_writer_can_still_tell_waiters_by_hand(twin: SimpleNamespace) -> None:
+    """The flusher that publishes for it does."""
+    bench = Bench(twin)
+    bench.writer.defer(True)
+    bench.set_word(WAKE, 1, 4)
+    bench.writer.tell_waiters()
+    assert len(bench.notified) == 1
+
+
+def test_deferring_can_end(twin: SimpleNamespace) -> None:
+    """The visible tail is looked up again."""
+    bench = Bench(twin)
+    bench.writer.defer(True)
+    bench.writer.append(b"abc")
+    bench.writer.defer(False)
+    assert bench.writer.deferred is False
+    set_tail(bench.control, WRITE_TAIL, 11, 1, 0, slot=1)
+    assert bench.writer.append(b"d") == 11
+    assert tail_of(bench.control) == (20, 2, 0)
+    assert bench.control[WRITE_TAIL + TAIL_SLOTS[0] :].startswith(packed_tail_slot(20, 2, 0))
+
+
+# Waking
+
+
+@pytest.mark.parametrize(
+    ("wake", "after"),
+    [(1, 2), (3, 4), (0x101, 0x102), (0xFFFFFFFD, 0xFFFFFFFE), (0xFFFFFFFF, 0)],
+)
+def test_an_armed_waiter_is_told_once(twin: SimpleNamespace, wake: int, after: int) -> None:
+    """Bit 0 goes, the generation moves, and notify is called after the publish and without the writer word."""
+    bench = Bench(twin)
+    bench.set_word(WAKE, wake, 4)
+    bench.writer.append(b"x")
+    assert bench.word(WAKE, 4) == after
+    assert bench.notified == [(9, 0)]
+    bench.writer.append(b"y")
+    assert len(bench.notified) == 1
+
+
+@pytest.mark.parametrize("wake", [0, 2, 0xFFFFFFFE])
+def test_nobody_is_told_when_nobody_is_armed(twin: SimpleNamespace, wake: int) -> None:
+    """The word stays as it is."""
+    bench = Bench(twin)
+    bench.set_word(WAKE, wake, 4)
+    bench.writer.append(b"x")
+    bench.writer.append_all([b"x", b"y"])
+    bench.writer.tell_waiters()
+    assert bench.notified == []
+    assert bench.word(WAKE, 4) == wake
+
+
+def test_overflow_does_not_tell_anybody(twin: SimpleNamespace) -> None:
+    """Whoever publishes does."""
+    bench = Bench(twin, window=0)
+    bench.set_word(WAKE, 1, 4)
+    bench.writer.append(b"x")
+    assert bench.notified == []
+
+
+def test_an_error_of_notify_comes_out_after_the_publish(twin: SimpleNamespace) -> None:
+    """The record is there and the word is free."""
+    control = new_control()
+
+    def notify() -> None:
+        raise OSError("no pipe")
+
+    writer = twin.Writer(control, OWNER, 100, None, notify)
+    writer.bind(new_segment(100), 0)
+    writer.open_window(100, FOREVER)
+    control[WAKE] = 1
+    with pytest.raises(OSError, match="no pipe"):
+        writer.append(b"x")
+    assert tail_of(control) == (9, 1, 0)
+    assert control[WRITER_LOCK : WRITER_LOCK + 4] == bytes(4)
+    assert writer.append(b"y") == 9
+
+
+# The parts that Log.append is made of
+
+
+def test_lock_takes_the_word_and_unlock_frees_it(twin: SimpleNamespace) -> None:
+    """The word holds the owner; a second lock says no, even to the owner itself."""
+    bench = Bench(twin, begin=0, end=40, sequence=3)
+    assert bench.writer.lock() is True
+    assert bench.word(WRITER_LOCK, 4) == OWNER
+    assert (bench.writer.pending, bench.writer.pending_sequence) == (40, 3)
+    assert bench.writer.lock() is False
+    bench.writer.unlock()
+    assert bench.word(WRITER_LOCK, 4) == 0
+
+
+def test_write_copies_without_publishing(twin: SimpleNamespace) -> None:
+    """The reserved end covers all that could be written, and after the publish no more than was."""
+    bench = Bench(twin)
+    bench.writer.lock()
+    payloads = [b"a", b"bb", b"ccc"]
+    assert bench.writer.write(payloads, 0, 0) == 3
+    assert bench.records.startswith(batch_of(payloads))
+    assert (bench.writer.pending, bench.writer.pending_sequence) == (30, 3)
+    assert bench.word(RESERVED_END) == 4096
+    assert tail_of(bench.control) == (0, 0, 0)
+    bench.writer.publish()
+    assert bench.word(RESERVED_END) == 30
+    assert tail_of(bench.control) == (30, 3, 0)
+    bench.writer.unlock()
+
+
+def test_write_stops_where_the_window_ends_and_goes_on_in_another(twin: SimpleNamespace) -> None:
+    """One batch may run through several segments; it is published once."""
+    bench = Bench(twin, room=25)
+    payloads = [b"aaaa", b"bbbb", b"cccc"]
+    bench.writer.lock()
+    assert bench.writer.write(payloads, 0, 0) == 2
+    assert bench.writer.write(payloads, 2, 0) == 2
+    second = new_segment(100)
+    bench.writer.bind(second, 24)
+    assert bench.writer.write(payloads, 2, 0) == 2
+    bench.writer.open_window(124, 0)
+    assert bench.writer.write(payloads, 2, 0) == 3
+    bench.writer.publish()
+    bench.writer.unlock()
+    content = batch_of(payloads)
+    assert bench.records[:24] == content[:24]
+    assert second[SEGMENT_HEADER_SIZE:].startswith(content[24:])
+    assert tail_of(bench.control) == (36, 3, 24)
+
+
+def test_control_records_are_written_but_not_counted(twin: SimpleNamespace) -> None:
+    """The offset moves, the sequence does not."""
+    bench = Bench(twin, sequence=5)
+    bench.writer.lock()
+    assert bench.writer.write([b"\x01seal"], 0, CONTROL_RECORD) == 1
+    bench.writer.publish()
+    bench.writer.unlock()
+    assert bench.records.startswith(packed_record(b"\x01seal", 0, CONTROL_RECORD))
+    assert tail_of(bench.control) == (13, 5, 0)
+
+
+def test_a_batch_can_be_left_open(twin: SimpleNamespace) -> None:
+    """Messages and a control record behind them become one batch."""
+    bench = Bench(twin)
+    bench.writer.lock()
+    bench.writer.write([b"a"], 0, BATCH_CONTINUES)
+    bench.writer.write([b"position"], 0, CONTROL_RECORD)
+    bench.writer.publish()
+    assert twin.scan_records(bench.segment, 64, 64 + 25, 0) == (64 + 25, 1, 64 + 25, 64 + 9)
+
+
+def test_what_was_not_published_is_forgotten_by_the_next_lock(twin: SimpleNamespace) -> None:
+    """Its bytes are overwritten, its sequence given again."""
+    bench = Bench(twin)
+    bench.writer.lock()
+    bench.writer.write([b"never seen"], 0, 0)
+    bench.writer.unlock()
+    assert bench.writer.append(b"seen") == 0
+    assert tail_of(bench.control) == (12, 1, 0)
+
+
+def test_publishing_without_the_word_is_refused(twin: SimpleNamespace) -> None:
+    """Which slot is free is known only after the tail was looked at."""
+    bench = Bench(twin)
+    before = bytes(bench.control)
+    with pytest.raises(RuntimeError, match="publish"):
+        bench.writer.publish()
+    bench.writer.lock()
+    bench.writer.defer(True)
+    with pytest.raises(RuntimeError, match="publish"):
+        bench.writer.publish()
+    bench.writer.unlock()
+    assert bytes(bench.control) == before
+
+
+@pytest.mark.parametrize("flags", [1, 5, (1 << 30) - 1, 1 << 32, (1 << 64) - 1])
+def test_flags_that_are_none_are_refused_before_anything_is_written(twin: SimpleNamespace, flags: int) -> None:
+    """They would change the length."""
+    bench = Bench(twin)
+    bench.writer.lock()
+    before = bytes(bench.control)
+    with pytest.raises(ValueError, match="payload or flags do not fit the word"):
+        bench.writer.write([b"abc"], 0, flags)
+    assert bench.records == bytes(4096)
+    assert bytes(bench.control) == before
+
+
+def test_an_index_behind_the_list_writes_nothing(twin: SimpleNamespace) -> None:
+    """It is the answer."""
+    bench = Bench(twin)
+    bench.writer.lock()
+    for index in (1, 2, 1 << 40, (1 << 64) - 1):
+        assert bench.writer.write([b"x"], index, 0) == index
+    assert bench.records == bytes(4096)
+
+
+def test_a_list_that_changes_under_its_index_does_no_harm(twin: SimpleNamespace) -> None:
+    """Arguments are looked at before the list is."""
+    bench = Bench(twin)
+    bench.writer.lock()
+    payloads: list[object] = [b"x", b"y"]
+
+    class Index:
+        def __index__(self) -> int:
+            payloads[:] = [5]
+            return 0
+
+    with pytest.raises(TypeError, match="payload 0 must be bytes"):
+        bench.writer.write(payloads, Index(), 0)
+    assert bench.records == bytes(4096)
+
+
+# Windows and segments
+
+
+@pytest.mark.parametrize("end", [0, 999, 1101, 1 << 32, 1 << 63, (1 << 64) - 1])
+def test_a_window_must_lie_inside_the_segment(twin: SimpleNamespace, end: int) -> None:
+    """Not before its begin, not beyond its room."""
+    writer = twin.Writer(new_control(), OWNER, 100, None, None)
+    with pytest.raises(ValueError, match="window is not inside the segment"):
+        writer.open_window(end, FOREVER)
+    writer.bind(new_segment(100), 1000)
+    with pytest.raises(ValueError, match="window is not inside the segment"):
+        writer.open_window(end, FOREVER)
+    for inside in (1000, 1001, 1099, 1100):
+        writer.open_window(inside, FOREVER)
+
+
+def test_a_segment_must_have_a_header(twin: SimpleNamespace) -> None:
+    """A shorter one is refused, and what was bound before stays."""
+    bench = Bench(twin)
+    for size in (0, 1, 63):
+        with pytest.raises(ValueError, match="segment is shorter than its header"):
+            bench.writer.bind(bytearray(size), 0)
+    with pytest.raises(BufferError):
+        bench.writer.bind(bytes(4096), 0)
+    with pytest.raises(TypeError):
+        bench.writer.bind(None, 0)
+    with pytest.raises(OverflowError):
+        bench.writer.bind(bytearray(4096), -1)
+    assert bench.writer.append(b"x") == 0
+    bench.writer.bind(bytearray(64), 9)
+    bench.writer.open_window(9, FOREVER)
+    assert bench.writer.append(b"") == OVERFLOWED
+
+
+def test_the_longest_payload_is_found(twin: SimpleNamespace) -> None:
+    """Of none it is zero."""
+    writer = Bench(twin).writer
+    assert writer.longest([b"a", b"abc", b""]) == 3
+    assert writer.longest([]) == 0
+
+
+def test_the_last_offsets_there_are(twin: SimpleNamespace) -> None:
+    """Up to 2**64 - 1, and not one byte more."""
+    top = (1 << 64) - 1
+    bench = Bench(twin, begin=top - 100, room=4096, window=100)
+    assert bench.writer.append(b"x" * 80) == top - 100
+    assert bench.writer.append(b"x" * 5) == OVERFLOWED
+    assert bench.writer.append(b"x" * 4) == top - 12
+    assert bench.writer.append(b"") == OVERFLOWED
+    assert tail_of(bench.control) == (top, 2, top - 100)
+    assert bench.records[100:] == bytes(4096 - 100)
+
+
+def test_bound_memory_cannot_move(twin: SimpleNamespace) -> None:
+    """A bytearray does not resize and a map does not close while a writer holds it; afterwards they do."""
+    control, segment = new_control(), mmap.mmap(-1, mmap.PAGESIZE)
+    writer = twin.Writer(control, OWNER, 100, None, None)
+    writer.bind(segment, 0)
+    with pytest.raises(BufferError):
+        segment.close()
+    with pytest.raises(BufferError):
+        control.extend(b"more")
+    writer.unbind()
+    segment.close()
+    with pytest.raises(ValueError, match="closed"):
+        writer.bind(segment, 0)
+    del writer
+    gc.collect()
+    control.extend(b"more")
+
+
+def test_another_bind_lets_go_of_the_first(twin: SimpleNamespace) -> None:
+    """A segment that was rolled can be closed."""
+    bench = Bench(twin)
+    first = mmap.mmap(-1, mmap.PAGESIZE)
+    bench.writer.bind(first, 0)
+    bench.writer.bind(bench.segment, 0)
+    first.close()
+
+
+# Arguments
+
+
+@pytest.mark.parametrize("payload", [None, "text", 5, bytearray(b"x"), memoryview(b"x"), [b"x"]])
+def test_a_payload_must_be_bytes(twin: SimpleNamespace, payload: object) -> None:
+    """Anything that could change while it is copied is refused, and says where in the list it was."""
+    bench = Bench(twin)
+    with pytest.raises(TypeError, match=f"payload must be bytes, not {type(payload).__name__}"):
+        bench.writer.append(payload)
+    with pytest.raises(TypeError, match="payload 1 must be bytes"):
+        bench.writer.append_all([b"", payload])
+    with pytest.raises(TypeError, match="payload 0 must be bytes"):
+        bench.writer.write([payload], 0, 0)
+    assert bench.records == bytes(4096)
+    assert bench.overflowed == []
+    assert bench.word(WRITER_LOCK, 4) == 0
+
+
+@pytest.mark.parametrize("payloads", [None, (), (b"x",), b"x", iter([b"x"]), type("L", (list,), {})([b"x"])])
+def test_payloads_must_be_a_list(twin: SimpleNamespace, payloads: object) -> None:
+    """Exactly: a subclass could answer anything."""
+    bench = Bench(twin)
+    with pytest.raises(TypeError, match="payloads must be a list of bytes"):
+        bench.writer.append_all(payloads)
+    with pytest.raises(TypeError, match="payloads must be a list of bytes"):
+        bench.writer.write(payloads, 0, 0)
+
+
+def test_a_control_page_must_be_whole_and_writable(twin: SimpleNamespace) -> None:
+    """Shorter ones, read-only ones and things without bytes are refused."""
+    for size in (0, 8, CONTROL_SIZE - 1):
+        with pytest.raises(ValueError, match="control page is too short"):
+            twin.Writer(bytearray(size), OWNER, 100, None, None)
+    with pytest.raises(BufferError):
+        twin.Writer(bytes(CONTROL_SIZE), OWNER, 100, None, None)
+    with pytest.raises(TypeError):
+        twin.Writer(None, OWNER, 100, None, None)
+
+
+@pytest.mark.parametrize("owner", [-1, 1 << 32, 1 << 64])
+def test_an_owner_is_a_word(twin: SimpleNamespace, owner: int) -> None:
+    """One that was cut to 32 bits could be nobody, or somebody else."""
+    with pytest.raises(OverflowError, match="value does not fit the word"):
+        twin.Writer(new_control(), owner, 100, None, None)
+
+
+def test_a_limit_beyond_the_format_is_that_of_the_format(twin: SimpleNamespace) -> None:
+    """A length has 30 bits, whatever the options say; a negative limit is an error."""
+    twin.Writer(new_control(), OWNER, (1 << 64) - 1, None, None)
+    for limit in (-1, 1 << 64):
+        with pytest.raises(OverflowError, match="value does not fit the word"):
+            twin.Writer(new_control(), OWNER, limit, None, None)
+
+
+# Threads and life
+
+
+def test_threads_share_a_writer(twin: SimpleNamespace) -> None:
+    """Every record is there once, those of each thread in its order."""
+    bench = Bench(twin, room=1 << 16)
+    threads, messages = 4, 200
+
+    def overflow(payloads: list[bytes]) -> int:
+        while not writer.lock():
+            os.sched_yield()
+        start = writer.pending
+        writer.write(payloads, 0, 0)
+        writer.publish()
+        writer.unlock()
+        return start
+
+    writer = twin.Writer(bench.control, OWNER, 100, overflow, bench.notify)
+    writer.bind(bench.segment, 0)
+    writer.open_window(1 << 16, FOREVER)
+
+    def send(name: int) -> None:
+        for number in range(messages):
+            writer.append(bytes([name, number]))
+
+    running = [threading.Thread(target=send, args=(name,)) for name in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()
+    end, sequence, _ = tail_of(bench.control)
+    assert (end, sequence) == (threads * messages * 10, threads * messages)
+    seen = [bench.records[position + 8 : position + 10] for position in range(0, end, 10)]
+    for name in range(threads):
+        assert [number for who, number in seen if who == name] == list(range(messages))
+    assert twin.scan_records(bench.segment, 64, 64 + end, 0)[1] == threads * messages
+
+
+def test_a_writer_in_a_cycle_is_collected(twin: SimpleNamespace) -> None:
+    """Its callbacks are usually methods of the object that holds it."""
+    bench = Bench(twin)
+    alive = weakref.ref(bench)
+    del bench
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_writer_in_a_cycle_may_hold_views(twin: SimpleNamespace) -> None:
+    """Collecting it releases them, in whatever order the collector takes things apart."""
+    for _ in range(3):
+        bench = Bench(twin, control=memoryview(new_control()))
+        bench.view = memoryview(new_segment(100))
+        bench.writer.bind(bench.view, 0)
+        alive = weakref.ref(bench)
+        del bench
+        gc.collect()
+        assert alive() is None
+
+
+def test_a_writer_is_made_whole_or_not_at_all(twin: SimpleNamespace) -> None:
+    """There is no way to call a method of one that was never given its pages."""
+    with pytest.raises((TypeError, AttributeError)):
+        twin.Writer.__new__(twin.Writer).append(b"x")
+    with pytest.raises(TypeError):
+        twin.Writer()
+    with pytest.raises(TypeError):
+        twin.Writer(control=new_control(), owner=1, max_payload=1, overflow=None, notify=None)
+
+
+# Marks for the index
+
+
+def taken(bench: Bench) -> list[tuple[int, int]]:
+    """Take the marks, without their times."""
+    return [(offset, sequence) for offset, sequence, _ in bench.writer.take_marks()]
+
+
+def test_one_record_in_64_kib_is_marked(twin: SimpleNamespace) -> None:
+    """The first of a segment, and then the first that begins so far behind the last mark, inside batches too."""
+    bench = Bench(twin, room=300_000, sequence=5)
+    for _ in range(100):
+        bench.writer.append(bytes(992))  # 1,000 bytes a record
+    bench.writer.append_all([bytes(992)] * 100)
+    assert bench.writer.lock()
+    assert bench.writer.write([bytes(992)] * 50, 0, 0) == 50
+    assert taken(bench) == [(0, 5), (66_000, 71), (132_000, 137), (198_000, 203)]
+    assert taken(bench) == []
+
+
+def test_the_next_record_can_be_marked_at_once(twin: SimpleNamespace) -> None:
+    """When it is time for an entry, and when a segment was bound anew, which forgets the marks of the one before."""
+    bench = Bench(twin)
+    bench.writer.append(b"a")
+    bench.writer.append(b"b")
+    bench.writer.mark_next()
+    bench.writer.append(b"c")
+    assert taken(bench) == [(0, 0), (18, 2)]
+    bench.writer.append(b"d")
+    bench.writer.mark_next()
+    bench.writer.append(b"e")
+    bench.writer.bind(new_segment(100), 45)
+    bench.writer.open_window(145, FOREVER)
+    bench.writer.append(b"f")
+    assert taken(bench) == [(45, 5)]
+
+
+def test_the_time_of_a_mark_is_when_it_was_written(twin: SimpleNamespace) -> None:
+    """In nanoseconds since the epoch, between before and after."""
+    bench = Bench(twin)
+    before = time.time_ns()
+    bench.writer.append(b"a")
+    assert before <= bench.writer.take_marks()[0][2] <= time.time_ns()
+
+
+def test_marks_that_nobody_takes_do_not_pile_up(twin: SimpleNamespace) -> None:
+    """Beyond some dozens they are left out."""
+    bench = Bench(twin)
+    for _ in range(200):
+        bench.writer.mark_next()
+        bench.writer.append(b"")
+    assert taken(bench) == [(8 * number, number) for number in range(64)]
+    bench.writer.mark_next()
+    bench.writer.append(b"")
+    assert taken(bench) == [(1600, 200)]

@@ -1,0 +1,50 @@
+"""Both twins of the format, as namespaces with the same names."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import SimpleNamespace
+
+MODULES = {
+    "checksum": ("crc32c",),
+    "records": ("write_record", "read_record", "scan_records", "find_record"),
+    "words": ("load_u32", "load_u64", "store_u32", "store_u64", "swap_if_u32", "fence"),
+    "clock": ("begin_turn", "turn_is_over"),
+    "writer": ("Writer",),
+    "send_path": ("SendPath",),
+    "reader": ("Reader",),
+    "cores": ("SendCore", "ReceiveCore", "own_send", "own_receive"),
+    "memory": ("populate", "populate_soon", "populate_settle"),
+}
+"""Where the pure twin has each name; the native one has all of them in `_core`."""
+NAMES = tuple(name for names in MODULES.values() for name in names)
+FUNCTIONS = tuple(name for name in NAMES if name.islower())
+CLASSES = tuple(name for name in NAMES if not name.islower())
+
+
+def pure_twin() -> SimpleNamespace:
+    """Return the readable reference."""
+    names = {
+        name: getattr(importlib.import_module(f"filechannel._format.{module}"), name)
+        for module, members in MODULES.items()
+        for name in members
+    }
+    return SimpleNamespace(name="pure", **names)
+
+
+def native_twin() -> SimpleNamespace:
+    """Return the C core; `ImportError` says why there is none."""
+    core = importlib.import_module("filechannel._format._core")
+    return SimpleNamespace(name="native", **{name: getattr(core, name) for name in NAMES})
+
+
+def why_no_native_twin() -> str | None:
+    """Return the reason to leave the native half out, or None."""
+    if os.environ.get("FILECHANNEL_PURE"):
+        return "the native twin is left out: FILECHANNEL_PURE is set"
+    try:
+        native_twin()
+    except ImportError as error:
+        return f"the native twin is left out: the C core is not built ({error})"
+    return None

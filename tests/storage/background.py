@@ -1,0 +1,35 @@
+"""Background work under the test's control: it is done when the test says so, or never."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+class Background:
+    """Stands in for the threads that flush; keeps the work until it is asked for."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], object]] = []
+
+    def submit(self, work: Callable[..., object], *arguments: Any) -> None:
+        """Take a piece of work."""
+        self.waiting.append(lambda: work(*arguments))
+
+    def run(self) -> None:
+        """Do what is waiting."""
+        while self.waiting:
+            self.waiting.pop(0)()
+
+    def forget(self) -> None:
+        """Never do what is waiting."""
+        self.waiting.clear()
+
+    @classmethod
+    def install(cls, monkeypatch: pytest.MonkeyPatch) -> Background:
+        """Put one in the place of the threads."""
+        background = cls()
+        monkeypatch.setattr("filechannel._storage.flush.background_threads", lambda: background)
+        return background

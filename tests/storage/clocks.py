@@ -1,0 +1,54 @@
+"""Clocks that a test controls."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from filechannel._storage.index import ActiveIndex
+
+
+class Clock:
+    """The wall clock of the slow paths: the index and whoever asks for it there."""
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+
+    def pass_seconds(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += int(seconds * 1e9)
+
+    @classmethod
+    def install(cls, monkeypatch: pytest.MonkeyPatch) -> Clock:
+        """Stop the clock at the present."""
+        clock = cls(time.time_ns())
+        monkeypatch.setattr(time, "time_ns", lambda: clock.now)
+        store = ActiveIndex.store
+
+        def store_as_of_now(self: ActiveIndex, segment: Path, marks: list[tuple[int, int, int]]) -> None:
+            # The native writer has looked at the real clock. A test that cares stores marks after every append.
+            store(self, segment, [(offset, sequence, clock.now) for offset, sequence, _ in marks])
+
+        monkeypatch.setattr(ActiveIndex, "store", store_as_of_now)
+        return clock
+
+
+class Ticks:
+    """A wall clock that moves a microsecond whenever somebody looks."""
+
+    def __init__(self) -> None:
+        self._now = 2_000_000_000 * 10**9
+
+    def __call__(self) -> int:
+        """Look."""
+        self._now += 1000
+        return self._now
+
+    @classmethod
+    def install(cls, monkeypatch: pytest.MonkeyPatch) -> Ticks:
+        """Put it in the place of the wall clock."""
+        ticks = cls()
+        monkeypatch.setattr(time, "time_ns", ticks)
+        return ticks

@@ -1,0 +1,181 @@
+"""Channels that are damaged: run as a program, it overwrites, cuts off and removes, and forks processes that read.
+
+Reading happens in processes of their own, so that one that dies of a signal, takes too long or wants too much memory is
+noticed and does not take the tests with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from filechannel import FileChannelError
+from filechannel._format.layout import RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
+from filechannel._storage.files import Files
+from filechannel._storage.segment import begin_of
+from tests.storage.background import Background
+from tests.storage.channels import Message, opened, read_all, reader_of
+
+_SECONDS = 30
+_MEMORY = 2 << 30
+_KINDS = (".seg", ".seg", ".seg", ".idx", "channel.json", "control", "control", ".cursor")
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What was done to which bytes of which file."""
+
+    file: Path
+    what: str
+    start: int
+    stop: int
+
+    def spares(self, message: Message, begins: list[int]) -> bool:
+        """Tell whether a message must still be readable."""
+        begin = begin_of(self.file.name)
+        if begin is None:
+            return self.file.name != "channel.json"
+        following = min((other for other in begins if other > begin), default=1 << 63)
+        if not begin <= message.offset < following:
+            return True
+        start = SEGMENT_HEADER_SIZE + message.offset - begin
+        stop = start + RECORD_HEADER_SIZE + len(message.payload)
+        return self.start >= SEGMENT_HEADER_SIZE and (stop <= self.start or start >= self.stop)
+
+
+def _make(path: Path, background: Background, *, flushed: bool) -> list[Message]:
+    """Make a channel that has some of everything."""
+    random = Random(5)
+    with opened(path) as store:
+        for number in range(60):
+            sizes = random.choices((0, 5, 50, 300, 1000, 6000), k=random.choice((1, 1, 4)))
+            store.log.append([b"%d %d:" % (number, place) + random.randbytes(size) for place, size in enumerate(sizes)])
+            if number % 20 == 10:
+                background.run()
+        cursor = store.cursors.open("consumer")
+        reader = reader_of(store, cursor)
+        reader.move(store.places.earliest())
+        for _ in range(10):
+            reader.native.take()
+        reader.close()
+        store.cursors.close(cursor)
+        if flushed:
+            store.flusher.flush()
+        background.forget()
+        return read_all(store)
+
+
+def _damage(path: Path, random: Random) -> Damage:
+    kind = random.choice(_KINDS)
+    file = random.choice(sorted(file for file in path.rglob("*") if file.name.endswith(kind)))
+    size = file.stat().st_size
+    what = random.choice(("flip", "flip", "flip near the beginning", "cut", "overwrite", "zero", "remove"))
+    if what == "remove":
+        file.unlink()
+        return Damage(file, what, 0, 1 << 63)
+    start = random.randrange(min(size, 900) if what.endswith("beginning") else size)
+    with file.open("r+b") as content:
+        if what == "cut":
+            content.truncate(start)
+            return Damage(file, what, start, 1 << 63)
+        if what in ("overwrite", "zero"):
+            start -= start % 512
+            stop = min(start + 4096, size)
+            replacement = random.randbytes(stop - start) if what == "overwrite" else bytes(stop - start)
+        else:
+            content.seek(start)
+            stop, replacement = start + 1, bytes([content.read(1)[0] ^ 1 << random.randrange(8)])
+        content.seek(start)
+        content.write(replacement)
+    return Damage(file, what, start, stop)
+
+
+def _look(path: Path, damage: Damage, sent: list[Message], *, readonly: bool, skip: bool, all_left: bool) -> None:
+    """Open and read it all: an error is one of ours, what is read was sent, and nothing that was spared is missing."""
+    begins = [begin for file in (path / "segments").iterdir() if (begin := begin_of(file.name)) is not None]
+    try:
+        with opened(path, readonly=readonly) as store:
+            found = [message[:2] for message in read_all(store, skip=skip)]
+            missing = [message for message in sent if message[:2] not in found and damage.spares(message, begins)]
+            remaining = iter([message[:2] for message in sent])
+            assert all(message in remaining for message in found), "a message that nobody sent"
+            assert not (all_left and missing), f"lost without need: {[message.offset for message in missing]}"
+            if not readonly:
+                store.cursors.close(store.cursors.open("consumer"))
+                store.log.append([b"goes on"])
+                assert read_all(store, skip=True)[-1].payload == b"goes on"
+    except FileChannelError:
+        if skip and not readonly and damage.file.name != "channel.json":
+            raise
+
+
+def _in_child(work: Callable[[], object]) -> str:
+    """Run in a process of its own; return what went wrong."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            signal.alarm(_SECONDS)
+            resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+            work()
+        except BaseException:
+            os.write(writing, traceback.format_exc().encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as report:
+        text = report.read().decode()
+    _, status = os.waitpid(child, 0)
+    return f"died of signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else text
+
+
+def damage_and_look(directory: Path, seeds: range) -> int:
+    """Damage one thing for each seed; return in how many ways that was looked at."""
+    background = Background.install(pytest.MonkeyPatch())
+    originals = [(directory / f"{flushed}", flushed) for flushed in (True, False)]
+    sent = {original: _make(original, background, flushed=flushed) for original, flushed in originals}
+    looks = 0
+    for seed in seeds:
+        for readonly, skip in ((False, False), (False, True), (True, True)):
+            random, copy = Random(seed), directory / "copy"
+            original = random.choice(originals)[0]
+            shutil.copytree(original, copy)
+            identity = original if random.random() < 0.7 else copy  # else the control file's words are not believed
+            damage = _damage(copy, random)
+            # Damage in what was neither flushed nor believed ends the log: the rest is in quarantine.
+            all_left = skip and not readonly and (original.name == "True" or identity is original)
+
+            def look() -> None:
+                status = (identity / "control").stat() if (identity / "control").exists() else os.stat(copy)  # noqa: B023
+                Files.identity = lambda *_: (status.st_dev, status.st_ino)  # type: ignore[method-assign]
+                _look(copy, damage, sent[original], readonly=readonly, skip=skip, all_left=all_left)  # noqa: B023
+
+            problem = _in_child(look)
+            assert not problem, f"seed {seed}, {damage}, {readonly=}, {skip=}: {problem}"
+            shutil.rmtree(copy)
+            looks += 1
+    return looks
+
+
+def main(first: str, count: str) -> None:
+    """Try some seeds."""
+    logging.disable(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
+        looks = damage_and_look(Path(directory), range(int(first), int(first) + int(count)))
+    sys.stdout.write(f"{looks}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,279 @@
+"""Processes that die: run as a program, it forks writers, kills them and looks at what they leave behind.
+
+A program of its own, because a process with threads, such as the one that runs the tests, should not fork.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from filechannel import ChannelOptions, Durability
+from filechannel._format import NOTHING, load_u64, store_u64
+from filechannel._storage.files import Files
+from filechannel._storage.index import Mark
+from filechannel._storage.store import Store
+from tests.storage.background import Background
+from tests.storage.channels import SMALL, open_store, opened, payloads_of, read_all, reader_of, take_all
+
+CONSUMER = "consumer"
+
+
+class Counts:
+    """What a process has announced, in memory that outlives it."""
+
+    def __init__(self) -> None:
+        self._words = mmap.mmap(-1, mmap.PAGESIZE)
+
+    def __getitem__(self, name: str) -> int:
+        return load_u64(self._words, self._position(name))
+
+    def __setitem__(self, name: str, value: int) -> None:
+        store_u64(self._words, self._position(name), value)
+
+    @staticmethod
+    def _position(name: str) -> int:
+        return 8 * ("sent", "consumed", "flushed", "steps", "purged", "sealed", "life").index(name)
+
+
+def die_in_child(work: Callable[[], object], *, after: float | None = None) -> bool:
+    """Fork and work in the child. Kill it after so many seconds, unless it dies by itself; tell whether it finished."""
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    if after is not None:
+        time.sleep(after)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL, f"died of signal {os.WTERMSIG(status)}"
+        return False
+    assert os.WEXITSTATUS(status) == 0, "failed before it was killed"
+    return True
+
+
+# Death at every step
+
+
+class DyingFiles(Files):
+    """Dies before the n-th call to the operating system that changes anything."""
+
+    def __init__(self, last: int, counts: Counts) -> None:
+        self._last = last
+        self._counts = counts
+
+
+def _dying(name: str) -> Callable[..., object]:
+    def method(self: DyingFiles, *arguments: object, **options: object) -> object:
+        self._counts["steps"] += 1
+        if self._counts["steps"] == self._last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return getattr(Files, name)(self, *arguments, **options)
+
+    return method
+
+
+_CHANGING = (
+    *("make_directory", "open", "write_at", "grow", "allocate", "map"),
+    *("flush", "flush_directory", "replace", "unlink", "lock", "unlock"),
+)
+for _name in _CHANGING:
+    setattr(DyingFiles, _name, _dying(_name))
+
+
+class Step(NamedTuple):
+    """One message of the scenario: its payload tells its place."""
+
+    number: int
+    size: int
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes that are sent."""
+        return b"%08d" % self.number + b"." * self.size
+
+
+def _batches() -> list[list[bytes]]:
+    """Return what the scenario sends: single messages, one larger than a segment, batches over several segments."""
+    sizes = [[10], [600], [600] * 3, [9000], [10] * 5, [1500] * 5, [3000], [4032 - 8 - 8], [0], [700] * 12, [20]]
+    numbers = iter(range(1000))
+    return [[Step(next(numbers), size).payload for size in batch] for batch in sizes]
+
+
+def _scenario(path: Path, files: Files, counts: Counts, background: Background, durability: Durability) -> None:
+    """Everything that writes to the disk, in a fixed order."""
+    with opened(path, ChannelOptions(segment_size=4096, durability=durability), files=files) as store:
+        _send(store, _batches(), counts)
+        background.run()
+        _consume(store, 7, counts)
+        store.flusher.flush()
+        _send(store, _batches()[:4], counts)
+        store.purge()
+        counts["purged"] = 1
+        _send(store, _batches()[4:], counts)
+    with opened(path, SMALL, files=files) as store:
+        _consume(store, 3, counts)
+        store.log.seal()
+        store.flusher.flush()
+        counts["sealed"] = 1
+
+
+def _send(store: Store, batches: list[list[bytes]], counts: Counts) -> None:
+    for batch in batches:
+        store.log.append(batch)
+        if store.log.writer.deferred:
+            store.flusher.commit()
+        counts["sent"] += 1
+
+
+def _consume(store: Store, most: int, counts: Counts) -> None:
+    cursor = store.cursors.open(CONSUMER)
+    position = cursor.position
+    reader = reader_of(store, cursor)
+    reader.move(store.places.earliest() if position is None else Mark(position.offset, position.sequence, 0))
+    for _ in range(most):
+        if reader.native.take() is not NOTHING:
+            counts["consumed"] = reader.native.sequence
+    reader.close()
+    store.cursors.close(cursor)
+
+
+def _check_scenario(path: Path, counts: Counts) -> None:
+    """Whatever step it died at: nothing accepted is lost, nothing is doubled, batches are whole, it can go on."""
+    everything = [*_batches(), *_batches()[:4], *_batches()[4:]]
+    with opened(path) as store:
+        found = payloads_of(store)
+        total = store.control.tail().sequence
+        ends = {sum(map(len, everything[:count])): count for count in range(len(everything) + 1)}
+        assert total in ends, "half a batch"
+        assert counts["sent"] <= ends[total] <= counts["sent"] + 1, "lost or doubled"
+        messages = [payload for batch in everything for payload in batch][:total]
+        purged = sum(map(len, everything[: len(_batches()) + 4]))
+        assert found in (messages, messages[purged:]), "not what was sent"
+        assert not counts["purged"] or found == messages[purged:]
+        cursor = store.cursors.open(CONSUMER)
+        assert (cursor.position.sequence if cursor.position else 0) >= counts["consumed"]
+        store.cursors.close(cursor)
+        assert store.control.sealed or not counts["sealed"]
+        if not store.control.sealed:
+            _send(store, [[b"goes on"]], counts)
+            assert payloads_of(store) == [*found, b"goes on"]
+
+
+def die_at_every_step(directory: Path, durability: Durability) -> int:
+    """Kill a writer at each of its steps in turn; return how many there were."""
+    background = Background.install(pytest.MonkeyPatch())
+    last = 0
+    while True:
+        last += 1
+        path, counts = directory / f"{last}", Counts()
+        files = DyingFiles(last, counts)
+        finished = die_in_child(lambda: _scenario(path, files, counts, background, durability))  # noqa: B023
+        _check_scenario(path, counts)
+        background.forget()
+        shutil.rmtree(path)
+        if finished:
+            return last
+
+
+# Death at any moment
+
+
+def _live(path: Path, counts: Counts, random: Random, durability: Durability) -> None:
+    """Send numbered messages as fast as possible, alone and in batches, while another thread consumes."""
+    store = open_store(path, ChannelOptions(segment_size=4096, durability=durability))
+    number = store.control.tail().sequence
+    counts["sent"] = number
+    threading.Thread(target=_consume_for_ever, args=(store, counts), daemon=True).start()
+    while True:
+        size = random.choice((1, 1, 1, 2, 30))
+        batch = [b"%d %d %d " % (number + index, index, size) + b"." * random.randrange(300) for index in range(size)]
+        if size == 1:
+            store.log.writer.append(batch[0])
+        else:
+            store.log.writer.append_all(batch)
+        if store.log.writer.deferred:
+            store.flusher.commit()
+        number += size
+        counts["sent"] = number
+
+
+def _consume_for_ever(store: Store, counts: Counts) -> None:
+    cursor = store.cursors.open(CONSUMER)
+    position = cursor.position
+    reader = reader_of(store, cursor)
+    reader.move(store.places.earliest() if position is None else Mark(position.offset, position.sequence, 0))
+    while True:
+        if reader.native.take() is not NOTHING:
+            counts["consumed"] = reader.native.sequence
+
+
+def _check_life(path: Path, counts: Counts) -> None:
+    with opened(path, create=False) as store:
+        messages = read_all(store)
+        for number, message in enumerate(messages):
+            told, index, size = map(int, message.payload.split()[:3])
+            assert told == number == message.sequence, f"message {told} at place {number}"
+            assert number - index + size <= len(messages), "half a batch"
+        assert len(messages) >= counts["sent"], f"{counts['sent'] - len(messages)} accepted messages are lost"
+        cursor = store.cursors.open(CONSUMER)
+        if cursor.position is not None:
+            assert counts["consumed"] <= cursor.position.sequence <= counts["consumed"] + 1
+            reader = reader_of(store)
+            reader.move(Mark(cursor.position.offset, cursor.position.sequence, 0))
+            assert len(take_all(reader)) == len(messages) - cursor.position.sequence
+            reader.close()
+        store.cursors.close(cursor)
+
+
+def die_at_any_moment(directory: Path, seed: int, seconds: float) -> int:
+    """Kill a busy process at random moments, again and again; return how often."""
+    background = Background.install(pytest.MonkeyPatch())
+    random, deaths, until = Random(seed), 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        path = directory / f"{deaths}"
+        durability = random.choice((Durability.OS, Durability.OS, Durability.FSYNC))
+        counts = Counts()
+        for _ in range(5):
+            life_seed = random.getrandbits(32)
+            lived = random.uniform(0.0, 0.04)
+            die_in_child(lambda: _live(path, counts, Random(life_seed), durability), after=lived)  # noqa: B023
+            deaths += 1
+            if (path / "channel.json").exists():
+                _check_life(path, counts)
+            background.forget()
+        shutil.rmtree(path, ignore_errors=True)
+    return deaths
+
+
+def main(mode: str, *arguments: str) -> None:
+    """Run one of the two."""
+    # In memory where that is possible: a process crash has nothing to do with the disk.
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
+        if mode == "every-step":
+            durability = Durability.FSYNC if arguments[0] == "fsync" else Durability.OS
+            count = die_at_every_step(Path(directory), durability)
+        else:
+            count = die_at_any_moment(Path(directory), int(arguments[0]), float(arguments[1]))
+    sys.stdout.write(f"{count}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

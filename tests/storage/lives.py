@@ -1,0 +1,378 @@
+"""A channel that lives, is killed or loses power, and lives on; and what must hold each time it comes back.
+
+A `Life` drives one store at random. It knows what it has sent, what it was promised, and where every message was seen.
+At random calls to the operating system it takes an image of the files together with the story so far. The next life
+begins with such an image, and first of all compares what it finds with the story.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+
+from filechannel import ChannelOptions, DiskFullError, Durability
+from filechannel._format import NOTHING, find_record
+from filechannel._format.layout import (
+    CONTROL_RECORD,
+    LENGTH_MASK,
+    MODE_BYTE,
+    RECORD_HEADER,
+    RECORD_HEADER_SIZE,
+    SEGMENT_HEADER_SIZE,
+)
+from filechannel._storage.files import Files
+from filechannel._storage.index import Mark
+from filechannel._storage.quarantine import QUARANTINE, QUARANTINED
+from filechannel._storage.segment import Segment, begin_of
+from filechannel._storage.store import Store
+from tests.storage.background import Background
+from tests.storage.channels import Message, open_store, read_all, reader_of, take_all
+from tests.storage.power import Directory, Image, PowerFiles
+
+CONSUMER = "consumer"
+
+
+@dataclass
+class Story:
+    """What happened to a channel so far."""
+
+    batches: list[list[bytes]] = field(default_factory=list)
+    """What was sent, in order; the last one may still be on its way."""
+    visible: int = 0
+    """How many batches must be there if only the process dies."""
+    promised: int = 0
+    """How many must be there whatever happens."""
+    purged: int = 0
+    """How many were removed."""
+    purging: int = 0
+    """How many are being removed."""
+    seen: dict[int, bytes] = field(default_factory=dict)
+    """What readers saw, by offset: nobody may ever see something else there."""
+    consumed: int = 0
+    """How many messages the consumer has taken."""
+    consumed_promised: int | None = None
+    """How many of those are on disk; None if the consumer itself may be gone."""
+    sealed: bool = False
+    seal_promised: bool = False
+
+    def copy(self) -> Story:
+        """Return a copy that does not change any more."""
+        return replace(self, batches=list(self.batches), seen=dict(self.seen))
+
+    def messages(self, first: int, last: int) -> list[bytes]:
+        """Return the messages of some batches."""
+        return [payload for batch in self.batches[first:last] for payload in batch]
+
+    def count(self, batches: int) -> int:
+        """Return how many messages the first batches have."""
+        return sum(map(len, self.batches[:batches]))
+
+    def see(self, message: Message) -> None:
+        """Somebody saw a message."""
+        assert self.seen.setdefault(message.offset, message.payload) == message.payload, "an offset was used twice"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """An image, and the story up to it."""
+
+    image: Image
+    story: Story
+    power_was_cut: bool = False
+
+
+class Life:
+    """One process's time with a channel."""
+
+    def __init__(
+        self,
+        root: Path,
+        random: Random,
+        background: Background,
+        *,
+        story: Story | None = None,
+        tree: Directory | None = None,
+        chance: float = 0.05,
+    ) -> None:
+        self.moments: list[Moment] = []
+        self.story = story or Story()
+        self._random = random
+        self._background = background
+        self._durability = random.choice((Durability.OS, Durability.FSYNC))
+        self._chance = chance
+        self._path = root / "channel"
+        self._full = False
+        self._files = PowerFiles(root, tree)
+        self._files.on_call = self._on_call
+        self._store: Store | None = None
+
+    @property
+    def store(self) -> Store:
+        """The channel, opened."""
+        if self._store is None:
+            options = ChannelOptions(segment_size=4096, durability=self._durability)
+            self._store = open_store(self._path, options, files=self._files, mapped=2)
+            self._durability = self._store.manifest.options.durability
+        return self._store
+
+    @property
+    def _fsync(self) -> bool:
+        return self._durability == Durability.FSYNC
+
+    def _on_call(self, name: str) -> None:
+        if self._random.random() < self._chance:
+            self.remember()
+        if self._full and name == "allocate":
+            raise DiskFullError(self._path, 1)
+
+    def remember(self) -> None:
+        """Take an image."""
+        self.moments.append(Moment(self._files.image(), self.story.copy()))
+
+    # What happens in a life
+
+    def spend(self) -> None:
+        """Do some things, and perhaps come to an orderly end."""
+        for _ in range(self._random.randint(3, 25)):
+            self.act()
+        self.remember()
+        if self._random.random() < 0.2:
+            self.store.close()
+            self._store = None
+            self.remember()
+
+    def act(self) -> None:
+        """Do something."""
+        actions = [self._send] * 8 + [self._consume] * 3 + [self._background.run] * 2 + [self._flush]
+        if self._random.random() < 0.04:
+            actions = [self._purge, self._seal, self._reconfigure, self._fail_to_send]
+        self._random.choice(actions)()
+        self._files.observe()
+
+    def _payload(self) -> bytes:
+        size = self._random.choice((0, 3, 20, 100, 100, 300, 1000, 1500, 5000))
+        name = b"%x" % self._random.getrandbits(64)
+        return name + bytes(self._random.choices(b"\0ab\xff", k=1)) * size
+
+    def _send(self) -> None:
+        if self.story.sealed:
+            return
+        for _ in range(self._random.choice((1, 1, 2))):
+            batch = [self._payload() for _ in range(self._random.choice((1, 1, 1, 2, 5, 12)))]
+            self.story.batches.append(batch)
+            offset: int = self.store.log.append(batch)
+            sent = []
+            for payload in batch:
+                sent.append(Message(payload, offset, 0))
+                offset += RECORD_HEADER_SIZE + len(payload)
+            if not self._fsync:
+                self._saw(sent)
+        if self._fsync:
+            self.store.flusher.commit()
+            self._saw(read_all(self.store))
+            self.story.promised = len(self.story.batches)
+
+    def _saw(self, messages: list[Message]) -> None:
+        for message in messages:
+            self.story.see(message)
+        self.story.visible = len(self.story.batches)
+
+    def _fail_to_send(self) -> None:
+        """A batch that needs more room than there is."""
+        if self.story.sealed:
+            return
+        batch = [self._payload() for _ in range(8)]
+        self.story.batches.append(batch)
+        self._full = True
+        try:
+            self.store.log.append(batch)
+        except DiskFullError:
+            del self.story.batches[-1]
+        else:
+            if not self._fsync:
+                self._saw(read_all(self.store))
+        finally:
+            self._full = False
+
+    def _consume(self) -> None:
+        cursor = self.store.cursors.open(CONSUMER)
+        reader = reader_of(self.store, cursor)
+        position = cursor.position
+        place = self.store.places.earliest() if position is None else Mark(position.offset, position.sequence, 0)
+        reader.move(place)
+        self.story.consumed = place.sequence
+        for _ in range(self._random.randint(0, 10)):
+            if reader.native.take() is NOTHING:
+                break
+            self.story.consumed += 1
+            if self._random.random() < 0.2:
+                self._files.observe()
+        if self._random.random() < 0.5:
+            self._flush()
+        reader.close()
+        self.store.cursors.close(cursor)
+
+    def _flush(self) -> None:
+        self.store.flusher.flush()
+        self._keep_promises()
+        if CONSUMER in self.store.cursors.names():
+            self.story.consumed_promised = self.story.consumed
+
+    def _keep_promises(self) -> None:
+        self.story.promised = self.story.visible = len(self.story.batches)
+        self.story.seal_promised = self.story.sealed
+
+    def _purge(self) -> None:
+        self.story.purging = len(self.story.batches)
+        self.store.purge()
+        self._keep_promises()
+        self.story.purged = len(self.story.batches)
+        self.story.consumed = self.story.count(self.story.purged)
+        if CONSUMER in self.store.cursors.names():
+            self.story.consumed_promised = self.story.consumed
+
+    def _seal(self) -> None:
+        if self._random.random() < 0.2:
+            self.story.sealed = True
+            self.store.log.seal()
+            self.store.flusher.flush()
+            self._keep_promises()
+
+    def _reconfigure(self) -> None:
+        durability = self._random.choice((Durability.OS, Durability.FSYNC))
+        options = replace(self.store.manifest.options, durability=durability)
+        self.store.configure(None, options)
+        if durability != self._durability:
+            self._keep_promises()
+            self._saw(read_all(self.store))
+        self._durability = durability
+
+    def end(self) -> None:
+        """Let go of everything as the kernel does when a process dies: nothing is written any more."""
+        self._background.forget()
+        if self._store is not None:
+            self._store.cursors.close_all()
+            self._store.segments.close()
+            self._files.unlock(self._store._descriptor, MODE_BYTE)
+            self._files.close(self._store._descriptor)
+            self._store = None
+        self._files.stop_watching()
+
+    # What must hold at the beginning of a life
+
+    def check(self, *, power_was_cut: bool) -> None:
+        """Compare what is there with what was promised."""
+        story = self.story
+        stored = _valid_records(self._path) if power_was_cut else {}
+        store = self.store
+        found = read_all(store)
+        first, last = self._batches_found([message.payload for message in found])
+        assert last >= (story.promised if power_was_cut else story.visible), "messages were lost"
+        assert [message.sequence for message in found] == list(range(story.count(first), story.count(last)))
+        for message in found:
+            story.see(message)
+        del story.batches[last:]
+        self._check_consumer(first)
+        self._check_seal()
+        self._check_index(found)
+        if power_was_cut:
+            self._check_quarantine(stored, found)
+            story.promised = last
+        story.purged = story.purging = first
+        story.visible = last
+        for moment in self.moments:
+            moment.story.visible = last
+            moment.story.promised = story.promised
+            if power_was_cut:  # whoever dies in recovery and starts again comes to the same result
+                del moment.story.batches[last:]
+
+    def _batches_found(self, payloads: list[bytes]) -> tuple[int, int]:
+        """Return which batches are there; the number of the next message says how many there were in all."""
+        story, total = self.story, self.store.control.tail().sequence
+        for last in range(len(story.batches) + 1):
+            for first in {story.purged, story.purging}:
+                if story.count(last) == total and first <= last and story.messages(first, last) == payloads:
+                    return first, last
+        expected = [[payload[:16] for payload in batch] for batch in story.batches]
+        raise AssertionError(f"not whole batches: {[payload[:16] for payload in payloads]} of {expected}, {total=}")
+
+    def _check_consumer(self, first: int) -> None:
+        story = self.story
+        cursor = self.store.cursors.open(CONSUMER)
+        position = cursor.position
+        if position is None:
+            assert story.consumed_promised is None, "a consumer was forgotten"
+            self.store.cursors.remove(cursor)
+            story.consumed = 0
+            return
+        total = story.count(len(story.batches))
+        assert position.sequence <= max(story.consumed, story.count(story.purging)), "a consumer has missed something"
+        assert position.sequence >= min(story.consumed_promised or 0, total), "a consumer was set back"
+        reader = reader_of(self.store)
+        reader.move(Mark(max(position.offset, self.store.control.oldest_offset), position.sequence, 0))
+        rest = take_all(reader)
+        rest_expected = story.messages(0, len(story.batches))[max(position.sequence, story.count(first)) :]
+        assert [message.payload for message in rest] == rest_expected
+        reader.close()
+        self.store.cursors.close(cursor)
+        story.consumed = position.sequence
+
+    def _check_seal(self) -> None:
+        story, sealed = self.story, self.store.control.sealed
+        assert sealed or not story.seal_promised, "the seal was broken"
+        assert story.sealed or not sealed, "nobody sealed it"
+        story.sealed = sealed
+
+    def _check_index(self, found: list[Message]) -> None:
+        """Every mark is a record boundary, with its number."""
+        boundaries = {message.offset: message.sequence for message in found}
+        oldest = self.store.control.oldest_offset
+        for begin in self.store.segments.begins:
+            segment = self.store.segments.get(begin)
+            for mark in self.store.places.marks(segment):
+                at_end = mark.offset == min(segment.limit, self.store.control.write_offset)
+                assert at_end or boundaries.get(mark.offset, mark.sequence) == mark.sequence
+                assert at_end or mark.offset in boundaries or mark.offset < oldest or self.story.sealed
+
+    def _check_quarantine(self, stored: dict[int, bytes], found: list[Message]) -> None:
+        """Nothing that was whole is gone: it is in the channel, in quarantine or was purged."""
+        kept = {message.offset: message.payload for message in found} | _quarantined(self._path)
+        lost = {offset for offset in stored if offset not in kept and offset >= self.store.control.oldest_offset}
+        assert not lost, f"records at {lost} were dropped silently"
+
+
+def _valid_records(path: Path) -> dict[int, bytes]:
+    """Return every message that can be found in the segments, by offset."""
+    found: dict[int, bytes] = {}
+    for file in (path / "segments").glob("*.seg"):
+        begin = begin_of(file.name)
+        try:
+            segment = Segment.open(Files(), file)
+        except ValueError:
+            continue
+        if begin is None:
+            continue
+        at = SEGMENT_HEADER_SIZE
+        while (at := find_record(segment.map, at, len(segment.map), begin + at - SEGMENT_HEADER_SIZE)) >= 0:
+            word, _ = RECORD_HEADER.unpack_from(segment.map, at)
+            size = RECORD_HEADER_SIZE + (word & LENGTH_MASK)
+            if not word & CONTROL_RECORD:
+                found[begin + at - SEGMENT_HEADER_SIZE] = segment.map[at + RECORD_HEADER_SIZE : at + size]
+            at += size
+    return found
+
+
+def _quarantined(path: Path) -> dict[int, bytes]:
+    """Return every message in quarantine, by offset."""
+    found: dict[int, bytes] = {}
+    for file in (path / QUARANTINE).glob("*.records"):
+        content, at = file.read_bytes(), 0
+        while at < len(content):
+            (offset,) = QUARANTINED.unpack_from(content, at)
+            at += QUARANTINED.size
+            word, _ = RECORD_HEADER.unpack_from(content, at)
+            end = at + RECORD_HEADER_SIZE + (word & LENGTH_MASK)
+            found[offset] = content[at + RECORD_HEADER_SIZE : end]
+            at = end
+    return found

@@ -1,0 +1,194 @@
+"""The control file: the words that everybody shares, and the checkpoints that outlive a power cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from filechannel._format import load_u32, load_u64, store_u32, store_u64
+from filechannel._format.layout import (
+    APPEND_TAIL,
+    CHECKPOINT,
+    CHECKPOINT_SLOTS,
+    CONTROL_SIZE,
+    TAIL_SLOT,
+    TAIL_SLOTS,
+    WRITE_TAIL,
+    WRITER_LOCK,
+)
+from filechannel._offset import Offset
+from filechannel._storage.control import Checkpoint, Control, Tail
+from filechannel._storage.files import Files
+from tests.storage.faults import FaultyFiles
+
+CHANNEL, BOOT = b"c" * 16, b"b" * 16
+
+
+def _tail(offset: int, sequence: int = 0, segment: int = 0) -> Tail:
+    return Tail(Offset(offset), sequence, Offset(segment))
+
+
+def _checkpoint(offset: int, sequence: int = 0, oldest: int = 0, *, sealed: bool = False) -> Checkpoint:
+    return Checkpoint(Offset(offset), sequence, Offset(oldest), sealed)
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[Control]:
+    """A control file that says the log is at its beginning."""
+    files = Files()
+    descriptor = files.open(tmp_path / "control", create=True)
+    control = Control(files, descriptor)
+    control.start_over(_tail(0), 0, sealed=False)
+    yield control
+    files.close(descriptor)
+
+
+# Identity
+
+
+def test_words_belong_to_one_channel_boot_and_file(tmp_path: Path) -> None:
+    """Words are believed only by the channel that wrote them, in the boot and the file it wrote them in."""
+    files = Files()
+    descriptor = files.open(tmp_path / "control", create=True)
+    control = Control(files, descriptor)
+    assert not control.belongs_to(CHANNEL, BOOT)
+    control.identify(CHANNEL, BOOT)
+    assert control.belongs_to(CHANNEL, BOOT)
+    assert not control.belongs_to(CHANNEL, b"x" * 16)
+    assert not control.belongs_to(b"x" * 16, BOOT)
+    (tmp_path / "copy").write_bytes((tmp_path / "control").read_bytes())
+    copy = files.open(tmp_path / "copy")
+    assert not Control(files, copy).belongs_to(CHANNEL, BOOT)
+    files.close(copy)
+    files.close(descriptor)
+
+
+def test_a_short_file_is_made_whole(tmp_path: Path) -> None:
+    """A control file that was cut off has all its pages again, and room for them."""
+    files = Files()
+    descriptor = files.open(tmp_path / "control", create=True)
+    Control(files, descriptor)
+    assert files.size(descriptor) == CONTROL_SIZE
+    files.close(descriptor)
+
+
+# Tails
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_published_tail_is_found(control: Control, deferred: bool) -> None:
+    """Offset, sequence and segment change together."""
+    for end in range(10, 60, 10):
+        control.publish(_tail(end, end // 10, end - 5), deferred=deferred)
+        assert control.tail(deferred=deferred) == _tail(end, end // 10, end - 5)
+
+
+def test_the_two_tails_are_independent(control: Control) -> None:
+    """What was appended is not what readers see."""
+    control.publish(_tail(100, 5), deferred=True)
+    assert control.write_offset == control.tail().offset == 0
+    control.publish(_tail(50, 2))
+    assert control.tail(deferred=True) == _tail(100, 5)
+
+
+def test_a_publish_that_was_interrupted_changes_nothing(control: Control) -> None:
+    """Half a slot is written by a process that dies: the other one counts."""
+    control.publish(_tail(100, 5))
+    ends = [load_u64(control.map, WRITE_TAIL + distance) for distance in TAIL_SLOTS]
+    free = TAIL_SLOTS[1 - ends.index(100)]
+    TAIL_SLOT.pack_into(control.map, WRITE_TAIL + free, 200, 6, 0, 12345)
+    assert control.tail() == _tail(100, 5)
+    control.publish(_tail(200, 6))
+    assert control.tail() == _tail(200, 6)
+
+
+def test_a_tail_can_move_back(control: Control) -> None:
+    """What was appended and never shown is taken back by moving the tail."""
+    control.publish(_tail(100, 5), deferred=True)
+    control.publish(_tail(0), deferred=True)
+    assert control.tail(deferred=True) == _tail(0)
+
+
+def test_damaged_slots_are_noticed(control: Control) -> None:
+    """An offset that no slot agrees with is not believed."""
+    assert control.has_tail
+    store_u64(control.map, WRITE_TAIL, 7)
+    assert not control.has_tail
+    with pytest.raises(ValueError, match="no tail slot"):
+        control.tail()
+
+
+def test_a_dead_writer_is_forgotten(control: Control) -> None:
+    """The writer word is free again, and what was appended but never shown is gone, even if its slots are damaged."""
+    control.publish(_tail(50, 3))
+    control.publish(_tail(100, 5), deferred=True)
+    store_u32(control.map, WRITER_LOCK, 1)
+    control.map[APPEND_TAIL + TAIL_SLOTS[0]] ^= 1
+    control.map[APPEND_TAIL + TAIL_SLOTS[1]] ^= 1
+    control.forget_dead_writer()
+    assert load_u32(control.map, WRITER_LOCK) == 0
+    assert control.tail() == control.tail(deferred=True) == _tail(50, 3)
+
+
+def test_start_over_writes_every_word(control: Control) -> None:
+    """Whoever has the channel to itself can begin anew, whatever was there."""
+    control.map[:] = b"\xff" * CONTROL_SIZE
+    control.start_over(_tail(500, 9, 400), 300, sealed=True)
+    assert control.tail() == control.tail(deferred=True) == _tail(500, 9, 400)
+    assert control.oldest_offset == 300
+    assert control.durable_offset == control.reserved_end == control.allocated_end == 500
+    assert control.sealed
+    assert load_u32(control.map, WRITER_LOCK) == 0
+
+
+def test_words_are_kept_apart(control: Control) -> None:
+    """Each word has a place of its own."""
+    control.oldest_offset, control.durable_offset = 1, 2
+    control.reserved_end, control.allocated_end = 3, 4
+    control.mark_sealed()
+    assert (control.oldest_offset, control.durable_offset) == (1, 2)
+    assert (control.reserved_end, control.allocated_end, control.sealed) == (3, 4, True)
+
+
+# Checkpoints
+
+
+def test_without_a_flush_there_is_no_checkpoint(control: Control) -> None:
+    """A fresh file has none."""
+    assert control.checkpoint() is None
+
+
+def test_the_newest_checkpoint_counts(control: Control) -> None:
+    """Each checkpoint takes the place of the one before the last."""
+    for number in range(1, 6):
+        control.write_checkpoint(_checkpoint(number * 100, number, number * 10, sealed=number == 5))
+        assert control.checkpoint() == _checkpoint(number * 100, number, number * 10, sealed=number == 5)
+
+
+@pytest.mark.parametrize("position", range(0, CHECKPOINT.size, 5))
+def test_a_torn_checkpoint_does_not_count(control: Control, position: int) -> None:
+    """If the newest one is damaged anywhere, the one before it counts."""
+    control.write_checkpoint(_checkpoint(100, 1, 10))
+    control.write_checkpoint(_checkpoint(200, 2, 20))
+    control.map[CHECKPOINT_SLOTS[0] + position] ^= 0x10
+    assert control.checkpoint() == _checkpoint(100, 1, 10)
+    control.write_checkpoint(_checkpoint(300, 3, 30))
+    assert control.checkpoint() == _checkpoint(300, 3, 30)
+
+
+def test_the_checkpoints_never_share_a_sector() -> None:
+    """Writing one cannot tear the other."""
+    first, second = CHECKPOINT_SLOTS
+    assert second - first >= 512
+    assert first % 512 == second % 512 == 0
+
+
+def test_a_checkpoint_is_on_disk_when_it_is_written(tmp_path: Path) -> None:
+    """The control file is flushed with it."""
+    files = FaultyFiles()
+    descriptor = files.open(tmp_path / "control", create=True)
+    Control(files, descriptor).write_checkpoint(_checkpoint(1))
+    assert files.flushed == [tmp_path / "control"]
+    files.close(descriptor)

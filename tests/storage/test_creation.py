@@ -1,0 +1,198 @@
+"""Making a channel, and refusing to make one of something else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from filechannel import (
+    ChannelLockedError,
+    ChannelNotFoundError,
+    ChannelOptions,
+    DiskFullError,
+    NotAChannelError,
+    StorageError,
+)
+from filechannel._storage.files import Files
+from filechannel._storage.manifest import MANIFEST
+from tests.storage.channels import SMALL, open_store, opened, payloads_of
+from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+
+
+def _content(path: Path) -> dict[str, bytes | None]:
+    return {str(file.relative_to(path)): file.read_bytes() if file.is_file() else None for file in path.rglob("*")}
+
+
+def test_a_channel_is_made_with_everything_it_needs(path: Path) -> None:
+    """Manifest, control file and two directories; nothing else."""
+    with opened(path):
+        assert sorted(os.listdir(path)) == [MANIFEST, "consumers", "control", "segments"]
+
+
+@pytest.mark.parametrize(("mode", "directory_mode"), [(0o600, 0o700), (0o640, 0o750)])
+def test_the_mode_is_that_of_the_options(path: Path, mode: int, directory_mode: int) -> None:
+    """Files have the permissions asked for, directories those that go with them."""
+    umask = os.umask(0o022)
+    try:
+        with opened(path, ChannelOptions(segment_size=4096, mode=mode)) as store:
+            store.log.append([b"one"])
+            store.cursors.close(store.cursors.open("consumer"))
+        for file in (path, *path.rglob("*")):
+            expected = directory_mode if file.is_dir() else mode
+            assert stat.S_IMODE(file.stat().st_mode) == expected, file
+    finally:
+        os.umask(umask)
+
+
+def test_a_channel_is_on_disk_when_it_exists(tmp_path: Path) -> None:
+    """Every directory on the way down, and the manifest last: with it the channel exists."""
+    files = FaultyFiles()
+    path = tmp_path / "a" / "b"
+    with opened(path, files=files):
+        assert files.flushed[:2] == [tmp_path, tmp_path / "a"]
+        assert {path, path / "control", path / f"{MANIFEST}.new"} <= set(files.flushed)
+        assert files.flushed.index(path / "control") < files.flushed.index(path / f"{MANIFEST}.new")
+
+
+@pytest.mark.parametrize("calls", [NEEDING_ROOM, FLUSHING], ids=["full", "broken"])
+def test_a_channel_that_could_not_be_made_is_made_the_next_time(memory: Path, calls: frozenset[str]) -> None:
+    """Whatever fails on the way, the error is told, and opening again succeeds."""
+    error = disk_full if calls is NEEDING_ROOM else input_output_error
+    at = 0
+    while True:
+        at += 1
+        files, path = FaultyFiles(), memory / str(at)
+        files.fail(calls, error, at=at)
+        try:
+            open_store(path, SMALL, files=files).close()
+        except (DiskFullError, OSError):
+            assert files.failures
+        files.work()
+        with opened(path, files=files) as store:
+            store.log.append([b"one"])
+            assert payloads_of(store) == [b"one"]
+        if not files.failures:
+            break
+    assert at > 3
+
+
+def test_a_missing_channel_is_not_made_without_being_asked(path: Path) -> None:
+    """Nothing is left behind."""
+    with pytest.raises(ChannelNotFoundError), opened(path, create=False):
+        pass
+    with pytest.raises(ChannelNotFoundError), opened(path, readonly=True):
+        pass
+    assert not path.exists()
+
+
+def test_a_file_is_no_channel(path: Path) -> None:
+    """The error says that a channel is a directory, and the file stays as it is."""
+    path.write_text("precious")
+    for create in (True, False):
+        with pytest.raises(NotAChannelError, match="it is a file"), opened(path, create=create):
+            pass
+    assert path.read_text() == "precious"
+
+
+def test_a_directory_of_something_else_is_left_alone(path: Path) -> None:
+    """The error names what is there."""
+    path.mkdir()
+    (path / "thesis.tex").write_text("precious")
+    with pytest.raises(NotAChannelError, match=r"thesis\.tex"), opened(path):
+        pass
+    assert os.listdir(path) == ["thesis.tex"]
+
+
+def test_a_lost_manifest_is_not_replaced(path: Path) -> None:
+    """A directory with segments was a channel: beginning anew there would destroy them."""
+    with opened(path) as store:
+        store.log.append([b"precious"])
+    (path / MANIFEST).unlink()
+    before = _content(path)
+    for create in (True, False):
+        with pytest.raises(NotAChannelError, match=f"{MANIFEST} is missing"), opened(path, create=create):
+            pass
+    assert _content(path) == before
+
+
+def test_a_damaged_manifest_is_refused_before_anything_changes(path: Path) -> None:
+    """The error names the file, and the rest is not touched."""
+    with opened(path) as store:
+        store.log.append([b"precious"])
+    (path / MANIFEST).write_text("{")
+    before = _content(path)
+    with pytest.raises(NotAChannelError, match=r"channel\.json is damaged"), opened(path):
+        pass
+    assert _content(path) == before
+
+
+def test_an_empty_directory_becomes_a_channel(path: Path) -> None:
+    """Somebody may have made it for us."""
+    path.mkdir(parents=True)
+    with opened(path) as store:
+        store.log.append([b"one"])
+
+
+def test_a_half_made_channel_is_made_whole(path: Path) -> None:
+    """What a process that died while making it left behind is no obstacle."""
+    (path / "segments").mkdir(parents=True)
+    (path / "control").write_bytes(b"half")
+    (path / f"{MANIFEST}.new").write_bytes(b"{ half")
+    with opened(path) as store:
+        store.log.append([b"one"])
+        assert payloads_of(store) == [b"one"]
+
+
+def test_missing_directories_are_made_again(path: Path) -> None:
+    """Without its consumers a channel has none, and goes on."""
+    with opened(path) as store:
+        store.log.append([b"one"])
+    (path / "consumers").rmdir()
+    with opened(path) as store:
+        assert store.cursors.names() == []
+        store.cursors.close(store.cursors.open("consumer"))
+
+
+def test_one_process_writes(path: Path) -> None:
+    """A second open for writing is told who has it, and leaves no descriptor behind; the first is not disturbed."""
+    with opened(path) as store:
+        with pytest.raises(ChannelLockedError) as caught, opened(path):
+            pass
+        assert caught.value.pid == os.getpid()
+        store.log.append([b"one"])
+        assert payloads_of(store) == [b"one"]
+    with opened(path) as store:
+        assert payloads_of(store) == [b"one"]
+
+
+def test_an_open_that_fails_leaves_no_lock(path: Path) -> None:
+    """Whoever comes next is not told that somebody has it."""
+    files = FaultyFiles()
+    open_store(path).close()
+    files.fail(frozenset({"map"}), input_output_error)
+    with pytest.raises(OSError, match="Input/output"):
+        open_store(path, files=files)
+    with opened(path):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs", "virtiofs"])
+def test_a_remote_file_system_is_refused(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maps and locks are not coherent there; the error says where to put the channel."""
+    monkeypatch.setattr(Files, "file_system", lambda *_: kind)
+    with pytest.raises(StorageError, match=f"is on {kind}.*local disk"), opened(path):
+        pass
+    assert os.listdir(path) == []
+
+
+def test_another_machine_takes_the_channel_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that was moved is a channel of the machine it is in now."""
+    with opened(path) as store:
+        store.log.append([b"one"])
+    monkeypatch.setattr("filechannel._storage.creation.machine_id", lambda: "another")
+    with opened(path) as store:
+        assert store.manifest.machine == "another"
+        assert payloads_of(store) == [b"one"]

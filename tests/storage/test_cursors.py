@@ -1,0 +1,283 @@
+"""Durable consumer positions."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from filechannel import ConsumerBusyError, DiskFullError
+from filechannel._format.layout import CURSOR, CURSOR_OWNER, CURSOR_SIZE, CURSOR_SLOTS
+from filechannel._offset import Offset
+from filechannel._storage.cursors import Cursors, Position, file_name, name_of, read_position
+from filechannel._storage.files import Files
+from filechannel._storage.index import Mark
+from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full
+from tests.storage.resources import descriptors
+
+NAMES = [
+    "default",
+    "a.b",
+    "../../etc/passwd",
+    "/",
+    ".",
+    "..",
+    "a b",
+    "naïve",
+    "日本",
+    "%2E",
+    "nul\0",
+    "\n",
+    "~",
+    "A" * 200,
+]
+
+
+def _cursors(directory: Path, files: Files | None = None) -> Cursors:
+    return Cursors(files or Files(), directory, 0o600)
+
+
+def _mark(offset: int) -> Mark:
+    return Mark(Offset(offset), offset // 10, 0)
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_becomes_one_safe_file(tmp_path: Path, name: str) -> None:
+    """Whatever a name contains, its file lies in the directory, and the name comes back."""
+    cursors = _cursors(tmp_path / "consumers")
+    (tmp_path / "consumers").mkdir()
+    cursors.close(cursors.open(name))
+    assert cursors.names() == [name]
+    assert name_of(file_name(name)) == name
+    assert os.listdir(tmp_path) == ["consumers"]
+    assert len(os.listdir(tmp_path / "consumers")) == 1
+
+
+@pytest.mark.parametrize("name", ["", "A" * 201, "日" * 100, "\ud800"])
+def test_some_names_are_refused(tmp_path: Path, name: str) -> None:
+    """No name, a name that is too long for a file and one that is no text are wrong arguments."""
+    with pytest.raises(ValueError, match=r"empty|too long|surrogates"):
+        _cursors(tmp_path).open(name)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("stray", [".cursor", "a.b.cursor", "x.group", "%2e.cursor", "%ff.cursor", "é.cursor", "x"])
+def test_other_files_are_no_consumers(tmp_path: Path, stray: str) -> None:
+    """A file that no name leads to is left alone."""
+    (tmp_path / stray).touch()
+    assert _cursors(tmp_path).names() == []
+
+
+def test_a_directory_is_no_consumer(tmp_path: Path) -> None:
+    """Something else under a consumer's file name is left alone."""
+    (tmp_path / "x.cursor").mkdir()
+    assert _cursors(tmp_path).names() == []
+
+
+# Positions
+
+
+def test_a_new_consumer_stands_nowhere(tmp_path: Path) -> None:
+    """The name is registered, and has no position."""
+    cursors = _cursors(tmp_path)
+    cursor = cursors.open("new")
+    assert cursor.position is None
+    assert cursors.names() == ["new"]
+    assert cursors.offsets() == []
+    cursors.close(cursor)
+
+
+def test_a_position_outlives_its_owner(tmp_path: Path) -> None:
+    """The next owner goes on where the last one stopped."""
+    for number in range(1, 6):
+        cursors = _cursors(tmp_path)
+        cursor = cursors.open("name")
+        cursor.store(number * 100, number, number * 7)
+        assert cursor.position == Position(Offset(number * 100), number, number * 7)
+        cursors.close(cursor)
+        assert _cursors(tmp_path).offsets() == [number * 100]
+
+
+def test_a_position_may_go_back(tmp_path: Path) -> None:
+    """The newest position counts, not the farthest."""
+    cursor = _cursors(tmp_path).open("name")
+    cursor.store(500, 5, 0)
+    cursor.store(100, 1, 0)
+    assert cursor.position == Position(Offset(100), 1, 0)
+    cursor.close()
+
+
+@pytest.mark.parametrize("position", range(CURSOR.size))
+def test_a_torn_position_does_not_count(tmp_path: Path, position: int) -> None:
+    """If the newest slot is damaged anywhere, the one before it counts, and the next one is written over it."""
+    cursor = _cursors(tmp_path).open("name")
+    cursor.store(100, 1, 0)
+    cursor.store(200, 2, 0)
+    cursor.map[CURSOR_SLOTS[0] + position] ^= 0x40
+    assert cursor.position == Position(Offset(100), 1, 0)
+    cursor.store(300, 3, 0)
+    assert cursor.position == Position(Offset(300), 3, 0)
+    cursor.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 100, 127])
+def test_a_half_made_cursor_is_made_whole(tmp_path: Path, size: int) -> None:
+    """A file that was cut off has its page again, and stands nowhere."""
+    (tmp_path / file_name("name")).write_bytes(bytes(size))
+    cursor = _cursors(tmp_path).open("name")
+    assert cursor.position is None
+    assert len(cursor.map) == CURSOR_SIZE
+    cursor.close()
+
+
+def test_a_damaged_cursor_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A position that cannot be read is lost, but not silently."""
+    (tmp_path / file_name("name")).write_bytes(b"x" * CURSOR_SIZE)
+    with caplog.at_level(logging.WARNING, "filechannel"):
+        cursor = _cursors(tmp_path).open("name")
+    assert cursor.position is None
+    assert "is damaged: consumer 'name' starts anew" in caplog.text
+    cursor.close()
+
+
+def test_a_short_file_has_no_position() -> None:
+    """Reading a position needs no whole file."""
+    assert read_position(b"") is None
+    assert read_position(bytes(CURSOR_SIZE)) is None
+
+
+# Owners
+
+
+def test_a_name_has_one_owner(tmp_path: Path) -> None:
+    """Whoever comes second is told who came first."""
+    first, second = _cursors(tmp_path), _cursors(tmp_path)
+    cursor = first.open("name")
+    for cursors in (first, second):
+        with pytest.raises(ConsumerBusyError) as caught:
+            cursors.open("name")
+        assert (caught.value.name, caught.value.pid) == ("name", os.getpid())
+    assert first._open == {"name": cursor}
+    first.close(cursor)
+    second.close(second.open("name"))
+
+
+def test_being_refused_costs_no_descriptor(tmp_path: Path) -> None:
+    """However often a name is asked for in vain, nothing stays open."""
+    cursors = _cursors(tmp_path)
+    cursor = cursors.open("name")
+    before = descriptors()
+    for _ in range(5):
+        with pytest.raises(ConsumerBusyError):
+            cursors.open("name")
+    assert descriptors() <= before  # less if a thread of another test let go meanwhile
+    cursors.close(cursor)
+
+
+def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
+    """A descriptor that another file may have by then is not closed."""
+    cursor = _cursors(tmp_path).open("name")
+    cursor.close()
+    other = os.open(tmp_path, os.O_RDONLY)
+    cursor.close()
+    os.close(other)
+
+
+def test_a_removed_name_is_gone(tmp_path: Path) -> None:
+    """The file goes, and the name can begin anew."""
+    cursors = _cursors(tmp_path)
+    cursor = cursors.open("name")
+    cursor.store(100, 1, 0)
+    cursors.remove(cursor)
+    assert cursors.names() == []
+    again = cursors.open("name")
+    assert again.position is None
+    cursors.close(again)
+
+
+def test_all_names_can_be_given_up(tmp_path: Path) -> None:
+    """A channel that closes frees every name it owned."""
+    cursors = _cursors(tmp_path)
+    for name in "abc":
+        cursors.open(name)
+    cursors.close_all()
+    other = _cursors(tmp_path)
+    for name in "abc":
+        other.close(other.open(name))
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_full_disk_registers_nobody(tmp_path: Path, at: int) -> None:
+    """A name for which there is no room is refused, is not owned by anybody, and succeeds later."""
+    files = FaultyFiles()
+    cursors = _cursors(tmp_path, files)
+    before = descriptors()
+    files.fail(NEEDING_ROOM, disk_full, at=at)
+    with pytest.raises(DiskFullError):
+        cursors.open("name")
+    assert descriptors() <= before  # less if a thread of another test let go meanwhile
+    files.work()
+    cursor = cursors.open("name")
+    assert cursor.position is None
+    cursors.close(cursor)
+
+
+# Moving and flushing
+
+
+def test_only_names_without_an_owner_are_moved(tmp_path: Path) -> None:
+    """Names that stand before a place go there, unless somebody owns them or they stand nowhere."""
+    cursors = _cursors(tmp_path)
+    for name, offset in (("behind", 10), ("before", 500), ("owned", 10)):
+        cursor = cursors.open(name)
+        cursor.store(offset, offset // 10, 0)
+        if name != "owned":
+            cursors.close(cursor)
+    cursors.close(cursors.open("nowhere"))
+    cursors.move_unowned(_mark(100))
+    found = {name: read_position((tmp_path / file_name(name)).read_bytes()) for name in cursors.names()}
+    offsets = {name: position and position.offset for name, position in found.items()}
+    assert offsets == {"behind": 100, "before": 500, "owned": 10, "nowhere": None}
+    cursors.close_all()
+
+
+def test_a_flush_covers_every_name(tmp_path: Path) -> None:
+    """Names that are owned, that were owned, and those of whoever was here before; and new names once."""
+    first = _cursors(tmp_path)
+    first.close(first.open("before us"))
+    files = FaultyFiles()
+    cursors = _cursors(tmp_path, files)
+    cursors.open("owned")
+    cursors.close(cursors.open("closed"))
+    cursors.flush()
+    expected = {tmp_path, *(tmp_path / file_name(name) for name in ("before us", "owned", "closed"))}
+    assert set(files.flushed) == expected
+    assert len(files.flushed) == 4
+    files.flushed.clear()
+    cursors.flush()
+    assert files.flushed == [tmp_path / file_name("owned")]
+    cursors.close_all()
+
+
+def test_a_name_that_is_gone_needs_no_flush(tmp_path: Path) -> None:
+    """A file that somebody removed is no error; removing a name is flushed."""
+    files = FaultyFiles()
+    cursors = _cursors(tmp_path, files)
+    cursors.flush()
+    cursors.close(cursors.open("stolen"))
+    (tmp_path / file_name("stolen")).unlink()
+    cursors.remove(cursors.open("removed"))
+    files.flushed.clear()
+    cursors.flush()
+    assert files.flushed == [tmp_path]
+
+
+def test_the_owner_is_a_note_beside_the_position() -> None:
+    """Describing the owner does not touch the slots."""
+    assert CURSOR_SLOTS[-1] + CURSOR.size <= CURSOR_OWNER
+    assert CURSOR_SLOTS[-1] + CURSOR.size <= 512  # one sector: never torn between the two slots

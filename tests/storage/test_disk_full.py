@@ -1,0 +1,107 @@
+"""A disk that is really full: a small file system in memory, mounted for the purpose."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelOptions, DiskFullError, Durability
+from filechannel._storage.store import Store
+from tests.storage.channels import opened, payloads_of
+
+SIZE = 4 << 20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of four mebibytes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(disk)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("a small disk cannot be mounted here: there is no mount")
+    if done.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def _fill(store: Store, size: int) -> list[bytes]:
+    """Send until there is no room; return what was accepted."""
+    sent: list[bytes] = []
+
+    def send_for_ever() -> None:
+        while True:
+            payload = b"%d:" % len(sent) + b"." * size
+            store.log.writer.append(payload)
+            sent.append(payload)
+
+    with pytest.raises(DiskFullError) as caught:
+        send_for_ever()
+    assert caught.value.path.is_relative_to(store.path)
+    return sent
+
+
+@pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC])
+@pytest.mark.parametrize("segment_size", [4096, 256 << 10, 64 << 20])
+@pytest.mark.parametrize("size", [100, 3000, 50_000])
+def test_a_full_disk_loses_nothing(small_disk: Path, segment_size: int, size: int, durability: Durability) -> None:
+    """The error is clean, what was accepted is readable, and it goes on when there is room."""
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(1 << 20))
+    options = ChannelOptions(segment_size=segment_size, durability=durability)
+    with opened(small_disk / "channel", options) as store:
+        sent = _fill(store, size)
+        store.flusher.commit()
+        assert payloads_of(store) == sent
+        with pytest.raises(DiskFullError):
+            store.log.append([b"." * size] * 100)
+        ballast.unlink()
+        store.log.append([b"goes on"])
+        store.flusher.commit()
+        assert payloads_of(store) == [*sent, b"goes on"]
+    with opened(small_disk / "channel", create=False) as store:
+        assert payloads_of(store) == [*sent, b"goes on"]
+
+
+def test_most_of_the_disk_is_used(small_disk: Path) -> None:
+    """Small messages fill the disk to the last pages before they are refused."""
+    with opened(small_disk / "channel", ChannelOptions(segment_size=64 << 20)) as store:
+        sent = _fill(store, 1000)
+        assert sum(map(len, sent)) > SIZE - (300 << 10)
+
+
+def test_a_channel_can_be_opened_on_a_full_disk(small_disk: Path) -> None:
+    """What is stored can be read and consumed without room for more."""
+    with opened(small_disk / "channel") as store:
+        sent = _fill(store, 1000)
+    with opened(small_disk / "channel", create=False) as store:
+        assert payloads_of(store) == sent
+
+
+@pytest.mark.parametrize("segment_size", [4096, 256 << 10, 64 << 20])
+def test_a_purge_makes_room(small_disk: Path, segment_size: int) -> None:
+    """A channel that filled the disk can empty itself, however few segments it has."""
+    with opened(small_disk / "channel", ChannelOptions(segment_size=segment_size)) as store:
+        _fill(store, 1000)
+        store.purge()
+        store.log.append([b"after"])
+        assert payloads_of(store) == [b"after"]
+
+
+def test_a_channel_cannot_be_made_on_a_full_disk(small_disk: Path) -> None:
+    """The error is clean, and the channel is made when there is room."""
+    ballast = small_disk / "ballast"
+    with pytest.raises(OSError, match="No space left"):
+        ballast.write_bytes(bytes(SIZE * 2))
+    with pytest.raises(DiskFullError), opened(small_disk / "channel"):
+        pass
+    ballast.unlink()
+    with opened(small_disk / "channel") as store:
+        store.log.append([b"one"])
+        assert payloads_of(store) == [b"one"]

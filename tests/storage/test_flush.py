@@ -1,0 +1,550 @@
+"""Durability: what is on disk, and who is told when it is not."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelOptions, DiskFullError, Durability, StorageError
+from filechannel._storage.flush import Ticket
+from filechannel._storage.segment import segment_name
+from filechannel._storage.store import Store
+from tests.storage.background import Background
+from tests.storage.channels import opened, payloads_of
+from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+
+OS = ChannelOptions(segment_size=4096, durability=Durability.OS)
+FSYNC = ChannelOptions(segment_size=4096, durability=Durability.FSYNC)
+LARGE = b"." * 1500
+
+
+class Sleeper:
+    """Whoever waits for a commit."""
+
+    def __init__(self) -> None:
+        self._woken = threading.Event()
+
+    def wake(self) -> None:
+        """Let it go on."""
+        self._woken.set()
+
+    def wait(self) -> None:
+        """Wait until woken."""
+        assert self._woken.wait(30)
+
+
+def _segment(path: Path, begin: int = 0) -> Path:
+    return path / "segments" / segment_name(begin)
+
+
+# What a flush covers
+
+
+def test_a_flush_brings_everything_to_disk_in_order(path: Path, background: Background) -> None:
+    """Segments come first, then their names, then consumers, and the checkpoint when all that is on disk."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        cursor = store.cursors.open("consumer")
+        for _ in range(5):
+            store.log.append([LARGE])
+        files.flushed.clear()
+        store.flusher.flush()
+        assert files.flushed == [
+            *(_segment(path, begin) for begin in store.segments.begins),
+            path / "segments",
+            path / "consumers" / "consumer.cursor",
+            path / "consumers",
+            path / "control",
+        ]
+        store.cursors.close(cursor)
+
+
+def test_a_flush_covers_only_what_changed(path: Path, background: Background) -> None:
+    """Segments and names that are on disk already are left alone; the active segment never is."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        for _ in range(5):
+            store.log.append([LARGE])
+        store.flusher.flush()
+        files.flushed.clear()
+        store.log.append([b"one more"])
+        store.flusher.flush()
+        assert files.flushed == [_segment(path, store.segments.begins[-1]), path / "control"]
+
+
+def test_a_checkpoint_says_what_was_on_disk(path: Path) -> None:
+    """It has the offset and the sequence of what was flushed, and the state of the channel."""
+    with opened(path, OS) as store:
+        store.log.append([b"one", b"two"])
+        assert store.control.durable_offset == 0
+        store.flusher.flush()
+        checkpoint, tail = store.control.checkpoint(), store.control.tail()
+        assert checkpoint is not None
+        assert (checkpoint.offset, checkpoint.sequence, checkpoint.sealed) == (tail.offset, 2, False)
+        assert store.control.durable_offset == tail.offset
+        store.log.seal()
+        store.flusher.flush()
+        checkpoint = store.control.checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.sealed
+
+
+def test_what_others_left_unflushed_is_flushed(path: Path, background: Background) -> None:
+    """A process that opens the channel does not know what the last one flushed: all behind the checkpoint is not."""
+    with opened(path, OS) as store:
+        for _ in range(6):
+            store.log.append([LARGE])
+    background.forget()
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        files.flushed.clear()
+        store.flusher.flush()
+        assert {_segment(path, begin) for begin in store.segments.begins} <= set(files.flushed)
+        assert path / "segments" in files.flushed
+
+
+def test_nothing_new_needs_no_flush(path: Path) -> None:
+    """The timer does not wear out the disk of an idle channel."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        store.log.append([b"one"])
+        store.flusher.flush_if_needed()
+        assert store.control.durable_offset == store.control.write_offset
+        files.flushed.clear()
+        store.flusher.flush_if_needed()
+        assert files.flushed == []
+
+
+# Finished segments
+
+
+def test_finished_segments_are_flushed_in_the_background(path: Path, background: Background) -> None:
+    """Without any durability asked for, a segment that is full comes to disk soon, and a checkpoint with it."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        store.log.append([LARGE])
+        store.log.append([LARGE])
+        assert not background.waiting
+        store.log.append([LARGE])
+        files.flushed.clear()
+        background.run()
+        assert files.flushed == [_segment(path, 0), path / "segments", path / "control"]
+        checkpoint = store.control.checkpoint()
+        assert checkpoint is not None
+        assert (checkpoint.offset, checkpoint.sequence) == (2 * (len(LARGE) + 8), 2)
+
+
+def test_a_checkpoint_lies_between_batches(path: Path, background: Background) -> None:
+    """A batch that goes on in the next segment is not half covered: after a power cut it is kept or cut as a whole."""
+    with opened(path, OS) as store:
+        store.log.append([b"before"])
+        store.log.append([LARGE] * 6)
+        background.run()
+        checkpoint = store.control.checkpoint()
+        assert checkpoint is not None
+        assert (checkpoint.offset, checkpoint.sequence) == (8 + len(b"before"), 1)
+
+
+def test_a_checkpoint_is_never_ahead_of_readers(path: Path, background: Background) -> None:
+    """What was appended but not shown may be taken back when the process dies: a checkpoint must not cover it."""
+    with opened(path, FSYNC) as store:
+        store.log.append([b"shown"])
+        store.flusher.commit()
+        for _ in range(6):
+            store.log.append([LARGE])
+        background.run()
+        checkpoint = store.control.checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.offset <= store.control.write_offset == 8 + len(b"shown")
+
+
+def test_names_that_changed_are_not_forgotten(path: Path, background: Background) -> None:
+    """If there is no finished segment any more, the next flush still knows that names are new."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        store.log.append([b"first"])
+        files.fail(NEEDING_ROOM, disk_full, at=4)
+        with pytest.raises(DiskFullError):
+            store.log.append([LARGE] * 10)
+        files.work()
+        background.run()
+        files.flushed.clear()
+        store.flusher.flush()
+        assert path / "segments" in files.flushed
+
+
+def test_background_work_that_comes_too_late_does_nothing(path: Path, background: Background) -> None:
+    """A channel that was closed meanwhile is not touched any more."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        for _ in range(5):
+            store.log.append([LARGE])
+    files.flushed.clear()
+    background.run()
+    assert files.flushed == []
+
+
+# FSYNC
+
+
+def test_a_message_is_visible_when_it_is_on_disk(path: Path, background: Background) -> None:
+    """Under FSYNC readers see nothing that a power cut could take back."""
+    files = FaultyFiles()
+    with opened(path, FSYNC, files=files) as store:
+        store.log.append([b"one"])
+        assert payloads_of(store) == []
+        files.flushed.clear()
+        store.flusher.commit()
+        assert files.flushed == [_segment(path, 0), path / "segments"]
+        assert payloads_of(store) == [b"one"]
+        assert store.control.durable_offset == store.control.write_offset
+
+
+def test_readers_are_told_when_a_message_becomes_visible(path: Path) -> None:
+    """Whoever is armed is woken by the commit, not by the append."""
+    with opened(path, FSYNC) as store:
+        told: list[bool] = []
+        store.notify = lambda: told.append(True)
+        store.control.map[768] = 1  # somebody is armed
+        store.log.append([b"one"])
+        assert told == []
+        store.flusher.commit()
+        assert told == [True]
+
+
+def test_senders_share_one_flush(path: Path, background: Background) -> None:
+    """However many wait, what was appended before the flush is brought to disk by it."""
+    files = FaultyFiles()
+    with opened(path, FSYNC, files=files) as store:
+        sleepers = [Sleeper() for _ in range(64)]
+        tickets = [Ticket(store.log.append([b"%d" % number]), sleeper) for number, sleeper in enumerate(sleepers)]
+        for ticket in tickets:
+            store.flusher.commit_later(ticket)
+        before = files.calls["flush"]
+        background.run()
+        assert files.calls["flush"] - before == 1
+        assert len(payloads_of(store)) == 64
+        for sleeper in sleepers:
+            sleeper.wait()
+        assert all(ticket.error is None for ticket in tickets)
+
+
+class SlowFiles(FaultyFiles):
+    """A disk that waits for a sign."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def flush(self, descriptor: int) -> None:
+        """Wait, then flush."""
+        self.reached.set()
+        assert self.go_on.wait(30)
+        super().flush(descriptor)
+
+
+def test_senders_who_come_during_a_flush_share_the_next_one(path: Path) -> None:
+    """One flush is going on, a hundred senders arrive: all of them are served by one more."""
+    files = SlowFiles()
+    with opened(path, FSYNC, files=files) as store:
+        store.log.append([b"first"])
+        store.flusher.commit()
+        files.calls.clear()
+        files.reached.clear()
+        files.go_on.clear()
+        first = Sleeper()
+        store.flusher.commit_later(Ticket(store.log.append([b"0"]), first))
+        assert files.reached.wait(30)
+        sleepers = [Sleeper() for _ in range(100)]
+        for number, sleeper in enumerate(sleepers):
+            store.flusher.commit_later(Ticket(store.log.append([b"%d" % number]), sleeper))
+        assert len(payloads_of(store)) == 1
+        files.go_on.set()
+        for sleeper in (first, *sleepers):
+            sleeper.wait()
+        assert files.calls["flush"] == 2
+        assert len(payloads_of(store)) == 102
+
+
+def test_threads_that_send_durably_get_what_they_were_promised(path: Path) -> None:
+    """Whenever a sender goes on, its message is visible and below the durable offset."""
+    with opened(path, FSYNC) as store:
+
+        def work(thread: int) -> None:
+            for number in range(20):
+                sleeper = Sleeper()
+                ticket = Ticket(store.log.writer.append(b"%d %d" % (thread, number)), sleeper)
+                store.flusher.commit_later(ticket)
+                sleeper.wait()
+                assert ticket.error is None
+                assert ticket.offset < store.control.durable_offset <= store.control.write_offset
+
+        threads = [threading.Thread(target=work, args=(thread,)) for thread in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(payloads_of(store)) == 160
+
+
+# Failures
+
+
+def test_a_failed_flush_is_final(path: Path, background: Background) -> None:
+    """The file is never flushed again, the log goes on in a fresh one, and every later flush tells what happened."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        store.log.append([b"may be lost"])
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        with pytest.raises(StorageError, match="may not be on disk"):
+            store.flusher.flush()
+        assert payloads_of(store) == [b"may be lost"]
+        files.flushed.clear()
+        store.log.append([b"goes on"])
+        with pytest.raises(StorageError, match="may not be on disk"):
+            store.flusher.flush()
+        assert _segment(path, 0) not in files.flushed
+        assert _segment(path, 1 << 40) in files.flushed
+        assert payloads_of(store) == [b"may be lost", b"goes on"]
+
+
+def test_a_failed_flush_under_fsync_takes_back_what_nobody_saw(path: Path, background: Background) -> None:
+    """Senders are told, their messages are gone, and the next ones are sent and acknowledged."""
+    files = FaultyFiles()
+    with opened(path, FSYNC, files=files) as store:
+        store.log.append([b"on disk"])
+        store.flusher.commit()
+        ticket = Ticket(store.log.append([b"lost"]), Sleeper())
+        store.flusher.commit_later(ticket)
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        background.run()
+        assert ticket.error is not None
+        assert payloads_of(store) == [b"on disk"]
+        again = Ticket(store.log.append([b"again"]), Sleeper())
+        store.flusher.commit_later(again)
+        background.run()
+        assert again.error is None
+        assert payloads_of(store) == [b"on disk", b"again"]
+
+
+@pytest.mark.parametrize("when", ["queued during the flush", "queued after the failure"])
+def test_nobody_is_told_that_a_lost_message_is_on_disk(path: Path, background: Background, when: str) -> None:
+    """Whoever appended before a flush failed is told, even if the next flush, which is theirs, succeeds."""
+    files = FaultyFiles()
+    with opened(path, FSYNC, files=files) as store:
+        first = Ticket(store.log.append([b"lost"]), Sleeper())
+        store.flusher.commit_later(first)
+        second = Ticket(store.log.append([b"lost too"]), Sleeper())
+        real = files.flush
+
+        def flush(descriptor: int) -> None:
+            files.flush = real  # type: ignore[method-assign]
+            if when == "queued during the flush":
+                store.flusher.commit_later(second)
+            raise input_output_error(path)
+
+        files.flush = flush  # type: ignore[method-assign]
+        background.run()
+        if when == "queued after the failure":
+            store.flusher.commit_later(second)
+            background.run()
+        assert first.error is not None
+        assert second.error is not None
+        assert payloads_of(store) == []
+
+
+def test_who_was_not_lost_is_not_told_so(path: Path, background: Background) -> None:
+    """A message that another flush had shown already is on disk, whatever happens to the next flush."""
+    files = FaultyFiles()
+    with opened(path, FSYNC, files=files) as store:
+        ticket = Ticket(store.log.append([b"safe"]), Sleeper())
+        store.flusher.flush()
+        store.flusher.commit_later(ticket)
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        background.run()
+        assert ticket.error is None
+        assert payloads_of(store) == [b"safe"]
+
+
+def test_who_did_not_wait_is_told_by_the_next_flush(path: Path, background: Background) -> None:
+    """A message that nobody waited for was lost in the background: flush says so, once."""
+    files = FaultyFiles()
+    with opened(path, FSYNC, files=files) as store:
+        store.flusher.commit_later(Ticket(store.log.append([b"lost"])))
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        background.run()
+        with pytest.raises(StorageError, match="may not be on disk"):
+            store.flusher.flush()
+        store.flusher.flush()
+
+
+@pytest.mark.parametrize("options", [OS, FSYNC], ids=["os", "fsync"])
+@pytest.mark.parametrize("once", [True, False], ids=["once", "for a while"])
+def test_a_disk_that_fails_at_any_flush(
+    memory: Path, background: Background, options: ChannelOptions, once: bool
+) -> None:
+    """Whichever flush fails: the error is typed, what was acknowledged is readable, and it goes on afterwards."""
+    at = 0
+    while True:
+        at += 1
+        files, path = FaultyFiles(), memory / str(at)
+        acknowledged: list[bytes] = []
+        with opened(path, options, files=files) as store:
+            files.fail(FLUSHING, input_output_error, at=at, once=once)
+            for number in range(6):
+                acknowledged += _send_durably(store, [b"%d" % number + LARGE])
+                background.run()
+            files.work()
+            last = _send_durably(store, [b"last"]) or _send_durably(store, [b"last"])
+            if options is FSYNC:
+                assert last == [b"last"]
+                assert payloads_of(store) == acknowledged + last
+            else:
+                assert [payload for payload in payloads_of(store) if payload != b"last"] == [
+                    b"%d" % number + LARGE for number in range(6)
+                ]
+            found = payloads_of(store)
+        with opened(path, options) as store:
+            assert payloads_of(store) == found
+        if not files.failures:
+            break
+    assert at > 6
+
+
+def _send_durably(store: Store, batch: list[bytes]) -> list[bytes]:
+    """Return what was acknowledged."""
+    try:
+        store.log.append(batch)
+        if store.log.writer.deferred:
+            store.flusher.commit()
+        else:
+            store.flusher.flush()
+    except StorageError:
+        return []
+    return batch
+
+
+@pytest.mark.parametrize("options", [OS, FSYNC], ids=["os", "fsync"])
+def test_a_disk_that_is_broken_and_full(path: Path, background: Background, options: ChannelOptions) -> None:
+    """If there is no room for a fresh file either, the error is told, and it goes on when there is room."""
+    files = FaultyFiles()
+    with opened(path, options, files=files) as store:
+        store.log.append([b"shown"])
+        if options is FSYNC:
+            store.flusher.commit()
+        store.log.append([b"next"])
+        expected = [b"shown"] if options is FSYNC else [b"shown", b"next"]
+        real = files.flush
+
+        def flush(descriptor: int) -> None:
+            files.flush = real  # type: ignore[method-assign]
+            files.fail(NEEDING_ROOM, disk_full)
+            raise input_output_error(path)
+
+        files.flush = flush  # type: ignore[method-assign]
+        with pytest.raises(StorageError):
+            store.flusher.commit()
+        assert payloads_of(store) == expected
+        with pytest.raises(DiskFullError):
+            store.log.append([b"no room"])
+        files.work()
+        store.log.append([b"goes on"])
+        store.flusher.commit()
+        assert payloads_of(store) == [*expected, b"goes on"]
+
+
+def test_a_consumer_that_cannot_be_flushed_is_told(path: Path) -> None:
+    """The messages are not concerned: the log stays where it is, and the next flush may succeed."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        cursor = store.cursors.open("consumer")
+        store.log.append([b"zero"])
+        store.flusher.flush()
+        store.log.append([b"one"])
+        files.fail(FLUSHING, input_output_error, at=2, once=True)
+        with pytest.raises(StorageError, match="consumers or checkpoint"):
+            store.flusher.flush()
+        assert len(store.segments.begins) == 1
+        store.flusher.flush()
+        store.cursors.close(cursor)
+
+
+def test_a_failure_in_the_background_is_told_by_the_next_flush(
+    path: Path, background: Background, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A finished segment that could not be flushed is logged at once."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        for _ in range(5):
+            store.log.append([LARGE])
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        background.run()
+        assert "a flush failed" in caplog.text
+        assert payloads_of(store) == [LARGE] * 5
+        with pytest.raises(StorageError, match="may not be on disk"):
+            store.flusher.flush()
+
+
+# Changing the durability
+
+
+def test_switching_to_fsync_flushes_what_is_visible(path: Path, background: Background) -> None:
+    """What readers see under FSYNC is on disk, from the first moment on."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        for _ in range(4):
+            store.log.append([LARGE])
+        files.flushed.clear()
+        store.configure(None, FSYNC.resolve())
+        assert {_segment(path, begin) for begin in store.segments.begins} <= set(files.flushed)
+        store.log.append([b"later"])
+        assert payloads_of(store) == [LARGE] * 4
+        store.flusher.commit()
+        assert payloads_of(store) == [LARGE] * 4 + [b"later"]
+
+
+def test_switching_from_fsync_shows_what_was_appended(path: Path, background: Background) -> None:
+    """Nothing that was on its way is lost, and the next message is visible at once."""
+    with opened(path, FSYNC) as store:
+        store.log.append([b"on its way"])
+        store.configure(None, OS.resolve())
+        assert payloads_of(store) == [b"on its way"]
+        store.log.append([b"at once"])
+        assert payloads_of(store) == [b"on its way", b"at once"]
+    with opened(path, create=False) as store:
+        assert store.manifest.options.durability == Durability.OS
+
+
+def test_switching_while_others_send_loses_nothing(path: Path) -> None:
+    """The tail that readers see never moves back, whoever flushes meanwhile."""
+    stop = threading.Event()
+    with opened(path, OS) as store:
+
+        def work(thread: int) -> None:
+            number = 0
+            while not stop.is_set() or number < 50:
+                sleeper = Sleeper()
+                ticket = Ticket(store.log.writer.append(b"%d %d" % (thread, number)), sleeper)
+                store.flusher.commit_later(ticket)
+                sleeper.wait()
+                assert ticket.error is None
+                number += 1
+            sent.append(number)
+
+        sent: list[int] = []
+        threads = [threading.Thread(target=work, args=(thread,)) for thread in range(3)]
+        for thread in threads:
+            thread.start()
+        seen = 0
+        for round_ in range(30):
+            store.configure(None, (OS if round_ % 2 else FSYNC).resolve())
+            assert store.control.write_offset >= seen
+            seen = store.control.write_offset
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert len(payloads_of(store)) == sum(sent)

@@ -1,0 +1,84 @@
+"""Channels that were made long ago are read today, and what is made today is what was made then."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from filechannel._format.layout import CURSOR, CURSOR_SLOTS, FORMAT_VERSION, INDEX_ENTRY
+from tests.data.make_golden import AFTER_THE_JUMP, CONSUMED, GOLDEN, MESSAGES, make
+from tests.storage.channels import opened, payloads_of, read_all
+
+DATA = GOLDEN.parent
+SEALED = [payload for batch in AFTER_THE_JUMP for payload in batch]
+
+
+@pytest.fixture(params=range(1, FORMAT_VERSION + 1), ids=lambda version: f"format {version}")
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of the golden channels of each format version."""
+    shutil.copytree(DATA / f"golden-{request.param}", tmp_path / "golden")
+    return tmp_path / "golden"
+
+
+def test_an_old_channel_is_read(golden: Path) -> None:
+    """Every message, the gap after a jump, the numbers, and the consumer's place."""
+    with opened(golden / "open", create=False) as store:
+        assert payloads_of(store) == MESSAGES
+        assert [message.sequence for message in read_all(store)] == list(range(len(MESSAGES)))
+        cursor = store.cursors.open("a consumer")
+        assert cursor.position is not None
+        assert cursor.position.sequence == CONSUMED
+        assert store.places.at(cursor.position.offset).sequence == CONSUMED
+        store.cursors.close(cursor)
+        assert not store.control.sealed
+        store.log.append([b"goes on"])
+        assert payloads_of(store) == [*MESSAGES, b"goes on"]
+
+
+def test_an_old_sealed_channel_is_read(golden: Path) -> None:
+    """A seal lasts."""
+    with opened(golden / "sealed", create=False) as store:
+        assert payloads_of(store) == SEALED
+        assert store.control.sealed
+
+
+def test_an_old_channel_is_read_without_writing(golden: Path) -> None:
+    """Whoever only reads sees what the last checkpoint covers."""
+    with opened(golden / "sealed", readonly=True, create=False) as store:
+        assert payloads_of(store) == SEALED
+    with opened(golden / "open", readonly=True, create=False) as store:
+        found = payloads_of(store)
+        assert found == MESSAGES[: len(found)]
+        assert len(found) >= len(MESSAGES) - len(SEALED)
+
+
+def test_the_same_input_makes_the_same_bytes(tmp_path: Path) -> None:
+    """But for the times that the native core takes from the clock by itself."""
+    make(tmp_path / "again")
+    names = _names(GOLDEN)
+    assert _names(tmp_path / "again") == names
+    for name in names:
+        assert _without_times(tmp_path / "again" / name) == _without_times(GOLDEN / name), name
+
+
+def _names(directory: Path) -> list[str]:
+    return sorted(str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file())
+
+
+def _without_times(file: Path) -> bytes:
+    content = bytearray(file.read_bytes())
+    if file.suffix == ".idx":
+        for position in range(0, len(content), INDEX_ENTRY.size):
+            content[position + 16 : position + 28] = bytes(12)  # time and checksum
+    elif file.suffix == ".cursor":
+        for slot in CURSOR_SLOTS:
+            content[slot + 24 : slot + CURSOR.size] = bytes(CURSOR.size - 24)
+    return bytes(content)
+
+
+def test_golden_channels_are_small() -> None:
+    """They stay in the repository for ever."""
+    assert sum(os.stat(file).st_size for file in GOLDEN.rglob("*") if file.is_file()) < 300_000

@@ -1,0 +1,42 @@
+"""Who holds a lock, as far as a note can tell."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+
+from filechannel._format.layout import HOLDER
+from filechannel._storage.holder import Holder, describe_this_process
+
+
+def test_a_process_describes_itself() -> None:
+    """The note has the pid, the host and the time."""
+    holder = Holder.unpack(describe_this_process())
+    assert (holder.pid, holder.host) == (os.getpid(), socket.gethostname())
+    assert holder.since is not None
+    assert abs(datetime.now(UTC) - holder.since) < timedelta(minutes=1)
+
+
+def test_a_long_host_name_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that is too long is cut off, not an error."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "h" * 300)
+    assert Holder.unpack(describe_this_process()).host == "h" * 64
+
+
+@pytest.mark.parametrize(
+    "note", [b"", b"x", bytes(HOLDER.size), b"\xff" * HOLDER.size], ids=["none", "torn", "empty", "damaged"]
+)
+def test_a_note_that_says_nothing_is_nobody(note: bytes) -> None:
+    """Damaged or missing notes are no error: they are only there to name somebody."""
+    assert Holder.unpack(note) == Holder(None, None, None)
+
+
+def test_no_note_is_an_error() -> None:
+    """Whatever the bytes are, they are read or left."""
+    random = Random(3)
+    for _ in range(500):
+        Holder.unpack(random.randbytes(HOLDER.size))

@@ -1,0 +1,40 @@
+"""Processes killed with SIGKILL: at every step, and at any moment."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from filechannel._format import PURE
+
+ROOT = Path(__file__).parents[2]
+
+
+def _run(*arguments: str, timeout: float = 100) -> int:
+    command = [sys.executable, "-m", "tests.storage.dying", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, f"{arguments}:\n{done.stderr}"
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_writer_may_die_at_every_step(durability: str) -> None:
+    """Before each call to the operating system: nothing accepted is lost or doubled, and the next one goes on."""
+    assert _run("every-step", durability) > 200
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_busy_process_may_die_at_any_moment(seed: int) -> None:
+    """While it sends, rolls tiny segments and consumes: messages, batches and cursors are as it announced them."""
+    assert _run("any-moment", str(seed), "4") > (20 if PURE else 50)
+
+
+@pytest.mark.soak
+def test_a_busy_process_may_die_thousands_of_times() -> None:
+    """The same for ten minutes, with a seed that nobody has tried yet."""
+    seed = secrets.randbits(32)
+    assert _run("any-moment", str(seed), "600", timeout=1200) > 1000

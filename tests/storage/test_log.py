@@ -1,0 +1,394 @@
+"""The log: one tail that grows through segments."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from filechannel import (
+    ChannelOptions,
+    ChannelSealedError,
+    DiskFullError,
+    Durability,
+    MessageTooLargeError,
+    StorageError,
+)
+from filechannel._format import PURE
+from filechannel._format.layout import INDEX_BYTES, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
+from filechannel._storage.index import read_marks
+from filechannel._storage.segment import segment_name
+from filechannel._storage.store import Store
+from tests.storage.background import Background
+from tests.storage.channels import opened, payloads_of, read_all
+from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full, too_many_open_files
+from tests.storage.resources import descriptors, maps_under
+
+ROOM = 4096 - SEGMENT_HEADER_SIZE
+"""Bytes of records in the smallest segment."""
+
+
+def _send(store: Store, *payloads: bytes) -> None:
+    """Send each by itself, the fast way."""
+    for payload in payloads:
+        store.log.writer.append(payload)
+
+
+# Bytes
+
+
+def test_every_length_is_read_back_after_reopening(memory: Path) -> None:
+    """Payloads of 0 to 1,100 bytes, each sent by another open, are all there in the end."""
+    lengths = range(0, 1101, 7 if PURE else 1)
+    last: list[bytes] = []
+    place = None
+    for length in lengths:
+        with opened(memory / "channel") as store:
+            assert [message.payload for message in read_all(store, start=place)] == last
+            place, last = store.places.latest(), [_payload(length)]
+            _send(store, *last)
+    with opened(memory / "channel") as store:
+        assert payloads_of(store) == [_payload(length) for length in lengths]
+
+
+def _payload(length: int) -> bytes:
+    return (bytes(range(256)) * (length // 256 + 2))[length % 256 :][:length]
+
+
+@pytest.mark.parametrize("spare", range(17))
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 100])
+def test_any_number_of_spare_bytes_at_the_end_of_a_segment(path: Path, spare: int, length: int) -> None:
+    """A segment may end with 0 to 16 bytes to spare, whatever comes next."""
+    first = _payload(ROOM - RECORD_HEADER_SIZE - spare)
+    with opened(path) as store:
+        _send(store, first, _payload(length))
+        _send(store, _payload(3))
+    with opened(path) as store:
+        assert payloads_of(store) == [first, _payload(length), _payload(3)]
+        fits = RECORD_HEADER_SIZE + length <= spare
+        assert store.segments.begins == [0, ROOM - spare + (RECORD_HEADER_SIZE + length if fits else 0)]
+
+
+@pytest.mark.parametrize("length", [ROOM - RECORD_HEADER_SIZE, ROOM, 4096, 5000, 100_000, 3 << 20])
+def test_a_message_larger_than_a_segment_gets_one_of_its_own(path: Path, length: int) -> None:
+    """The segment is as large as the message needs, whether it comes first, in the middle or last."""
+    with opened(path) as store:
+        _send(store, _payload(length), b"small", _payload(length), _payload(length))
+    with opened(path) as store:
+        assert payloads_of(store) == [_payload(length), b"small", _payload(length), _payload(length)]
+        store.log.append([b"after"])
+        assert payloads_of(store)[-1] == b"after"
+
+
+def test_a_larger_file_takes_the_place_of_an_empty_segment(path: Path) -> None:
+    """A segment that was made and is still empty does not stay in the way."""
+    with opened(path) as store:
+        _send(store, _payload(100))
+        store.purge()
+        begin = store.segments.begins
+        _send(store, _payload(10_000))
+        assert store.segments.begins == begin
+        assert payloads_of(store) == [_payload(10_000)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 10, 100])
+def test_a_batch_may_span_segments(path: Path, count: int) -> None:
+    """A batch is one piece however many files it takes, and the offset returned is that of its first record."""
+    batch = [_payload(900 + index) for index in range(count)]
+    with opened(path) as store:
+        _send(store, b"before")
+        assert store.log.writer.append_all(batch) == RECORD_HEADER_SIZE + len(b"before")
+        _send(store, b"after")
+    with opened(path) as store:
+        assert payloads_of(store) == [b"before", *batch, b"after"]
+        assert len(store.segments.begins) == count // 4 + 1
+
+
+def test_an_empty_batch_changes_nothing(path: Path) -> None:
+    """Nothing is sent, and the log goes on."""
+    with opened(path) as store:
+        store.log.append([])
+        _send(store, b"one")
+        store.log.append([])
+        assert payloads_of(store) == [b"one"]
+
+
+def test_segments_are_named_by_where_the_last_one_ended(path: Path) -> None:
+    """Each begin is the end of the one before, and the header says so too."""
+    with opened(path) as store:
+        _send(store, *(_payload(length) for length in range(300, 900)))
+        begins = store.segments.begins
+        for begin, following in pairwise(begins):
+            assert store.segments.get(begin).end == following
+            assert store.segments.get(begin).has_valid_end
+            assert store.segments.get(following).header.previous_end == following
+        assert store.segments.get(begins[-1]).end is None
+
+
+def test_a_message_that_is_too_large_is_refused(path: Path) -> None:
+    """The limit is told, and the item if it was one of several; nothing of the batch is sent."""
+    with opened(path, ChannelOptions(segment_size=4096, max_message_size=100)) as store:
+        _send(store, _payload(100))
+        with pytest.raises(MessageTooLargeError) as single:
+            _send(store, _payload(101))
+        with pytest.raises(MessageTooLargeError, match="item 2") as several:
+            store.log.writer.append_all([b"", b"", _payload(200)])
+        assert (single.value.size, single.value.limit) == (101, 100)
+        assert several.value.size == 200
+        assert payloads_of(store) == [_payload(100)]
+
+
+# Order
+
+
+def test_threads_share_one_log(path: Path) -> None:
+    """Messages of several threads are all there, each thread's in its order, each batch in one piece."""
+    threads, rounds = 4, 20 if PURE else 300
+
+    def work(store: Store, thread: int) -> None:
+        for number in range(rounds):
+            batch = [b"%d %d %d" % (thread, number, index) for index in range(number % 4 + 1)]
+            if len(batch) == 1:
+                _send(store, *batch)
+            else:
+                store.log.writer.append_all(batch)
+
+    with opened(path) as store:
+        workers = [threading.Thread(target=work, args=(store, thread)) for thread in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        found = [tuple(map(int, payload.split())) for payload in payloads_of(store)]
+    for thread in range(threads):
+        own = [(number, index) for other, number, index in found if other == thread]
+        assert own == [(number, index) for number in range(rounds) for index in range(number % 4 + 1)]
+    for place, (thread, number, index) in enumerate(found):
+        if index:
+            assert found[place - 1] == (thread, number, index - 1)
+
+
+def test_a_sealed_log_takes_no_more(path: Path) -> None:
+    """The seal is a record that is never delivered, and sealing twice is sealing once."""
+    with opened(path) as store:
+        _send(store, b"last")
+        store.log.seal()
+        end = store.control.write_offset
+        store.log.seal()
+        assert store.control.write_offset == end
+        with pytest.raises(ChannelSealedError):
+            _send(store, b"too late")
+        assert payloads_of(store) == [b"last"]
+        assert store.has_ended(end)
+    with opened(path) as store:
+        with pytest.raises(ChannelSealedError):
+            store.log.append([b"too late"])
+
+
+# The index
+
+
+def test_records_are_marked_every_64_kib(path: Path) -> None:
+    """Each mark is a record boundary with its sequence, none further than 64 KiB and a record from the last."""
+    with opened(path, ChannelOptions(segment_size=1 << 20)) as store:
+        for number in range(400):
+            _send(store, _payload(number * 13 % 2000))
+        boundaries = {message.offset: message.sequence for message in read_all(store)}
+        store.log.store_marks()
+        store.log.store_marks()
+        marks = read_marks(store._files, store.segments.path(0))
+        assert all(boundaries[mark.offset] == mark.sequence for mark in marks)
+        ends = [*(mark.offset for mark in marks[1:]), store.control.write_offset]
+        gaps = [end - mark.offset for mark, end in zip(marks, ends, strict=True)]
+        assert len(marks) >= 5
+        assert max(gaps) < INDEX_BYTES + 2100
+        assert min(gaps[:-1]) >= INDEX_BYTES
+
+
+def test_marks_wait_until_readers_see_their_records(path: Path, background: Background) -> None:
+    """What may still be taken back is not in the index: under FSYNC not before the flush."""
+    options = ChannelOptions(segment_size=1 << 20, durability=Durability.FSYNC)
+    with opened(path, options) as store:
+        store.log.append([_payload(1000)] * 300)
+        store.log.store_marks()
+        assert [mark.offset for mark in read_marks(store._files, store.segments.path(0))] in ([], [0])
+        store.flusher.commit()
+        store.log.store_marks()
+        assert len(read_marks(store._files, store.segments.path(0))) >= 4
+
+
+def test_marks_of_a_batch_that_failed_are_forgotten(path: Path) -> None:
+    """What is sent in its place begins elsewhere, and is found."""
+    files = FaultyFiles()
+    with opened(path, ChannelOptions(segment_size=8 << 20), files=files) as store:
+        _send(store, b"first")
+        files.fail(frozenset({"allocate"}), disk_full)
+        with pytest.raises(DiskFullError):
+            store.log.append([_payload(1000)] * 2000)
+        files.work()
+        for _ in range(300):
+            _send(store, _payload(777))
+        for message in read_all(store)[::10]:
+            assert store.places.at(message.offset).sequence == message.sequence
+
+
+# Taking back
+
+
+@pytest.mark.parametrize("sizes", [[4000], [900] * 10, [5000, 100], [100, 5000], [900] * 5 + [9000]])
+def test_a_full_disk_is_a_clean_error_at_every_step(memory: Path, sizes: list[int], background: Background) -> None:
+    """Whichever call finds no room: nothing of the batch is sent, what was there stays, and it goes on later."""
+    batch, at = [_payload(size) for size in sizes], 0
+    while True:
+        at += 1
+        files, path = FaultyFiles(), memory / str(at)
+        with opened(path, files=files) as store:
+            _send(store, _payload(1000))
+            files.fail(NEEDING_ROOM, disk_full, at=at)
+            sent = _try_to_send(store, batch)
+            assert payloads_of(store) == [_payload(1000), *sent]
+            files.work()
+            _send(store, b"goes on")
+            store.log.append(batch)
+            assert payloads_of(store) == [_payload(1000), *sent, b"goes on", *batch]
+        with opened(path) as store:
+            assert payloads_of(store) == [_payload(1000), *sent, b"goes on", *batch]
+        if not files.failures:
+            break
+    assert at > 1
+
+
+def _try_to_send(store: Store, batch: list[bytes]) -> list[bytes]:
+    try:
+        store.log.append(batch)
+    except DiskFullError:
+        return []
+    return batch
+
+
+def test_less_room_than_usual_is_enough(path: Path) -> None:
+    """On a disk that is almost full, a segment takes what a message needs instead of a mebibyte."""
+    files = FaultyFiles()
+
+    def only_little(path: Path, descriptor: int, position: int, size: int) -> None:
+        if size > 64 << 10:
+            raise disk_full(path)
+        FaultyFiles.allocate(files, path, descriptor, position, size)
+
+    files.allocate = only_little  # type: ignore[method-assign]
+    with opened(path, ChannelOptions(segment_size=1 << 20), files=files) as store:
+        payloads = [_payload(10_000)] * 200
+        _send(store, *payloads)
+        assert payloads_of(store) == payloads
+
+
+def test_running_out_of_descriptors_is_a_storage_error(path: Path) -> None:
+    """Whatever else the kernel refuses is a typed error too; nothing was sent, and it goes on later."""
+    files = FaultyFiles()
+    with opened(path, files=files) as store:
+        _send(store, _payload(3000))
+        files.fail(frozenset({"create", "map"}), too_many_open_files)
+        with pytest.raises(StorageError, match="nothing was sent"):
+            _send(store, _payload(3000))
+        files.work()
+        _send(store, b"goes on")
+        assert payloads_of(store) == [_payload(3000), b"goes on"]
+
+
+def test_an_interrupted_batch_is_taken_back(path: Path) -> None:
+    """Control-C in the middle of a batch leaves nothing of it."""
+    files = FaultyFiles()
+    with opened(path, files=files) as store:
+        files.fail(frozenset({"replace"}), lambda _: KeyboardInterrupt(), at=2, once=True)  # type: ignore[arg-type, return-value]
+        with pytest.raises(KeyboardInterrupt):
+            store.log.append([_payload(1000)] * 10)
+        assert payloads_of(store) == []
+        _send(store, b"goes on")
+        assert payloads_of(store) == [b"goes on"]
+
+
+def test_what_is_taken_back_is_taken_back_on_disk(path: Path, background: Background) -> None:
+    """An unfinished batch must not come to life after a power cut: its place is wiped and flushed at once."""
+    files = FaultyFiles()
+    with opened(path, files=files) as store:
+        _send(store, b"first")
+        files.fail(frozenset({"replace"}), disk_full, at=2)
+        files.flushed.clear()
+        with pytest.raises(DiskFullError):
+            store.log.append([_payload(1000)] * 10)
+        assert files.flushed == [store.segments.path(0), store.segments.directory]
+        segment = store.segments.get(store.segments.begins[0])
+        assert not segment.map[segment.position(store.control.write_offset) :].strip(b"\0")
+
+
+def test_a_dead_writers_record_is_taken_back(path: Path) -> None:
+    """Bytes behind the tail, of a process that died before it published them, are wiped when the channel is opened."""
+    with opened(path) as store:
+        _send(store, b"first")
+        with store.log.writing():
+            store.log.writer.write([b"never published"], 0, 0)
+    with opened(path) as store:
+        assert payloads_of(store) == [b"first"]
+        segment = store.segments.get(store.segments.begins[0])
+        assert not segment.map[segment.position(store.control.write_offset) :].strip(b"\0")
+        _send(store, b"x")
+        assert payloads_of(store) == [b"first", b"x"]
+
+
+# Resources
+
+
+def test_rolling_keeps_descriptors_and_maps_flat(memory: Path) -> None:
+    """A week of segments takes no more open files and maps than an hour."""
+    rounds = 200 if PURE else 2000
+    with opened(memory / "channel", mapped=2) as store:
+        reader_at = store.places.earliest()
+        counts = set()
+        for number in range(rounds):
+            _send(store, _payload(3000))
+            if number % (rounds // 10) == rounds // 10 - 1:
+                store.flusher.flush()
+                counts.add((descriptors(), maps_under(memory / "channel" / "segments")))
+                assert len(read_all(store, start=reader_at)) == rounds // 10
+                reader_at = store.places.latest()
+        assert len(store.segments.begins) == rounds
+        assert len(counts) == 1
+        assert store.segments.mapped <= 2
+
+
+def test_stray_files_are_left_alone(path: Path) -> None:
+    """Whatever else lies in the directories stays there and harms nobody."""
+    with opened(path) as store:
+        _send(store, *[_payload(1000)] * 10)
+    strays = ["segments/notes.txt", "segments/1.seg", "segments/99999999999999999999999.seg", "consumers/x", "README"]
+    for stray in strays:
+        (path / stray).write_text("stray")
+    (path / "segments" / "directory").mkdir()
+    (path / "consumers" / "directory.cursor").mkdir()
+    with opened(path) as store:
+        assert payloads_of(store) == [_payload(1000)] * 10
+        _send(store, b"goes on")
+        store.purge()
+    assert all((path / stray).read_text() == "stray" for stray in strays)
+
+
+def test_what_a_dead_writer_was_making_is_removed(path: Path) -> None:
+    """A segment that has not got its name yet is nobody's."""
+    with opened(path) as store:
+        _send(store, b"one")
+    leftover = path / "segments" / f"new-{segment_name(4711)}"
+    leftover.write_bytes(b"half a segment")
+    with opened(path) as store:
+        assert payloads_of(store) == [b"one"]
+    assert not leftover.exists()
+
+
+def test_small_channels_stay_small(path: Path) -> None:
+    """A large segment takes a mebibyte of disk for its first message, not its whole size."""
+    with opened(path, ChannelOptions(segment_size=64 << 20)) as store:
+        _send(store, b"one")
+        assert store.segments.bytes_on_disk() <= (1 << 20) + 4096
+        store.log.store_marks()
+        assert store.segments.path(0).stat().st_size == 64 << 20

@@ -1,0 +1,193 @@
+"""Reading the log through segments, gaps and damage."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelOptions, CorruptRecordError, DataExpiredError
+from filechannel._format import NOTHING
+from filechannel._storage.index import Mark
+from filechannel._storage.segment import segment_name
+from filechannel._storage.store import Store
+from tests.storage.channels import SMALL, Message, open_store, opened, read_all, reader_of, take_all
+
+
+def _fill(store: Store, count: int = 20) -> list[Message]:
+    for number in range(count):
+        store.log.append([b"%d:" % number + b"." * 1000])
+    return read_all(store)
+
+
+def _numbers(messages: list[Message]) -> list[int]:
+    return [int(message.payload.split(b":")[0]) for message in messages]
+
+
+def test_a_reader_goes_from_segment_to_segment(path: Path) -> None:
+    """Everything is read in order, with its number."""
+    with opened(path, mapped=2) as store:
+        messages = _fill(store)
+        assert _numbers(messages) == [message.sequence for message in messages] == list(range(20))
+        assert store.segments.mapped <= 2
+
+
+def test_a_reader_goes_on_when_there_is_more(path: Path) -> None:
+    """A reader at the end finds what is sent afterwards, also in segments that are made later."""
+    with opened(path) as store:
+        reader = reader_of(store)
+        reader.move(store.places.earliest())
+        assert reader.native.take() is NOTHING
+        _fill(store, 10)
+        assert _numbers(take_all(reader)) == list(range(10))
+        store.log.append([b"10:"])
+        assert _numbers(take_all(reader)) == [10]
+        reader.close()
+
+
+def test_whoever_only_reads_finds_segments_that_are_made_later(path: Path) -> None:
+    """A store that was opened for reading follows a writer from segment to segment."""
+    with opened(path) as writer, opened(path, readonly=True) as store:
+        reader = reader_of(store)
+        reader.move(store.places.earliest())
+        for number in range(20):
+            writer.log.append([b"%d:" % number + b"." * 1500])
+            assert _numbers(take_all(reader)) == [number]
+        reader.close()
+
+
+def test_whoever_only_reads_notices_that_another_file_took_the_name(path: Path) -> None:
+    """An empty segment that was mapped is replaced by a larger one, and the reader reads that."""
+    with opened(path) as writer:
+        writer.log.append([b"first"])
+        writer.purge()
+        with opened(path, readonly=True) as store:
+            begin = store.segments.begins[-1]
+            held = store.segments.get(begin)
+            writer.log.append([b"x" * 10_000])
+            reader = reader_of(store)
+            reader.move(store.places.earliest())
+            assert [message.payload for message in take_all(reader)] == [b"x" * 10_000]
+            assert store.segments.get(begin) is not held
+            reader.close()
+
+
+def test_a_missing_segment_is_named(path: Path) -> None:
+    """The error says where reading stopped and up to where messages are missing; the cursor stays."""
+    with opened(path) as store:
+        messages, begins = _fill(store), store.segments.begins
+    (path / "segments" / segment_name(begins[2])).unlink()
+    with opened(path) as store:
+        reader = reader_of(store)
+        reader.move(store.places.earliest())
+        for _ in range(2):
+            with pytest.raises(CorruptRecordError, match=f"the records up to {begins[3]} are missing") as caught:
+                take_all(reader)
+            assert caught.value.segment == segment_name(begins[1])
+            assert reader.native.offset == begins[2]
+        reader.close()
+        left = read_all(store, skip=True)
+        assert left == [message for message in messages if not begins[2] <= message.offset < begins[3]]
+
+
+def test_the_missing_last_segment_is_named(path: Path) -> None:
+    """If what readers may see is not there the error says so, and skipping goes to the end."""
+    with opened(path) as store:
+        messages, begins = _fill(store), store.segments.begins
+    (path / "segments" / segment_name(begins[-1])).unlink()
+    with opened(path) as store:
+        with pytest.raises(CorruptRecordError, match="the segment is missing"):
+            read_all(store)
+        assert read_all(store, skip=True) == [message for message in messages if message.offset < begins[-1]]
+        store.log.append([b"20:"])
+        with pytest.raises(CorruptRecordError, match="are missing"):
+            read_all(store)
+        assert _numbers(read_all(store, skip=True))[-1] == 20
+
+
+@pytest.mark.parametrize("which", [0, 2, -2])
+def test_a_damaged_header_is_named(path: Path, which: int) -> None:
+    """A segment that cannot be opened is an error that names it, or is left out."""
+    with opened(path) as store:
+        messages, begins = _fill(store), store.segments.begins
+    damaged = path / "segments" / segment_name(begins[which])
+    damaged.write_bytes(b"x" + damaged.read_bytes()[1:])
+    with opened(path) as store:
+        with pytest.raises(CorruptRecordError, match="no segment header") as caught:
+            read_all(store)
+        assert caught.value.segment == damaged.name
+        end = begins[begins.index(begins[which]) + 1]
+        assert read_all(store, skip=True) == [
+            message for message in messages if not begins[which] <= message.offset < end
+        ]
+
+
+@pytest.mark.parametrize("size", [64, 100, 1500, 4095])
+def test_a_segment_that_was_cut_off_is_named(path: Path, size: int) -> None:
+    """Reading stops where the file does, or skips to the next one; it never goes round in circles."""
+    with opened(path) as store:
+        messages, begins = _fill(store), store.segments.begins
+    os.truncate(path / "segments" / segment_name(begins[1]), size)
+    with opened(path) as store:
+        if size < 4095:
+            with pytest.raises(CorruptRecordError, match=r"missing|beyond the end"):
+                read_all(store)
+        left = read_all(store, skip=True)
+        assert set(left) <= set(messages)
+        assert [message for message in messages if not begins[1] <= message.offset < begins[2]] == [
+            message for message in left if not begins[1] <= message.offset < begins[2]
+        ]
+
+
+def test_an_active_segment_that_was_cut_off_goes_on_in_another(path: Path) -> None:
+    """What is missing is named, and what is sent afterwards is there."""
+    with opened(path, ChannelOptions(segment_size=1 << 20)) as store:
+        _fill(store)
+    os.truncate(path / "segments" / segment_name(0), 5000)
+    with opened(path) as store:
+        store.log.append([b"20:"])
+        with pytest.raises(CorruptRecordError):
+            read_all(store)
+        assert _numbers(read_all(store, skip=True)) == [0, 1, 2, 3, 20]
+
+
+def test_skipping_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is dropped silently."""
+    with opened(path) as store:
+        messages = _fill(store)
+        segment = store.segments.get(store.segments.begins[0])
+        segment.map[segment.position(messages[1].offset) + 20] ^= 1
+        with caplog.at_level(logging.WARNING, "filechannel"):
+            assert len(read_all(store, skip=True)) == 19
+    assert f"skipped from offset {messages[1].offset} to {messages[2].offset}: checksum mismatch" in caplog.text
+
+
+def test_a_position_before_the_oldest_message_has_expired(path: Path) -> None:
+    """The error says how many were missed, comes once, and then reading goes on at the oldest."""
+    with opened(path) as store:
+        _fill(store)
+        store.purge()
+        store.log.append([b"20:"])
+        reader = reader_of(store)
+        reader.move(Mark(store.segments.begins[0], 5, 0))
+        reader.native.move(0, 0)
+        with pytest.raises(DataExpiredError) as caught:
+            reader.native.take()
+        assert caught.value.missed == 20
+        assert caught.value.oldest == store.control.oldest_offset
+        assert _numbers(take_all(reader)) == [20]
+        reader.close()
+
+
+def test_a_reader_holds_no_more_than_its_segment(path: Path) -> None:
+    """Closing a reader lets go of the map it stood in."""
+    store = open_store(path, SMALL)
+    _fill(store)
+    reader = reader_of(store)
+    reader.move(store.places.earliest())
+    reader.native.take()
+    store.close()
+    reader.close()
+    assert reader._segment is None

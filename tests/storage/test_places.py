@@ -1,0 +1,221 @@
+"""Record boundaries: by offset, by sequence and by time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelOptions, CorruptRecordError
+from filechannel._storage.index import index_path
+from filechannel._storage.store import Store
+from tests.storage.background import Background
+from tests.storage.channels import Message, opened, payloads_of, read_all
+from tests.storage.clocks import Clock
+
+MESSAGES = 300
+
+
+def _send_all(store: Store) -> list[Message]:
+    for number in range(MESSAGES):
+        store.log.append([b"%d" % number + b"." * (number * 7 % 900)])
+    return read_all(store)
+
+
+@pytest.fixture(params=[4096, 1 << 20], ids=["many segments", "one segment"])
+def store(path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """A channel with messages of many sizes."""
+    with opened(path, ChannelOptions(segment_size=request.param)) as store:
+        yield store
+
+
+def test_an_empty_channel_begins_where_it_ends(store: Store) -> None:
+    """The oldest and the newest place of a new channel are the same."""
+    assert store.places.earliest() == store.places.latest()
+    assert store.places.earliest().offset == store.places.earliest().sequence == 0
+
+
+def test_every_offset_is_found_with_its_sequence(store: Store) -> None:
+    """Each record's offset leads to it, and behind the last one is the end."""
+    for message in _send_all(store):
+        place = store.places.at(message.offset)
+        assert (place.offset, place.sequence) == (message.offset, message.sequence)
+        assert read_all(store, start=place)[0] == message
+    assert store.places.at(store.places.latest().offset).sequence == MESSAGES
+
+
+def test_every_sequence_is_found_with_its_offset(store: Store) -> None:
+    """Each number leads to its message, and the one after the last to the end."""
+    for message in _send_all(store):
+        place = store.places.numbered(message.sequence)
+        assert (place.offset, place.sequence) == (message.offset, message.sequence)
+    assert store.places.numbered(MESSAGES).offset == store.places.latest().offset
+
+
+def test_an_offset_inside_a_record_is_refused(store: Store) -> None:
+    """A message does not begin in the middle of another."""
+    messages = _send_all(store)
+    boundaries = {message.offset for message in messages}
+    for offset in range(messages[5].offset, messages[9].offset):
+        if offset not in boundaries:
+            with pytest.raises(ValueError, match="no record begins"):
+                store.places.at(offset)
+    with pytest.raises(ValueError, match="no record begins"):
+        store.places.at(store.places.latest().offset - 1)
+
+
+@pytest.mark.parametrize("beyond", [1, 100, 1 << 50])
+def test_an_offset_behind_the_end_is_refused(store: Store, beyond: int) -> None:
+    """The error tells what the channel holds."""
+    _send_all(store)
+    with pytest.raises(ValueError, match="is not in the channel, which holds 0 to"):
+        store.places.at(store.places.latest().offset + beyond)
+
+
+@pytest.mark.parametrize("sequence", [-1, MESSAGES + 1])
+def test_a_sequence_that_is_not_stored_is_refused(store: Store, sequence: int) -> None:
+    """The error tells which messages are."""
+    _send_all(store)
+    with pytest.raises(ValueError, match="0 to 299 are"):
+        store.places.numbered(sequence)
+
+
+def test_places_do_not_need_an_index(store: Store) -> None:
+    """Without an index everything is found, only slower."""
+    messages = _send_all(store)
+    store.log.store_marks()
+    store.places.before_look = lambda: None
+    for begin in store.segments.begins:
+        index_path(store.segments.path(begin)).unlink(missing_ok=True)
+    for message in messages[::17]:
+        assert store.places.at(message.offset).sequence == message.sequence
+        assert store.places.numbered(message.sequence).offset == message.offset
+
+
+def test_what_was_purged_is_not_found(store: Store) -> None:
+    """After a purge the channel begins at its end, and sequences go on."""
+    messages = _send_all(store)
+    store.purge()
+    assert store.places.earliest().offset == store.places.latest().offset
+    assert store.places.earliest().sequence == MESSAGES
+    with pytest.raises(ValueError, match="is not in the channel"):
+        store.places.at(messages[3].offset)
+    with pytest.raises(ValueError, match="is not stored"):
+        store.places.numbered(3)
+    store.log.append([b"after"])
+    assert store.places.numbered(MESSAGES).offset == store.places.earliest().offset
+
+
+def test_control_records_are_not_counted(store: Store) -> None:
+    """The seal has an offset but no number."""
+    store.log.append([b"only"])
+    store.log.seal()
+    assert store.places.latest().sequence == 1
+    assert store.places.numbered(1).offset == store.places.latest().offset
+
+
+def test_unused_offsets_are_refused(path: Path) -> None:
+    """Offsets that a jump left out lead nowhere, except the very first, which is where the log ended."""
+    with opened(path) as store:
+        store.log.append([b"before"])
+        end = store.control.write_offset
+        with store.log.writing():
+            store.log.abandon_active(OSError())
+        store.log.append([b"after"])
+        after = read_all(store)[1]
+        assert store.places.at(end).sequence == 1
+        assert store.places.at(end).offset == after.offset
+        with pytest.raises(ValueError, match="no offsets were used there"):
+            store.places.at(end + 1)
+        assert store.places.numbered(1).offset == after.offset
+
+
+def test_damage_on_the_way_is_not_a_wrong_offset(path: Path) -> None:
+    """If the records before an offset are damaged the error says so, and where."""
+    with opened(path, ChannelOptions(segment_size=1 << 20)) as store:
+        messages = _send_all(store)
+        segment = store.segments.get(store.segments.begins[0])
+        segment.map[segment.position(messages[10].offset) + 9] ^= 1
+        for seek in (lambda: store.places.at(messages[20].offset), lambda: store.places.numbered(20)):
+            with pytest.raises(CorruptRecordError, match="checksum mismatch") as caught:
+                seek()
+            assert caught.value.offset == messages[10].offset
+
+
+# Time
+
+
+def test_a_moment_leads_to_a_place_before_everything_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing sent at or after the moment lies before the place, and it is at most about a second early."""
+    clock = Clock.install(monkeypatch)
+    sent: list[int] = []
+    with opened(path) as store:
+        for _ in range(MESSAGES):
+            sent.append(clock.now)
+            store.log.append([b"." * 300])
+            store.log.store_marks()
+            clock.pass_seconds(0.13)
+        for number in range(0, MESSAGES, 7):
+            place = store.places.since(_moment(sent[number]))
+            assert place.sequence <= number
+            assert sent[number] - sent[place.sequence] < 3 * 10**9
+
+
+def _moment(nanoseconds: int) -> datetime:
+    return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
+
+
+def test_a_moment_before_everything_is_the_beginning(store: Store) -> None:
+    """Whoever asks for more than there is gets all there is."""
+    _send_all(store)
+    assert store.places.since(datetime(1970, 1, 2, tzinfo=UTC)) == store.places.earliest()
+
+
+def test_a_moment_in_the_future_skips_nothing_that_comes(store: Store) -> None:
+    """The place is not behind the end, so whatever is sent next is received."""
+    _send_all(store)
+    place = store.places.since(datetime.now(UTC) + timedelta(days=1))
+    assert place.sequence <= MESSAGES
+
+
+def test_a_moment_after_a_purge_is_not_before_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was purged does not come back by time."""
+    clock = Clock.install(monkeypatch)
+    with opened(path) as store:
+        start = clock.now
+        store.log.append([b"old"])
+        clock.pass_seconds(10)
+        store.purge()
+        store.log.append([b"new"])
+        assert read_all(store, start=store.places.since(_moment(start)))[0].payload == b"new"
+
+
+def test_a_moment_without_a_time_zone_is_refused(store: Store) -> None:
+    """Nobody can tell when it was."""
+    with pytest.raises(ValueError, match="has no time zone"):
+        store.places.since(datetime(2030, 1, 1))  # noqa: DTZ001
+
+
+# The beginning
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_damage_at_the_beginning_is_for_whoever_reads_it(path: Path, background: Background, flushed: bool) -> None:
+    """The oldest place can be told although its segment is unreadable; reading it raises, or skips to what is left."""
+    with opened(path) as store:
+        for number in range(20):
+            store.log.append([b"%d" % number + b"." * 1000])
+        first, second = store.segments.begins[:2]
+        if flushed:
+            background.run()
+    store.segments.path(first).write_bytes(b"nothing")
+    with opened(path) as store:
+        assert store.places.earliest().offset == 0
+        with pytest.raises(CorruptRecordError, match="shorter than a segment header"):
+            read_all(store)
+        left = read_all(store, skip=True)
+        assert left[0].offset == second
+        assert [int(message.payload.split(b".")[0]) for message in left] == [message.sequence for message in left]
+        assert payloads_of(store, skip=True)[-1].startswith(b"19.")

@@ -1,0 +1,436 @@
+"""After a power cut: where the log ends, and what becomes of the rest."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelOptions, CorruptRecordError, UnsupportedFormatError
+from filechannel._format import crc32c
+from filechannel._format.layout import (
+    CHECKPOINT_SLOTS,
+    FORMAT_VERSION,
+    SEGMENT_CRC,
+    SEGMENT_END,
+    SEGMENT_HEADER_SIZE,
+)
+from filechannel._storage.index import Mark
+from filechannel._storage.segment import segment_name
+from filechannel._storage.store import Store
+from tests.storage.background import Background
+from tests.storage.boots import Boots
+from tests.storage.channels import Message, opened, payloads_of, read_all, reader_of
+
+JUMP = 1 << 40
+LARGE = ChannelOptions(segment_size=1 << 20)
+
+pytestmark = pytest.mark.usefixtures("background")
+
+
+def _send(store: Store, count: int, size: int = 1000) -> list[Message]:
+    for number in range(count):
+        store.log.append([b"%d:" % number + b"." * size])
+    return read_all(store)
+
+
+def _segment(path: Path, begin: int) -> Path:
+    return path / "segments" / segment_name(begin)
+
+
+def _overwrite(file: Path, position: int, content: bytes) -> None:
+    with file.open("r+b") as opened_file:
+        opened_file.seek(position)
+        opened_file.write(content)
+
+
+def _quarantine(path: Path) -> list[str]:
+    return sorted(name.split("-", 1)[1] for name in os.listdir(path / "quarantine"))
+
+
+# The end of the log
+
+
+def test_everything_that_is_whole_is_kept(path: Path, boots: Boots) -> None:
+    """If all of it reached the disk, nothing is lost, flushed or not."""
+    with opened(path) as store:
+        messages = _send(store, 20)
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == messages
+        assert not (path / "quarantine").exists()
+
+
+def test_the_log_goes_on_far_behind(path: Path, boots: Boots) -> None:
+    """No offset is used twice: whoever remembers one from before finds what was there, or nothing."""
+    with opened(path) as store:
+        _send(store, 5)
+    for boot in range(1, 4):
+        boots.again()
+        with opened(path) as store:
+            assert store.control.write_offset == boot * JUMP
+            assert store.log.append([b"boot %d" % boot]) == boot * JUMP
+            assert payloads_of(store)[4 + boot :] == [b"boot %d" % boot]
+
+
+def test_booting_without_sending_changes_nothing(path: Path, boots: Boots) -> None:
+    """However often the machine boots, the channel stays readable and takes no more files."""
+    with opened(path) as store:
+        messages = _send(store, 5)
+    for _ in range(5):
+        boots.again()
+        with opened(path) as store:
+            assert read_all(store) == messages
+            assert len(store.segments.begins) == 3
+    with opened(path) as store:
+        assert read_all(store) == messages
+
+
+def test_a_new_channel_is_recovered_too(path: Path, boots: Boots) -> None:
+    """A channel without messages comes back without messages, and its first offsets are not used again."""
+    with opened(path):
+        pass
+    boots.again()
+    with opened(path) as store:
+        assert payloads_of(store) == []
+        store.log.append([b"one"])
+        assert payloads_of(store) == [b"one"]
+        assert store.control.oldest_offset == 0
+
+
+@pytest.mark.parametrize("number", [0, 1, 10, 19])
+def test_the_log_is_cut_before_the_first_damage(path: Path, boots: Boots, number: int) -> None:
+    """What follows a damaged record is not believed, but put aside."""
+    with opened(path, LARGE) as store:
+        messages = _send(store, 20)
+    _overwrite(_segment(path, 0), SEGMENT_HEADER_SIZE + messages[number].offset + 50, b"x")
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == messages[:number]
+        assert store.control.tail().sequence == number
+        assert store.log.append([b"goes on"]) == JUMP
+        assert payloads_of(store)[number:] == [b"goes on"]
+
+
+def test_a_batch_is_kept_or_cut_as_a_whole(path: Path, boots: Boots) -> None:
+    """A batch whose last record is damaged is gone, though the others are whole."""
+    with opened(path, LARGE) as store:
+        messages = _send(store, 3)
+        store.log.append([b"a", b"b", b"c"])
+        last = read_all(store)[-1]
+    _overwrite(_segment(path, 0), SEGMENT_HEADER_SIZE + last.offset + 8, b"x")
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == messages
+
+
+def test_a_batch_over_several_segments_is_cut_as_a_whole(path: Path, boots: Boots) -> None:
+    """The segments behind the cut are gone too."""
+    with opened(path) as store:
+        messages = _send(store, 2)
+        store.log.append([b"%d" % number + b"." * 1500 for number in range(10)])
+        begins = store.segments.begins
+        last = read_all(store)[-1]
+    _overwrite(_segment(path, begins[-1]), SEGMENT_HEADER_SIZE + last.offset - begins[-1] + 8, b"x")
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == messages
+        assert store.segments.begins == [0, JUMP]
+
+
+def test_what_a_checkpoint_covers_is_believed(path: Path, boots: Boots) -> None:
+    """Damage in what was flushed is not the end of the log: it is for whoever reads it, and what follows is kept."""
+    with opened(path) as store:
+        messages = _send(store, 20)
+        store.flusher.flush()
+    _overwrite(_segment(path, 0), SEGMENT_HEADER_SIZE + messages[1].offset + 50, b"x")
+    boots.again()
+    with opened(path) as store:
+        assert store.control.tail().sequence == 20
+        with pytest.raises(CorruptRecordError):
+            read_all(store)
+        assert read_all(store, skip=True) == [messages[0], *messages[2:]]
+
+
+def test_a_zero_filled_tail_holds_no_messages(path: Path, boots: Boots) -> None:
+    """Pages that never reached the disk are zeros, and zeros are no records."""
+    with opened(path, LARGE) as store:
+        messages = _send(store, 20)
+    position = SEGMENT_HEADER_SIZE + messages[7].offset
+    _overwrite(_segment(path, 0), position, bytes((1 << 20) - position))
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == messages[:7]
+
+
+def test_a_segment_that_is_missing_ends_the_log(path: Path, boots: Boots) -> None:
+    """A name that never reached the disk: what comes behind the gap is put aside."""
+    with opened(path) as store:
+        messages, begins = _send(store, 20), store.segments.begins
+    _segment(path, begins[2]).unlink()
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == [message for message in messages if message.offset < begins[2]]
+        assert len(_quarantine(path)) == 2 * (len(begins) - 3)
+
+
+@pytest.mark.parametrize("content", [b"", b"x", bytes(64), bytes(4096)], ids=["empty", "short", "zeros", "page"])
+def test_a_half_made_segment_is_put_aside(
+    path: Path, boots: Boots, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file that has its name but not its header yet is moved away, with a word about why."""
+    with opened(path) as store:
+        messages, end = _send(store, 10), store.control.write_offset
+    _segment(path, end).write_bytes(content)
+    boots.again()
+    with caplog.at_level(logging.WARNING, "filechannel"), opened(path) as store:
+        assert read_all(store) == messages
+    assert _quarantine(path) == [segment_name(end), f"{segment_name(end)}.json"]
+    assert "is not a segment" in caplog.text
+
+
+def test_a_directory_among_the_segments_is_put_aside(path: Path, boots: Boots) -> None:
+    """Whatever has a segment's name and is none cannot stop a channel from opening."""
+    with opened(path) as store:
+        messages, end = _send(store, 10), store.control.write_offset
+    _segment(path, end + 5).mkdir()
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == messages
+
+
+def test_a_segment_of_a_newer_version_is_not_touched(path: Path, boots: Boots) -> None:
+    """Whoever does not know the format does not move its files."""
+    with opened(path) as store:
+        begins = (_send(store, 10), store.segments.begins)[1]
+    file = _segment(path, begins[-1])
+    content = bytearray(file.read_bytes())
+    content[8:12] = (FORMAT_VERSION + 1).to_bytes(4, "little")
+    checked = bytes(content[:SEGMENT_END] + content[SEGMENT_END + 8 : SEGMENT_CRC])
+    content[SEGMENT_CRC : SEGMENT_CRC + 4] = crc32c(checked).to_bytes(4, "little")
+    file.write_bytes(content)
+    boots.again()
+    with pytest.raises(UnsupportedFormatError), opened(path):
+        pass
+    assert file.read_bytes() == content
+
+
+def test_a_stale_end_does_not_shorten_a_segment(path: Path, boots: Boots) -> None:
+    """If a header on disk is older than its successor's, the successor is right."""
+    with opened(path) as store:
+        messages, begins = _send(store, 10), store.segments.begins
+        store.segments.get(begins[1]).finish(messages[4].offset)
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == messages
+
+
+def test_dying_in_recovery_comes_to_the_same_result(path: Path, tmp_path: Path, boots: Boots) -> None:
+    """Recovering what was recovered already changes nothing."""
+    with opened(path) as store:
+        messages = _send(store, 10)
+    _overwrite(_segment(path, 0), SEGMENT_HEADER_SIZE + messages[2].offset + 50, b"x")
+    shutil.copytree(path, tmp_path / "copy")
+    for copy in (path, tmp_path / "copy"):
+        boots.again()
+        with opened(copy) as store:
+            assert read_all(store) == messages[:2]
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == messages[:2]
+
+
+# Quarantine
+
+
+def test_what_was_cut_is_in_quarantine(path: Path, boots: Boots, caplog: pytest.LogCaptureFixture) -> None:
+    """Every whole record behind the cut is kept, and one warning says how many and where."""
+    with opened(path, LARGE) as store:
+        messages = _send(store, 10)
+    _overwrite(_segment(path, 0), SEGMENT_HEADER_SIZE + messages[4].offset + 50, b"x")
+    boots.again()
+    with caplog.at_level(logging.WARNING, "filechannel"), opened(path):
+        pass
+    name = f"{messages[4].offset:020}.records"
+    assert _quarantine(path) == [name, f"{name}.json"]
+    (file,) = (path / "quarantine").glob("*.records")
+    content = file.read_bytes()
+    for message in messages[5:]:
+        assert message.offset.to_bytes(8, "little") in content
+        assert message.payload in content
+    assert messages[4].payload not in content
+    assert caplog.text.count("5 records behind the valid end") == 1
+
+
+# Seals and purges
+
+
+def test_a_seal_survives(path: Path, boots: Boots) -> None:
+    """A channel that was sealed stays sealed, flushed or not, and does not jump."""
+    with opened(path) as store:
+        _send(store, 3)
+        store.log.seal()
+        store.flusher.flush()
+        end = store.control.write_offset
+    for _ in range(3):
+        boots.again()
+        with opened(path) as store:
+            assert store.control.sealed
+            assert store.has_ended(end)
+            assert len(read_all(store)) == 3
+
+
+def test_a_seal_without_a_checkpoint_survives(path: Path, boots: Boots) -> None:
+    """The seal is a record: it is found by walking."""
+    with opened(path) as store:
+        _send(store, 3)
+        store.log.seal()
+    boots.again()
+    with opened(path) as store:
+        assert store.control.sealed
+
+
+def test_what_was_purged_stays_purged(path: Path, boots: Boots) -> None:
+    """Segments that come back after a power cut are removed again: the checkpoint says where the channel begins."""
+    with opened(path) as store:
+        _send(store, 10)
+        saved = {file.name: file.read_bytes() for file in (path / "segments").iterdir()}
+        store.purge()
+        store.log.append([b"after"])
+        store.flusher.flush()
+    for name, content in saved.items():
+        if not (path / "segments" / name).exists():
+            (path / "segments" / name).write_bytes(content)
+    boots.again()
+    with opened(path) as store:
+        assert payloads_of(store) == [b"after"]
+        assert store.places.earliest().sequence == 10
+
+
+# Consumers
+
+
+def _consume(store: Store, count: int) -> None:
+    cursor = store.cursors.open("consumer")
+    reader = reader_of(store, cursor)
+    reader.move(store.places.earliest())
+    for _ in range(count):
+        reader.native.take()
+    reader.close()
+    store.cursors.close(cursor)
+
+
+def test_a_consumer_goes_on_where_it_was(path: Path, boots: Boots) -> None:
+    """A position that is still there stays."""
+    with opened(path) as store:
+        messages = _send(store, 10)
+        _consume(store, 4)
+    boots.again()
+    with opened(path) as store:
+        cursor = store.cursors.open("consumer")
+        assert cursor.position is not None
+        assert (cursor.position.offset, cursor.position.sequence) == (messages[4].offset, 4)
+        store.cursors.close(cursor)
+
+
+def test_a_consumer_beyond_the_cut_has_seen_all_that_is_left(path: Path, boots: Boots) -> None:
+    """It misses nothing of what is sent afterwards."""
+    with opened(path, LARGE) as store:
+        messages = _send(store, 10)
+        _consume(store, 8)
+    _overwrite(_segment(path, 0), SEGMENT_HEADER_SIZE + messages[4].offset + 50, b"x")
+    boots.again()
+    with opened(path) as store:
+        cursor = store.cursors.open("consumer")
+        position = cursor.position
+        assert position is not None
+        assert position.sequence == 4
+        store.log.append([b"next"])
+        found = read_all(store, start=Mark(position.offset, position.sequence, 0))
+        assert [message.payload for message in found] == [b"next"]
+        store.cursors.close(cursor)
+
+
+# The control file
+
+
+@pytest.mark.parametrize("damage", ["removed", "emptied", "cut off", "zeroed", "overwritten"])
+def test_a_lost_control_file_costs_nothing(path: Path, damage: str) -> None:
+    """Without its words, everything that is whole is found again, in the same boot too."""
+    with opened(path) as store:
+        messages = _send(store, 10)
+        _consume(store, 4)
+    control = path / "control"
+    if damage == "removed":
+        control.unlink()
+    elif damage in ("emptied", "cut off"):
+        os.truncate(control, 0 if damage == "emptied" else 1000)
+    else:
+        control.write_bytes((b"\0" if damage == "zeroed" else b"x") * control.stat().st_size)
+    with opened(path) as store:
+        assert read_all(store) == messages
+        assert store.control.write_offset == JUMP
+        cursor = store.cursors.open("consumer")
+        assert cursor.position is not None
+        assert cursor.position.sequence == 4
+        store.cursors.close(cursor)
+
+
+def test_one_lost_checkpoint_costs_nothing(path: Path, boots: Boots) -> None:
+    """If the newest is damaged the one before it is the place to start from."""
+    with opened(path) as store:
+        messages = _send(store, 5)
+        store.flusher.flush()
+        messages = _send(store, 5)
+        store.flusher.flush()
+    for slot in CHECKPOINT_SLOTS:
+        _overwrite(path / "control", slot, b"torn")
+        boots.again()
+        with opened(path) as store:
+            assert read_all(store) == messages
+
+
+def test_consumers_remember_offsets_when_nothing_else_does(path: Path, boots: Boots) -> None:
+    """Without control file and segments, a consumer's position still says which offsets were used."""
+    with opened(path) as store:
+        for _ in range(6):
+            _send(store, 1)
+            with store.log.writing():
+                store.log.abandon_active(OSError())
+        _consume(store, 6)
+    (path / "control").unlink()
+    for file in (path / "segments").iterdir():
+        file.unlink()
+    with opened(path) as store:
+        assert store.control.write_offset > 5 * JUMP
+
+
+def test_a_copy_is_a_channel_of_its_own(path: Path, tmp_path: Path) -> None:
+    """A directory that was copied is recovered, and goes on without the original."""
+    with opened(path) as store:
+        messages = _send(store, 10)
+        shutil.copytree(path, tmp_path / "copy")
+        with opened(tmp_path / "copy") as copy:
+            assert read_all(copy) == messages
+            copy.log.append([b"copy"])
+        store.log.append([b"original"])
+        assert payloads_of(store)[10:] == [b"original"]
+    with opened(tmp_path / "copy") as copy:
+        assert payloads_of(copy)[10:] == [b"copy"]
+
+
+def test_a_recovered_channel_can_be_read_without_writing(path: Path, boots: Boots, background: Background) -> None:
+    """Whoever only reads after a power cut sees what the last checkpoint covers, and changes nothing."""
+    with opened(path) as store:
+        messages = _send(store, 5)
+        store.flusher.flush()
+        _send(store, 5)
+    background.forget()
+    boots.again()
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    with opened(path, readonly=True) as store:
+        assert read_all(store) == messages
+    assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before

@@ -1,0 +1,195 @@
+"""The ordered segments of a channel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from filechannel import CorruptRecordError
+from filechannel._offset import Offset
+from filechannel._storage.files import Files
+from filechannel._storage.index import index_path
+from filechannel._storage.segment import Header, Segment, segment_name
+from filechannel._storage.segments import Segments
+from tests.storage.resources import descriptors
+
+files = Files()
+BEGINS = [Offset(begin) for begin in (0, 1000, 2500, 1 << 40)]
+
+
+def _make(directory: Path, begin: int) -> Segment:
+    path = directory / segment_name(begin)
+    return Segment.create(files, path, Header.new(begin, 0, begin), 4096, 4096, 0o600)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A directory with four segments."""
+    for begin in BEGINS:
+        _make(tmp_path, begin)
+    return tmp_path
+
+
+def _segments(directory: Path, *, writable: bool = True, most_mapped: int = 8) -> Segments:
+    return Segments(files, directory, writable=writable, most_mapped=most_mapped)
+
+
+def test_segments_are_found_by_their_names(directory: Path) -> None:
+    """The directory tells which there are; whatever else lies there is left alone."""
+    for name in ("spare-1.seg", "notes.txt", "00000000000000000000.idx", "new-00000000000000009999.seg", "7.seg"):
+        (directory / name).touch()
+    assert _segments(directory).begins == BEGINS
+
+
+def test_no_directory_means_no_segments(tmp_path: Path) -> None:
+    """A channel that has just been made has none."""
+    segments = _segments(tmp_path / "missing")
+    assert segments.begins == []
+    assert segments.covering(5) is None
+    assert segments.following(5) is None
+
+
+@pytest.mark.parametrize(
+    ("offset", "covering", "following"),
+    [(0, 0, 1000), (999, 0, 1000), (1000, 1000, 2500), (2499, 1000, 2500), (1 << 41, 1 << 40, None)],
+)
+def test_an_offset_lies_between_two_segments(
+    directory: Path, offset: int, covering: int, following: int | None
+) -> None:
+    """Covering is the last that begins at or before an offset, following the first behind it."""
+    segments = _segments(directory)
+    assert segments.covering(offset) == covering
+    assert segments.following(offset) == following
+
+
+def test_nothing_covers_what_lies_before_the_first(tmp_path: Path) -> None:
+    """Before the first segment there is only the one that follows."""
+    _make(tmp_path, 500)
+    segments = _segments(tmp_path)
+    assert segments.covering(499) is None
+    assert segments.following(499) == 500
+
+
+def test_a_segment_is_mapped_once(directory: Path) -> None:
+    """Everybody who asks for a segment gets the same map."""
+    segments = _segments(directory)
+    assert segments.get(BEGINS[1]) is segments.get(BEGINS[1])
+    assert segments.mapped == 1
+
+
+@pytest.mark.parametrize("most_mapped", [2, 3])
+def test_no_more_segments_are_mapped_than_allowed(directory: Path, most_mapped: int) -> None:
+    """The one that was not used for longest goes, never the newest, where the writer is."""
+    segments = _segments(directory, most_mapped=most_mapped)
+    newest = segments.get(BEGINS[-1])
+    for _ in range(3):
+        for begin in BEGINS:
+            segments.get(begin)
+            assert segments.mapped <= most_mapped
+    assert segments.get(BEGINS[-1]) is newest
+
+
+def test_whoever_reads_a_segment_keeps_its_map(directory: Path) -> None:
+    """A segment that is not kept any more stays readable for whoever has it."""
+    segments = _segments(directory, most_mapped=2)
+    held = segments.get(BEGINS[0])
+    for begin in BEGINS[1:]:
+        segments.get(begin)
+    assert held.is_valid
+    assert segments.get(BEGINS[0]) is not held
+
+
+def test_descriptors_go_with_the_maps(directory: Path) -> None:
+    """However many segments are used in turn, the number of open files does not grow."""
+    segments = _segments(directory, most_mapped=2)
+    counts = set()
+    for _ in range(5):
+        for begin in BEGINS:
+            segments.get(begin)
+        counts.add(descriptors())
+    assert len(counts) == 1
+    segments.close()
+    assert segments.mapped == 0
+
+
+def test_an_added_segment_takes_the_place_of_another(directory: Path) -> None:
+    """A larger file of the same name is what everybody gets from then on."""
+    segments = _segments(directory)
+    old = segments.get(BEGINS[1])
+    new = _make(directory, BEGINS[1])
+    segments.add(new)
+    assert segments.begins == BEGINS
+    assert segments.get(BEGINS[1]) is new is not old
+
+
+def test_an_added_segment_is_put_in_order(directory: Path) -> None:
+    """Names are known without a look into the directory."""
+    segments = _segments(directory)
+    segments.add(_make(directory, 1500))
+    assert segments.begins == sorted([*BEGINS, 1500])
+    assert segments.covering(1600) == 1500
+
+
+def test_a_removed_segment_is_gone_with_its_index(directory: Path) -> None:
+    """Both files go, and who has the segment keeps it."""
+    segments = _segments(directory)
+    held = segments.get(BEGINS[1])
+    index_path(held.path).touch()
+    segments.remove(BEGINS[1])
+    assert segments.begins == [begin for begin in BEGINS if begin != BEGINS[1]]
+    assert not held.path.exists()
+    assert not index_path(held.path).exists()
+    assert held.is_valid
+
+
+def test_segments_before_an_offset_are_removed(directory: Path) -> None:
+    """Those that begin before it go; one that begins there stays."""
+    segments = _segments(directory)
+    segments.remove_before(Offset(2500))
+    assert segments.begins == BEGINS[2:]
+    segments.remove_before(Offset(1 << 50))
+    assert segments.begins == []
+
+
+def test_a_missing_file_is_damage(directory: Path) -> None:
+    """A segment that somebody removed is named."""
+    segments = _segments(directory)
+    (directory / segment_name(BEGINS[1])).unlink()
+    with pytest.raises(CorruptRecordError, match="the file is missing") as caught:
+        segments.get(BEGINS[1])
+    assert (caught.value.segment, caught.value.offset) == (segment_name(BEGINS[1]), BEGINS[1])
+
+
+def test_a_damaged_header_is_damage(directory: Path) -> None:
+    """A segment whose header does not validate is named."""
+    segments = _segments(directory)
+    (directory / segment_name(BEGINS[1])).write_bytes(bytes(4096))
+    with pytest.raises(CorruptRecordError, match="no segment header"):
+        segments.get(BEGINS[1])
+
+
+def test_a_forgotten_segment_is_opened_anew(directory: Path) -> None:
+    """If another file has taken the name, that is what comes next."""
+    segments = _segments(directory)
+    old = segments.get(BEGINS[1])
+    new = _make(directory, BEGINS[1])
+    assert segments.get(BEGINS[1]) is old
+    segments.forget(BEGINS[1])
+    assert segments.get(BEGINS[1]).header == new.header
+
+
+def test_whoever_only_reads_can_look_for_new_segments(directory: Path) -> None:
+    """Names that a writer elsewhere has made are found; a writer knows its own and never looks."""
+    reader, writer = _segments(directory, writable=False), _segments(directory)
+    assert not reader.refresh()
+    _make(directory, 1 << 41)
+    assert reader.refresh()
+    assert reader.begins == [*BEGINS, 1 << 41]
+    assert not writer.refresh()
+    assert writer.begins == BEGINS
+
+
+def test_the_disk_space_of_all_segments_is_summed(directory: Path) -> None:
+    """Bytes on disk are what the files take, not how long they are."""
+    assert _segments(directory).bytes_on_disk() == 4 * 4096

@@ -1,0 +1,332 @@
+"""One channel directory, opened."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+from pathlib import Path
+from weakref import ref
+
+import pytest
+
+from filechannel import ChannelOptions, Durability, StorageError
+from filechannel._format import NOTHING
+from filechannel._format.layout import OLDEST_OFFSET, WRITE_TAIL
+from filechannel._storage.index import Mark
+from filechannel._storage.manifest import Manifest
+from filechannel._storage.segment import segment_name
+from filechannel._storage.store import Store
+from tests.storage.background import Background
+from tests.storage.channels import SMALL, open_store, opened, payloads_of, read_all, reader_of, take_all
+from tests.storage.faults import FaultyFiles, input_output_error
+from tests.storage.resources import descriptors, maps_under
+
+
+def _send(store: Store, count: int) -> None:
+    for number in range(count):
+        store.log.append([b"%d:" % number + b"." * 1000])
+
+
+def _flip(path: Path, position: int) -> None:
+    with (path / "control").open("r+b") as control:
+        control.seek(position)
+        byte = control.read(1)[0]
+        control.seek(position)
+        control.write(bytes([byte ^ 0x40]))
+
+
+# Opening and closing
+
+
+def test_a_channel_goes_on_where_it_was(path: Path) -> None:
+    """Messages, offsets, sequences and consumers are the same after reopening."""
+    with opened(path) as store:
+        _send(store, 10)
+        before = read_all(store)
+    with opened(path) as store:
+        assert read_all(store) == before
+        _send(store, 1)
+        last = read_all(store)[-1]
+        assert last.sequence == 10
+        assert last.offset == before[-1].offset + 8 + len(before[-1].payload)
+
+
+def test_closing_lets_go_of_everything(path: Path, background: Background) -> None:
+    """No descriptor and no map stays."""
+    before = descriptors()
+    store = open_store(path)
+    _send(store, 20)
+    cursor = store.cursors.open("consumer")
+    reader = reader_of(store, cursor)
+    reader.move(store.places.earliest())
+    take_all(reader)
+    reader.close()
+    store.flusher.flush()
+    background.run()
+    store.close()
+    del store, cursor, reader
+    assert descriptors() <= before  # less if a thread of another test let go meanwhile
+    assert maps_under(path) == 0
+
+
+def test_opening_again_and_again_keeps_descriptors_flat(path: Path) -> None:
+    """Whether it succeeds or fails."""
+    counts = set()
+    for _ in range(5):
+        files = FaultyFiles()
+        with opened(path) as store:
+            store.log.append([b"one"])
+        files.fail(frozenset({"map"}), input_output_error, at=2)
+        with pytest.raises(OSError, match="Input/output"):
+            open_store(path, files=files)
+        counts.add(descriptors())
+    assert len(counts) == 1
+
+
+def test_the_manifest_is_checked_before_anything_is_touched(path: Path) -> None:
+    """Whoever refuses a channel has not changed it."""
+    with opened(path) as store:
+        store.log.append([b"one"])
+
+    def refuse(_: Manifest) -> None:
+        raise LookupError
+
+    times = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
+    with pytest.raises(LookupError):
+        Store.open(FaultyFiles(), path, check=refuse, new=None, readonly=False, max_mapped_segments=8)
+    assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == times
+
+
+@pytest.mark.parametrize("durability", [Durability.OS, Durability.interval(3600), Durability.FSYNC])
+def test_closing_flushes_what_was_promised(path: Path, durability: Durability, background: Background) -> None:
+    """Under OS nothing is flushed at closing; otherwise everything is."""
+    files = FaultyFiles()
+    with opened(path, ChannelOptions(segment_size=4096, durability=durability), files=files) as store:
+        store.log.append([b"one"])
+        files.flushed.clear()
+    assert bool(files.flushed) == (durability != Durability.OS)
+    with opened(path, create=False) as store:
+        assert payloads_of(store) == [b"one"]
+
+
+def test_a_last_flush_that_fails_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Closing succeeds all the same, and frees the channel."""
+    files = FaultyFiles()
+    store = open_store(path, ChannelOptions(segment_size=4096, durability=Durability.interval(3600)), files=files)
+    store.log.append([b"one"])
+    files.fail(frozenset({"flush"}), input_output_error)
+    store.close()
+    assert "the last flush failed" in caplog.text
+    with opened(path, create=False) as store:
+        assert payloads_of(store) == [b"one"]
+
+
+def test_a_closed_store_is_collected(path: Path, background: Background) -> None:
+    """Nothing in the background keeps it alive."""
+    store = open_store(path, ChannelOptions(segment_size=4096, durability=Durability.interval(3600)))
+    _send(store, 5)
+    background.run()
+    store.close()
+    gone = ref(store)
+    del store
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("mapped", [2, 3, 8])
+def test_the_number_of_mapped_segments_is_bounded(path: Path, mapped: int, background: Background) -> None:
+    """However many segments there are, and however they are used."""
+    with opened(path, mapped=mapped) as store:
+        _send(store, 60)
+        store.flusher.flush()
+        for message in read_all(store)[::5]:
+            store.places.at(message.offset)
+            assert store.segments.mapped <= mapped
+        background.forget()
+        assert maps_under(path / "segments") <= mapped + 1  # and the one that somebody may still stand in
+
+
+# Reading only
+
+
+def test_whoever_only_reads_cannot_write(path: Path) -> None:
+    """The parts that write are not there."""
+    open_store(path).close()
+    with opened(path, readonly=True) as store:
+        for part in ("log", "cursors", "flusher"):
+            with pytest.raises(io.UnsupportedOperation, match="read-only"):
+                getattr(store, part)
+        with pytest.raises(io.UnsupportedOperation):
+            store.purge()
+
+
+def test_whoever_only_reads_changes_nothing(path: Path) -> None:
+    """Not a byte, nor a time, whether somebody writes or not."""
+    with opened(path) as store:
+        _send(store, 10)
+        store.log.seal()
+    before = {file: (file.stat().st_mtime_ns, file.is_file() and file.read_bytes()) for file in path.rglob("*")}
+    with opened(path, readonly=True) as store:
+        assert len(read_all(store)) == 10
+        assert store.has_ended(store.control.write_offset)
+    assert {file: (file.stat().st_mtime_ns, file.is_file() and file.read_bytes()) for file in path.rglob("*")} == before
+
+
+def test_whoever_only_reads_needs_a_whole_control_file(path: Path) -> None:
+    """A file that was cut off is a typed error that says how to repair it."""
+    open_store(path).close()
+    os.truncate(path / "control", 100)
+    with pytest.raises(StorageError, match="open the channel for writing once"), opened(path, readonly=True):
+        pass
+    open_store(path).close()
+    with opened(path, readonly=True) as store:
+        assert payloads_of(store) == []
+
+
+# Words that cannot be believed
+
+
+@pytest.mark.parametrize(
+    "position", [0, 20, 40, WRITE_TAIL, WRITE_TAIL + 7, OLDEST_OFFSET, OLDEST_OFFSET + 4], ids=lambda p: f"byte {p}"
+)
+def test_a_damaged_word_is_noticed_when_the_channel_is_opened(path: Path, position: int) -> None:
+    """The channel is recovered, and everything is there."""
+    with opened(path) as store:
+        _send(store, 10)
+        before = read_all(store)
+    _flip(path, position)
+    with opened(path) as store:
+        assert read_all(store) == before
+        assert store.log.append([b"next"]) >= 1 << 40
+
+
+def test_a_lost_active_segment_does_not_lock_the_channel(path: Path) -> None:
+    """If the segment that is written to cannot be opened, it is put aside and the channel goes on."""
+    with opened(path) as store:
+        _send(store, 10)
+        active = store.segments.begins[-1]
+        before = [message for message in read_all(store) if message.offset < active]
+    (path / "segments" / segment_name(active)).write_bytes(b"nothing")
+    with opened(path) as store:
+        assert read_all(store, skip=True) == before
+        store.log.append([b"next"])
+        assert payloads_of(store, skip=True)[-1] == b"next"
+    assert list((path / "quarantine").iterdir())
+
+
+# Purging
+
+
+def test_a_purge_removes_everything_sent_before(path: Path) -> None:
+    """Messages go, sequences and offsets go on, and the files of old segments are gone."""
+    with opened(path) as store:
+        _send(store, 20)
+        end = store.control.write_offset
+        store.purge()
+        assert payloads_of(store) == []
+        assert store.segments.begins == [end]
+        store.log.append([b"after"])
+        assert read_all(store)[0][:3] == (b"after", end, 20)
+    with opened(path) as store:
+        assert payloads_of(store) == [b"after"]
+
+
+def test_purging_twice_is_purging_once(path: Path) -> None:
+    """An empty channel can be purged too."""
+    with opened(path) as store:
+        store.purge()
+        _send(store, 3)
+        store.purge()
+        store.purge()
+        assert payloads_of(store) == []
+        assert len(store.segments.begins) == 1
+
+
+def test_a_purge_moves_every_consumer(path: Path) -> None:
+    """Owned or not, a consumer goes on with what is sent afterwards."""
+    with opened(path) as store:
+        _send(store, 20)
+        owned, unowned = store.cursors.open("owned"), store.cursors.open("unowned")
+        reader = reader_of(store, owned)
+        for cursor in (owned, unowned):
+            cursor.store(0, 0, 0)
+        store.cursors.close(unowned)
+        reader.move(store.places.earliest())
+        reader.native.take()
+        store.purge()
+        store.log.append([b"after"])
+        assert [message.payload for message in take_all(reader)] == [b"after"]
+        unowned = store.cursors.open("unowned")
+        position = unowned.position
+        assert position is not None
+        found = read_all(store, start=Mark(position.offset, position.sequence, 0))
+        assert [message.payload for message in found] == [b"after"]
+        reader.close()
+        store.cursors.close_all()
+
+
+def test_a_purge_is_on_disk_before_the_first_file_goes(path: Path, background: Background) -> None:
+    """After a power cut nobody looks for a segment that is gone."""
+    files = FaultyFiles()
+    with opened(path, files=files) as store:
+        _send(store, 20)
+        files.fail(frozenset({"unlink"}), input_output_error)
+        with pytest.raises(OSError, match="Input/output"):
+            store.purge()
+        checkpoint = store.control.checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.oldest == store.control.oldest_offset == store.control.write_offset
+        files.work()
+        assert list((path / "segments").glob("*.seg"))
+    with opened(path) as store:
+        assert payloads_of(store) == []
+        assert store.segments.begins == []
+        assert not list((path / "segments").iterdir())
+
+
+# The end
+
+
+def test_a_sealed_channel_ends_behind_its_last_message(path: Path) -> None:
+    """A reader at the end has seen all there will ever be; one before it has not."""
+    with opened(path) as store:
+        store.log.append([b"one"])
+        assert not store.has_ended(store.control.write_offset)
+        store.log.seal()
+        assert store.has_ended(store.control.write_offset)
+        assert not store.has_ended(0)
+
+
+def test_a_sealed_channel_has_not_ended_while_messages_are_on_their_way(path: Path, background: Background) -> None:
+    """Under FSYNC the last messages may not be visible yet."""
+    with opened(path, ChannelOptions(segment_size=4096, durability=Durability.FSYNC)) as store:
+        store.log.append([b"one"])
+        store.log.seal()
+        assert not store.has_ended(store.control.write_offset)
+        store.flusher.flush()
+        assert payloads_of(store) == [b"one"]
+        assert store.has_ended(store.control.write_offset)
+
+
+def test_configuring_is_durable(path: Path) -> None:
+    """What was configured is there for everybody who opens the channel afterwards."""
+    with opened(path, SMALL) as store:
+        options = store.manifest.options
+        changed = ChannelOptions(segment_size=4096, durability=Durability.FSYNC).resolve()
+        store.configure({"root": "int"}, changed)
+        assert store.log.writer.deferred
+        store.configure({"root": "int"}, options)
+        assert not store.log.writer.deferred
+    with opened(path, create=False) as store:
+        assert (store.manifest.schema, store.manifest.options) == ({"root": "int"}, options)
+
+
+def test_an_interval_that_is_given_up_does_not_flush_any_more(path: Path) -> None:
+    """Configuring another durability stops the timer."""
+    with opened(path, ChannelOptions(segment_size=4096, durability=Durability.interval(3600))) as store:
+        store.configure(None, SMALL.resolve())
+        reader = reader_of(store)
+        reader.move(store.places.earliest())
+        assert reader.native.take() is NOTHING
+        reader.close()

@@ -1,0 +1,97 @@
+"""The stores of a process: one a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelOptions
+from filechannel._storage.manifest import Manifest
+from filechannel._storage.store import Store
+from filechannel._storage.stores import Stores
+from tests.storage.channels import opened, payloads_of
+
+
+def _open(stores: Stores, path: Path, *, readonly: bool = False) -> Store:
+    return stores.open(
+        path,
+        check=lambda _: None,
+        new=lambda: Manifest.new("machine", "raw", None, ChannelOptions(segment_size=4096).resolve()),
+        readonly=readonly,
+        max_mapped_segments=8,
+    )
+
+
+def test_two_opens_share_one_store(path: Path, tmp_path: Path) -> None:
+    """However the directory is named, it is the same; closing one leaves the other."""
+    stores = Stores()
+    (tmp_path / "link").symlink_to(path)
+    first, second = _open(stores, path), _open(stores, tmp_path / "link")
+    assert first is second
+    stores.close(first)
+    second.log.append([b"one"])
+    assert payloads_of(second) == [b"one"]
+    stores.close(second)
+    with opened(path) as store:
+        assert payloads_of(store) == [b"one"]
+
+
+def test_two_directories_have_two_stores(tmp_path: Path) -> None:
+    """Channels are told apart."""
+    stores = Stores()
+    first, second = (_open(stores, tmp_path / name) for name in "ab")
+    assert first is not second
+    stores.close(first)
+    stores.close(second)
+
+
+def test_whoever_only_reads_shares_with_a_writer(path: Path) -> None:
+    """The maps are there already."""
+    stores = Stores()
+    writer, reader = _open(stores, path), _open(stores, path, readonly=True)
+    assert reader is writer
+    stores.close(writer)
+    stores.close(reader)
+
+
+def test_a_writer_does_not_share_with_whoever_only_reads(path: Path) -> None:
+    """Opened for reading first, then twice for writing: the writers share, the reader has its own."""
+    stores = Stores()
+    stores.close(_open(stores, path))
+    reader = _open(stores, path, readonly=True)
+    first, second = _open(stores, path), _open(stores, path)
+    assert reader.readonly
+    assert first is second is not reader
+    first.log.append([b"one"])
+    assert payloads_of(reader) == [b"one"]
+    for store in (reader, first, second):
+        stores.close(store)
+
+
+def test_whoever_shares_is_checked_too(path: Path) -> None:
+    """An open that does not fit is refused, although the store is open already."""
+    stores = Stores()
+    store = _open(stores, path)
+
+    def refuse(_: Manifest) -> None:
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        stores.open(path, check=refuse, new=None, readonly=False, max_mapped_segments=8)
+    stores.close(store)
+    with opened(path):
+        pass
+
+
+def test_a_directory_that_was_replaced_is_another_channel(path: Path, tmp_path: Path) -> None:
+    """A store belongs to its files, not to their name."""
+    stores = Stores()
+    first = _open(stores, path)
+    path.rename(tmp_path / "moved")
+    second = _open(stores, path)
+    assert second is not first
+    first.log.append([b"moved"])
+    assert payloads_of(second) == []
+    stores.close(first)
+    stores.close(second)

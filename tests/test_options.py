@@ -1,0 +1,317 @@
+"""Options are validated when they are made, and compared with what is stored when a channel is opened."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from filechannel._errors import OptionsMismatchError
+from filechannel._options import (
+    OPTIONS,
+    UNSET,
+    ChannelOptions,
+    Durability,
+    OpenOptions,
+    OptionScope,
+    StoredOptions,
+)
+
+GIB = 1 << 30
+
+durabilities = st.one_of(
+    st.sampled_from([Durability.OS, Durability.FSYNC]),
+    st.floats(min_value=1e-6, max_value=1e6).map(Durability.interval),
+)
+stored_values = st.fixed_dictionaries(
+    {},
+    optional={
+        "segment_size": st.integers(4096, 1 << 40),
+        "max_message_size": st.integers(1, GIB - 1),
+        "mode": st.integers(0o600, 0o777),
+        "durability": durabilities,
+    },
+)
+
+
+def _names(cls: type[Any]) -> set[str]:
+    return {field.name for field in dataclasses.fields(cls)}
+
+
+def test_unset_options_mean_the_defaults_of_a_new_channel() -> None:
+    """Without options a channel has 64 MiB segments, messages below 1 GiB, private files and OS durability."""
+    assert ChannelOptions().resolve() == StoredOptions(
+        segment_size=64 << 20, max_message_size=GIB - 1, mode=0o600, durability=Durability.OS
+    )
+
+
+def test_unset_options_mean_the_defaults_of_an_open() -> None:
+    """Without options an open maps 8 segments, raises at damage and checks only the type of what is sent."""
+    assert ChannelOptions().per_open() == OpenOptions(max_mapped_segments=8, on_corruption="raise", validate=False)
+
+
+def test_every_option_has_a_row_and_a_place() -> None:
+    """Each option is in the table, and in the form that its scope names."""
+    assert set(OPTIONS) == _names(ChannelOptions)
+    per_open = {name for name, option in OPTIONS.items() if option.scope is OptionScope.OPEN}
+    assert _names(OpenOptions) == per_open
+    assert _names(StoredOptions) == set(OPTIONS) - per_open
+
+
+def test_every_default_is_allowed() -> None:
+    """The default of an option passes its own check."""
+    for name, option in OPTIONS.items():
+        option.check(name, option.default)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("segment_size", 4095, "4096"),
+        ("segment_size", (1 << 40) + 1, str(1 << 40)),
+        ("segment_size", -1, "4096"),
+        ("max_message_size", 0, "from 1"),
+        ("max_message_size", GIB, str(GIB - 1)),
+        ("mode", 0, "0o600"),
+        ("mode", 0o400, "0o600"),
+        ("mode", 0o1600, "0o777"),
+        ("mode", -1, "0o777"),
+        ("max_mapped_segments", 1, "at least 2"),
+        ("on_corruption", "ignore", "'raise' or 'skip'"),
+    ],
+)
+def test_a_value_that_is_not_allowed_is_a_value_error(name: str, value: object, allowed: str) -> None:
+    """The error names the option, the value and what is allowed."""
+    arguments: dict[str, Any] = {name: value}
+    with pytest.raises(ValueError, match=name) as caught:
+        ChannelOptions(**arguments)
+    shown = f"{value:#o}" if name == "mode" else repr(value)
+    assert f"{name}={shown}" in str(caught.value)
+    assert allowed in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("segment_size", 4096.0),
+        ("segment_size", True),
+        ("segment_size", None),
+        ("max_message_size", "1000"),
+        ("mode", "600"),
+        ("mode", True),
+        ("durability", "os"),
+        ("durability", 0.5),
+        ("max_mapped_segments", 2.5),
+        ("on_corruption", None),
+        ("validate", 1),
+        ("validate", "yes"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_a_type_error(name: str, value: object) -> None:
+    """The error names the option, the value and its type."""
+    arguments: dict[str, Any] = {name: value}
+    with pytest.raises(TypeError, match=name) as caught:
+        ChannelOptions(**arguments)
+    assert f"{name}={value!r}" in str(caught.value)
+    assert type(value).__name__ in str(caught.value)
+
+
+def test_options_are_keyword_only() -> None:
+    """A value without its name is refused."""
+    positional: Any = ChannelOptions
+    with pytest.raises(TypeError):
+        positional(4096)
+
+
+def test_options_are_frozen() -> None:
+    """Options never change once they are made."""
+    options: Any = ChannelOptions(segment_size=4096)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.segment_size = 8192
+
+
+def test_an_unknown_option_is_refused() -> None:
+    """A misspelled option is an error, not ignored."""
+    arguments: dict[str, Any] = {"segment_sise": 4096}
+    with pytest.raises(TypeError, match="segment_sise"):
+        ChannelOptions(**arguments)
+
+
+def test_the_repr_shows_what_is_set() -> None:
+    """Unset options are not shown."""
+    assert repr(ChannelOptions()) == "ChannelOptions()"
+    options = ChannelOptions(segment_size=4096, durability=Durability.FSYNC)
+    assert repr(options) == "ChannelOptions(segment_size=4096, durability=Durability.FSYNC)"
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
+def test_options_travel(duplicate: Any) -> None:
+    """A pickled or copied object equals the original, unset options stay unset."""
+    options = ChannelOptions(segment_size=4096, durability=Durability.interval(0.5), on_corruption="skip")
+    again = duplicate(options)
+    assert again == options
+    assert hash(again) == hash(options)
+    assert again.mode is UNSET
+    assert duplicate(options.resolve()) == options.resolve()
+    assert duplicate(options.per_open()) == options.per_open()
+
+
+def test_unset_is_one_falsy_value() -> None:
+    """The sentinel is a single object, also after pickling, and false."""
+    assert pickle.loads(pickle.dumps(UNSET)) is UNSET
+    assert not UNSET
+    assert repr(UNSET) == "UNSET"
+
+
+@given(stored_values)
+def test_what_is_set_is_what_resolves(values: dict[str, Any]) -> None:
+    """A resolved form has the values that are set and never contradicts the options it came from."""
+    options = ChannelOptions(**values)
+    stored = options.resolve()
+    assert {name: getattr(stored, name) for name in values} == values
+    options.check_against(stored)
+
+
+@given(stored_values)
+def test_unset_options_contradict_nothing(values: dict[str, Any]) -> None:
+    """A channel of any options opens without options, or with options of one open."""
+    stored = ChannelOptions(**values).resolve()
+    ChannelOptions().check_against(stored)
+    ChannelOptions(max_mapped_segments=2, on_corruption="skip", validate=True).check_against(stored)
+
+
+@pytest.mark.parametrize(
+    ("name", "given_value"),
+    [("segment_size", 8192), ("max_message_size", 10), ("mode", 0o640), ("durability", Durability.FSYNC)],
+)
+def test_an_explicit_other_value_is_a_mismatch(name: str, given_value: object) -> None:
+    """The error has the option, what is stored and what was given."""
+    stored = ChannelOptions(segment_size=4096).resolve()
+    arguments: dict[str, Any] = {name: given_value}
+    with pytest.raises(OptionsMismatchError) as caught:
+        ChannelOptions(**arguments).check_against(stored)
+    assert (caught.value.option, caught.value.stored, caught.value.given) == (name, getattr(stored, name), given_value)
+
+
+def test_only_what_can_be_changed_says_so() -> None:
+    """A mismatch of a channel-wide option names configure(), one of a fixed option does not."""
+    stored = ChannelOptions().resolve()
+    with pytest.raises(OptionsMismatchError, match=r"configure\(durability="):
+        ChannelOptions(durability=Durability.FSYNC).check_against(stored)
+    with pytest.raises(OptionsMismatchError, match="fixed at creation"):
+        ChannelOptions(mode=0o640).check_against(stored)
+
+
+def test_channel_wide_options_can_be_changed() -> None:
+    """Changing the durability leaves everything else as it was."""
+    stored = ChannelOptions(segment_size=4096).resolve()
+    changed = stored.changed_by(ChannelOptions(durability=Durability.FSYNC, segment_size=4096))
+    assert changed == dataclasses.replace(stored, durability=Durability.FSYNC)
+
+
+def test_fixed_options_cannot_be_changed() -> None:
+    """Another value of an option that is fixed at creation is refused."""
+    with pytest.raises(OptionsMismatchError, match="segment_size"):
+        ChannelOptions().resolve().changed_by(ChannelOptions(segment_size=4096))
+
+
+def test_options_of_one_open_are_not_stored() -> None:
+    """An option that belongs to one open cannot be stored, even with its default."""
+    with pytest.raises(ValueError, match="validate"):
+        ChannelOptions().resolve().changed_by(ChannelOptions(validate=False))
+
+
+@given(stored_values)
+def test_stored_options_survive_the_manifest(values: dict[str, Any]) -> None:
+    """What is stored comes back from JSON as it was."""
+    stored = ChannelOptions(**values).resolve()
+    assert StoredOptions.from_json(json.loads(json.dumps(stored.to_json()))) == stored
+
+
+def test_a_missing_channel_wide_option_has_its_default() -> None:
+    """A manifest that is older than a channel-wide option is read as if it had the default."""
+    content = ChannelOptions(segment_size=4096).resolve().to_json()
+    del content["durability"]
+    assert StoredOptions.from_json(content) == ChannelOptions(segment_size=4096).resolve()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"segment_size": "big"}, "segment_size"),
+        ({"segment_size": 12}, "segment_size"),
+        ({"mode": None}, "mode"),
+        ({"durability": "sometimes"}, "durability"),
+        ({"durability": {"interval": -1}}, "interval"),
+        ({"durability": {"interval": True}}, "durability"),
+        ({"durability": {"interval": 1, "more": 2}}, "durability"),
+        ({"durability": []}, "durability"),
+        ({"colour": "red"}, "colour"),
+    ],
+)
+def test_damaged_stored_options_are_a_value_error(change: dict[str, object], reason: str) -> None:
+    """The error says which option of a manifest is damaged or unknown."""
+    with pytest.raises(ValueError, match=reason):
+        StoredOptions.from_json(ChannelOptions().resolve().to_json() | change)
+
+
+@pytest.mark.parametrize("content", [None, [], "os", 5, {}])
+def test_stored_options_that_are_none_are_a_value_error(content: object) -> None:
+    """Something else in place of the options, or options without the fixed ones, is damage."""
+    with pytest.raises(ValueError, match="option"):
+        StoredOptions.from_json(content)
+
+
+def test_durabilities_compare_by_value() -> None:
+    """Equal durabilities are equal, hash alike and print as they are written."""
+    assert Durability.interval(1) == Durability.interval(1.0) != Durability.interval(2)
+    assert hash(Durability.interval(1)) == hash(Durability.interval(1.0))
+    assert len({Durability.OS, Durability.FSYNC, Durability.interval(0.5)}) == 3
+    assert repr(Durability.OS) == "Durability.OS"
+    assert repr(Durability.FSYNC) == "Durability.FSYNC"
+    assert repr(Durability.interval(0.5)) == "Durability.interval(0.5)"
+
+
+@pytest.mark.parametrize("constant", [Durability.OS, Durability.FSYNC])
+def test_the_constants_stay_themselves(constant: Durability) -> None:
+    """OS and FSYNC are the same objects after pickling, copying and JSON."""
+    assert pickle.loads(pickle.dumps(constant)) is constant
+    assert copy.deepcopy(constant) is constant
+    assert Durability.from_json(constant.to_json()) is constant
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), 10**400])
+def test_an_interval_is_longer_than_nothing(seconds: float) -> None:
+    """Zero, negative and endless intervals are refused."""
+    with pytest.raises(ValueError, match="seconds greater than 0"):
+        Durability.interval(seconds)
+
+
+@pytest.mark.parametrize("seconds", ["1", None, True])
+def test_an_interval_is_a_number(seconds: Any) -> None:
+    """Anything but a number is refused."""
+    with pytest.raises(TypeError, match="seconds"):
+        Durability.interval(seconds)
+
+
+def test_a_durability_is_one_of_three() -> None:
+    """There is no fourth kind, and only an interval has seconds."""
+    anything: Any = Durability
+    for arguments in (("sometimes",), ("os", 1.0), ("fsync", 0.0)):
+        with pytest.raises(ValueError, match="durability"):
+            anything(*arguments)
+    with pytest.raises(TypeError, match="seconds"):
+        anything("interval")
+
+
+@given(durabilities)
+def test_durabilities_travel(durability: Durability) -> None:
+    """A durability survives JSON and pickling."""
+    assert Durability.from_json(json.loads(json.dumps(durability.to_json()))) == durability
+    assert pickle.loads(pickle.dumps(durability)) == durability

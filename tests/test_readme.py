@@ -1,0 +1,81 @@
+"""The Python of the README and of the documentation runs as it is printed."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+from filechannel import FileChannel, open_channel
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+IMPORT = re.compile(r"(from|import) ")
+
+
+class Order(msgspec.Struct):
+    """What the pages talk about."""
+
+    id: int
+    sku: str
+    qty: int
+
+
+def blocks() -> Iterator[pytest.ParameterSet]:
+    """Return each block of Python with what the page imported before it."""
+    for page in PAGES:
+        imports = ""
+        for number, block in enumerate(BLOCK.findall(page.read_text()), 1):
+            yield pytest.param(block, imports, id=f"{page.relative_to(ROOT)}:{number}")
+            imports += "".join(line for line in block.splitlines(keepends=True) if IMPORT.match(line))
+
+
+@pytest.mark.parametrize(("block", "imports"), list(blocks()))
+def test_the_block_runs(block: str, imports: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program runs by itself; a part of one runs where `orders`, `tx` and `rx` are what the page says."""
+    monkeypatch.chdir(tmp_path)
+    if "asyncio.run(" in block:
+        done = subprocess.run([sys.executable, "-W", "error", "-c", block], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        anyio.run(run_part, imports + block)
+
+
+async def run_part(block: str) -> None:
+    """Run the statements of a block one by one. Those that wait for messages find some."""
+    namespace: dict[str, object] = {"Order": Order}
+    async with open_channel("elsewhere/open", Order) as orders, open_channel("elsewhere/sealed", Order) as sealed:
+        await fill(orders)
+        await fill(sealed)
+        await sealed.seal()
+        with orders.sender() as tx, orders.receiver() as rx, sealed.receiver() as ended:
+            namespace |= {"orders": orders, "tx": tx}
+            for statement in ast.parse(block).body:
+                # A loop over everything ends only where the channel does.
+                namespace["rx"] = ended if isinstance(statement, ast.AsyncFor) else rx
+                await run_statement(statement, namespace)
+
+
+async def fill(channel: FileChannel[Order]) -> None:
+    """Send what the page may receive."""
+    async with channel.sender() as tx:
+        await tx.send_many([Order(number, "pen", 1) for number in range(1000)])
+
+
+async def run_statement(statement: ast.stmt, namespace: dict[str, object]) -> None:
+    """Run one statement, which may use `await` although it is in no function."""
+    module = ast.Module([statement], [])
+    code = compile(module, "<page>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    result = eval(code, namespace)
+    if inspect.isawaitable(result):
+        with anyio.fail_after(30):
+            await result

@@ -1,0 +1,76 @@
+"""The methods of a channel, and its errors."""
+
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import assert_type
+
+import anyio
+
+from filechannel import (
+    ChannelLockedError,
+    ChannelStatistics,
+    ConsumerBusyError,
+    DecodeError,
+    Durability,
+    FileChannel,
+    FileChannelError,
+    Offset,
+    SchemaMismatchError,
+)
+from tests.typing.messages import Cancel, Order
+
+
+async def methods(orders: FileChannel[Order]) -> None:
+    """What each one returns."""
+    assert_type(orders.path, Path)
+    assert_type(await orders.offset_of(3), Offset)
+    assert_type(await orders.flush(), None)
+    assert_type(await orders.seal(), None)
+    assert_type(await orders.purge(), None)
+    assert_type(await orders.configure(), None)
+    assert_type(await orders.configure(schema=Order | Cancel, durability=Durability.FSYNC), None)
+    assert_type(await orders.aclose(), None)
+    assert_type(orders.close(), None)
+    await orders.configure(segment_size=4096)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await orders.configure(durability="fsync")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def statistics(orders: FileChannel[Order]) -> None:
+    """A snapshot has typed fields that cannot be set."""
+    found = orders.statistics()
+    assert_type(found, ChannelStatistics)
+    assert_type(found.write_offset, Offset)
+    assert_type(found.messages, int)
+    assert_type(found.oldest_age, timedelta | None)
+    found.messages = 3  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def errors(error: FileChannelError) -> None:
+    """Errors have typed attributes."""
+    if isinstance(error, DecodeError):
+        assert_type(error.offset, Offset)
+        assert_type(error.payload, bytes)
+    elif isinstance(error, SchemaMismatchError):
+        assert_type(error.field, str)
+    elif isinstance(error, ChannelLockedError):
+        assert_type(error.since, datetime | None)
+    elif isinstance(error, ConsumerBusyError):
+        busy: anyio.BusyResourceError = error
+        del busy
+
+
+def offsets(offset: Offset, number: int) -> None:
+    """An offset is a number, but not every number is one."""
+    number = offset
+    del number
+
+
+def numbers(number: int) -> None:
+    """The other way round it has to be said."""
+    offset: Offset = number  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    offset = Offset(number)
+    del offset

@@ -1,0 +1,101 @@
+"""A receiver gives messages of its type."""
+
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import assert_type
+
+from anyio.abc import ObjectReceiveStream
+
+from filechannel import FanOutReceiver, FileChannel, Offset, Receiver, ReceiverStatistics, Record
+from tests.typing.messages import BigOrder, Cancel, Order
+
+
+async def receive(rx: FanOutReceiver[Order]) -> None:
+    """Every way to receive, and what it returns."""
+    assert_type(await rx.receive(), Order)
+    assert_type(rx.receive_nowait(), Order)
+    assert_type(await rx.receive_many(10), list[Order])
+    assert_type(await rx.receive_many(10, linger=0.5), list[Order])
+    assert_type(await rx.receive_many(max_items=10, linger=1), list[Order])
+    assert_type(rx.receive_many_nowait(10), list[Order])
+    assert_type(rx.peek(), list[Order])
+    assert_type(rx.peek(3), list[Order])
+    record = await rx.receive_record()
+    assert_type(record, Record[Order])
+    assert_type(record.value, Order)
+    assert_type(record.offset, Offset)
+    assert_type(record.sequence, int)
+    async for order in rx:
+        assert_type(order, Order)
+
+
+async def make(orders: FileChannel[Order], offset: Offset, moment: datetime) -> None:
+    """Every way to make a receiver."""
+    assert_type(orders.receiver(), FanOutReceiver[Order])
+    assert_type(orders.receiver("audit", start="latest"), FanOutReceiver[Order])
+    assert_type(orders.receiver("audit", start=offset), FanOutReceiver[Order])
+    assert_type(orders.receiver(name="audit", start=moment), FanOutReceiver[Order])
+    assert_type(orders.replay(), Receiver[Order])
+    assert_type(orders.replay("latest"), Receiver[Order])
+    async with orders.receiver() as rx:
+        assert_type(rx, FanOutReceiver[Order])
+    async with orders.replay() as history:
+        assert_type(history, Receiver[Order])
+    with orders.receiver() as rx:
+        assert_type(rx, FanOutReceiver[Order])
+    orders.receiver(start="newest")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    orders.receiver(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    orders.receiver("audit", "latest")  # type: ignore[call-arg, misc, unused-ignore]  # pyright: ignore[reportCallIssue]
+
+
+async def position(rx: FanOutReceiver[Order], history: Receiver[Order]) -> None:
+    """Positions, clones and names."""
+    assert_type(rx.read_offset, Offset)
+    assert_type(await rx.seek("earliest"), None)
+    assert_type(await rx.seek(rx.read_offset), None)
+    assert_type(rx.clone(), FanOutReceiver[Order])
+    assert_type(history.clone(), Receiver[Order])
+    assert_type(rx.statistics(), ReceiverStatistics)
+    assert_type(rx.name, str)
+    assert_type(rx.id, str)
+    assert_type(await rx.unsubscribe(), None)
+    await rx.seek("newest")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await history.unsubscribe()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+
+async def union(rx: FanOutReceiver[Order | Cancel]) -> None:
+    """A union is told apart as usual."""
+    event = await rx.receive()
+    assert_type(event, Order | Cancel)
+    if isinstance(event, Order):
+        assert_type(event, Order)
+    else:
+        assert_type(event, Cancel)
+    match await rx.receive():
+        case Order(id=number):
+            assert_type(number, int)
+        case Cancel():
+            pass
+
+
+def wants_orders(rx: Receiver[Order]) -> None:
+    """Something that receives orders."""
+
+
+def wants_big_orders(rx: Receiver[BigOrder]) -> None:
+    """Something that receives a special kind of orders."""
+
+
+def variance(rx: FanOutReceiver[Order], big: FanOutReceiver[BigOrder]) -> None:
+    """Who gives something special is as good as who gives anything, not the other way round: it is covariant."""
+    wants_orders(rx)
+    wants_orders(big)
+    wants_big_orders(big)
+    wants_big_orders(rx)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    stream: ObjectReceiveStream[Order] = big
+    del stream
+    record: Record[Order] = Record(BigOrder(1), Offset(0), 0)
+    del record
