@@ -1,0 +1,1 @@
+"""Measurements of filechannel against things everybody knows: `python -m benchmarks --help`."""

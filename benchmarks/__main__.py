@@ -1,0 +1,78 @@
+"""`python -m benchmarks`: measure and report."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from time import perf_counter
+from typing import TypeAlias
+
+from . import batch, fairness, fsync, machine, memory, queue, raw, report
+from .harness import Bench
+from .report import Finding
+
+Measure: TypeAlias = Callable[[Bench], Coroutine[object, object, list[Finding]]]
+
+GROUPS: dict[str, tuple[str, Measure]] = {
+    module.__name__.rpartition(".")[2]: (module.TITLE, module.measure)
+    for module in (queue, batch, raw, fsync, memory, fairness)
+}
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+
+
+def parse_arguments() -> argparse.Namespace:
+    shared = Path("/dev/shm")
+    directory = shared if shared.is_dir() else Path(tempfile.gettempdir())
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure filechannel on this machine.")
+    parser.add_argument("--list", action="store_true", help="name the groups and do nothing else")
+    parser.add_argument("--only", nargs="+", choices=GROUPS, metavar="NAME", help="measure only these groups")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: under half a minute, less exact")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the findings to a JSON file")
+    parser.add_argument("--write", action="store_true", help="also put the table into docs/performance.md")
+    parser.add_argument("--directory", type=Path, default=directory, metavar="DIR", help="for channels (%(default)s)")
+    parser.add_argument(
+        "--disk", type=Path, default=Path.cwd(), metavar="DIR", help="a real disk, for FSYNC (the current directory)"
+    )
+    arguments = parser.parse_args()
+    if arguments.write and arguments.only:
+        parser.error("--write needs the whole table: leave --only out")
+    for path in arguments.directory, arguments.disk, (arguments.json or PAGE).parent:
+        if not path.is_dir():  # better now than after the measurement
+            parser.error(f"{path} is not a directory")
+    return arguments
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.list:
+        print(*(f"{name:10}{title}" for name, (title, _) in GROUPS.items()), sep="\n")
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the directories are removed then too
+    bench = Bench(arguments.directory, arguments.disk, arguments.quick)
+    properties = machine.describe(bench)
+    print(*properties, sep="\n")
+    began, groups = perf_counter(), list[tuple[str, list[Finding]]]()
+    for name in arguments.only or GROUPS:
+        title, measure = GROUPS[name]
+        groups.append((title, asyncio.run(measure(bench))))
+        print(f"\n{title}\n\n{report.as_text(groups[-1][1])}", flush=True)
+    findings = [finding for _, group in groups for finding in group if finding.target is not None]
+    missed = [finding.work for finding in findings if not finding.met]
+    print(f"\n{len(findings) - len(missed)} of {len(findings)} targets met in {perf_counter() - began:.0f} s")
+    for work in missed:
+        print(f"missed: {work}")
+    if arguments.json:
+        tree = {title: [finding.to_json() for finding in group] for title, group in groups}
+        arguments.json.write_text(json.dumps({"machine": properties, "groups": tree}, indent=2))
+    if arguments.write:
+        report.write_into(PAGE, report.as_markdown(properties, groups))
+
+
+if __name__ == "__main__":
+    main()
