@@ -15,7 +15,7 @@ from filechannel._storage.cursors import Cursors, Position, file_name, name_of, 
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
 from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full
-from tests.storage.resources import descriptors
+from tests.storage.resources import descriptors_under
 
 NAMES = [
     "default",
@@ -171,11 +171,11 @@ def test_being_refused_costs_no_descriptor(tmp_path: Path) -> None:
     """However often a name is asked for in vain, nothing stays open."""
     cursors = _cursors(tmp_path)
     cursor = cursors.open("name")
-    before = descriptors()
+    before = descriptors_under(tmp_path)
     for _ in range(5):
         with pytest.raises(ConsumerBusyError):
             cursors.open("name")
-    assert descriptors() <= before  # less if a thread of another test let go meanwhile
+    assert descriptors_under(tmp_path) == before
     cursors.close(cursor)
 
 
@@ -216,11 +216,11 @@ def test_a_full_disk_registers_nobody(tmp_path: Path, at: int) -> None:
     """A name for which there is no room is refused, is not owned by anybody, and succeeds later."""
     files = FaultyFiles()
     cursors = _cursors(tmp_path, files)
-    before = descriptors()
+    before = descriptors_under(tmp_path)
     files.fail(NEEDING_ROOM, disk_full, at=at)
     with pytest.raises(DiskFullError):
         cursors.open("name")
-    assert descriptors() <= before  # less if a thread of another test let go meanwhile
+    assert descriptors_under(tmp_path) == before
     files.work()
     cursor = cursors.open("name")
     assert cursor.position is None

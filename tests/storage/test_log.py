@@ -24,7 +24,7 @@ from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, read_all
 from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full, too_many_open_files
-from tests.storage.resources import descriptors, maps_under
+from tests.storage.resources import descriptors_under, maps_under
 
 ROOM = 4096 - SEGMENT_HEADER_SIZE
 """Bytes of records in the smallest segment."""
@@ -340,7 +340,7 @@ def test_a_dead_writers_record_is_taken_back(path: Path) -> None:
 # Resources
 
 
-def test_rolling_keeps_descriptors_and_maps_flat(memory: Path) -> None:
+def test_rolling_keeps_descriptors_and_maps_flat(memory: Path, background: Background) -> None:
     """A week of segments takes no more open files and maps than an hour."""
     rounds = 200 if PURE else 2000
     with opened(memory / "channel", mapped=2) as store:
@@ -350,7 +350,8 @@ def test_rolling_keeps_descriptors_and_maps_flat(memory: Path) -> None:
             _send(store, _payload(3000))
             if number % (rounds // 10) == rounds // 10 - 1:
                 store.flusher.flush()
-                counts.add((descriptors(), maps_under(memory / "channel" / "segments")))
+                background.run()
+                counts.add((descriptors_under(memory), maps_under(memory / "channel" / "segments")))
                 assert len(read_all(store, start=reader_at)) == rounds // 10
                 reader_at = store.places.latest()
         assert len(store.segments.begins) == rounds

@@ -21,7 +21,7 @@ from filechannel._offset import Offset
 from filechannel._storage.files import Files
 from filechannel._storage.segment import Header, Segment, begin_of, segment_name
 from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
-from tests.storage.resources import descriptors
+from tests.storage.resources import descriptors_under
 
 files = Files()
 SIZE = 16 << 10
@@ -128,7 +128,7 @@ def test_a_directory_is_no_segment(tmp_path: Path) -> None:
 def test_a_segment_is_made_whole_or_not_at_all(tmp_path: Path, at: int) -> None:
     """A full disk at any step leaves neither the file nor anything half-made, nor an open descriptor."""
     faulty = FaultyFiles()
-    before = descriptors()
+    before = descriptors_under(tmp_path)
     faulty.fail(NEEDING_ROOM, disk_full, at=at)
     try:
         segment = _create(tmp_path, files=faulty)
@@ -137,7 +137,7 @@ def test_a_segment_is_made_whole_or_not_at_all(tmp_path: Path, at: int) -> None:
     else:
         assert not faulty.failures
         del segment
-    assert descriptors() <= before  # less if a thread of another test let go meanwhile
+    assert descriptors_under(tmp_path) == before
 
 
 def test_a_segment_that_replaces_another_is_on_disk_first(tmp_path: Path) -> None:
@@ -164,14 +164,14 @@ def test_a_replacement_that_cannot_be_flushed_changes_nothing(tmp_path: Path) ->
 
 def test_the_file_is_closed_with_the_last_one_who_uses_it(tmp_path: Path) -> None:
     """A descriptor and a map go when the segment and every view of it are gone."""
-    before = descriptors()
+    before = descriptors_under(tmp_path)
     segment = _create(tmp_path)
     view = memoryview(segment.map)
     del segment
-    assert descriptors() > before
+    assert descriptors_under(tmp_path) > before
     assert view[: len(b"fchan")] == b"fchan"
     view.release()
-    assert descriptors() <= before  # less if a thread of another test let go meanwhile
+    assert descriptors_under(tmp_path) == before
 
 
 # Ends

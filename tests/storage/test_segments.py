@@ -12,7 +12,7 @@ from filechannel._storage.files import Files
 from filechannel._storage.index import index_path
 from filechannel._storage.segment import Header, Segment, segment_name
 from filechannel._storage.segments import Segments
-from tests.storage.resources import descriptors
+from tests.storage.resources import descriptors_under
 
 files = Files()
 BEGINS = [Offset(begin) for begin in (0, 1000, 2500, 1 << 40)]
@@ -107,7 +107,7 @@ def test_descriptors_go_with_the_maps(directory: Path) -> None:
     for _ in range(5):
         for begin in BEGINS:
             segments.get(begin)
-        counts.add(descriptors())
+        counts.add(descriptors_under(directory))
     assert len(counts) == 1
     segments.close()
     assert segments.mapped == 0

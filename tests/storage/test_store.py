@@ -20,7 +20,7 @@ from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import SMALL, open_store, opened, payloads_of, read_all, reader_of, take_all
 from tests.storage.faults import FaultyFiles, input_output_error
-from tests.storage.resources import descriptors, maps_under
+from tests.storage.resources import descriptors_under, maps_under
 
 
 def _send(store: Store, count: int) -> None:
@@ -54,7 +54,7 @@ def test_a_channel_goes_on_where_it_was(path: Path) -> None:
 
 def test_closing_lets_go_of_everything(path: Path, background: Background) -> None:
     """No descriptor and no map stays."""
-    before = descriptors()
+    before = descriptors_under(path)
     store = open_store(path)
     _send(store, 20)
     cursor = store.cursors.open("consumer")
@@ -66,7 +66,7 @@ def test_closing_lets_go_of_everything(path: Path, background: Background) -> No
     background.run()
     store.close()
     del store, cursor, reader
-    assert descriptors() <= before  # less if a thread of another test let go meanwhile
+    assert descriptors_under(path) == before
     assert maps_under(path) == 0
 
 
@@ -80,7 +80,7 @@ def test_opening_again_and_again_keeps_descriptors_flat(path: Path) -> None:
         files.fail(frozenset({"map"}), input_output_error, at=2)
         with pytest.raises(OSError, match="Input/output"):
             open_store(path, files=files)
-        counts.add(descriptors())
+        counts.add(descriptors_under(path))
     assert len(counts) == 1
 
 
