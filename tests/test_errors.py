@@ -20,6 +20,7 @@ SINCE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 EXAMPLES: list[tuple[errors.FileChannelError, dict[str, object]]] = [
     (errors.FileChannelError("something"), {}),
     (errors.ChannelNotFoundError("data/orders"), {"path": Path("data/orders")}),
+    (errors.ChannelNotFoundError("data/orders", readonly=True), {"path": Path("data/orders")}),
     (errors.NotAChannelError("data", "it is a file"), {"path": Path("data"), "reason": "it is a file"}),
     (errors.ChannelSealedError(Path("data")), {"path": Path("data")}),
     (
@@ -29,11 +30,19 @@ EXAMPLES: list[tuple[errors.FileChannelError, dict[str, object]]] = [
     (errors.ChannelLockedError("data", None, None, None), {"pid": None, "host": None, "since": None}),
     (
         errors.OptionsMismatchError("segment_size", 4096, 8192),
-        {"option": "segment_size", "stored": 4096, "given": 8192},
+        {"option": "segment_size", "stored": 4096, "given": 8192, "path": None},
+    ),
+    (
+        errors.OptionsMismatchError("mode", 0o600, 0o644, "think again", path="data"),
+        {"option": "mode", "stored": 0o600, "given": 0o644, "path": Path("data")},
     ),
     (
         errors.SchemaMismatchError("Order.qty", "int", "str"),
-        {"field": "Order.qty", "expected": "int", "found": "str"},
+        {"field": "Order.qty", "expected": "int", "found": "str", "path": None},
+    ),
+    (
+        errors.SchemaMismatchError("Order.qty", "int", "str", "think again", path="data"),
+        {"field": "Order.qty", "expected": "int", "found": "str", "path": Path("data")},
     ),
     (errors.CodecError("too odd"), {"reason": "too odd", "index": None}),
     (errors.CodecError("too odd", 3), {"reason": "too odd", "index": 3}),
@@ -63,7 +72,8 @@ EXAMPLES: list[tuple[errors.FileChannelError, dict[str, object]]] = [
         errors.CorruptRecordError("0.seg", Offset(3), "checksum mismatch"),
         {"segment": "0.seg", "offset": 3, "reason": "checksum mismatch"},
     ),
-    (errors.UnsupportedFormatError(7, 1), {"found": 7, "supported": 1}),
+    (errors.UnsupportedFormatError(7, 1), {"found": 7, "supported": 1, "path": None}),
+    (errors.UnsupportedFormatError(7, 1, path="data"), {"found": 7, "supported": 1, "path": Path("data")}),
     (errors.UnsupportedFormatError("zstd", "none", "install it"), {"found": "zstd", "supported": "none"}),
 ]
 
@@ -156,13 +166,15 @@ class OwnError(errors.StorageError):
     ("error", "words"),
     [
         (errors.ChannelNotFoundError("data/orders"), ["data/orders", "create=True"]),
+        (errors.ChannelNotFoundError("data/orders", readonly=True), ["data/orders", "readonly=True"]),
         (errors.NotAChannelError("data", "it is a file"), ["data", "it is a file", "nothing was changed"]),
         (errors.ChannelSealedError("data"), ["data", "sealed"]),
         (errors.ChannelLockedError("data", 4711, "box", SINCE), ["4711", "box", "2026-01-02 03:04:05+00:00"]),
         (errors.ChannelLockedError("data", None, None, None), ["another process"]),
-        (errors.OptionsMismatchError("mode", 384, 420), ["mode", "384", "420", "fixed at creation"]),
-        (errors.OptionsMismatchError("durability", 1, 2, changeable=True), ["configure(durability="]),
+        (errors.OptionsMismatchError("mode", 0o600, 0o644), ["mode=0o600", "not 0o644", "fixed at creation"]),
+        (errors.OptionsMismatchError("codec", "a", "b", "use a", path="data"), ["data", "codec='a'", "'b'; use a"]),
         (errors.SchemaMismatchError("Order.qty", "int", "str"), ["Order.qty", "int", "str", "configure(schema="]),
+        (errors.SchemaMismatchError("Order.qty", "int", "str", "use int", path="data"), ["data", "str; use int"]),
         (errors.MessageTypeError("Order", "dict"), ["Order", "dict"]),
         (errors.DecodeError(Offset(10), Offset(20), "odd", b""), ["10", "odd", "seek(20)"]),
         (errors.MessageTooLargeError(2000, 1000), ["2,000", "1,000"]),
@@ -174,6 +186,7 @@ class OwnError(errors.StorageError):
         (errors.DataExpiredError(5, Offset(100)), ["5", "100"]),
         (errors.CorruptRecordError("0.seg", Offset(3), "odd"), ["0.seg", "3", "odd", "on_corruption='skip'"]),
         (errors.UnsupportedFormatError(7, 1), ["version 7", "version 1", "newer filechannel"]),
+        (errors.UnsupportedFormatError(7, 1, path="data"), ["data", "version 7", "version 1", "nothing was changed"]),
         (errors.UnsupportedFormatError("zstd", "none", "install filechannel[zstd]"), ["zstd", "filechannel[zstd]"]),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
@@ -181,6 +194,11 @@ class OwnError(errors.StorageError):
 def test_messages_name_the_thing_and_what_to_do(error: errors.FileChannelError, words: list[str]) -> None:
     """A message names what is wrong, with its values, and the way out."""
     assert [word for word in words if word not in str(error)] == []
+
+
+def test_what_cannot_be_created_read_only_is_not_advised() -> None:
+    """A read-only open creates nothing: the error does not send the user to create=True."""
+    assert "create=" not in str(errors.ChannelNotFoundError("data/orders", readonly=True))
 
 
 def test_a_busy_consumer_is_a_busy_resource_to_anyio() -> None:

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import json
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,6 +151,22 @@ def test_the_repr_shows_what_is_set() -> None:
     assert repr(options) == "ChannelOptions(segment_size=4096, durability=Durability.FSYNC)"
 
 
+def test_permission_bits_are_shown_in_octal() -> None:
+    """A mode looks in a repr and in an error as one writes it."""
+    options = ChannelOptions(mode=0o640)
+    assert repr(options) == "ChannelOptions(mode=0o640)"
+    assert "mode=0o640," in repr(options.resolve())
+    with pytest.raises(OptionsMismatchError, match=r"mode=0o600, not 0o640;"):
+        options.check_against(ChannelOptions().resolve())
+
+
+@pytest.mark.parametrize("form", [ChannelOptions(), ChannelOptions().resolve(), ChannelOptions().per_open()], ids=repr)
+def test_a_repr_is_the_call_that_makes_it(form: ChannelOptions | StoredOptions | OpenOptions) -> None:
+    """What is shown can be pasted."""
+    names = {"Durability": Durability, type(form).__name__: type(form)}
+    assert eval(repr(form), names) == form
+
+
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
 def test_options_travel(duplicate: Any) -> None:
     """A pickled or copied object equals the original, unset options stay unset."""
@@ -197,12 +214,23 @@ def test_an_explicit_other_value_is_a_mismatch(name: str, given_value: object) -
     with pytest.raises(OptionsMismatchError) as caught:
         ChannelOptions(**arguments).check_against(stored)
     assert (caught.value.option, caught.value.stored, caught.value.given) == (name, getattr(stored, name), given_value)
+    assert caught.value.path is None
+
+
+def test_a_mismatch_names_the_channel() -> None:
+    """Told which channel it is about, the error says so."""
+    stored, other = ChannelOptions().resolve(), ChannelOptions(segment_size=4096)
+    with pytest.raises(OptionsMismatchError, match="data/orders") as caught:
+        other.check_against(stored, Path("data/orders"))
+    assert caught.value.path == Path("data/orders")
+    with pytest.raises(OptionsMismatchError, match="data/orders"):
+        stored.changed_by(other, Path("data/orders"))
 
 
 def test_only_what_can_be_changed_says_so() -> None:
     """A mismatch of a channel-wide option names configure(), one of a fixed option does not."""
     stored = ChannelOptions().resolve()
-    with pytest.raises(OptionsMismatchError, match=r"configure\(durability="):
+    with pytest.raises(OptionsMismatchError, match=r"configure\(durability=Durability.FSYNC\)"):
         ChannelOptions(durability=Durability.FSYNC).check_against(stored)
     with pytest.raises(OptionsMismatchError, match="fixed at creation"):
         ChannelOptions(mode=0o640).check_against(stored)

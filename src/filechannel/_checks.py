@@ -1,4 +1,4 @@
-"""What the value of an option may be.
+"""What the value of an option may be, and how it is shown.
 
 A check takes the option's name and a value. It raises ``TypeError`` or ``ValueError`` naming the option, the
 value and what is allowed, and returns nothing when the value is fine.
@@ -13,6 +13,11 @@ Check: TypeAlias = Callable[[str, object], None]
 
 _LONGEST: Final = 1e9
 """About 30 years: waits of the operating system take it, and nobody means more."""
+
+
+def shown(name: str, value: object) -> str:
+    """Return the value of an option as a user writes it: permission bits are octal."""
+    return f"{value:#o}" if name == "mode" and type(value) is int else repr(value)
 
 
 def instance_of(wanted: type, allowed: str) -> Check:
@@ -58,7 +63,7 @@ def permission_bits(name: str, value: object) -> None:
     instance_of(int, allowed)(name, value)
     bits = cast("int", value)
     if not 0o600 <= bits <= 0o777:
-        raise ValueError(f"{name}={bits:#o}: must be {allowed}")
+        raise ValueError(f"{name}={shown(name, bits)}: must be {allowed}")
 
 
 def seconds(name: str, value: object) -> None:

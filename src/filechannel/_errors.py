@@ -36,10 +36,11 @@ import copy
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
 import anyio
 
+from ._checks import shown
 from ._offset import Offset
 
 __all__ = [
@@ -115,9 +116,11 @@ class ChannelNotFoundError(FileChannelError):
 
     path: Path
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, readonly: bool = False) -> None:
+        """Say how to create it, unless it was opened *readonly*."""
         self.path = Path(path)
-        super().__init__(f"there is no channel at {self.path}; check the path, or open it with create=True")
+        advice = ": readonly=True creates nothing" if readonly else ", or open it with create=True"
+        super().__init__(f"there is no channel at {self.path}; check the path{advice}")
 
 
 class NotAChannelError(FileChannelError):
@@ -159,15 +162,27 @@ class OptionsMismatchError(FileChannelError):
     option: str
     stored: object
     given: object
+    path: Path | None
+    """The channel's directory, if known."""
 
-    def __init__(self, option: str, stored: object, given: object, *, changeable: bool = False) -> None:
-        """Say how to change it if it is *changeable*; other options are fixed at creation."""
+    def __init__(
+        self,
+        option: str,
+        stored: object,
+        given: object,
+        advice: str | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Take what to do about it as *advice*; without, the option is one that is fixed at creation."""
         self.option = option
         self.stored = stored
         self.given = given
-        advice = f"change it with 'await channel.configure({option}=...)'" if changeable else _FIXED
+        self.path = _path(path)
+        if advice is None:
+            advice = f"leave {option} out to use what is stored, or use another directory: it is fixed at creation"
         super().__init__(
-            f"the channel has {option}={stored!r}, not {given!r}; leave {option} out to use what is stored, or {advice}"
+            f"{_channel(self.path)} has {option}={shown(option, stored)}, not {shown(option, given)}; {advice}"
         )
 
 
@@ -180,15 +195,26 @@ class SchemaMismatchError(FileChannelError):
     """What the channel's schema has there."""
     found: str
     """What the message type given has there."""
+    path: Path | None
+    """The channel's directory, if known."""
 
-    def __init__(self, field: str, expected: str, found: str) -> None:
+    def __init__(
+        self,
+        field: str,
+        expected: str,
+        found: str,
+        advice: str = (
+            "open it with a matching type; after that, 'await channel.configure(schema=...)' can change the schema"
+        ),
+        *,
+        path: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """Take what to do about it as *advice*."""
         self.field = field
         self.expected = expected
         self.found = found
-        super().__init__(
-            f"{field}: the channel has {expected}, the type given has {found}; "
-            "open it with a matching type, or change the schema with 'await channel.configure(schema=...)'"
-        )
+        self.path = _path(path)
+        super().__init__(f"{field}: {_channel(self.path)} has {expected}, but the type given has {found}; {advice}")
 
 
 # Sending
@@ -403,15 +429,33 @@ class UnsupportedFormatError(StorageError):
 
     found: int | str
     supported: int | str
+    path: Path | None
+    """The channel's directory, if known."""
 
-    def __init__(self, found: int | str, supported: int | str, advice: str = "install a newer filechannel") -> None:
+    def __init__(
+        self,
+        found: int | str,
+        supported: int | str,
+        advice: str = "install a newer filechannel",
+        *,
+        path: str | os.PathLike[str] | None = None,
+    ) -> None:
         """Take a format version or, as text, what else is missing; *advice* says what to do about it."""
         self.found = found
         self.supported = supported
-        super().__init__(f"found {_format_name(found)}, but only {_format_name(supported)} is supported; {advice}")
+        self.path = _path(path)
+        super().__init__(
+            f"{_channel(self.path)} has {_format_name(found)}, but only {_format_name(supported)} is supported; "
+            f"nothing was changed, {advice}"
+        )
 
 
-_FIXED: Final = "create another channel: it is fixed at creation"
+def _path(path: str | os.PathLike[str] | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _channel(path: Path | None) -> str:
+    return "the channel" if path is None else f"the channel at {path}"
 
 
 def _holder(pid: int | None, host: str | None, since: datetime | None) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, TypeAlias, cast, final
 
@@ -169,19 +170,18 @@ class ChannelOptions:
         """Return what belongs to this open alone: what is set here, defaults for the rest."""
         return OpenOptions(**_complete(self, OpenOptions))
 
-    def check_against(self, stored: StoredOptions) -> None:
-        """Raise ``OptionsMismatchError`` if an option is set here and differs from *stored*."""
+    def check_against(self, stored: StoredOptions, path: Path | None = None) -> None:
+        """Raise ``OptionsMismatchError`` if an option is set here and differs from *stored*, the options of *path*."""
         for name, given in _given(self).items():
             if OPTIONS[name].scope is not OptionScope.OPEN and given != getattr(stored, name):
-                raise _mismatch(name, stored, given)
+                raise _mismatch(name, stored, given, path)
 
     def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in _given(self).items())
-        return f"ChannelOptions({given})"
+        return _shown(self)
 
 
 @final
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class StoredOptions:
     """The options in the manifest: complete, validated, the same for everybody who opens the channel."""
 
@@ -194,8 +194,8 @@ class StoredOptions:
         """Check every value: it may come from a damaged manifest."""
         _check(self)
 
-    def changed_by(self, options: ChannelOptions) -> StoredOptions:
-        """Return these with the channel-wide options that are set in *options*.
+    def changed_by(self, options: ChannelOptions, path: Path | None = None) -> StoredOptions:
+        """Return these with the channel-wide options that are set in *options*; *path* is the channel's.
 
         Raises ``OptionsMismatchError`` for another value of an option that is fixed at creation, and
         ``ValueError`` for an option that is not stored because it belongs to one open.
@@ -206,7 +206,7 @@ class StoredOptions:
             if scope is OptionScope.OPEN:
                 raise ValueError(f"{name} belongs to one open and is not stored: give it to open_channel")
             if scope is OptionScope.FIXED and given != values[name]:
-                raise _mismatch(name, self, given)
+                raise _mismatch(name, self, given, path)
             values[name] = given
         return StoredOptions(**values)
 
@@ -230,6 +230,9 @@ class StoredOptions:
             return StoredOptions(**values)
         except TypeError as error:
             raise ValueError(str(error)) from error
+
+    def __repr__(self) -> str:
+        return _shown(self)
 
 
 @final
@@ -271,9 +274,14 @@ def _names(form: type[StoredOptions] | type[OpenOptions] | type[ChannelOptions])
     return [field.name for field in fields(form)]
 
 
-def _given(options: ChannelOptions) -> dict[str, Any]:
-    values = {name: getattr(options, name) for name in _names(ChannelOptions)}
+def _given(options: ChannelOptions | StoredOptions) -> dict[str, Any]:
+    values = {name: getattr(options, name) for name in _names(type(options))}
     return {name: value for name, value in values.items() if value is not UNSET}
+
+
+def _shown(options: ChannelOptions | StoredOptions) -> str:
+    given = ", ".join(f"{name}={checks.shown(name, value)}" for name, value in _given(options).items())
+    return f"{type(options).__name__}({given})"
 
 
 def _check(options: ChannelOptions | StoredOptions | OpenOptions) -> None:
@@ -297,6 +305,9 @@ def _load(name: str, items: dict[object, object]) -> object:
     return option.default
 
 
-def _mismatch(name: str, stored: StoredOptions, given: object) -> OptionsMismatchError:
-    changeable = OPTIONS[name].scope is OptionScope.CHANNEL
-    return OptionsMismatchError(name, getattr(stored, name), given, changeable=changeable)
+def _mismatch(name: str, stored: StoredOptions, given: object, path: Path | None) -> OptionsMismatchError:
+    advice = None
+    if OPTIONS[name].scope is OptionScope.CHANNEL:
+        change = f"await channel.configure({name}={checks.shown(name, given)})"
+        advice = f"leave {name} out to use what is stored; after that, '{change}' can change it"
+    return OptionsMismatchError(name, getattr(stored, name), given, advice, path=path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -233,9 +234,24 @@ async def test_a_newer_format_is_refused(path: Path) -> None:
     await make(path)
     change_manifest(path, format=99)
     before = content(path)
-    with pytest.raises(UnsupportedFormatError, match="99"):
+    with pytest.raises(UnsupportedFormatError, match=f"{path}.*99"):
         await open_channel(path, Order)
     assert content(path) == before
+
+
+@one_loop
+async def test_a_segment_of_a_newer_format_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment of a newer format is refused with the channel named, and stays as it is."""
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        await tx.send(1)
+    control = path / "control"
+    control.write_bytes(bytes(len(control.read_bytes())))  # so that every segment is looked at
+    monkeypatch.setattr("filechannel._storage.segment.FORMAT_VERSION", 0)
+    before = content(path / "segments")
+    with pytest.raises(UnsupportedFormatError, match=f"{path}.*version 1.*version 0") as caught:
+        await open_channel(path, int)
+    assert caught.value.path == path
+    assert content(path / "segments") == before
 
 
 @one_loop
@@ -254,7 +270,8 @@ async def test_a_contradicting_option_is_refused(path: Path, options: ChannelOpt
     before = content(path)
     with pytest.raises(OptionsMismatchError) as caught:
         await open_channel(path, Order, options=options)
-    assert caught.value.option == name
+    assert (caught.value.option, caught.value.path) == (name, path)
+    assert str(path) in str(caught.value)
     assert ("configure" in str(caught.value)) == (name == "durability")
     assert content(path) == before
 
@@ -282,6 +299,8 @@ async def test_another_type_is_refused_by_the_name_of_the_field(path: Path) -> N
         await open_channel(path, Changed)
     assert "sku" in caught.value.field
     assert "sku" in str(caught.value)
+    assert caught.value.path == path
+    assert str(path) in str(caught.value)
     assert content(path) == before
 
 
@@ -306,10 +325,16 @@ async def test_raw_bytes_and_typed_messages_do_not_mix(path: Path) -> None:
     """A typed channel does not open as `bytes`, nor the other way round."""
     await make(path / "typed")
     await make(path / "raw", bytes)
-    with pytest.raises(SchemaMismatchError, match="raw bytes"):
+    before = content(path)
+    with pytest.raises(SchemaMismatchError, match="raw bytes; open it with the type Order, or use another") as caught:
         await open_channel(path / "typed", bytes)
-    with pytest.raises(SchemaMismatchError, match="raw bytes"):
+    assert caught.value.path == path / "typed"
+    assert "configure" not in str(caught.value)
+    with pytest.raises(SchemaMismatchError, match=r"has raw bytes.*; open it with the type bytes, or use") as caught:
         await open_channel(path / "raw", Order)
+    assert caught.value.path == path / "raw"
+    assert "configure" not in str(caught.value)
+    assert content(path) == before
 
 
 @one_loop
@@ -325,8 +350,18 @@ async def test_a_union_does_not_open_as_one_of_its_members(path: Path) -> None:
 async def test_another_codec_is_refused(path: Path) -> None:
     """A channel opens only with the codec that it was created with."""
     await make(path)
-    with pytest.raises(OptionsMismatchError, match="codec"):
+    with pytest.raises(OptionsMismatchError, match=f"{path} has codec='msgpack', not 'json'; open it with") as caught:
         await open_channel(path, Order, codec="json")
+    assert "leave" not in str(caught.value)
+
+
+@one_loop
+async def test_a_codec_that_was_left_out_is_named(path: Path) -> None:
+    """A channel with a codec other than the default one says which codec to open it with."""
+    async with open_channel(path, Order, codec="json"):
+        pass
+    with pytest.raises(OptionsMismatchError, match="open it with codec='json'"):
+        await open_channel(path, Order)
 
 
 @pytest.mark.parametrize("type_", [object(), 3, "Order", lambda: None, threading.Lock])
@@ -354,14 +389,65 @@ def test_an_unknown_codec_is_refused_at_once(path: Path, codec: str) -> None:
 @pytest.mark.parametrize("bad", [b"bytes", 3, None])
 def test_a_path_of_another_kind_is_refused_at_once(bad: object) -> None:
     """A path that is no text and no PathLike is a `TypeError` of the call itself."""
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=f"path={bad!r}: .*not {type(bad).__name__}"):
         open_channel(bad, Order)  # type: ignore[call-overload]
 
 
+class _BytesPath:
+    """A path that is made of bytes."""
+
+    def __fspath__(self) -> bytes:
+        return b"orders"
+
+
+def test_a_path_like_of_bytes_is_refused_at_once() -> None:
+    """A PathLike has to give a text."""
+    with pytest.raises(TypeError, match=r"path=.*not bytes"):
+        open_channel(_BytesPath(), Order)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [("", "empty"), ("a\0b", "null character"), (Path("a\0b"), "null character"), ("a\ud800", "cannot be encoded")],
+    ids=["empty", "null", "null in a Path", "surrogate"],
+)
+def test_a_path_that_can_be_none_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str | Path, reason: str
+) -> None:
+    """What no directory can be called is a `ValueError` of the call itself that shows the path."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=reason) as caught:
+        open_channel(bad, Order)
+    assert f"path={bad!r}" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@one_loop
+async def test_a_path_that_the_system_refuses_is_a_storage_error(path: Path) -> None:
+    """A name that is too long, and a link to nowhere or to itself, is an error that names the path."""
+    links = {path.with_name("itself"): "itself", path.with_name("nowhere"): "missing"}
+    for link, target in links.items():
+        link.symlink_to(target)
+    before = sorted(os.listdir(path.parent))
+    for bad in (path.with_name("x" * 300), *links):
+        with pytest.raises(StorageError, match=f"{bad} cannot be opened: .*; check the path"):
+            await open_channel(bad, Order)
+    assert sorted(os.listdir(path.parent)) == before
+
+
+@pytest.mark.parametrize("name", ["create", "readonly"])
+@pytest.mark.parametrize("value", [1, 0, None, "no"], ids=repr)
+def test_a_switch_is_true_or_false(path: Path, name: str, value: object) -> None:
+    """Anything but a bool is a `TypeError` of the call itself that names the argument."""
+    with pytest.raises(TypeError, match=f"{name}={value!r}: must be True or False"):
+        open_channel(path, Order, **{name: value})  # type: ignore[call-overload]
+
+
 async def test_a_readonly_open_creates_nothing(path: Path) -> None:
-    """Opened read-only, an absent channel is an error even if it could be created."""
-    with pytest.raises(ChannelNotFoundError):
+    """Opened read-only, an absent channel is an error even if it could be created; it does not say how."""
+    with pytest.raises(ChannelNotFoundError) as caught:
         await open_channel(path, Order, readonly=True)
+    assert str(caught.value).endswith(f"{path}; check the path: readonly=True creates nothing")
     assert not path.exists()
 
 
@@ -383,11 +469,12 @@ async def test_a_readonly_channel_refuses_every_change(path: Path, shared: bool)
     writer = await open_channel(path, Order) if shared else None
     try:
         async with open_channel(path, Order, readonly=True) as orders:
-            for change in (orders.sender, orders.receiver):
-                with pytest.raises(OSError, match="read-only"):
-                    change()
+            with pytest.raises(io.UnsupportedOperation, match="read-only; open it without readonly=True"):
+                orders.sender()
+            with pytest.raises(io.UnsupportedOperation, match=r"read-only; use replay\(\)"):
+                orders.receiver()
             for action in (orders.flush, orders.seal, orders.purge, orders.configure):
-                with pytest.raises(OSError, match="read-only"):
+                with pytest.raises(io.UnsupportedOperation, match="read-only"):
                     await action()
             assert not orders.statistics().sealed
     finally:

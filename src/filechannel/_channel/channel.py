@@ -90,9 +90,9 @@ class FileChannel(AsyncResource, Generic[T]):
         sent afterwards is received. Raises `ConsumerBusyError` if the name has a live owner, and `ValueError` for an
         offset at which no message begins or a datetime without a time zone.
         """
-        self._check_writable()
+        self._check_writable("use replay(), or open it without readonly=True")
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"{name!r}: a consumer's name must be a text, not {type(name).__name__}")
+            raise TypeError(f"name={name!r}: a consumer's name must be a text, not {type(name).__name__}")
         cursor = self._store.cursors.open(name)
         try:
             position = cursor.position
@@ -201,9 +201,9 @@ class FileChannel(AsyncResource, Generic[T]):
         """
         self._check_writable()
         if self._payloads.is_raw and schema is not UNSET and schema is not bytes:
-            raise TypeError(f"{schema!r}: a raw channel carries bytes; the codec is fixed at creation")
+            raise TypeError(f"schema={schema!r}: a raw channel carries bytes; the codec is fixed at creation")
         if schema is bytes and not self._payloads.is_raw:
-            raise TypeError("bytes: the channel carries typed messages; the codec is fixed at creation")
+            raise TypeError("schema=bytes: the channel carries typed messages; the codec is fixed at creation")
         tree = UNSET if schema is UNSET else schema_of(schema, self._payloads.codec).to_json()
         changes = ChannelOptions(durability=durability)
         await self._errands.run(lambda: self._configure(tree, changes))
@@ -212,7 +212,7 @@ class FileChannel(AsyncResource, Generic[T]):
         with _configuring:
             stored = self._store.manifest
             schema = stored.schema if tree is UNSET else tree
-            self._store.configure(schema, stored.options.changed_by(changes))
+            self._store.configure(schema, stored.options.changed_by(changes, self.path))
 
     # Life
 
@@ -220,10 +220,10 @@ class FileChannel(AsyncResource, Generic[T]):
         if self._closed:
             raise ClosedResourceError
 
-    def _check_writable(self) -> None:
+    def _check_writable(self, advice: str = "open it without readonly=True") -> None:
         self._check_open()
         if self._readonly:
-            raise io.UnsupportedOperation(f"{self.path} is open read-only")
+            raise io.UnsupportedOperation(f"{self.path} is open read-only; {advice}")
 
     def _close_handles(self) -> bool:
         with self._lock:
@@ -267,7 +267,8 @@ class FileChannel(AsyncResource, Generic[T]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<FileChannel {str(self.path)!r}{' closed' if self._closed else ''}>"
+        readonly, closed = " read-only" if self._readonly else "", " closed" if self._closed else ""
+        return f"<FileChannel {str(self.path)!r}{readonly}{closed}>"
 
     def __del__(self) -> None:
         """Say so if nobody closed it."""

@@ -6,12 +6,21 @@ import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 from threading import Lock
-from typing import Generic, TypeVar, final, overload
+from typing import Generic, TypeVar, final, get_args, overload
 
 from anyio.to_thread import run_sync
 from typing_extensions import TypeForm
 
-from .._errors import NotAChannelError, OptionsMismatchError, SchemaMismatchError, StorageError
+from .. import _checks as checks
+from .._errors import (
+    ChannelNotFoundError,
+    FileChannelError,
+    NotAChannelError,
+    OptionsMismatchError,
+    SchemaMismatchError,
+    StorageError,
+    UnsupportedFormatError,
+)
 from .._options import ChannelOptions
 from .._storage.background import background_threads
 from .._storage.machine import machine_id
@@ -91,10 +100,18 @@ class ChannelContext(Generic[T]):
                 readonly=self._readonly,
                 max_mapped_segments=self._options.per_open().max_mapped_segments,
             )
+        except ChannelNotFoundError:
+            raise ChannelNotFoundError(self._path, readonly=self._readonly) from None
+        except UnsupportedFormatError as error:
+            if error.path is not None:
+                raise
+            raise UnsupportedFormatError(error.found, error.supported, path=self._path) from error
         except (NotADirectoryError, IsADirectoryError) as error:
             raise NotAChannelError(self._path, f"{error.filename}: {error.strerror}") from error
-        except PermissionError as error:
-            advice = "check who may read and write it and its parents, or open it with readonly=True"
+        except OSError as error:
+            advice = "check the path, its parents and where links lead to"
+            if isinstance(error, PermissionError):
+                advice = "check who may read and write it and its parents, or open it with readonly=True"
             raise StorageError(
                 f"{self._path} cannot be opened: {error.strerror}: {error.filename}; {advice}"
             ) from error
@@ -104,18 +121,26 @@ class ChannelContext(Generic[T]):
 
     def _check(self, manifest: Manifest) -> None:
         """Refuse to open what does not fit, before anything is touched."""
-        self._options.check_against(manifest.options)
+        self._options.check_against(manifest.options, self._path)
         try:
             stored = Schema.from_json(manifest.schema)
         except ValueError as error:
             raise NotAChannelError(self._path, f"the schema in {MANIFEST} is damaged ({error})") from error
         if manifest.codec != self._codec.name:
-            if "raw" in (manifest.codec, self._codec.name):
-                raise SchemaMismatchError("message", _content(manifest.codec), _content(self._codec.name))
-            raise OptionsMismatchError("codec", manifest.codec, self._codec.name)
+            raise self._other_codec(manifest.codec, stored)
         difference = find_difference(stored, self._schema)
         if difference is not None:
-            raise SchemaMismatchError(difference.field, difference.expected, difference.found)
+            raise SchemaMismatchError(difference.field, difference.expected, difference.found, path=self._path)
+
+    def _other_codec(self, codec: str, schema: Schema) -> FileChannelError:
+        """Return the error for a channel whose stored codec is not that of this open; no `configure` changes it."""
+        own = self._codec.name
+        if "raw" in (codec, own):
+            advice = f"open it with the type {schema.text(schema.root)}, or use another directory"
+            return SchemaMismatchError("message", _content(codec), _content(own), advice, path=self._path)
+        with_it = f"codec={codec!r}" if codec in get_args(CodecName) else f"the codec whose name is {codec!r}"
+        advice = f"open it with {with_it}, or use another directory: it is fixed at creation"
+        return OptionsMismatchError("codec", codec, own, advice, path=self._path)
 
 
 class _Opening:
@@ -186,11 +211,29 @@ def open_channel(
     """
     if not isinstance(options, ChannelOptions | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"options={options!r}: must be ChannelOptions(...)")
+    for name, value in (("create", create), ("readonly", readonly)):
+        checks.instance_of(bool, "True or False")(name, value)
+    absolute = _absolute(path)
     chosen = codec_for(type, codec)
-    absolute = Path(os.path.abspath(path))
     return ChannelContext(
         absolute, type, chosen, options or ChannelOptions(), create=create and not readonly, readonly=readonly
     )
+
+
+def _absolute(path: str | os.PathLike[str]) -> Path:
+    """Return the path that is meant now, wherever the process goes later; no file is touched."""
+    text: object = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"path={path!r}: must be a text or a PathLike of one, not {type(text).__name__}")
+    if not text:
+        raise ValueError(f"path={path!r}: is empty; the current directory is '.'")
+    if "\0" in text:
+        raise ValueError(f"path={path!r}: has a null character, which no file name can have")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"path={path!r}: cannot be encoded as a file name: {error.reason}") from error
+    return Path(os.path.abspath(text))
 
 
 def _content(codec: str) -> str:

@@ -64,7 +64,7 @@ class Manifest:
         if type(version) is not int or version < 1:
             raise NotAChannelError(directory, f"{MANIFEST} is damaged ('format' is {version!r})")
         if version > FORMAT_VERSION:
-            raise UnsupportedFormatError(version, FORMAT_VERSION)
+            raise UnsupportedFormatError(version, FORMAT_VERSION, path=directory)
         try:
             return cls(
                 format=_field(fields, "format", int),

@@ -23,7 +23,9 @@ def describe(message_type: TypeForm[object]) -> Schema:
     try:
         info = inspect.type_info(message_type)
     except (TypeError, NameError) as error:
-        raise TypeError(f"{type_name(message_type)} cannot be a message type: {error}") from error
+        given: object = message_type
+        name = repr(given) if isinstance(given, str) else type_name(given)
+        raise TypeError(f"{name} cannot be a message type: {error}") from error
     builder = _Builder()
     root = builder.node(info)
     return Schema(root, builder.records)
