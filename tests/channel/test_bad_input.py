@@ -1,4 +1,4 @@
-"""Codecs that fail, messages that do not decode, and hooks that do strange things."""
+"""Wrong arguments, codecs that fail, messages that do not decode, and hooks that do strange things."""
 
 from __future__ import annotations
 
@@ -54,6 +54,48 @@ def moments(
 ) -> MsgpackCodec[Moment]:
     """Return a codec with hooks."""
     return MsgpackCodec(Moment, enc_hook=encode, dec_hook=decode)
+
+
+# Wrong arguments, and what the objects say of themselves
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, None], ids=repr)
+async def test_a_number_of_messages_that_is_none_is_named(path: Path, count: int) -> None:
+    """The error has the argument's own name and the value."""
+    error = ValueError if type(count) is int else TypeError
+    async with open_channel(path, int) as channel, channel.receiver() as rx:
+        with pytest.raises(error, match=f"^max_items={count!r}: must be"):
+            await rx.receive_many(count)
+        with pytest.raises(error, match=f"^max_items={count!r}: must be"):
+            rx.receive_many_nowait(count)
+        with pytest.raises(error, match=f"^n={count!r}: must be"):
+            rx.peek(count)
+
+
+async def test_a_place_that_is_none_is_named_as_the_argument_is(path: Path) -> None:
+    """`receiver` and `replay` speak of `start`, `seek` of `to`."""
+    async with open_channel(path, int) as channel, channel.receiver() as rx:
+        with pytest.raises(ValueError, match=r"^to='newest': must be 'earliest'"):
+            await rx.seek("newest")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"^start='newest': must be 'earliest'"):
+            channel.replay("newest")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"^start='newest': must be 'earliest'"):
+            channel.receiver("other", start="newest")  # type: ignore[arg-type]
+
+
+async def test_every_object_says_what_it_is(path: Path) -> None:
+    """A repr has the class, the directory, a consumer's name, and whether it is closed."""
+    async with open_channel(path, int) as channel:
+        objects = [channel, channel.sender(), channel.receiver("a b"), channel.replay()]
+        words = [f"FileChannel '{path}'", f"Sender '{path}'", f"FanOutReceiver '{path}' name='a b'"]
+        words.append(f"Receiver '{path}'")
+        assert [repr(item) for item in objects] == [f"<{word}>" for word in words]
+        clone = channel.receiver("c").clone()
+        clone.close()
+        assert repr(clone) == f"<FanOutReceiver '{path}' name='c' closed>"
+    assert [repr(item) for item in objects] == [f"<{word} closed>" for word in words]
+    async with open_channel(path, int, readonly=True) as channel:
+        assert repr(channel) == f"<FileChannel '{path}' read-only>"
 
 
 # Codecs of somebody's own

@@ -77,7 +77,7 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
 
         A cancelled call takes nothing.
         """
-        _check_count(max_items)
+        _check_count("max_items", max_items)
         _check_linger(linger)
         while True:
             await self._until_news()
@@ -89,7 +89,7 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
 
     def receive_many_nowait(self, max_items: int) -> list[T_co]:
         """Return up to *max_items* messages that are there; an empty list if there are none."""
-        _check_count(max_items)
+        _check_count("max_items", max_items)
         self._check_open()
         items = self._source.reader.native.take_many(max_items)
         if not items:
@@ -98,7 +98,7 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
 
     def peek(self, n: int = 1) -> list[T_co]:
         """Return up to *n* messages that come next, without taking them."""
-        _check_count(n)
+        _check_count("n", n)
         self._check_open()
         scout = self._source.scout()
         try:
@@ -195,7 +195,7 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
         """Go on at another place; clones go along. `ValueError` if no message begins at that offset."""
         self._check_open()
         source = self._source
-        place = await source.errands.run(lambda: source.find(to))
+        place = await source.errands.run(lambda: source.find(to, "to"))
         self._check_open()
         source.reader.move(place)
         source.arrivals.wake_all()
@@ -252,6 +252,12 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
         """Close the receiver."""
         self.close()
 
+    def __repr__(self) -> str:
+        cursor = self._source.cursor
+        name = "" if cursor is None else f" name={cursor.name!r}"
+        closed = " closed" if self._is_closed else ""
+        return f"<{type(self).__name__} {str(self._source.store.path)!r}{name}{closed}>"
+
 
 @final
 @own_receive
@@ -279,11 +285,11 @@ def _closed() -> object:
     raise ClosedResourceError
 
 
-def _check_count(count: int) -> None:
+def _check_count(name: str, count: int) -> None:
     if type(count) is not int:
-        raise TypeError(f"{count!r}: must be a number of messages, not {type(count).__name__}")
+        raise TypeError(f"{name}={count!r}: must be a number of messages, not {type(count).__name__}")
     if count < 1:
-        raise ValueError(f"{count}: must be at least 1 message")
+        raise ValueError(f"{name}={count}: must be at least 1 message")
 
 
 def _check_linger(seconds: float) -> None:

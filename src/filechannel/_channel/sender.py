@@ -188,6 +188,9 @@ class Sender(SendCore, ObjectSendStream[T_contra], Generic[T_contra]):
         """Close the sender."""
         self.close()
 
+    def __repr__(self) -> str:
+        return f"<Sender {str(self._store.path)!r}{' closed' if self._put is _closed else ''}>"
+
 
 def _closed(_: object) -> int:
     raise ClosedResourceError

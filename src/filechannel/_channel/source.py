@@ -122,13 +122,13 @@ class Source:
         offset = self.reader.native.offset
         return offset < self.store.control.write_offset or self.store.has_ended(offset)
 
-    def find(self, start: Start) -> Mark:
+    def find(self, start: Start, argument: str) -> Mark:
         """Resolve a place. May read an index."""
-        return find_place(self.store, start)
+        return find_place(self.store, start, argument)
 
 
-def find_place(store: Store, start: Start) -> Mark:
-    """Resolve a place in a channel; `ValueError` if it is none."""
+def find_place(store: Store, start: Start, argument: str = "start") -> Mark:
+    """Resolve a place in a channel; `ValueError` if it is none, naming the argument it was given as."""
     if start == "earliest":
         return store.places.earliest()
     if start == "latest":
@@ -137,4 +137,4 @@ def find_place(store: Store, start: Start) -> Mark:
         return store.places.since(start)
     if type(start) is int:
         return store.places.at(start)
-    raise ValueError(f"start={start!r}: must be 'earliest', 'latest', an Offset or an aware datetime")
+    raise ValueError(f"{argument}={start!r}: must be 'earliest', 'latest', an Offset or an aware datetime")
