@@ -112,6 +112,7 @@ def _look(path: Path, damage: Damage, sent: list[Message], *, readonly: bool, sk
             remaining = iter([message[:2] for message in sent])
             assert all(message in remaining for message in found), "a message that nobody sent"
             assert not (all_left and missing), f"lost without need: {[message.offset for message in missing]}"
+            assert not all_left or store.control.tail().sequence >= len(sent), "numbers are used twice"
             if not readonly:
                 store.cursors.close(store.cursors.open("consumer"))
                 store.log.append([b"goes on"])

@@ -61,8 +61,12 @@ class Places:
             if offset < min(segment.limit, tail.offset):
                 mark = last_mark_at_or_before(self.marks(segment), offset) or _first(segment)
                 return _walk(segment, mark, offset)
-        if following is not None and (segment := self._segments.get(following)).header.previous_end == offset:
-            return _first(segment)
+        previous_end = tail.offset if following is None else self._segments.get(following).header.previous_end
+        if offset < previous_end:
+            name = self._segments.path(offset if begin is None else begin).name
+            raise CorruptRecordError(name, Offset(offset), f"the records up to {previous_end} are missing")
+        if following is not None and offset == previous_end:
+            return _first(self._segments.get(following))
         raise ValueError(f"no record begins at offset {offset}: no offsets were used there")
 
     def numbered(self, sequence: int) -> Mark:

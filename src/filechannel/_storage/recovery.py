@@ -5,13 +5,17 @@ records are walked as long as they validate, through as many segments as follow 
 last whole batch. Valid records behind the cut go to `quarantine/`, with the reason, and nothing else is ever removed.
 The log goes on far behind every offset that was ever used, so that none is used twice.
 
-A damaged or missing control file, or a directory that was copied here, is handled the same way.
+A damaged or missing control file, or a directory that was copied here, is handled the same way; so is a lost end of
+the log while the machine runs, except that the tail is believed then as a checkpoint is.
+
+What a checkpoint covers and no segment holds any more is gone: that is said once, and readers are told where. The log
+never ends before the checkpoint, so no number of a message that was promised is given to another one.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .._errors import UnsupportedFormatError
@@ -22,6 +26,7 @@ from .control import Checkpoint, Control, Tail
 from .cursors import CONSUMERS, Cursors
 from .files import Files
 from .index import index_path
+from .loss import find_loss, stored_end
 from .quarantine import Quarantine
 from .segment import Segment
 from .segments import Segments
@@ -49,16 +54,18 @@ class Recovery:
         self._quarantine = Quarantine(files, path, mode)
         self._cursors = Cursors(files, path / CONSUMERS, mode)
 
-    def run(self) -> Offset | None:
+    def run(self, believed: Tail | None = None) -> Offset | None:
         """Recover, and return the offset beyond which the log must go on; None if it takes no more messages.
 
-        Segments behind its end are left to the jump there: their names say which offsets were used. Dying in here and
-        starting again comes to the same result.
+        The tail is believed if no power was lost since it was written. Segments behind its end are left to the jump
+        there: their names say which offsets were used. Dying in here and starting again comes to the same result.
         """
         used = max((0, *self._segments.begins, *self._cursors.offsets()))
         self._drop_unreadable_segments()
-        checkpoint = self._control.checkpoint() or self._first_checkpoint()
+        checkpoint = self._checkpoint(believed)
+        used = max(used, checkpoint.offset)
         self._segments.remove_before(checkpoint.oldest)  # whoever did so was interrupted
+        checkpoint = self._without_loss(checkpoint)
         cut = self._put_aside(self._walk(checkpoint))
         oldest = min(checkpoint.oldest, cut.offset)
         tail = Tail(cut.offset, cut.sequence, self._segments.covering(cut.offset) or cut.offset)
@@ -67,16 +74,36 @@ class Recovery:
         self._files.flush_directory(self._path)
         self._quarantine.report(cut.offset)
         if not cut.sealed:
-            return Offset(max(cut.offset, used, checkpoint.offset))
+            return Offset(max(cut.offset, used))
         self._control.write_checkpoint(Checkpoint(cut.offset, cut.sequence, oldest, cut.sealed))
         self._remove_behind(cut.offset)
         return None
+
+    def _checkpoint(self, believed: Tail | None) -> Checkpoint:
+        """Return where the log was whole."""
+        checkpoint = self._control.checkpoint() or self._first_checkpoint()
+        if believed is None:
+            return checkpoint
+        oldest = self._control.oldest_offset
+        if oldest not in self._segments.begins or oldest > believed.offset:
+            oldest = min(checkpoint.oldest, believed.offset)
+        return Checkpoint(believed.offset, believed.sequence, oldest, self._control.sealed)
 
     def _first_checkpoint(self) -> Checkpoint:
         begins = self._segments.begins
         if not begins:
             return Checkpoint(Offset(0), 0, Offset(0))
         return Checkpoint(begins[0], self._segments.get(begins[0]).header.first_sequence, begins[0])
+
+    def _without_loss(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Say what is gone; if only offsets that were left out are, the log ends before them."""
+        loss = find_loss(self._segments, checkpoint)
+        if loss is None:
+            return checkpoint
+        if not loss.messages:
+            return replace(checkpoint, offset=loss.start)
+        _logger.warning("%s: messages missing: %s; their segment was removed, cut off or damaged", self._path, loss)
+        return checkpoint
 
     def _drop_unreadable_segments(self) -> None:
         for begin in self._segments.begins:
@@ -118,7 +145,7 @@ class Recovery:
             previous_end = self._segments.get(following).header.previous_end
             if segment.begin < previous_end <= segment.room_end:
                 return previous_end
-        return segment.limit if segment.has_valid_end else segment.room_end
+        return stored_end(segment)
 
     @staticmethod
     def _is_seal(segment: Segment, position: int, stop: int) -> bool:

@@ -33,6 +33,7 @@ from .flush_timer import FLUSH_TIMER
 from .index import Mark
 from .log import Log
 from .log_reader import Decode, LogReader, Refuse
+from .loss import reaches
 from .machine import boot_id
 from .manifest import MANIFEST, Manifest
 from .places import Places
@@ -61,7 +62,8 @@ class Store:
         self._readers: WeakSet[LogReader] = WeakSet()
         self._writable: tuple[Log, Cursors, Flusher] | None = None
         if not readonly:
-            resume = None if self._is_intact() else self._recover()
+            tail = self._believed_tail()
+            resume = None if tail is not None and self._is_intact(tail) else self._recover(tail)
             self._writable = self._open_for_writing(resume)
             self.control.identify(bytes.fromhex(manifest.id), boot_id())
             self._finish_purge()
@@ -124,24 +126,30 @@ class Store:
         control.start_over(tail, checkpoint.oldest, sealed=checkpoint.sealed)
         return control
 
-    def _is_intact(self) -> bool:
-        """Tell whether the words of the control page can be believed, and are those of what is there."""
-        control, begins = self.control, self.segments.begins
+    def _believed_tail(self) -> Tail | None:
+        """Return the end of the log if the words of the control page were written here and in this boot."""
+        control = self.control
         if not control.belongs_to(bytes.fromhex(self.manifest.id), boot_id()) or not control.has_tail:
-            return False
+            return None
         control.forget_dead_writer()
-        tail, oldest, checkpoint = control.tail(), control.oldest_offset, control.checkpoint()
+        return control.tail()
+
+    def _is_intact(self, tail: Tail) -> bool:
+        """Tell whether the words of the control page are those of what is there."""
+        begins, oldest, checkpoint = self.segments.begins, self.control.oldest_offset, self.control.checkpoint()
         if checkpoint is None or not (oldest == checkpoint.oldest or oldest in begins) or oldest > tail.offset:
             return False
         active = self.segments.covering(tail.offset)
+        if active is None:
+            return oldest == tail.offset
         try:
-            return active is None or self.segments.get(active).is_valid
+            return reaches(self.segments.get(active), tail.offset)
         except CorruptRecordError:
             return False
 
-    def _recover(self) -> Offset | None:
+    def _recover(self, believed: Tail | None) -> Offset | None:
         mode = self.manifest.options.mode
-        resume = Recovery(self._files, self.path, self.control, self.segments, mode).run()
+        resume = Recovery(self._files, self.path, self.control, self.segments, mode).run(believed)
         self.segments.scan()
         return resume
 

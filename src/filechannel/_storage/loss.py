@@ -1,0 +1,55 @@
+"""What lay before the end of the log and is gone: the newest segment is damaged, cut off or was not copied.
+
+Whoever says where the log ends, a checkpoint or the tail, also says how many messages there were. So the end stays
+where it was, no number is used twice, and what is missing can be counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .._format import scan_records
+from .._offset import Offset
+from .control import Checkpoint
+from .segment import Segment
+from .segments import Segments
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A range of offsets that nothing holds any more."""
+
+    start: Offset
+    stop: Offset
+    messages: int
+    exact: bool
+    """Whether the number of messages is known; else it is the most there can have been."""
+
+    def __str__(self) -> str:
+        """Say how many, and where."""
+        return f"{'' if self.exact else 'up to '}{self.messages}, at offsets {self.start} to {self.stop}"
+
+
+def stored_end(segment: Segment) -> Offset:
+    """Return the offset that no record of a segment reaches beyond, as far as its file can be believed."""
+    return segment.limit if segment.has_valid_end else segment.room_end
+
+
+def reaches(segment: Segment, end: int) -> bool:
+    """Tell whether a file goes as far as an offset, and says nothing else about itself."""
+    return (segment.end is None or segment.has_valid_end) and end <= stored_end(segment)
+
+
+def find_loss(segments: Segments, end: Checkpoint) -> Loss | None:
+    """Return what is missing directly before the end of the log; None if nothing is. Every segment can be opened."""
+    begin = segments.covering(end.offset)
+    if end.offset <= end.oldest or (begin is not None and end.offset <= stored_end(segments.get(begin))):
+        return None
+    if begin is None:
+        return Loss(end.oldest, end.offset, end.sequence, exact=end.oldest == 0)
+    segment = segments.get(begin)
+    first, last = segment.position(begin), segment.position(stored_end(segment))
+    valid_end, messages, _, _ = scan_records(segment.map, first, last, begin)
+    start = Offset(begin + valid_end - first)
+    missing = end.sequence - segment.header.first_sequence - messages
+    return Loss(start, end.offset, max(missing, 0), exact=True)
