@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import anyio
 import pytest
 from anyio import ClosedResourceError, WouldBlock
+from anyio.to_thread import run_sync
 
-from filechannel import ChannelOptions, FileChannel, Receiver, Record, Sender, open_channel
+from filechannel import (
+    ChannelOptions,
+    CorruptRecordError,
+    DataExpiredError,
+    DecodeError,
+    FileChannel,
+    Offset,
+    Receiver,
+    Record,
+    Sender,
+    open_channel,
+)
 from tests.backends import one_loop
 
 pytestmark = pytest.mark.anyio
@@ -228,6 +241,97 @@ async def test_a_linger_is_a_number(path: Path, linger: object) -> None:
     async with open_channel(path, int) as channel, channel.receiver() as rx:
         with pytest.raises(TypeError, match="linger"):
             await rx.receive_many(1, linger)  # type: ignore[arg-type]
+
+
+# Errors in the middle of many
+
+
+def overtake(channel: FileChannel[int], segments: int) -> Offset:
+    """Drop the oldest segments as `drop_oldest` does, while receivers are in them; return where the rest begins."""
+    store = channel._store
+    oldest = store.segments.begins[segments]
+    store.control.oldest_offset = oldest
+    store.segments.remove_before(oldest)
+    return oldest
+
+
+EVERY_WAY: dict[str, Callable[[Receiver[int]], Awaitable[object]]] = {
+    "receive": lambda rx: rx.receive(),
+    "receive_nowait": lambda rx: now(rx.receive_nowait),
+    "receive_record": lambda rx: rx.receive_record(),
+    "receive_many": lambda rx: rx.receive_many(3),
+    "receive_many, many": lambda rx: rx.receive_many(10_000),
+    "receive_many_nowait": lambda rx: now(lambda: rx.receive_many_nowait(3)),
+    "async for": lambda rx: rx.__anext__(),
+}
+
+
+async def now(call: Callable[[], object]) -> object:
+    """Call something that does not wait."""
+    return call()
+
+
+async def many(rx: Receiver[int], how: str) -> list[int]:
+    """Receive a batch in one of three ways."""
+    if how == "nowait":
+        return rx.receive_many_nowait(10_000)
+    return await rx.receive_many(10_000 if how == "slices" else 1000)
+
+
+@one_loop
+@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize("how", ["nowait", "at once", "slices"])
+async def test_a_receiver_that_is_overtaken_is_told_once(path: Path, how: str, way: str) -> None:
+    """What was read before the gap comes first, then `DataExpiredError`, once, and then it goes on behind the gap."""
+    async with open_channel(path, int, options=ChannelOptions(segment_size=4096)) as channel, channel.sender() as tx:
+        with channel.receiver() as rx:
+            await tx.send_many(range(3000))
+            assert await rx.receive() == 0
+            oldest = await run_sync(overtake, channel, 3)
+            ahead = rx.peek(10_000)
+            before = await many(rx, how)
+            assert before == ahead
+            assert before == list(range(1, 1 + len(before)))
+            with pytest.raises(DataExpiredError) as caught:
+                await EVERY_WAY[way](rx)
+            assert (caught.value.oldest, rx.read_offset) == (oldest, oldest)
+            first = 1 + len(before) + caught.value.missed
+            assert rx.peek() == [first]
+            assert rx.receive_many_nowait(10_000) == list(range(first, 3000))
+            assert 0 < len(before) < first < 3000
+
+
+@pytest.mark.parametrize("how", ["nowait", "at once", "slices"])
+async def test_damage_comes_after_what_was_before_it(path: Path, how: str) -> None:
+    """A batch ends before a damaged record; every call afterwards tells it, and the position stays."""
+    async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+        offsets = [tx.send_nowait(number) for number in range(200)]
+        segment = channel._store.segments.get(channel._store.segments.begins[0])
+        segment.map[segment.position(offsets[100]) + 8] ^= 1
+        assert await many(rx, how) == list(range(100))
+        for way in EVERY_WAY.values():
+            with pytest.raises(CorruptRecordError) as caught:
+                await way(rx)
+            assert caught.value.offset == rx.read_offset == offsets[100]
+        await rx.seek(offsets[100])
+        segment.map[segment.position(offsets[100]) + 8] ^= 1
+        assert await many(rx, how) == list(range(100, 200))
+
+
+@pytest.mark.parametrize("how", ["nowait", "at once", "slices"])
+async def test_what_does_not_decode_comes_after_what_was_before_it(path: Path, how: str) -> None:
+    """A batch ends before a message that does not decode; every call afterwards tells it, and the position stays."""
+    async with open_channel(path, object) as channel, channel.sender() as tx:
+        offsets = [tx.send_nowait(number if number != 100 else "no number") for number in range(200)]
+        await channel.configure(schema=int)
+    async with open_channel(path, int) as numbers, numbers.receiver() as rx:
+        assert await many(rx, how) == list(range(100))
+        for way in EVERY_WAY.values():
+            with pytest.raises(DecodeError) as caught:
+                await way(rx)
+            assert caught.value.offset == rx.read_offset == offsets[100]
+        await rx.seek(caught.value.next_offset)
+        assert await many(rx, how) == list(range(101, 200))
 
 
 # async for, peek

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -178,6 +179,116 @@ def test_a_position_before_the_oldest_message_has_expired(path: Path) -> None:
         assert caught.value.missed == 20
         assert caught.value.oldest == store.control.oldest_offset
         assert _numbers(take_all(reader)) == [20]
+        reader.close()
+
+
+def _overtake(store: Store, segments: int) -> int:
+    """Drop the oldest segments while readers are in them; return the number of the oldest message left."""
+    oldest = store.segments.begins[segments]
+    store.control.oldest_offset = oldest
+    store.segments.remove_before(oldest)
+    return store.places.earliest().sequence
+
+
+@pytest.mark.parametrize("next_call", ["take", "take_record", "take_many"])
+def test_a_batch_that_is_overtaken_comes_before_the_error(path: Path, next_call: str) -> None:
+    """What was read before the gap is handed out, the next call tells what was missed, and then it goes on."""
+    with opened(path) as store:
+        messages = _fill(store)
+        reader = reader_of(store)
+        reader.move(store.places.earliest())
+        assert reader.native.take() == messages[0].payload
+        oldest = _overtake(store, 3)
+        before = reader.take_many(100)
+        assert before == [message.payload for message in messages[1 : 1 + len(before)]]
+        assert before
+        ways = {"take": reader.native.take, "take_record": reader.native.take_record}
+        with pytest.raises(DataExpiredError) as caught:
+            ways.get(next_call, lambda: reader.take_many(100))()
+        assert caught.value.missed == oldest - len(before) - 1 > 0
+        assert caught.value.oldest == store.control.oldest_offset == reader.native.offset
+        assert reader.take_many(100) == [message.payload for message in messages[oldest:]]
+        reader.close()
+
+
+def test_being_overtaken_again_is_told_again(path: Path) -> None:
+    """Between an error and the next call more may be dropped: that is another error, which counts only the rest."""
+    with opened(path) as store:
+        messages = _fill(store)
+        reader = reader_of(store)
+        reader.move(store.places.earliest())
+        missed = []
+        for segments in (2, 1):
+            _overtake(store, segments)
+            with pytest.raises(DataExpiredError) as caught:
+                reader.take_many(5)
+            missed.append(caught.value.missed)
+        left = reader.take_many(100)
+        assert left == [message.payload for message in messages[sum(missed) :]]
+        reader.close()
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_the_clones_of_an_overtaken_reader_are_told_once(path: Path, in_thread: bool) -> None:
+    """Whoever comes first gets the error, however many wait for their turn in the middle of a batch."""
+    with opened(path) as store:
+        _fill(store)
+        reader = reader_of(store)
+        reader.move(store.places.earliest())
+        oldest = _overtake(store, 3)
+        told: list[int] = []
+        got: list[object] = []
+
+        def take() -> None:
+            try:
+                got.extend(reader.take_many(1))
+            except DataExpiredError as error:
+                told.append(error.missed)
+
+        for _ in range(5):
+            if in_thread:
+                threads = [Thread(target=take) for _ in range(4)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+            else:
+                take()
+        assert told == [oldest]
+        assert len(got) == min(20 - oldest, (20 if in_thread else 5) - 1)
+        reader.close()
+
+
+def test_a_damaged_record_in_a_batch_comes_after_what_was_before_it(path: Path) -> None:
+    """A batch ends before damage; every call afterwards tells it, and the position stays."""
+    with opened(path) as store:
+        messages = _fill(store)
+        segment = store.segments.get(store.segments.begins[0])
+        segment.map[segment.position(messages[2].offset) + 20] ^= 1
+        reader = reader_of(store)
+        reader.move(store.places.earliest())
+        assert reader.take_many(100) == [message.payload for message in messages[:2]]
+        for call in (reader.native.take, reader.native.take_record, lambda: reader.take_many(100)):
+            with pytest.raises(CorruptRecordError) as caught:
+                call()
+            assert caught.value.offset == reader.native.offset == messages[2].offset
+        reader.close()
+
+
+def test_a_missing_segment_in_a_batch_comes_after_what_was_before_it(path: Path) -> None:
+    """A batch ends before a gap; every call afterwards tells it, and the position stays."""
+    with opened(path) as store:
+        messages, begins = _fill(store), store.segments.begins
+    (path / "segments" / segment_name(begins[2])).unlink()
+    with opened(path) as store:
+        reader = reader_of(store)
+        reader.move(store.places.earliest())
+        before = [message.payload for message in messages if message.offset < begins[2]]
+        assert reader.take_many(100) == before
+        for _ in range(2):
+            with pytest.raises(CorruptRecordError, match="are missing"):
+                reader.take_many(100)
+            assert reader.native.offset == begins[2]
         reader.close()
 
 

@@ -91,7 +91,7 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
         """Return up to *max_items* messages that are there; an empty list if there are none."""
         _check_count("max_items", max_items)
         self._check_open()
-        items = self._source.reader.native.take_many(max_items)
+        items = self._source.reader.take_many(max_items)
         if not items:
             self._check_end()
         return cast("list[T_co]", items)
@@ -102,7 +102,7 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
         self._check_open()
         scout = self._source.scout()
         try:
-            return cast("list[T_co]", scout.native.take_many(n))
+            return cast("list[T_co]", scout.take_many(n))
         finally:
             scout.close()
 
@@ -160,7 +160,7 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
         try:
             while len(items) < max_items:
                 try:
-                    more = native.take_many(min(_SLICE, max_items - len(items)))
+                    more = scout.take_many(min(_SLICE, max_items - len(items)))
                 except Exception:
                     break  # told when what comes before it has been taken
                 if not more:

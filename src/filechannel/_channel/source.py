@@ -114,7 +114,7 @@ class Source:
     def scout(self) -> LogReader:
         """Return a reader at the same place that moves nothing."""
         scout = self._open_reader(None)
-        scout.move(Mark(Offset(self.reader.native.offset), self.reader.native.sequence, 0))
+        scout.stand_beside(self.reader)
         return scout
 
     def has_news(self) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from threading import get_ident
 from typing import NoReturn
 
 from .._errors import CorruptRecordError, DataExpiredError
-from .._format import Reader
+from .._format import NOTHING, Reader
 from .._offset import Offset
 from .control import Control
 from .cursors import Cursor
@@ -42,6 +43,7 @@ class LogReader:
         self._places = places
         self._skip_damage = skip_damage
         self._segment: Segment | None = None
+        self._batching: set[int] = set()  # threads in the middle of take_many
         cursor_map = None if cursor is None else cursor.map
         self.native: Reader = Reader(control.map, cursor_map, decode, self._advance, self._damaged, refuse, reuse)
 
@@ -51,10 +53,35 @@ class LogReader:
         self._segment = None
         self.native.move(place.offset, place.sequence)
 
+    def stand_beside(self, other: LogReader) -> None:
+        """Stand where another reader stands, and in its segment: that may have been dropped already."""
+        segment = other._segment
+        self.move(Mark(Offset(other.native.offset), other.native.sequence, 0))
+        if segment is not None:
+            self._segment = segment
+            self.native.bind(segment.map, segment.begin)
+
     def close(self) -> None:
         """Let go of the segment and the cursor."""
         self.native.release()
         self._segment = None
+
+    def take_many(self, most: int) -> list[object]:
+        """Return up to `most` items; an error waits until what came before it is taken, and is told by the next call.
+
+        Use this, not the native one, which drops an error that is told only once.
+        """
+        thread = get_ident()
+        self._batching.add(thread)
+        try:
+            return self.native.take_many(most)
+        except DataExpiredError:
+            pass  # nothing came before it
+        finally:
+            self._batching.discard(thread)
+        # This tells it and goes on behind; unless a clone was told meanwhile.
+        item = self.native.take()
+        return [] if item is NOTHING else [item]
 
     # From segment to segment
 
@@ -108,7 +135,8 @@ class LogReader:
     def _expired(self, reader: Reader) -> NoReturn:
         place = self._places.earliest()
         missed = max(0, place.sequence - reader.sequence)
-        reader.move(place.offset, place.sequence)
+        if get_ident() not in self._batching:  # there it may be held back: then the next call comes here again
+            reader.move(place.offset, place.sequence)
         raise DataExpiredError(missed, place.offset)
 
     # Damage
