@@ -32,4 +32,11 @@ class Background:
         """Put one in the place of the threads."""
         background = cls()
         monkeypatch.setattr("filechannel._storage.flush.background_threads", lambda: background)
+        monkeypatch.setattr("filechannel._storage.flush.do_all_at_once", _do_in_order)
         return background
+
+
+def _do_in_order(work: list[Callable[[], object]]) -> None:
+    """Do several things always in the same order."""
+    for each in work:
+        each()

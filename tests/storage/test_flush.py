@@ -14,6 +14,7 @@ from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of
 from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+from tests.storage.resources import descriptors_under
 
 OS = ChannelOptions(segment_size=4096, durability=Durability.OS)
 FSYNC = ChannelOptions(segment_size=4096, durability=Durability.FSYNC)
@@ -59,6 +60,78 @@ def test_a_flush_brings_everything_to_disk_in_order(path: Path, background: Back
             path / "control",
         ]
         store.cursors.close(cursor)
+
+
+class Meeting(FaultyFiles):
+    """Disks on which a flush of a segment ends when several others have begun."""
+
+    def __init__(self, parties: int) -> None:
+        super().__init__()
+        self._barrier = threading.Barrier(parties)
+        self.is_on = False
+
+    def flush(self, descriptor: int) -> None:
+        """Meet the others."""
+        super().flush(descriptor)
+        if self.is_on and self.flushed[-1].suffix == ".seg":
+            self._barrier.wait(30)
+
+
+def test_many_segments_are_flushed_at_once(path: Path) -> None:
+    """The disk takes them together in the time of a few."""
+    files = Meeting(4)
+    with opened(path, FSYNC, files=files) as store:
+        store.log.on_finished = lambda: None
+        while len(store.segments.begins) < 8:
+            store.log.append([LARGE])
+        files.is_on = True
+        store.flusher.commit()
+        files.is_on = False
+        assert {_segment(path, begin) for begin in store.segments.begins} <= set(files.flushed)
+        assert store.control.write_offset == store.control.tail(deferred=True).offset
+
+
+def test_one_of_many_segments_that_fails_fails_the_flush(path: Path) -> None:
+    """Nothing is shown unless all of it is on disk."""
+    files = FaultyFiles()
+    with opened(path, FSYNC, files=files) as store:
+        store.log.on_finished = lambda: None
+        while len(store.segments.begins) < 8:
+            store.log.append([LARGE])
+        files.fail(frozenset({"flush"}), input_output_error, at=5, once=True)
+        with pytest.raises(StorageError):
+            store.flusher.commit()
+        assert payloads_of(store) == []
+
+
+@pytest.mark.parametrize("options", [OS, FSYNC])
+def test_segments_that_wait_for_a_flush_are_bounded(
+    memory: Path, options: ChannelOptions, background: Background
+) -> None:
+    """If the disk does not keep up, whoever sends waits for it: each of them holds descriptors."""
+    with opened(memory, options) as store:
+        for _ in range(600):
+            store.log.append([LARGE])
+        assert len(store.segments.begins) == 300
+        assert descriptors_under(memory) < 200
+        store.flusher.flush()
+        assert len(payloads_of(store)) == 600
+
+
+def test_a_segment_that_cannot_be_flushed_in_time_fails_the_next_flush(path: Path, background: Background) -> None:
+    """It is not tried again: the kernel reports a failure once."""
+    files = FaultyFiles()
+    with opened(path, FSYNC, files=files) as store:
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        while not files.failures:
+            store.log.append([LARGE])
+        flushes = files.calls["flush"]
+        for _ in range(10):
+            store.log.append([LARGE])
+        assert files.calls["flush"] == flushes
+        with pytest.raises(StorageError):
+            store.flusher.flush()
+        assert payloads_of(store) == []
 
 
 def test_a_flush_covers_only_what_changed(path: Path, background: Background) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from .control import Tail
 from .segment import Segment
 
+_MOST = 64  # segments that wait for a flush; each has two descriptors
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -46,8 +48,18 @@ class Unflushed:
         self._segments = [segment for segment in self._segments if segment.begin <= offset]
 
     def finished(self, boundary: Tail) -> None:
-        """A segment was finished when the last whole batch ended here."""
+        """A segment was finished when the last whole batch ended here.
+
+        If too many wait already, the disk does not keep up: then whoever sends waits for it here. That takes small
+        segments and a flood; otherwise another thread has flushed them long before.
+        """
         self._boundary = boundary
+        while len(self._segments) > _MOST and self._failure is None:
+            try:
+                self._segments[0].flush()
+                del self._segments[0]
+            except OSError as error:
+                self.failed(error)
 
     def failed(self, error: OSError) -> None:
         """The disk refused a flush outside of a `Flusher`: the next one has to give up."""
