@@ -32,7 +32,8 @@ class Background:
         """Put one in the place of the threads."""
         background = cls()
         monkeypatch.setattr("filechannel._storage.flush.background_threads", lambda: background)
-        monkeypatch.setattr("filechannel._storage.flush.do_all_at_once", _do_in_order)
+        for module in ("flush", "segments"):
+            monkeypatch.setattr(f"filechannel._storage.{module}.do_all_at_once", _do_in_order)
         return background
 
 

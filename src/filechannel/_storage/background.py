@@ -9,6 +9,7 @@ from functools import lru_cache
 
 _THREADS = 4
 _AT_ONCE = 8
+_MANY = 4  # things to do; the file system does them together in the time of a few, if asked for all at once
 
 
 @lru_cache(maxsize=1)
@@ -24,7 +25,14 @@ def _waiting_threads() -> ThreadPoolExecutor:
 
 
 def do_all_at_once(work: list[Callable[[], object]]) -> None:
-    """Do several things that wait for the kernel, and raise the first error when all of them have ended."""
+    """Do several things that wait for the kernel, and raise the first error when all that were begun have ended.
+
+    A few are done here, one after the other.
+    """
+    if len(work) < _MANY:
+        for each in work:
+            each()
+        return
     errors = [future.exception() for future in [_begin(each) for each in work]]
     for error in errors:
         if error is not None:

@@ -29,7 +29,6 @@ from .segments import Segments
 from .unflushed import Work
 
 _logger = logging.getLogger("filechannel")
-_MANY = 4  # segments; the file system brings them to disk together in the time of a few, if asked for all at once
 _ROUNDS = 16  # then other channels have their turn
 _REMEMBERED = 1024  # failures; who appended before the oldest of them has long been told
 
@@ -210,11 +209,7 @@ class Flusher:
 
     def _do(self, work: Work) -> None:
         try:
-            if len(work.segments) < _MANY:
-                for segment in work.segments:
-                    segment.flush()
-            else:
-                do_all_at_once([segment.flush for segment in work.segments])
+            do_all_at_once([segment.flush for segment in work.segments])
             if work.names_changed:
                 self._files.flush_directory(self._segments.directory)
         except OSError as error:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 from threading import RLock
 
 from .._errors import CorruptRecordError
 from .._offset import Offset
+from .background import do_all_at_once
 from .files import Files
 from .index import index_path
 from .segment import Segment, begin_of, segment_name
@@ -117,9 +119,7 @@ class Segments:
 
     def remove_before(self, oldest: Offset) -> None:
         """Remove every segment that begins before an offset, at which another one ends or begins."""
-        for begin in self.begins:
-            if begin < oldest:
-                self.remove(begin)
+        do_all_at_once([partial(self.remove, begin) for begin in self.begins if begin < oldest])
 
     def _keep(self, segment: Segment) -> None:
         self._mapped[segment.begin] = segment
