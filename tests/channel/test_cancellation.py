@@ -194,7 +194,7 @@ async def test_a_cancelled_send_did_not_happen(
         async with anyio.create_task_group() as group:
             for _ in range(together):
                 group.start_soon(repeat, ATTEMPTS // together, cancelling, work, rng)
-        with channel.replay() as rx:
+        with channel.replay(stop=None) as rx:
             await channel.seal()
             stored = [item async for item in rx]
     if durability == Durability.OS:

@@ -258,7 +258,7 @@ async def test_sealing_under_fsync_shows_every_message_first(path: Path) -> None
 async def test_purge_removes_every_message(path: Path) -> None:
     """After `purge` nothing is stored, and everybody goes on with what is sent afterwards."""
     async with open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
-        with channel.receiver("open") as rx, channel.replay() as history:
+        with channel.receiver("open") as rx, channel.replay(stop=None) as history:
             for number in range(2000):
                 tx.send_nowait(number)
             assert await rx.receive() == 0

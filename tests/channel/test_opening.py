@@ -485,7 +485,7 @@ async def test_a_readonly_channel_refuses_every_change(path: Path, shared: bool)
 async def test_a_reader_of_a_readonly_channel_sees_what_another_open_sends(path: Path) -> None:
     """A receiver of a read-only channel that waits gets what is sent through another open of the process."""
     await make(path, int)
-    async with open_channel(path, int, readonly=True) as reader, reader.replay() as rx:
+    async with open_channel(path, int, readonly=True) as reader, reader.replay(stop=None) as rx:
         async with open_channel(path, int) as writer, writer.sender() as tx:
             async with anyio.create_task_group() as group:
                 got: list[int] = []
@@ -503,7 +503,7 @@ async def test_a_closed_reader_of_a_readonly_channel_is_told(path: Path) -> None
     """Closing a receiver of a read-only channel ends its wait."""
     await make(path, int)
     async with open_channel(path, int, readonly=True) as reader:
-        rx = reader.replay()
+        rx = reader.replay(stop=None)
         async with anyio.create_task_group() as group:
 
             async def receive() -> None:

@@ -457,7 +457,7 @@ async def test_start_at_a_moment(path: Path) -> None:
         for start in (moment, moment.astimezone(far_east), moment - timedelta(days=9000)):
             with channel.replay(start) as rx:
                 assert 10 in rx.receive_many_nowait(20)
-        with channel.replay(datetime.max.replace(tzinfo=UTC)) as rx:
+        with channel.replay(datetime.max.replace(tzinfo=UTC), stop=None) as rx:
             tx.send_nowait(11)
             assert 11 in rx.receive_many_nowait(20)
         with channel.replay(datetime.min.replace(tzinfo=UTC)) as rx:
@@ -554,29 +554,6 @@ async def test_seek_back_wakes_those_who_wait(path: Path) -> None:
             await anyio.wait_all_tasks_blocked()
             await rx.seek("earliest")
         assert got == [1]
-
-
-async def test_replay_holds_nothing_and_stores_nothing(path: Path) -> None:
-    """A replay has no name: two of them are independent, and neither is remembered."""
-    async with open_channel(path, int) as channel, channel.sender() as tx:
-        await some(channel, tx)
-        with channel.replay() as first, channel.replay() as second:
-            assert type(first) is Receiver
-            assert first.receive_many_nowait(20) == second.receive_many_nowait(20) == list(range(10))
-        assert list((path / "consumers").iterdir()) == []
-
-
-async def test_replay_goes_on_live(path: Path) -> None:
-    """After the history a replay waits for what is sent."""
-    async with open_channel(path, int) as channel, channel.sender() as tx, channel.replay() as rx:
-        async with anyio.create_task_group() as group:
-
-            async def receive() -> None:
-                assert await rx.receive() == 1
-
-            group.start_soon(receive)
-            await anyio.wait_all_tasks_blocked()
-            await tx.send(1)
 
 
 @one_loop

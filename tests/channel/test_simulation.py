@@ -222,7 +222,7 @@ class Simulation(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Everything that is stored can be replayed, and each number has its offset."""
         if hasattr(self, "channel"):
-            with self.channel.replay() as rx:
+            with self.channel.replay(stop=None) as rx:
                 assert rx.receive_many_nowait(10**6) == self.model.messages[self.model.oldest :]
                 try:
                     rx.receive_nowait()

@@ -209,7 +209,7 @@ def test_closing_while_threads_send(path: Path) -> None:
         senders = [channel.sender() for _ in range(4)]
         sending = [partial(send_until_closed, tx, who, sent) for who, tx in enumerate(senders)]
         all_at_once(*sending, after(0.002, channel.close))
-        with opened(path / str(attempt)) as channel, channel.replay() as rx:
+        with opened(path / str(attempt)) as channel, channel.replay(stop=None) as rx:
             assert sorted(rx.receive_many_nowait(10**9)) == sorted(sent)
 
 

@@ -71,10 +71,10 @@ def _refuse(_offset: int, _next: int, _payload: bytes, error: Exception) -> NoRe
     raise error
 
 
-def reader_of(store: Store, cursor: Cursor | None = None, *, skip: bool = False) -> LogReader:
+def reader_of(store: Store, cursor: Cursor | None = None, *, skip: bool = False, stop: Mark | None = None) -> LogReader:
     """Return a reader of raw bytes; it stands nowhere yet."""
     options = OpenOptions(max_mapped_segments=8, on_corruption="skip" if skip else "raise", validate=False)
-    return store.reader(cursor, None, _refuse, options, reuse=False)
+    return store.reader(cursor, None, _refuse, options, reuse=False, stop=stop)
 
 
 def take_all(reader: LogReader) -> list[Message]:

@@ -11,6 +11,7 @@ import pytest
 
 from filechannel import ChannelOptions, CorruptRecordError, DataExpiredError
 from filechannel._format import NOTHING
+from filechannel._offset import Offset
 from filechannel._storage.index import Mark
 from filechannel._storage.segment import segment_name
 from filechannel._storage.store import Store
@@ -289,6 +290,40 @@ def test_a_missing_segment_in_a_batch_comes_after_what_was_before_it(path: Path)
             with pytest.raises(CorruptRecordError, match="are missing"):
                 reader.take_many(100)
             assert reader.native.offset == begins[2]
+        reader.close()
+
+
+def test_a_reader_with_a_stop_goes_no_further(path: Path) -> None:
+    """It reads up to there and never more, wherever it is moved; the others are not concerned."""
+    with opened(path) as store:
+        messages = _fill(store)
+        for stop in (messages[0], messages[7], messages[19]):
+            reader = reader_of(store, stop=Mark(Offset(stop.offset), stop.sequence, 0))
+            for place in (store.places.latest(), store.places.at(stop.offset)):
+                reader.move(place)
+                assert (reader.native.offset, reader.native.sequence) == (stop.offset, stop.sequence)
+                assert reader.native.take() is reader.native.take_record() is NOTHING
+                assert reader.take_many(5) == []
+            reader.move(store.places.earliest())
+            assert take_all(reader) == messages[: stop.sequence]
+            assert (reader.native.offset, reader.native.sequence) == (stop.offset, stop.sequence)
+            reader.close()
+        assert read_all(store) == messages
+
+
+@pytest.mark.parametrize("last", [8, 12, 19])
+def test_skipping_damage_does_not_pass_the_stop(path: Path, last: int) -> None:
+    """Where damage reaches over the stop, skipping it ends there."""
+    with opened(path) as store:
+        messages = _fill(store)
+        reader = reader_of(store, skip=True, stop=Mark(Offset(messages[7].offset), 7, 0))
+        reader.move(store.places.earliest())
+        for message in messages[5 : last + 1]:
+            segment = store.segments.get(store.segments.covering(message.offset) or Offset(0))
+            position = segment.position(message.offset)
+            segment.map[position : position + 500] = b"\xff" * 500
+        assert take_all(reader) == messages[:5]
+        assert (reader.native.offset, reader.native.sequence) == (messages[7].offset, 7)
         reader.close()
 
 

@@ -40,6 +40,9 @@ async def make(orders: FileChannel[Order], offset: Offset, moment: datetime) -> 
     assert_type(orders.receiver(name="audit", start=moment), FanOutReceiver[Order])
     assert_type(orders.replay(), Receiver[Order])
     assert_type(orders.replay("latest"), Receiver[Order])
+    assert_type(orders.replay(moment, "latest"), Receiver[Order])
+    assert_type(orders.replay(offset, offset), Receiver[Order])
+    assert_type(orders.replay(stop=None), Receiver[Order])
     async with orders.receiver() as rx:
         assert_type(rx, FanOutReceiver[Order])
     async with orders.replay() as history:
@@ -47,6 +50,8 @@ async def make(orders: FileChannel[Order], offset: Offset, moment: datetime) -> 
     with orders.receiver() as rx:
         assert_type(rx, FanOutReceiver[Order])
     orders.receiver(start="newest")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    orders.replay(stop="earliest")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    orders.replay(stop=moment)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     orders.receiver(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     orders.receiver("audit", "latest")  # type: ignore[call-arg, misc, unused-ignore]  # pyright: ignore[reportCallIssue]
 

@@ -34,7 +34,7 @@ from .codec import JsonCodec, MsgpackCodec, Payloads, schema_of
 from .errands import Errands
 from .receiver import FanOutReceiver, Receiver
 from .sender import Closable, Sender
-from .source import Source, Start, find_place
+from .source import Source, Start, Stop, find_place, find_stop
 from .statistics import ChannelStatistics
 
 T = TypeVar("T")
@@ -108,23 +108,31 @@ class FileChannel(AsyncResource, Generic[T]):
                 self._store.cursors.close(cursor)
             raise
 
-    def replay(self, start: Start = "earliest") -> Receiver[T]:
-        """Return a receiver of history without a name: it stores no position and holds no data back."""
-        self._check_open()
-        return Receiver(self._source(None, find_place(self._store, start)))
+    def replay(self, start: Start = "earliest", stop: Stop = "latest") -> Receiver[T]:
+        """Return a receiver of history without a name: it stores no position and holds no data back.
 
-    def _source(self, cursor: Cursor | None, place: Mark) -> Source:
-        source = Source(self._store, self._errands, self._open_reader, cursor, place, self._sources.discard)
+        It gives what was published when this was called, from *start* on, and then `EndOfStream`. With an offset as
+        *stop* it ends before the message there; with None it goes on live, with what is sent afterwards. Raises
+        `ValueError` for an offset at which no message begins or a datetime without a time zone.
+        """
+        self._check_open()
+        # The end first: what is published while the beginning is looked for does not belong to it.
+        end = find_stop(self._store, stop)
+        return Receiver(self._source(None, find_place(self._store, start), end))
+
+    def _source(self, cursor: Cursor | None, place: Mark, stop: Mark | None = None) -> Source:
+        source = Source(self._store, self._errands, self._open_reader, cursor, place, stop, self._sources.discard)
         with self._lock:
             self._check_open()
             self._sources.add(source)
         return source
 
-    def _open_reader(self, cursor: Cursor | None) -> LogReader:
+    def _open_reader(self, cursor: Cursor | None, stop: Mark | None) -> LogReader:
         decode = None if self._payloads.is_raw else self._payloads.decode
         # msgspec takes any buffer, and keeps a view of it only where it says so.
         reuse = isinstance(self._payloads.codec, MsgpackCodec | JsonCodec)
-        return self._store.reader(cursor, decode, self._payloads.refuse_payload, self._options, reuse=reuse)
+        refuse = self._payloads.refuse_payload
+        return self._store.reader(cursor, decode, refuse, self._options, reuse=reuse, stop=stop)
 
     def adopt_sender(self, sender: Closable, /) -> None:
         """Close this sender too when the channel closes."""

@@ -48,8 +48,9 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
         async def receive(self) -> T_co:
             """Return the next message, waiting for it if need be. A cancelled receive takes nothing.
 
-            Raises `EndOfStream` after the last message of a sealed channel, `ClosedResourceError` if this receiver was
-            closed, `DecodeError` for a message that does not decode, `CorruptRecordError` for damaged bytes.
+            Raises `EndOfStream` after the last message of a sealed channel and where a replay stops,
+            `ClosedResourceError` if this receiver was closed, `DecodeError` for a message that does not decode,
+            `CorruptRecordError` for damaged bytes.
             """
             ...
 
@@ -107,7 +108,7 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
             scout.close()
 
     async def __anext__(self) -> T_co:
-        """Return the next message of an `async for`, which ends when the channel is sealed and read to the end."""
+        """Return the next message of an `async for`, which ends where `receive` raises `EndOfStream`."""
         try:
             return await self.receive()
         except EndOfStream:
@@ -138,8 +139,8 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
         source = self._source
 
         def enough() -> bool:
-            there = source.store.control.tail().sequence - source.reader.native.sequence
-            return there >= max_items or self._is_closed or source.store.control.sealed
+            there = source.end.sequence - source.reader.native.sequence
+            return there >= max_items or self._is_closed or source.is_complete
 
         with anyio.move_on_after(seconds):
             while not enough():
@@ -180,7 +181,7 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
         return self._source.reader.native.take_record()
 
     def _check_end(self) -> None:
-        if self._source.store.has_ended(self._source.reader.native.offset):
+        if self._source.has_ended():
             raise EndOfStream
 
     # Position
@@ -203,12 +204,12 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
     def statistics(self) -> ReceiverStatistics:
         """Return a snapshot of this receiver."""
         self._check_open()
-        native, tail = self._source.reader.native, self._source.store.control.tail()
+        native, end = self._source.reader.native, self._source.end
         return ReceiverStatistics(
             read_offset=Offset(native.offset),
             next_sequence=native.sequence,
-            lag_messages=tail.sequence - native.sequence,
-            lag_bytes=tail.offset - native.offset,
+            lag_messages=end.sequence - native.sequence,
+            lag_bytes=end.offset - native.offset,
             clones=len(self._source.users),
         )
 

@@ -20,6 +20,9 @@ from .errands import Errands
 Start: TypeAlias = Literal["earliest", "latest"] | Offset | datetime
 """Where to begin: at the oldest stored message, behind the newest, at an offset or at a moment in time."""
 
+Stop: TypeAlias = Literal["latest"] | Offset | None
+"""Where a replay ends: behind what is published now, before the message at an offset, or nowhere: it goes on live."""
+
 
 class User(Protocol):
     """A receiver, as far as its position is concerned."""
@@ -40,9 +43,10 @@ class Source:
         self,
         store: Store,
         errands: Errands,
-        open_reader: Callable[[Cursor | None], LogReader],
+        open_reader: Callable[[Cursor | None, Mark | None], LogReader],
         cursor: Cursor | None,
         place: Mark,
+        stop: Mark | None,
         on_close: Callable[[Source], object],
     ) -> None:
         self.store = store
@@ -55,7 +59,7 @@ class Source:
         self._users: list[User] = []
         self._closed = False
         self._forgotten = False
-        self.reader: LogReader = open_reader(cursor)
+        self.reader: LogReader = open_reader(cursor, stop)
         self.reader.move(place)
 
     @property
@@ -113,14 +117,28 @@ class Source:
 
     def scout(self) -> LogReader:
         """Return a reader at the same place that moves nothing."""
-        scout = self._open_reader(None)
+        scout = self._open_reader(None, self.reader.stop)
         scout.stand_beside(self.reader)
         return scout
 
     def has_news(self) -> bool:
         """Tell whether a look at the log would find something, if only its end."""
-        offset = self.reader.native.offset
-        return offset < self.store.control.write_offset or self.store.has_ended(offset)
+        return self.reader.native.offset < self.store.control.write_offset or self.has_ended()
+
+    def has_ended(self) -> bool:
+        """Tell whether everything that will ever come has been taken."""
+        offset, stop = self.reader.native.offset, self.reader.stop
+        return self.store.has_ended(offset) if stop is None else offset >= stop.offset
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing will come that is not there already."""
+        return self.reader.stop is not None or self.store.control.sealed
+
+    @property
+    def end(self) -> Mark:
+        """Behind the last message that is there to be taken."""
+        return self.reader.stop or self.store.places.latest()
 
     def find(self, start: Start, argument: str) -> Mark:
         """Resolve a place. May read an index."""
@@ -138,3 +156,14 @@ def find_place(store: Store, start: Start, argument: str = "start") -> Mark:
     if type(start) is int:
         return store.places.at(start)
     raise ValueError(f"{argument}={start!r}: must be 'earliest', 'latest', an Offset or an aware datetime")
+
+
+def find_stop(store: Store, stop: Stop) -> Mark | None:
+    """Resolve where a replay ends; `ValueError` if that is no place to stop at."""
+    if stop is None:
+        return None
+    if stop == "latest":
+        return store.places.latest()
+    if type(stop) is int:
+        return store.places.at(stop)
+    raise ValueError(f"stop={stop!r}: must be 'latest', an Offset, or None to go on live")

@@ -8,7 +8,8 @@ from threading import get_ident
 from typing import NoReturn
 
 from .._errors import CorruptRecordError, DataExpiredError
-from .._format import NOTHING, Reader
+from .._format import NOTHING, Reader, store_u64
+from .._format.layout import CONTROL_SIZE, WRITE_TAIL
 from .._offset import Offset
 from .control import Control
 from .cursors import Cursor
@@ -37,6 +38,7 @@ class LogReader:
         *,
         reuse: bool,
         skip_damage: bool,
+        stop: Mark | None = None,
     ) -> None:
         self._control = control
         self._segments = segments
@@ -44,14 +46,21 @@ class LogReader:
         self._skip_damage = skip_damage
         self._segment: Segment | None = None
         self._batching: set[int] = set()  # threads in the middle of take_many
+        self.stop = stop
+        """Where it ends, for good; it never stands behind it. None: where the log does."""
         cursor_map = None if cursor is None else cursor.map
-        self.native: Reader = Reader(control.map, cursor_map, decode, self._advance, self._damaged, refuse, reuse)
+        words = control.map if stop is None else _words_that_end_at(stop.offset)
+        self.native: Reader = Reader(words, cursor_map, decode, self._advance, self._damaged, refuse, reuse)
 
     def move(self, place: Mark) -> None:
-        """Stand at a record boundary."""
+        """Stand at a record boundary, or at the stop if that comes first."""
         self.native.unbind()
         self._segment = None
+        place = self._up_to_stop(place)
         self.native.move(place.offset, place.sequence)
+
+    def _up_to_stop(self, place: Mark) -> Mark:
+        return place if self.stop is None or place.offset < self.stop.offset else self.stop
 
     def stand_beside(self, other: LogReader) -> None:
         """Stand where another reader stands, and in its segment: that may have been dropped already."""
@@ -133,11 +142,12 @@ class LogReader:
         return self._places.latest()
 
     def _expired(self, reader: Reader) -> NoReturn:
-        place = self._places.earliest()
+        earliest = self._places.earliest()
+        place = self._up_to_stop(earliest)
         missed = max(0, place.sequence - reader.sequence)
         if get_ident() not in self._batching:  # there it may be held back: then the next call comes here again
             reader.move(place.offset, place.sequence)
-        raise DataExpiredError(missed, place.offset)
+        raise DataExpiredError(missed, earliest.offset)
 
     # Damage
 
@@ -163,8 +173,18 @@ class LogReader:
         return known[0] if known else Mark(target, sequence + 1, 0)
 
     def _pass(self, reader: Reader, place: Mark, reason: str) -> None:
-        path, offset = self._segments.directory.parent, reader.offset
+        path, offset, place = self._segments.directory.parent, reader.offset, self._up_to_stop(place)
         _logger.warning("%s: skipped from offset %d to %d: %s", path, offset, place.offset, reason)
         self._segment = None
         reader.unbind()
         reader.move(place.offset, place.sequence)
+
+
+def _words_that_end_at(offset: int) -> bytearray:
+    """Return a control page of our own in which everything up to an offset is published, and never more.
+
+    The one word that a native reader trusts is in there, so that it stops by itself and needs no look at another.
+    """
+    words = bytearray(CONTROL_SIZE)
+    store_u64(words, WRITE_TAIL, offset)
+    return words

@@ -198,12 +198,19 @@ class Store:
         return self._parts()[2]
 
     def reader(
-        self, cursor: Cursor | None, decode: Decode | None, refuse: Refuse, options: OpenOptions, *, reuse: bool
+        self,
+        cursor: Cursor | None,
+        decode: Decode | None,
+        refuse: Refuse,
+        options: OpenOptions,
+        *,
+        reuse: bool,
+        stop: Mark | None = None,
     ) -> LogReader:
-        """Return a reader that stands at the very beginning; move it."""
+        """Return a reader that stands at the very beginning; move it. It goes no further than *stop*."""
         skip = options.on_corruption == "skip"
         reader = LogReader(
-            self.control, self.segments, self.places, cursor, decode, refuse, reuse=reuse, skip_damage=skip
+            self.control, self.segments, self.places, cursor, decode, refuse, reuse=reuse, skip_damage=skip, stop=stop
         )
         self._readers.add(reader)
         return reader
