@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from .checksum import crc32c
     from .clock import begin_turn, turn_is_over
     from .cores import ReceiveCore, SendCore, own_receive, own_send
+    from .forking import close_in_child, keep_in_child
     from .memory import populate, populate_settle, populate_soon
     from .reader import Reader
     from .records import find_record, read_record, scan_records, write_record
     from .send_path import SendPath
+    from .waiting import release_word, set_bit, spin_above, take_bits, take_word, wait_word, wake_word
     from .words import fence, load_u32, load_u64, store_u32, store_u64, swap_if_u32
     from .writer import Writer
 else:
@@ -35,9 +37,11 @@ else:
                 SendPath,
                 Writer,
                 begin_turn,
+                close_in_child,
                 crc32c,
                 fence,
                 find_record,
+                keep_in_child,
                 load_u32,
                 load_u64,
                 own_receive,
@@ -46,11 +50,18 @@ else:
                 populate_settle,
                 populate_soon,
                 read_record,
+                release_word,
                 scan_records,
+                set_bit,
+                spin_above,
                 store_u32,
                 store_u64,
                 swap_if_u32,
+                take_bits,
+                take_word,
                 turn_is_over,
+                wait_word,
+                wake_word,
                 write_record,
             )
         except ImportError as error:
@@ -65,10 +76,12 @@ else:
         from .checksum import crc32c
         from .clock import begin_turn, turn_is_over
         from .cores import ReceiveCore, SendCore, own_receive, own_send
+        from .forking import close_in_child, keep_in_child
         from .memory import populate, populate_settle, populate_soon
         from .reader import Reader
         from .records import find_record, read_record, scan_records, write_record
         from .send_path import SendPath
+        from .waiting import release_word, set_bit, spin_above, take_bits, take_word, wait_word, wake_word
         from .words import fence, load_u32, load_u64, store_u32, store_u64, swap_if_u32
         from .writer import Writer
 
@@ -82,9 +95,11 @@ __all__ = [
     "SendPath",
     "Writer",
     "begin_turn",
+    "close_in_child",
     "crc32c",
     "fence",
     "find_record",
+    "keep_in_child",
     "load_u32",
     "load_u64",
     "own_receive",
@@ -93,10 +108,17 @@ __all__ = [
     "populate_settle",
     "populate_soon",
     "read_record",
+    "release_word",
     "scan_records",
+    "set_bit",
+    "spin_above",
     "store_u32",
     "store_u64",
     "swap_if_u32",
+    "take_bits",
+    "take_word",
     "turn_is_over",
+    "wait_word",
+    "wake_word",
     "write_record",
 ]

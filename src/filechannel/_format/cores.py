@@ -1,7 +1,7 @@
 """The bases of `Sender` and `Receiver`: `send` and `receive`, which the C core does without a Python frame.
 
 The async ones do their work when they are awaited: at once if they can, and the slow way otherwise. Detached, which is
-closed, they always go the slow way, which knows what is wrong.
+closed, they always go the slow way, which knows what is wrong. Those that end in `_here` let the thread wait instead.
 """
 
 # The C core checks the types of its arguments, and so does its twin.
@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from .._errors import Busy
 from .nothing import NOTHING
 from .reader import Reader
 from .send_path import SendPath
 
 _Class = TypeVar("_Class", bound=type)
+_LONGEST = 1e9
 
 
 class SendCore:
@@ -25,6 +27,7 @@ class SendCore:
     _path: SendPath | None = None
     _send_slowly: Callable[[object], Awaitable[None]]
     _send_nowait_slowly: Callable[[object], int]
+    _send_here_slowly: Callable[[object, float | None], None]
 
     async def send(self, item: object) -> None:
         """Send one item; a coroutine."""
@@ -36,6 +39,17 @@ class SendCore:
         """Send one item and return its offset."""
         path = self._path
         return self._send_nowait_slowly(item) if path is None or path.deferred else path.put(item)
+
+    def _send_here(self, item: object, timeout: float | None = None) -> None:
+        """Send one item, and let the thread wait if need be."""
+        path = self._path
+        if path is None or path.deferred or timeout is not None:
+            self._send_here_slowly(item, timeout)
+            return
+        try:
+            path.put(item)
+        except Busy:  # the thread runs an event loop, which is its own affair
+            self._send_here_slowly(item, timeout)
 
     def _attach(self, path: SendPath, /) -> None:
         """Send along this path."""
@@ -54,6 +68,7 @@ class ReceiveCore:
     _reader: Reader | None = None
     _receive_slowly: Callable[[], Awaitable[object]]
     _receive_nowait_slowly: Callable[[], object]
+    _receive_here_slowly: Callable[[float | None], object]
 
     async def receive(self) -> object:
         """Receive one item; a coroutine."""
@@ -67,6 +82,12 @@ class ReceiveCore:
         item = NOTHING if reader is None else reader.take()
         return self._receive_nowait_slowly() if item is NOTHING else item
 
+    def _receive_here(self, timeout: float | None = None) -> object:
+        """Receive one item, and let the thread wait if need be."""
+        reader = self._reader
+        item = NOTHING if reader is None or not _is_time(timeout) else reader.take()
+        return self._receive_here_slowly(timeout) if item is NOTHING else item
+
     def _attach(self, reader: Reader, /) -> None:
         """Receive from this reader."""
         if not isinstance(reader, Reader):
@@ -76,6 +97,11 @@ class ReceiveCore:
     def _detach(self) -> None:
         """Go the slow way from now on, which says what is wrong."""
         self._reader = None
+
+
+def _is_time(timeout: float | None) -> bool:
+    """Tell whether it is a timeout for certain; what is odd goes the slow way, which says so."""
+    return timeout is None or (type(timeout) in (int, float) and 0 <= timeout <= _LONGEST)
 
 
 def own_send(cls: _Class, /) -> _Class:

@@ -56,11 +56,14 @@ INDEX_ENTRY: Final = Struct("<QQQII")
 # --- Control ----------------------------------------------------------------------------------------------
 
 CONTROL_MAGIC: Final = b"fchan\x1aCT"
-CONTROL_SIZE: Final = 10 * PAGE
+CONTROL_SIZE: Final = 18 * PAGE
 CONTROL_IDENTITY: Final = Struct("<8sII16s16sQQI")
 """magic, version, zero, channel id, boot id, device, inode, crc over all before it."""
 
 WRITER_LOCK: Final = 128
+"""A lock word (see below): whoever has it may append."""
+EPOCH: Final = 132
+"""Changed after the active segment, its file or the durability was: every writer has to look again."""
 WRITE_TAIL: Final = 192
 """What readers see: a tail (see TAIL_SLOT)."""
 APPEND_TAIL: Final = 384
@@ -72,11 +75,24 @@ ALLOCATED_END: Final = 584
 OLDEST_OFFSET: Final = 640
 STATE: Final = 704
 WAKE: Final = 768
-"""Bit 0 armed, the rest a generation."""
+"""Two bits that say who waits for more records, the rest a generation."""
 DURABLE_OFFSET: Final = 832
+FLUSH_LOCK: Final = 896
+"""A lock word: whoever has it may flush."""
+FAILED_FLUSHES: Final = 900
+"""How many flushes the disk has refused."""
+WAITING_LOOPS: Final = 960
+"""A bit for each process slot: an event loop of that process waits, and watches the FIFO `wake/<slot>`."""
 
 STATE_SEALED: Final = 1
-WAKE_ARMED: Final = 1
+STATE_DEFERRED: Final = 2
+"""`FSYNC`: writers move the append tail, and whoever flushes moves what readers see."""
+WAKE_THREADS: Final = 1
+"""A thread sleeps on the word itself."""
+WAKE_LOOPS: Final = 2
+"""An event loop waits; WAITING_LOOPS says of which processes."""
+WAKE_GENERATION: Final = 4
+"""What is added when the bits are cleared."""
 
 TAIL_SLOT: Final = Struct("<QQQI")
 """end offset, next sequence, begin of the segment, crc over those three."""
@@ -91,12 +107,26 @@ CHECKPOINT: Final = Struct("<QQQQQII")
 """generation, offset, sequence, oldest offset, time, state, crc over those six."""
 CHECKPOINT_CHECKED: Final = Struct("<QQQQQI")
 
+CONTENDED: Final = 1
+"""Bit of a lock word, which is 0 while free: somebody sleeps for it."""
+LOCK_GENERATION_SHIFT: Final = 1
+LOCK_GENERATION_BITS: Final = 21
+LOCK_SLOT_SHIFT: Final = 22
+"""A lock word says which process holds it: its slot, and the slot's generation."""
+
 PROCESS_SLOTS: Final = 2 * PAGE
-"""Pages 2 to 9 belong to the table of processes; byte-range locks are taken on its bytes."""
+"""Pages 2 to 17 are the table of processes, a slot each."""
+PROCESS_SLOT_COUNT: Final = 1024
+PROCESS_SLOT_SIZE: Final = 64
+PROCESS: Final = Struct("<IIQQ40s")
+"""generation, zero, pid, since (ns since the epoch), host name. Only the generation counts, the rest is for people.
+A process holds the kernel's lock on the first byte of its slot for as long as it lives."""
 MODE_BYTE: Final = PROCESS_SLOTS
-"""Whoever holds this byte's kernel lock exclusively has the channel for itself."""
+"""Slot 0 is nobody's. Who writes holds the kernel's lock on this byte, shared, or exclusively without the C core."""
+OPENING_BYTE: Final = PROCESS_SLOTS + 1
+"""Held exclusively by whoever opens or recovers the channel."""
 HOLDER: Final = Struct("<QQ64s")
-"""pid, since (ns since the epoch), host name: who holds the mode byte, for error messages only."""
+"""pid, since (ns since the epoch), host name: who holds a consumer's name, for error messages only."""
 
 # --- Cursors ----------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ at the shared words; where the segment ends it asks `advance` for the next one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from operator import index
 from threading import RLock
@@ -26,11 +27,13 @@ from .layout import (
     RECORD_HEADER_SIZE,
     SEGMENT_END,
     SEGMENT_HEADER_SIZE,
+    STATE,
+    STATE_SEALED,
     WRITE_TAIL,
 )
 from .nothing import NOTHING, Nothing
 from .records import read_record
-from .words import load_u64
+from .words import load_u32, load_u64
 
 
 class Reader:
@@ -63,12 +66,19 @@ class Reader:
         self._sequence: int = 0
         self._lock = RLock()
         self._busy = False
+        self._may_sleep = False
         self._released = False
 
     @property
     def offset(self) -> int:
         """Where the next record begins."""
         return self._offset
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether there is something behind our offset, or the channel is sealed."""
+        words = self._control
+        return load_u64(words, WRITE_TAIL) > self._offset or bool(load_u32(words, STATE) & STATE_SEALED)
 
     @property
     def sequence(self) -> int:
@@ -155,6 +165,18 @@ class Reader:
     def unbind(self) -> None:
         """Let go of the segment; advance is asked for another."""
         self._segment, self._limit = None, 0
+
+    def sleep_with(self, sleepers: Buffer, spin: float, /) -> None:
+        """Let threads sleep for more where they receive, having watched for so long, and count them.
+
+        The C core does, to save what going through Python costs; here whoever calls sleeps by itself.
+        """
+        math.ldexp(spin, 0)  # a number, not a text
+        if self._may_sleep or self._control.readonly:
+            raise ValueError("said before" if self._may_sleep else "control page cannot be written to")
+        if writable(sleepers).nbytes < 8:
+            raise ValueError("sleepers is too short")
+        self._may_sleep = True
 
     def release(self) -> None:
         """Let go of segment and cursor; there is nothing to take any more."""

@@ -14,6 +14,7 @@ from typing import NoReturn, cast
 
 from typing_extensions import Buffer
 
+from .._errors import Busy
 from .arguments import unsigned
 from .clock import charge_turn, turn_is_over
 from .writer import Writer
@@ -51,8 +52,11 @@ class SendPath:
         return self._writer.append(self._encoded(item, None))
 
     def put_in_turn(self, item: object, /) -> int | None:
-        """The same for a coroutine: None, and nothing done, when it has to give way or wait for a flush."""
-        return None if self._writer.deferred or turn_is_over() else self.put(item)
+        """The same for a coroutine: None, and nothing done, when it has to give way or wait for somebody."""
+        try:
+            return None if self._writer.deferred or turn_is_over() else self.put(item)
+        except Busy:
+            return None
 
     def put_all(self, items: list[object], /) -> int:
         """Encode and append a list as one batch."""

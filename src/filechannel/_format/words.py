@@ -6,6 +6,8 @@ exclusively: the mode byte of the control file sees to that, and the GIL orders 
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from struct import Struct
 from threading import Lock
 
@@ -13,8 +15,8 @@ from typing_extensions import Buffer
 
 from .arguments import U32, U64, readable, unsigned, writable
 
-_U32 = Struct("<I")
-_U64 = Struct("<Q")
+WORD = Struct("<I")
+DOUBLE_WORD = Struct("<Q")
 _swapping = Lock()
 
 
@@ -38,33 +40,52 @@ def _checked(view: memoryview, position: int, word: Struct) -> memoryview:
 
 def load_u32(buffer: Buffer, position: int, /) -> int:
     """Read a shared word (acquire)."""
-    return _load(buffer, position, _U32)
+    return _load(buffer, position, WORD)
 
 
 def load_u64(buffer: Buffer, position: int, /) -> int:
     """Read a shared double word (acquire)."""
-    return _load(buffer, position, _U64)
+    return _load(buffer, position, DOUBLE_WORD)
 
 
 def store_u32(buffer: Buffer, position: int, value: int, /) -> None:
     """Write a shared word (release)."""
-    _store(buffer, position, value, U32, _U32)
+    _store(buffer, position, value, U32, WORD)
 
 
 def store_u64(buffer: Buffer, position: int, value: int, /) -> None:
     """Write a shared double word (release)."""
-    _store(buffer, position, value, U64, _U64)
+    _store(buffer, position, value, U64, DOUBLE_WORD)
 
 
 def swap_if_u32(buffer: Buffer, position: int, expected: int, value: int, /) -> bool:
     """Store value if the word is still as expected; tell whether it was."""
     expected, value, position = unsigned(expected, U32), unsigned(value, U32), unsigned(position)
-    view = _checked(writable(buffer), position, _U32)
+    view = _checked(writable(buffer), position, WORD)
     with _swapping:
-        if _U32.unpack_from(view, position)[0] != expected:
+        if WORD.unpack_from(view, position)[0] != expected:
             return False
-        _U32.pack_into(view, position, value)
+        WORD.pack_into(view, position, value)
         return True
+
+
+def change(buffer: Buffer, position: int, word: Struct, to: Callable[[int], int]) -> int:
+    """Change a word or double word with no swap in between; return what it was."""
+    position = unsigned(position)
+    view = _checked(writable(buffer), position, word)
+    with _swapping:
+        value: int = word.unpack_from(view, position)[0]
+        word.pack_into(view, position, to(value))
+        return value
+
+
+def _start_over() -> None:
+    """A forked child has none of the threads, one of which may have been in the middle of a swap."""
+    global _swapping
+    _swapping = Lock()
+
+
+os.register_at_fork(after_in_child=_start_over)
 
 
 def fence() -> None:

@@ -25,23 +25,29 @@ from .layout import (
     BATCH_CONTINUES,
     CONTROL_RECORD,
     CONTROL_SIZE,
+    EPOCH,
     INDEX_BYTES,
     MAX_PAYLOAD,
     RECORD_HEADER_SIZE,
     RESERVED_END,
     SEGMENT_HEADER_SIZE,
     STATE,
+    STATE_DEFERRED,
     TAIL_CHECKED,
     TAIL_SLOT,
     TAIL_SLOTS,
     WAKE,
-    WAKE_ARMED,
+    WAKE_GENERATION,
+    WAKE_LOOPS,
+    WAKE_THREADS,
     WRITE_TAIL,
     WRITER_LOCK,
 )
 from .records import write_record
+from .waiting import release_word, wake_word
 from .words import load_u32, load_u64, store_u32, store_u64, swap_if_u32
 
+_EVERYBODY = (1 << 31) - 1
 _MOST_MARKS = 64  # as many as a window has; more are left out
 
 
@@ -71,6 +77,7 @@ class Writer:
         self._next_mark = 0
         self._marks: list[tuple[int, int, int]] = []
         self._deferred = False
+        self._epoch = 0
         self._tail_end = self._tail_sequence = 0
         self._tail_slot = -1
         self._pending = self._pending_sequence = 0
@@ -113,7 +120,7 @@ class Writer:
             self.write(payloads, 0, 0)
             self.publish()
         finally:
-            self.unlock()
+            release_word(self._control, WRITER_LOCK)
         charge_turn(size)
         if not self._deferred:
             self.tell_waiters()
@@ -123,35 +130,42 @@ class Writer:
         if not swap_if_u32(self._control, WRITER_LOCK, 0, self._owner):
             return False
         if (
-            self._segment is not None
-            and not load_u32(self._control, STATE)
+            self.current
             and self._refresh_tail()
             and self._fits_window(self._tail_end, size)
             and wall_clock_ns() < self._index_due
         ):
             self._pending, self._pending_sequence = self._tail_end, self._tail_sequence
             return True
-        self.unlock()
+        release_word(self._control, WRITER_LOCK)
         return False
 
     def _fits_window(self, offset: int, size: int) -> bool:
         return self._begin <= offset and offset + size <= self._window_end
 
-    # The parts `Log.append` is made of.
+    # The parts `Log.append` is made of; the caller has taken the writer word.
 
-    def lock(self) -> bool:
-        """Try to take the writer word; tell whether it was free."""
-        if not swap_if_u32(self._control, WRITER_LOCK, 0, self._owner):
-            return False
+    def start(self) -> None:
+        """Go on at the tail. The caller has taken the writer word."""
+        self._tail_slot = -1
         if not self._refresh_tail():
-            self.unlock()
             raise ValueError("no tail slot agrees with the offset")
         self._pending, self._pending_sequence = self._tail_end, self._tail_sequence
-        return True
 
-    def unlock(self) -> None:
-        """Release the writer word."""
-        store_u32(self._control, WRITER_LOCK, 0)
+    def change(self) -> None:
+        """Tell every other writer to look again at which segment is active, and how it is written to."""
+        self._epoch = (load_u32(self._control, EPOCH) + 1) & U32
+        store_u32(self._control, EPOCH, self._epoch)
+
+    @property
+    def current(self) -> bool:
+        """Whether nobody called `change` since the segment was bound, or sealed the channel."""
+        state = STATE_DEFERRED if self._deferred else 0
+        return (
+            self._segment is not None
+            and load_u32(self._control, EPOCH) == self._epoch
+            and load_u32(self._control, STATE) == state
+        )
 
     def write(self, payloads: list[bytes], index: int, flags: int, /) -> int:
         """Copy payloads from index on while they fit the window, unpublished; return the first index left."""
@@ -185,7 +199,7 @@ class Writer:
     def publish(self) -> None:
         """Move the tail behind everything written."""
         if self._tail_slot < 0:
-            raise RuntimeError("publish() without lock()")
+            raise RuntimeError("publish() without start()")
         tail, slot = self._tail(), 1 - self._tail_slot
         checked = TAIL_CHECKED.pack(self._pending, self._pending_sequence, self._begin)
         TAIL_SLOT.pack_into(
@@ -202,11 +216,15 @@ class Writer:
         store_u64(self._control, RESERVED_END, self._pending)
 
     def tell_waiters(self) -> None:
-        """Call notify if anybody is armed. Not under the writer word."""
+        """Wake threads that wait, and call notify if event loops do. Not under the writer word."""
+        waits = WAKE_THREADS | WAKE_LOOPS
         seen = load_u32(self._control, WAKE)
-        while seen & WAKE_ARMED:
-            if swap_if_u32(self._control, WAKE, seen, (seen + 2) & 0xFFFFFFFE):
-                self._notify()
+        while seen & waits:
+            if swap_if_u32(self._control, WAKE, seen, (seen + WAKE_GENERATION) & ~waits & U32):
+                if seen & WAKE_THREADS:
+                    wake_word(self._control, WAKE, _EVERYBODY)
+                if seen & WAKE_LOOPS:
+                    self._notify()
                 return
             seen = load_u32(self._control, WAKE)
 
@@ -216,6 +234,7 @@ class Writer:
         if view.nbytes < SEGMENT_HEADER_SIZE:
             raise ValueError("segment is shorter than its header")
         self._segment, self._begin, self._window_end = view, begin, 0
+        self._epoch = load_u32(self._control, EPOCH)
         self._next_mark, self._marks = 0, []
 
     def open_window(self, end: int, index_due: int, /) -> None:

@@ -47,6 +47,29 @@ static inline int swap_if_u32(uint8_t *at, uint32_t expected, uint32_t value) {
     return __atomic_compare_exchange_n((uint32_t *)at, &expected, value, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
+/* Between two looks at a word that another core is about to change. */
+static inline void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* waiting.c */
+int futex_wake(uint8_t *at, int count);
+/* For a reader that has nothing behind its offset, without the GIL. `seen` is the wake word as it was before the caller
+ * looked for other reasons not to sleep: if its generation has changed since, there may be one. Returns an errno, or 0. */
+int watch_for_more(const uint8_t *words, uint64_t offset, double seconds); /* whether there is */
+int sleep_for_more(uint8_t *words, uint64_t offset, uint32_t seen, double seconds);
+/* An exchange rather than a store: on x86 it is also the fence between what was published and the look at `wake`. */
+static inline void release_word(uint8_t *at) {
+    if (__atomic_exchange_n((uint32_t *)at, 0, __ATOMIC_SEQ_CST) & CONTENDED) futex_wake(at, 1);
+#if !defined(__x86_64__) && !defined(__i386__)
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
 /* records.c */
 enum record_state { RECORD_OK, RECORD_CUT, RECORD_BAD };
 /* Never 0: once in 4 GiB there is an offset at which eight zero bytes would be a valid, empty record. */
@@ -75,6 +98,7 @@ const char *record_reason(enum record_state state);
 #define BYTES_PER_UNIT_SHIFT 9
 uint64_t wall_clock_ns(void);  /* a few milliseconds late, but cheap */
 uint64_t exact_clock_ns(void);
+uint64_t monotonic_ns(void);
 extern _Thread_local int64_t turn_units __attribute__((tls_model("initial-exec")));
 int turn_over_by_clock(void);
 static inline void turn_charge(size_t bytes) { turn_units -= 1 + (int64_t)(bytes >> BYTES_PER_UNIT_SHIFT); }
@@ -98,7 +122,7 @@ typedef struct {
     Mark marks[MOST_MARKS];
     unsigned int marked;
     int tail_slot;
-    uint32_t owner;
+    uint32_t owner, epoch; /* who we are; what EPOCH was when the segment was bound */
     unsigned int looks; /* appends until the wall clock is read again */
     char deferred; /* FSYNC: advance the append tail, somebody else publishes */
     PyObject *overflow, *notify;
@@ -142,11 +166,15 @@ PyObject *send_path_step(PyObject *path, PyObject *item);
 PyObject *reader_step(PyObject *reader);
 PyObject *send_path_now(PyObject *path, PyObject *item); /* the same without a look at the turn */
 PyObject *reader_now(PyObject *reader);
+int reader_wait(PyObject *reader, double seconds); /* 0: it cannot; 1: look again; -1: an exception */
 
-/* The sentinel `NOTHING` of _format/nothing.py. */
-extern PyObject *nothing;
+/* The sentinel `NOTHING` of _format/nothing.py, and the error `Busy` of _errors.py. */
+extern PyObject *nothing, *busy;
 
 int add_words(PyObject *module);     /* words.c */
+uint8_t *word_at(PyObject *const *args, Py_ssize_t width, int writable, Py_buffer *view); /* (buffer, position), or NULL */
+int add_waiting(PyObject *module);   /* waiting.c */
+int add_forking(PyObject *module);   /* forking.c */
 int add_records(PyObject *module);   /* records.c */
 int add_clock(PyObject *module);     /* clock.c */
 int add_memory(PyObject *module);    /* memory.c */

@@ -27,6 +27,9 @@ typedef struct {
 static PyObject *no_arguments;
 static PyTypeObject *CoroutineType, *SendCoreType, *ReceiveCoreType;
 static PyObject *send_slowly, *receive_slowly, *send_nowait_slowly, *receive_nowait_slowly; /* names of methods */
+static PyObject *send_here_slowly, *receive_here_slowly;
+
+#define LONGEST_SLEEP 1.0 /* seconds: whoever should wake us may have died on the way */
 
 #define SPARE 32
 static Coroutine *spare[SPARE];
@@ -330,6 +333,89 @@ static PyObject *py_receive_nowait(PyObject *op, PyObject *Py_UNUSED(none)) {
     return item || PyErr_Occurred() ? item : PyObject_CallMethodNoArgs(op, receive_nowait_slowly);
 }
 
+#define LONGEST 1e9
+
+/* --- The same for a thread, which waits where it is ---------------------------------------------------------- */
+
+enum { ITEM, TIMEOUT, WHERE };
+
+/* Sort the arguments (item, timeout=None), or those from the first on, by position or by name, into given. */
+static int sort_arguments(PyObject *const *args, Py_ssize_t count, PyObject *names, int first, PyObject *given[WHERE]) {
+    Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
+    int fine = count <= WHERE - first;
+    given[ITEM] = given[TIMEOUT] = NULL;
+    for (Py_ssize_t i = 0; fine && i < count; i++) given[first + i] = args[i];
+    for (Py_ssize_t i = 0; fine && i < named; i++) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        int which = PyUnicode_CompareWithASCIIString(name, "item") == 0 ? ITEM : TIMEOUT;
+        fine = which >= first && !given[which] && (which == ITEM || PyUnicode_CompareWithASCIIString(name, "timeout") == 0);
+        if (fine) given[which] = args[count + i];
+    }
+    if (fine && (first == TIMEOUT || given[ITEM])) {
+        if (!given[TIMEOUT]) given[TIMEOUT] = Py_None;
+        return 0;
+    }
+    PyErr_SetString(PyExc_TypeError, first == ITEM ? "send() takes an item and a timeout" : "receive() takes a timeout");
+    return -1;
+}
+
+/* Whether it is a timeout for certain; what is odd goes the slow way, which says so. */
+static int is_time(PyObject *timeout) {
+    if (timeout == Py_None) return 1;
+    if (PyFloat_CheckExact(timeout)) return PyFloat_AS_DOUBLE(timeout) >= 0 && PyFloat_AS_DOUBLE(timeout) <= LONGEST;
+    if (!PyLong_CheckExact(timeout)) return 0;
+    int overflow;
+    long long seconds = PyLong_AsLongLongAndOverflow(timeout, &overflow);
+    return !overflow && seconds >= 0 && seconds <= (long long)LONGEST;
+}
+
+static PyObject *py_send_here(PyObject *op, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    PyObject *given[WHERE];
+    if (sort_arguments(args, count, names, ITEM, given)) return NULL;
+    PyObject *target = given[TIMEOUT] == Py_None ? Py_XNewRef(((Core *)op)->target) : NULL;
+    PyObject *offset = target ? send_path_now(target, given[ITEM]) : NULL;
+    Py_XDECREF(target);
+    if (offset) {
+        Py_DECREF(offset);
+        Py_RETURN_NONE;
+    }
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(busy)) PyErr_Clear(); /* it runs an event loop, which is its own affair */
+    return PyErr_Occurred() ? NULL : PyObject_CallMethodObjArgs(op, send_here_slowly, given[ITEM], given[TIMEOUT], NULL);
+}
+
+/* Sleep once for a message and take it; NULL without an exception: go the slow way, with what is left of the timeout. */
+static PyObject *sleep_and_receive(PyObject *op, PyObject *target, PyObject **timeout) {
+    double seconds = LONGEST_SLEEP;
+    uint64_t began = 0;
+    if (*timeout != Py_None) {
+        if (!PyFloat_CheckExact(*timeout) && !PyLong_CheckExact(*timeout)) return NULL;
+        seconds = PyFloat_AsDouble(*timeout);
+        if (seconds == -1.0 && PyErr_Occurred()) PyErr_Clear();
+        if (!(seconds > 0)) return NULL; /* nothing to sleep for, or an error that is told there */
+        began = monotonic_ns();
+    }
+    int waited = reader_wait(target, seconds < LONGEST_SLEEP ? seconds : LONGEST_SLEEP);
+    if (waited <= 0) return NULL;
+    PyObject *item = ((Core *)op)->target == target ? reader_now(target) : NULL;
+    if (item || PyErr_Occurred() || !began) return item;
+    double left = seconds - (double)(monotonic_ns() - began) / 1e9;
+    Py_SETREF(*timeout, PyFloat_FromDouble(left > 0 ? left : 0));
+    return NULL;
+}
+
+static PyObject *py_receive_here(PyObject *op, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    PyObject *given[WHERE];
+    if (sort_arguments(args, count, names, TIMEOUT, given)) return NULL;
+    PyObject *target = is_time(given[TIMEOUT]) ? Py_XNewRef(((Core *)op)->target) : NULL;
+    PyObject *left = Py_NewRef(given[TIMEOUT]);
+    PyObject *item = target ? reader_now(target) : NULL;
+    if (target && !item && !PyErr_Occurred()) item = sleep_and_receive(op, target, &left);
+    Py_XDECREF(target);
+    if (!item && !PyErr_Occurred()) item = PyObject_CallMethodOneArg(op, receive_here_slowly, left);
+    Py_XDECREF(left);
+    return item;
+}
+
 static PyObject *attach(PyObject *op, PyObject *target, PyTypeObject *type) {
     if (!PyObject_TypeCheck(target, type))
         return PyErr_Format(PyExc_TypeError, "expected %.100s, not %.100s", type->tp_name, Py_TYPE(target)->tp_name);
@@ -371,6 +457,8 @@ static PyMethodDef send_methods[] = {
     {"send_nowait", FAST(py_send_nowait), METH_FASTCALL | METH_KEYWORDS,
      "send_nowait($self, item)\n--\n\nSend one item and return its offset."},
     {"_attach", py_attach_path, METH_O, "_attach($self, path, /)\n--\n\nSend along this path."},
+    {"_send_here", FAST(py_send_here), METH_FASTCALL | METH_KEYWORDS,
+     "_send_here($self, item, timeout=None)\n--\n\nSend one item, and let the thread wait if need be."},
     DETACH,
     {NULL, NULL, 0, NULL},
 };
@@ -378,6 +466,8 @@ static PyMethodDef receive_methods[] = {
     {"receive", py_receive, METH_NOARGS, "receive($self, /)\n--\n\nReceive one item; a coroutine."},
     {"receive_nowait", py_receive_nowait, METH_NOARGS, "receive_nowait($self, /)\n--\n\nReceive one item that is there."},
     {"_attach", py_attach_reader, METH_O, "_attach($self, reader, /)\n--\n\nReceive from this reader."},
+    {"_receive_here", FAST(py_receive_here), METH_FASTCALL | METH_KEYWORDS,
+     "_receive_here($self, timeout=None)\n--\n\nReceive one item, and let the thread wait if need be."},
     DETACH,
     {NULL, NULL, 0, NULL},
 };
@@ -425,6 +515,9 @@ int add_coroutine(PyObject *module) {
     receive_slowly = PyUnicode_InternFromString("_receive_slowly");
     send_nowait_slowly = PyUnicode_InternFromString("_send_nowait_slowly");
     receive_nowait_slowly = PyUnicode_InternFromString("_receive_nowait_slowly");
+    send_here_slowly = PyUnicode_InternFromString("_send_here_slowly");
+    receive_here_slowly = PyUnicode_InternFromString("_receive_here_slowly");
+    if (!send_here_slowly || !receive_here_slowly) return -1;
     if (!no_arguments || !send_slowly || !receive_slowly || !send_nowait_slowly || !receive_nowait_slowly || PyModule_AddFunctions(module, functions)) return -1;
     CoroutineType = (PyTypeObject *)PyType_FromSpec(&coroutine_spec);
     SendCoreType = add_type(module, &send_spec);

@@ -12,14 +12,20 @@
 
 #define INDEX_BYTES 65536
 
-#define CONTROL_SIZE 40960
+#define CONTROL_SIZE 73728
 #define WRITER_LOCK 128
+#define EPOCH 132
 #define WRITE_TAIL 192
 #define APPEND_TAIL 384
 #define RESERVED_END 576
 #define STATE 704
+#define STATE_SEALED 1u
+#define STATE_DEFERRED 2u
 #define WAKE 768
-#define WAKE_ARMED 1u
+#define WAKE_THREADS 1u
+#define WAKE_LOOPS 2u
+#define WAKE_GENERATION 4u
+#define CONTENDED 1u
 #define TAIL_SLOT_0 64
 #define TAIL_SLOT_1 128
 

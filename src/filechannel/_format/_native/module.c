@@ -1,7 +1,7 @@
 /* filechannel._format._core: the native twin of the modules beside it. */
 #include "core.h"
 
-PyObject *nothing;
+PyObject *nothing, *busy;
 
 PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
     PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(spec);
@@ -53,9 +53,10 @@ void let_go(Py_buffer *view) {
 static int add_layout(PyObject *module) {
 #define ENTRY(name) #name, (unsigned long long)(name)
     PyObject *layout = Py_BuildValue(
-        "{sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsK}", ENTRY(INDEX_BYTES), ENTRY(RECORD_HEADER_SIZE), ENTRY(BATCH_CONTINUES), ENTRY(CONTROL_RECORD),
+        "{sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsK}", ENTRY(INDEX_BYTES), ENTRY(RECORD_HEADER_SIZE), ENTRY(BATCH_CONTINUES), ENTRY(CONTROL_RECORD),
         ENTRY(LENGTH_MASK), ENTRY(SEGMENT_HEADER_SIZE), ENTRY(SEGMENT_END), ENTRY(CONTROL_SIZE), ENTRY(WRITER_LOCK),
-        ENTRY(WRITE_TAIL), ENTRY(APPEND_TAIL), ENTRY(RESERVED_END), ENTRY(STATE), ENTRY(WAKE), ENTRY(WAKE_ARMED),
+        ENTRY(WRITE_TAIL), ENTRY(APPEND_TAIL), ENTRY(RESERVED_END), ENTRY(STATE), ENTRY(WAKE), ENTRY(WAKE_THREADS),
+        ENTRY(WAKE_LOOPS), ENTRY(WAKE_GENERATION), ENTRY(STATE_SEALED), ENTRY(STATE_DEFERRED), ENTRY(CONTENDED), ENTRY(EPOCH),
         ENTRY(TAIL_SLOT_0), ENTRY(TAIL_SLOT_1), ENTRY(CURSOR_SLOT_0), ENTRY(CURSOR_SLOT_1));
 #undef ENTRY
     if (!layout) return -1;
@@ -64,12 +65,17 @@ static int add_layout(PyObject *module) {
     return failed;
 }
 
-static int find_nothing(void) {
-    PyObject *module = PyImport_ImportModule("filechannel._format.nothing");
-    if (!module) return -1;
-    nothing = PyObject_GetAttrString(module, "NOTHING");
-    Py_DECREF(module);
-    return nothing ? 0 : -1;
+static PyObject *find(const char *module_name, const char *name) {
+    PyObject *module = PyImport_ImportModule(module_name);
+    PyObject *found = module ? PyObject_GetAttrString(module, name) : NULL;
+    Py_XDECREF(module);
+    return found;
+}
+
+static int find_names(void) {
+    nothing = find("filechannel._format.nothing", "NOTHING");
+    busy = nothing ? find("filechannel._errors", "Busy") : NULL;
+    return busy ? 0 : -1;
 }
 
 static struct PyModuleDef definition = {
@@ -83,7 +89,7 @@ PyMODINIT_FUNC PyInit__core(void) {
     crc32c_init();
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
-    if (find_nothing() || add_words(module) || add_records(module) || add_clock(module) || add_memory(module) || add_writer(module) ||
+    if (find_names() || add_words(module) || add_records(module) || add_clock(module) || add_memory(module) || add_waiting(module) || add_forking(module) || add_writer(module) ||
         add_send_path(module) || add_scratch(module) || add_reader(module) || add_coroutine(module) || add_layout(module) ||
         PyModule_AddStringConstant(module, "CRC32C_METHOD", crc32c_method())) {
         Py_DECREF(module);

@@ -3,9 +3,13 @@
  * A reader stands at an offset and knows how far it may read without looking again (`limit`). Where that ends it
  * looks at the shared words; where the segment ends it asks `advance` for the next one. */
 #include "core.h"
+#include <errno.h>
 #include <sched.h>
 
 #define STORES_PER_LOOK 16
+#define BRIEFLY 5e-6 /* seconds; a sender at full speed needs less time than going to sleep does, and waking us */
+#define MISSES 4     /* after so many waits in which that was in vain, it is tried once in so many: */
+#define WAITS_PER_WATCH 16
 
 PyTypeObject *ReaderType;
 
@@ -23,6 +27,9 @@ typedef struct {
     PyObject *advance, *damaged, *refuse;
     const void *owner; /* the thread that is inside: decode may run Python code and let another thread in */
     char released;
+    Py_buffer sleepers;  /* how many threads sleep in reader_wait, for whoever has to wake them; .obj is NULL where none may */
+    double spin;         /* how long to watch before that; 0: briefly, if that helps */
+    unsigned int misses; /* waits since watching briefly helped */
 } Reader;
 
 /* Something that this thread has and no other: cheaper than asking for its name. */
@@ -206,6 +213,27 @@ PyObject *reader_now(PyObject *op) {
     return NULL;
 }
 
+/* Let the thread sleep until there may be something for us. The caller has found nothing, and the GIL was not given up since. */
+int reader_wait(PyObject *op, double seconds) {
+    Reader *self = (Reader *)op;
+    uint8_t *words = self->control.buf;
+    if (!self->sleepers.obj || self->released || load_acquire_u32(words + STATE) & STATE_SEALED) return 0;
+    uint64_t *sleepers = self->sleepers.buf, offset = self->offset;
+    /* First be counted, then look at the word: who closes or moves us after that sees the count, and changes the word. */
+    __atomic_add_fetch(sleepers, 1, __ATOMIC_SEQ_CST);
+    uint32_t seen = load_acquire_u32(words + WAKE);
+    int brief = self->misses < MISSES || self->misses % WAITS_PER_WATCH == 0;
+    double watch = self->spin > 0 ? self->spin : brief ? BRIEFLY : 0;
+    int found, why = 0;
+    Py_BEGIN_ALLOW_THREADS
+    found = watch > 0 && watch_for_more(words, offset, watch < seconds ? watch : seconds);
+    if (!found) why = sleep_for_more(words, offset, seen, seconds);
+    Py_END_ALLOW_THREADS
+    __atomic_sub_fetch(sleepers, 1, __ATOMIC_SEQ_CST);
+    self->misses = found ? 0 : self->misses + 1;
+    return why == EINTR && PyErr_CheckSignals() ? -1 : 1;
+}
+
 PyObject *reader_step(PyObject *op) { return turn_over() ? NULL : reader_now(op); }
 
 static PyObject *py_take_record(PyObject *op, PyObject *Py_UNUSED(none)) {
@@ -343,6 +371,23 @@ static PyObject *py_unbind(PyObject *op, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
+static PyObject *py_sleep_with(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)op;
+    if (check_count("sleep_with", count, 2)) return NULL;
+    double spin = PyFloat_AsDouble(args[1]);
+    if (spin == -1.0 && PyErr_Occurred()) return NULL;
+    if (self->sleepers.obj || self->control.readonly) {
+        PyErr_SetString(PyExc_ValueError, self->sleepers.obj ? "said before" : "control page cannot be written to");
+        return NULL;
+    }
+    if (get_aligned(args[0], PyBUF_WRITABLE, 8, "sleepers is too short", &self->sleepers)) {
+        self->sleepers.obj = NULL;
+        return NULL;
+    }
+    self->spin = spin;
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
     /* Whoever is inside stores the cursor first: what it hands out must not come again. */
@@ -412,6 +457,7 @@ static void reader_dealloc(PyObject *op) {
     let_go(&self->segment);
     let_go(&self->cursor);
     let_go(&self->control);
+    let_go(&self->sleepers);
     Py_XDECREF(self->decode.callable);
     Py_XDECREF(self->scratch);
     Py_XDECREF(self->advance);
@@ -423,6 +469,11 @@ static void reader_dealloc(PyObject *op) {
 
 static PyObject *get_offset(PyObject *op, void *Py_UNUSED(closure)) {
     return PyLong_FromUnsignedLongLong(((Reader *)op)->offset);
+}
+static PyObject *get_may_have_more(PyObject *op, void *Py_UNUSED(closure)) {
+    Reader *self = (Reader *)op;
+    const uint8_t *words = self->control.buf;
+    return PyBool_FromLong(load_acquire_u64(words + WRITE_TAIL) > self->offset || load_acquire_u32(words + STATE) & STATE_SEALED);
 }
 static PyObject *get_sequence(PyObject *op, void *Py_UNUSED(closure)) {
     return PyLong_FromUnsignedLongLong(((Reader *)op)->sequence);
@@ -443,11 +494,15 @@ static PyMethodDef methods[] = {
      "move_from($self, expected, offset, sequence, /)\n--\n\nMove only if still at the expected offset; tell whether."},
     {"bind", FAST(py_bind), METH_FASTCALL, "bind($self, segment, begin, /)\n--\n\nRead from this map."},
     {"unbind", py_unbind, METH_NOARGS, "unbind($self, /)\n--\n\nLet go of the segment; advance is asked for another."},
+    {"sleep_with", FAST(py_sleep_with), METH_FASTCALL,
+     "sleep_with($self, sleepers, spin, /)\n--\n\n"
+     "Let threads sleep for more where they receive, having watched for so long, and count them."},
     {"release", py_release, METH_NOARGS, "release($self, /)\n--\n\nLet go of segment and cursor; there is nothing to take any more."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef getset[] = {
     {"offset", get_offset, NULL, "Where the next record begins.", NULL},
+    {"may_have_more", get_may_have_more, NULL, "Whether there is something behind our offset, or the channel is sealed.", NULL},
     {"sequence", get_sequence, NULL, "Number of the next message.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

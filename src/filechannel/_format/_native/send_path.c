@@ -127,15 +127,24 @@ static PyObject *py_put(PyObject *op, PyObject *item) { return put((SendPath *)o
 
 static int must_wait(const SendPath *self) { return self->writer->deferred || turn_over(); }
 
+/* Another writer has the channel, and this thread must not sleep: the coroutine can wait. */
+static int was_busy(PyObject *done) {
+    if (done || !PyErr_ExceptionMatches(busy)) return 0;
+    PyErr_Clear();
+    return 1;
+}
+
 static PyObject *py_put_in_turn(PyObject *op, PyObject *item) {
-    return must_wait((SendPath *)op) ? Py_NewRef(Py_None) : py_put(op, item);
+    if (must_wait((SendPath *)op)) Py_RETURN_NONE;
+    PyObject *done = py_put(op, item);
+    return was_busy(done) ? Py_NewRef(Py_None) : done;
 }
 
 PyObject *send_path_step(PyObject *op, PyObject *item) {
     SendPath *self = (SendPath *)op;
     if (must_wait(self)) return NULL;
     PyObject *done = put(self, item, 0);
-    if (!done || done == Py_None) return done;
+    if (was_busy(done) || !done || done == Py_None) return done;
     Py_DECREF(done); /* the slow append returns an offset whether wanted or not */
     Py_RETURN_NONE;
 }
@@ -316,7 +325,7 @@ static PyMethodDef methods[] = {
     {"put", py_put, METH_O, "put($self, item, /)\n--\n\nEncode and append one item; return its offset."},
     {"put_in_turn", py_put_in_turn, METH_O,
      "put_in_turn($self, item, /)\n--\n\n"
-     "The same for a coroutine: None, and nothing done, when it has to give way or wait for a flush."},
+     "The same for a coroutine: None, and nothing done, when it has to give way or wait for somebody."},
     {"put_all", py_put_all, METH_O, "put_all($self, items, /)\n--\n\nEncode and append a list as one batch."},
     {"encode_all", FAST(py_encode_all), METH_FASTCALL,
      "encode_all($self, items, first, /)\n--\n\nEncode a list of items; errors count from index first."},

@@ -2,7 +2,7 @@
 #include "core.h"
 
 /* A view of `width` aligned bytes at a position, or NULL with an exception. */
-static uint8_t *word_at(PyObject *const *args, Py_ssize_t width, int writable, Py_buffer *view) {
+uint8_t *word_at(PyObject *const *args, Py_ssize_t width, int writable, Py_buffer *view) {
     uint64_t position;
     if (unsigned_from(args[1], UINT64_MAX, &position)) return NULL;
     if (PyObject_GetBuffer(args[0], view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE)) return NULL;

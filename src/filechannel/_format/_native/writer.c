@@ -4,8 +4,10 @@
  * tell waiters. Whatever is not simple (the window is used up, the index wants an entry, the channel is sealed, the
  * word is taken) goes to `overflow`, which is Log.append and may block. */
 #include "core.h"
+#include <limits.h>
 
 #define APPENDS_PER_LOOK 16
+#define SPINS 100 /* some microseconds */
 
 PyTypeObject *WriterType;
 
@@ -46,9 +48,12 @@ static void publish(Writer *self, uint64_t end, uint64_t sequence) {
 /* Readers that are armed must hear of what was published. A full fence lies between that and this. */
 static int wake_armed(Writer *self) {
     uint8_t *wake = words(self) + WAKE;
-    for (uint32_t seen = load_acquire_u32(wake); seen & WAKE_ARMED; seen = load_acquire_u32(wake)) {
-        if (!swap_if_u32(wake, seen, (seen + 2) & ~WAKE_ARMED)) continue;
+    const uint32_t waits = WAKE_THREADS | WAKE_LOOPS;
+    for (uint32_t seen = load_acquire_u32(wake); seen & waits; seen = load_acquire_u32(wake)) {
+        if (!swap_if_u32(wake, seen, (seen + WAKE_GENERATION) & ~waits)) continue;
         self->looks = 0;
+        if (seen & WAKE_THREADS) futex_wake(wake, INT_MAX);
+        if (!(seen & WAKE_LOOPS)) return 0;
         PyObject *done = PyObject_CallNoArgs(self->notify);
         Py_XDECREF(done);
         return done ? 0 : -1;
@@ -88,25 +93,39 @@ static int index_is_due(Writer *self) {
     return 1;
 }
 
+/* Who holds the word needs it for a fraction of a microsecond, unless it was interrupted: then we had better sleep. */
+static int take_writer_word(Writer *self) {
+    uint8_t *at = words(self) + WRITER_LOCK;
+    for (int i = 0; i < SPINS; i++) {
+        if (swap_if_u32(at, 0, self->owner)) return 1;
+        for (; i < SPINS && load_acquire_u32(at); i++) relax();
+    }
+    return 0;
+}
+
+static int is_current(const Writer *self) {
+    return load_acquire_u32(words(self) + EPOCH) == self->epoch &&
+           load_acquire_u32(words(self) + STATE) == (self->deferred ? STATE_DEFERRED : 0);
+}
+
 /* Take the word and make sure `size` more bytes are simple; 0 means: go to overflow. */
 static int enter(Writer *self, uint64_t size) {
-    if (!swap_if_u32(words(self) + WRITER_LOCK, 0, self->owner)) return 0;
-    if (self->segment.obj && !load_acquire_u32(words(self) + STATE) && refresh_tail(self) &&
-        fits_window(self, self->tail_end, size) && !index_is_due(self)) {
+    if (!take_writer_word(self)) return 0;
+    if (self->segment.obj && is_current(self) && refresh_tail(self) && fits_window(self, self->tail_end, size) &&
+        !index_is_due(self)) {
         /* Known before the first byte is touched: whoever takes over from us dead has to wipe up to here. */
         store_release_u64(words(self) + RESERVED_END, self->tail_end + size);
         __atomic_thread_fence(__ATOMIC_RELEASE);
         return 1;
     }
-    store_release_u32(words(self) + WRITER_LOCK, 0);
+    release_word(words(self) + WRITER_LOCK);
     return 0;
 }
 
 static enum appended leave(Writer *self, uint64_t end, uint64_t sequence) {
     uint64_t start = self->tail_end;
     publish(self, end, sequence);
-    /* An exchange rather than a store: it is also the fence between what was published and the look at `wake`. */
-    __atomic_exchange_n((uint32_t *)(words(self) + WRITER_LOCK), 0, __ATOMIC_SEQ_CST);
+    release_word(words(self) + WRITER_LOCK);
     turn_charge(end - start);
     return !self->deferred && wake_armed(self) ? APPEND_FAILED : APPENDED;
 }
@@ -238,23 +257,25 @@ static PyObject *py_append_all(PyObject *self, PyObject *payloads) { return appe
 
 /* --- The parts Log.append is made of; the caller holds the writer word ------------------------------------- */
 
-static PyObject *py_lock(PyObject *op, PyObject *Py_UNUSED(none)) {
+static PyObject *py_start(PyObject *op, PyObject *Py_UNUSED(none)) {
     Writer *self = (Writer *)op;
-    if (!swap_if_u32(words(self) + WRITER_LOCK, 0, self->owner)) Py_RETURN_FALSE;
+    self->tail_slot = -1;
     if (!refresh_tail(self)) {
-        store_release_u32(words(self) + WRITER_LOCK, 0);
         PyErr_SetString(PyExc_ValueError, "no tail slot agrees with the offset");
         return NULL;
     }
     self->pending = self->tail_end;
     self->pending_sequence = self->tail_sequence;
-    Py_RETURN_TRUE;
-}
-
-static PyObject *py_unlock(PyObject *op, PyObject *Py_UNUSED(none)) {
-    store_release_u32(words((Writer *)op) + WRITER_LOCK, 0);
     Py_RETURN_NONE;
 }
+
+static PyObject *py_change(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Writer *self = (Writer *)op;
+    self->epoch = load_acquire_u32(words(self) + EPOCH) + 1;
+    store_release_u32(words(self) + EPOCH, self->epoch);
+    Py_RETURN_NONE;
+}
+
 
 static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Writer *self = (Writer *)op;
@@ -295,7 +316,7 @@ static PyObject *py_longest(PyObject *Py_UNUSED(op), PyObject *payloads) {
 static PyObject *py_publish(PyObject *op, PyObject *Py_UNUSED(none)) {
     Writer *self = (Writer *)op;
     if (self->tail_slot < 0) {
-        PyErr_SetString(PyExc_RuntimeError, "publish() without lock()");
+        PyErr_SetString(PyExc_RuntimeError, "publish() without start()");
         return NULL;
     }
     publish(self, self->pending, self->pending_sequence);
@@ -324,6 +345,7 @@ static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) 
     unbind(self);
     self->segment = segment;
     self->begin = begin;
+    self->epoch = load_acquire_u32(words(self) + EPOCH);
     self->next_mark = 0;
     self->marked = 0;
     Py_RETURN_NONE;
@@ -427,6 +449,10 @@ static void writer_dealloc(PyObject *op) {
     Py_DECREF(type);
 }
 
+static PyObject *get_current(PyObject *op, void *Py_UNUSED(closure)) {
+    const Writer *self = (Writer *)op;
+    return PyBool_FromLong(self->segment.obj && is_current(self));
+}
 static PyObject *get_pending(PyObject *op, void *Py_UNUSED(closure)) {
     return PyLong_FromUnsignedLongLong(((Writer *)op)->pending);
 }
@@ -442,15 +468,16 @@ static PyMethodDef methods[] = {
     {"append", py_append, METH_O, "append($self, payload, /)\n--\n\nAppend one record and return its offset."},
     {"append_all", py_append_all, METH_O,
      "append_all($self, payloads, /)\n--\n\nAppend a list of payloads as one batch and return the first offset."},
-    {"lock", py_lock, METH_NOARGS, "lock($self, /)\n--\n\nTry to take the writer word; tell whether it was free."},
-    {"unlock", py_unlock, METH_NOARGS, "unlock($self, /)\n--\n\nRelease the writer word."},
+    {"start", py_start, METH_NOARGS, "start($self, /)\n--\n\nGo on at the tail. The caller has taken the writer word."},
+    {"change", py_change, METH_NOARGS,
+     "change($self, /)\n--\n\nTell every other writer to look again at which segment is active, and how it is written to."},
     {"write", FAST(py_write), METH_FASTCALL,
      "write($self, payloads, index, flags, /)\n--\n\n"
      "Copy payloads from index on while they fit the window, unpublished; return the first index left."},
     {"longest", py_longest, METH_O, "longest($self, payloads, /)\n--\n\nReturn the length of the longest payload."},
     {"publish", py_publish, METH_NOARGS, "publish($self, /)\n--\n\nMove the tail behind everything written."},
     {"tell_waiters", py_tell_waiters, METH_NOARGS,
-     "tell_waiters($self, /)\n--\n\nCall notify if anybody is armed. Not under the writer word."},
+     "tell_waiters($self, /)\n--\n\nWake threads that wait, and call notify if event loops do. Not under the writer word."},
     {"bind", FAST(py_bind), METH_FASTCALL,
      "bind($self, segment, begin, /)\n--\n\nWrite into this map from now on; the window is closed."},
     {"open_window", FAST(py_open_window), METH_FASTCALL,
@@ -467,6 +494,7 @@ static PyMethodDef methods[] = {
 static PyGetSetDef getset[] = {
     {"pending", get_pending, NULL, "Offset behind everything written, published or not.", NULL},
     {"pending_sequence", get_pending_sequence, NULL, "Sequence that belongs to pending.", NULL},
+    {"current", get_current, NULL, "Whether nobody called `change` since the segment was bound, or sealed the channel.", NULL},
     {"deferred", get_deferred, NULL, "Whether publishing is left to a flusher.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
