@@ -469,3 +469,7 @@ def _holder(pid: int | None, host: str | None, since: datetime | None) -> str:
 
 def _format_name(found: int | str) -> str:
     return f"format version {found}" if isinstance(found, int) else found
+
+
+class Busy(anyio.WouldBlock):
+    """Another writer has the channel right now, and this thread must not sleep: it runs an event loop."""

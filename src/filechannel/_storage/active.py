@@ -69,6 +69,14 @@ class ActiveSegment:
         self._bind(segment)
         self._control.allocated_end = offset  # what is stored may speak of a segment that is gone
 
+    def take_up(self, segment: Segment) -> None:
+        """Go on in a segment that another process writes to as well."""
+        if segment is self.segment:
+            self.store_marks()
+            self._writer.bind(segment.map, segment.begin)
+        else:
+            self._bind(segment)
+
     def store_marks(self) -> None:
         """Bring the index up to date, but for what readers do not see: that may still be taken back, and waits."""
         if self.segment is None:
@@ -76,7 +84,8 @@ class ActiveSegment:
         visible = self._control.write_offset
         marks = self._held + self._writer.take_marks()
         self._held = [mark for mark in marks if mark[0] > visible]
-        self._index.store(self.segment.path, marks[: len(marks) - len(self._held)])
+        if self.segment.begin >= self._control.oldest_offset:  # otherwise another process has removed it
+            self._index.store(self.segment.path, marks[: len(marks) - len(self._held)], visible)
 
     def _bind(self, segment: Segment) -> None:
         self._close_index()

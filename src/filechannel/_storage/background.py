@@ -1,27 +1,52 @@
 """The threads that wait for the kernel, shared by every channel of the process and started when first needed."""
 
+# The interpreter itself has no public way to ask whether it is shutting down.
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
+import _thread
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import thread as executors
 from functools import lru_cache
+from threading import current_thread, main_thread
 
 _THREADS = 4
 _AT_ONCE = 8
 _MANY = 4  # things to do; the file system does them together in the time of a few, if asked for all at once
 
 
+class _Threads(ThreadPoolExecutor):
+    """Threads that are started where no Ctrl-C arrives.
+
+    One that was started and, by that, not listed is never told to end: the process could not end either.
+    """
+
+    def _adjust_thread_count(self) -> None:
+        if current_thread() is not main_thread():
+            super()._adjust_thread_count()
+        elif not self._idle_semaphore.acquire(blocking=False) and len(self._threads) < self._max_workers:
+            _thread.start_new_thread(self._start_another, ())
+
+    def _start_another(self) -> None:
+        # As `submit` does, so that none is started when the interpreter has told the others to end.
+        with self._shutdown_lock, executors._global_shutdown_lock:
+            if not executors._shutdown:
+                super()._adjust_thread_count()
+
+
 @lru_cache(maxsize=1)
 def background_threads() -> ThreadPoolExecutor:
     """Return the threads."""
-    return ThreadPoolExecutor(_THREADS, thread_name_prefix="filechannel")
+    return _Threads(_THREADS, thread_name_prefix="filechannel")
 
 
 @lru_cache(maxsize=1)
 def _waiting_threads() -> ThreadPoolExecutor:
     """Return others, which never wait for each other: those above may wait for them."""
-    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="filechannel-flush")
+    return _Threads(_AT_ONCE, thread_name_prefix="filechannel-flush")
 
 
 def do_all_at_once(work: list[Callable[[], object]]) -> None:

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._format import crc32c, load_u32, load_u64, store_u32, store_u64
+from .._format import crc32c, load_u32, load_u64, store_u32, store_u64, take_bits
 from .._format.layout import (
     ALLOCATED_END,
     APPEND_TAIL,
@@ -22,14 +22,21 @@ from .._format.layout import (
     CONTROL_MAGIC,
     CONTROL_SIZE,
     DURABLE_OFFSET,
+    EPOCH,
+    FAILED_FLUSHES,
+    FLUSH_LOCK,
     FORMAT_VERSION,
     OLDEST_OFFSET,
+    PROCESS_SLOT_COUNT,
     RESERVED_END,
     STATE,
+    STATE_DEFERRED,
     STATE_SEALED,
     TAIL_CHECKED,
     TAIL_SLOT,
     TAIL_SLOTS,
+    WAITING_LOOPS,
+    WAKE,
     WRITE_TAIL,
     WRITER_LOCK,
 )
@@ -128,6 +135,30 @@ class Control:
         store_u64(self.map, ALLOCATED_END, offset)
 
     @property
+    def epoch(self) -> int:
+        """Changes whenever segments come or go, or are written to in another way."""
+        return load_u32(self.map, EPOCH)
+
+    @property
+    def failed_flushes(self) -> int:
+        """How many flushes the disk has refused, in any process."""
+        return load_u32(self.map, FAILED_FLUSHES)
+
+    def count_failed_flush(self) -> None:
+        """One more. The caller holds the flush word."""
+        store_u32(self.map, FAILED_FLUSHES, self.failed_flushes + 1 & 0xFFFFFFFF)
+
+    @property
+    def deferred(self) -> bool:
+        """Whether writers leave it to a flush to move what readers see."""
+        return bool(load_u32(self.map, STATE) & STATE_DEFERRED)
+
+    @deferred.setter
+    def deferred(self, deferred: bool) -> None:
+        state = load_u32(self.map, STATE)
+        store_u32(self.map, STATE, state | STATE_DEFERRED if deferred else state & ~STATE_DEFERRED)
+
+    @property
     def sealed(self) -> bool:
         """Whether the channel takes no more messages."""
         return bool(load_u32(self.map, STATE) & STATE_SEALED)
@@ -178,7 +209,7 @@ class Control:
         self.allocated_end = tail.offset
         self.reserved_end = tail.offset
         store_u32(self.map, STATE, STATE_SEALED if sealed else 0)
-        store_u32(self.map, WRITER_LOCK, 0)
+        self.forget_the_dead()
 
     def _set_tail(self, at: int, tail: Tail) -> None:
         fields = (tail.offset, tail.sequence, tail.segment)
@@ -186,9 +217,11 @@ class Control:
             TAIL_SLOT.pack_into(self.map, at + distance, *fields, crc32c(TAIL_CHECKED.pack(*fields)))
         store_u64(self.map, at, tail.offset)
 
-    def forget_dead_writer(self) -> None:
-        """Release the writer word and drop what was appended but never shown. Only for a lone process."""
-        store_u32(self.map, WRITER_LOCK, 0)
+    def forget_the_dead(self) -> None:
+        """Free the lock words, and drop what was appended but never shown. Only for a lone process."""
+        for word in (WRITER_LOCK, FLUSH_LOCK, FAILED_FLUSHES, WAKE):
+            store_u32(self.map, word, 0)
+        take_bits(self.map, WAITING_LOOPS, PROCESS_SLOT_COUNT // 64)
         self._set_tail(APPEND_TAIL, self.tail())
 
     # Checkpoints

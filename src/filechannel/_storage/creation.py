@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .._errors import ChannelLockedError, NotAChannelError, StorageError
-from .._format.layout import CONTROL_SIZE, HOLDER, MODE_BYTE
+from .._errors import NotAChannelError, StorageError
 from .._offset import Offset
+from .bells import WAKE_FIFOS
 from .control import CONTROL, Checkpoint, Control, Tail
 from .cursors import CONSUMERS
 from .files import Files, directory_mode
-from .holder import Holder, describe_this_process
 from .machine import boot_id, machine_id
 from .manifest import MANIFEST, Manifest
 from .segments import SEGMENTS
 
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "afs")
-_OURS = {MANIFEST, MANIFEST + ".new", CONTROL, SEGMENTS, CONSUMERS}
+_OURS = {MANIFEST, MANIFEST + ".new", CONTROL, SEGMENTS, CONSUMERS, WAKE_FIFOS}
 
 
 def refuse_other_content(files: Files, path: Path) -> None:
@@ -55,23 +54,12 @@ def open_control_file(files: Files, path: Path, readonly: bool) -> int:
         raise NotAChannelError(path, f"{CONTROL} is missing") from error
 
 
-def take_for_this_process(files: Files, path: Path, descriptor: int) -> None:
-    """Only one process has a channel open for writing; the kernel frees it however the process ends."""
-    note = MODE_BYTE + 1
-    if not files.lock(descriptor, MODE_BYTE):
-        holder = Holder.unpack(files.read_at(descriptor, HOLDER.size, note))
-        raise ChannelLockedError(path, holder.pid, holder.host, holder.since)
-    files.allocate(path / CONTROL, descriptor, 0, CONTROL_SIZE)
-    files.write_at(descriptor, describe_this_process(), note)
-
-
-def create(files: Files, path: Path, descriptor: int, manifest: Manifest) -> None:
+def create(files: Files, path: Path, descriptor: int, control: Control, manifest: Manifest) -> None:
     """Make a channel; the manifest comes last, and with it the channel exists."""
     mode = directory_mode(manifest.options.mode)
     os.fchmod(descriptor, manifest.options.mode)
-    for name in (SEGMENTS, CONSUMERS):
+    for name in (SEGMENTS, CONSUMERS, WAKE_FIFOS):
         files.make_directory(path / name, mode)
-    control = Control(files, descriptor)
     control.start_over(Tail(Offset(0), 0, Offset(0)), 0, sealed=False)
     control.identify(bytes.fromhex(manifest.id), boot_id())
     control.write_checkpoint(Checkpoint(Offset(0), 0, Offset(0)))
@@ -82,11 +70,13 @@ def create(files: Files, path: Path, descriptor: int, manifest: Manifest) -> Non
 def adopt(files: Files, path: Path, manifest: Manifest) -> Manifest:
     """Make half-made parts whole; nobody else has the channel open."""
     mode = directory_mode(manifest.options.mode)
-    for name in (SEGMENTS, CONSUMERS):
+    for name in (SEGMENTS, CONSUMERS, WAKE_FIFOS):
         files.make_directory(path / name, mode)
     for name in files.list(path / SEGMENTS):
         if name.startswith("new-"):
             files.unlink(path / SEGMENTS / name)
+    for name in files.list(path / WAKE_FIFOS):
+        files.unlink(path / WAKE_FIFOS / name)
     if manifest.machine != machine_id():
         manifest = manifest.on_machine(machine_id())
         manifest.write(files, path)

@@ -28,6 +28,7 @@ from .._offset import Offset
 from .files import Files
 from .holder import Holder, describe_this_process
 from .index import Mark
+from .kernel_locks import KernelLocks
 
 CONSUMERS = "consumers"
 _SUFFIX = ".cursor"
@@ -66,26 +67,25 @@ class Position:
 class Cursor:
     """The open cursor of one name, owned by this object until it is closed."""
 
-    def __init__(self, files: Files, name: str, descriptor: int) -> None:
-        self._files = files
+    def __init__(self, name: str, content: mmap.mmap, locks: KernelLocks) -> None:
         self.name = name
-        self._descriptor = descriptor
-        self.map: mmap.mmap = files.map(descriptor, CURSOR_SIZE)
+        self.map: mmap.mmap = content
+        self._locks = locks
 
     @classmethod
     def open(cls, files: Files, path: Path, name: str, mode: int) -> Cursor:
         """Own the name; `ConsumerBusyError` if somebody does already."""
-        descriptor = files.open(path, create=True, mode=mode)
-        try:
-            if not files.lock(descriptor, CURSOR_OWNER):
-                owner = Holder.unpack(files.read_at(descriptor, HOLDER.size, CURSOR_OWNER))
-                raise ConsumerBusyError(name, owner.pid, owner.host, owner.since)
-            files.allocate(path, descriptor, 0, CURSOR_SIZE)
-            files.write_at(descriptor, describe_this_process(), CURSOR_OWNER)
-            cursor = cls(files, name, descriptor)
-        except BaseException:
-            files.close(descriptor)
-            raise
+        while True:
+            locks = KernelLocks(files, path, create=True, mode=mode)
+            try:
+                content = _own(files, path, name, locks)
+            except BaseException:
+                locks.close()
+                raise
+            if content is not None:
+                break
+            locks.close()
+        cursor = cls(name, content, locks)
         if cursor.position is None and any(cursor.map[:CURSOR_OWNER]):
             _logger.warning("%s is damaged: consumer %r starts anew", path, name)
         return cursor
@@ -103,16 +103,29 @@ class Cursor:
         slot = CURSOR_SLOTS[generation & 1]
         CURSOR.pack_into(self.map, slot, *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
 
-    def flush(self) -> None:
-        """Wait until the position is on disk."""
-        self._files.flush(self._descriptor)
-
     def close(self) -> None:
         """Give the name up."""
-        if self._descriptor >= 0:
-            self._files.unlock(self._descriptor, CURSOR_OWNER)
-            self._files.close(self._descriptor)
-            self._descriptor = -1
+        self._locks.close()
+
+
+def _own(files: Files, path: Path, name: str, locks: KernelLocks) -> mmap.mmap | None:
+    """Lock a name and return what is stored under it; None if its file was removed since the locks were opened."""
+    owned = locks.take(CURSOR_OWNER)
+    try:
+        descriptor = files.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        if not owned:
+            owner = Holder.unpack(files.read_at(descriptor, HOLDER.size, CURSOR_OWNER))
+            raise ConsumerBusyError(name, owner.pid, owner.host, owner.since)
+        if not locks.are_of(descriptor):
+            return None
+        files.allocate(path, descriptor, 0, CURSOR_SIZE)
+        files.write_at(descriptor, describe_this_process(), CURSOR_OWNER)
+        return files.map(descriptor, CURSOR_SIZE)
+    finally:
+        files.close(descriptor)
 
 
 class Cursors:

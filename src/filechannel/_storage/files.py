@@ -9,6 +9,7 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import struct
 import sys
 from collections.abc import Generator
@@ -20,6 +21,7 @@ from .._errors import DiskFullError
 _FLOCK = struct.Struct("hhqqi")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _TEMPORARY = ".new"
+_FIFO_SIZE = 65536
 
 
 @contextmanager
@@ -65,13 +67,51 @@ class Files:
         for directory in reversed(missing):
             with _needing_room(directory, 0), suppress(FileExistsError):
                 directory.mkdir(mode=mode if directory == path else 0o777)
+                if directory == path:
+                    # What makes files inside belong to the group of the parent stays as it was inherited.
+                    directory.chmod(mode | directory.stat().st_mode & stat.S_ISGID)
             self.flush_directory(directory.parent)
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
         """Return a descriptor; with create, the file is made if it is not there."""
-        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
         with _needing_room(path, 0):
-            return os.open(path, flags, mode)
+            while True:
+                try:
+                    return os.open(path, flags)
+                except FileNotFoundError:
+                    if not create:
+                        raise
+                with suppress(FileExistsError):  # made by somebody else in this moment
+                    descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
+                    os.fchmod(descriptor, mode)  # whatever the umask is: the channel says who may use it
+                    return descriptor
+
+    def make_fifo(self, path: Path, mode: int) -> None:
+        """Make a FIFO unless there is one."""
+        with suppress(FileExistsError), _needing_room(path, 0):
+            os.mkfifo(path, mode)
+            path.chmod(mode)
+
+    def open_fifo(self, path: Path) -> int:
+        """Return a descriptor of a FIFO, which is there: for both directions, so that neither waits for the other."""
+        descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "not a FIFO", str(path))
+        return descriptor
+
+    def write_fifo(self, descriptor: int) -> None:
+        """Put one byte into a FIFO; `BlockingIOError` if it is full."""
+        os.write(descriptor, b"!")
+
+    def read_fifo(self, descriptor: int) -> None:
+        """Take every byte out of a FIFO."""
+        try:
+            while len(os.read(descriptor, _FIFO_SIZE)) == _FIFO_SIZE:
+                pass
+        except BlockingIOError:
+            pass
 
     def close(self, descriptor: int) -> None:
         """Close a descriptor."""
@@ -91,6 +131,14 @@ class Files:
     def identity(self, descriptor: int) -> tuple[int, int]:
         """Return (device, inode) of an open file."""
         status = os.fstat(descriptor)
+        return status.st_dev, status.st_ino
+
+    def identity_of(self, path: Path) -> tuple[int, int] | None:
+        """Return (device, inode) of a file; None if there is none."""
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return None
         return status.st_dev, status.st_ino
 
     def read(self, path: Path) -> bytes:
@@ -159,19 +207,27 @@ class Files:
         self.replace(temporary, path)
         self.flush_directory(path.parent)
 
-    def lock(self, descriptor: int, position: int) -> bool:
-        """Try to lock one byte exclusively until it is unlocked or the process dies, however it dies."""
+    def lock(self, descriptor: int, position: int, *, shared: bool = False, wait: bool = False) -> bool:
+        """Lock one byte until it is unlocked or the process dies, however it dies; tell whether that succeeded."""
+        kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
+        command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
         try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, position, 1, 0))
+            fcntl.fcntl(descriptor, command, _FLOCK.pack(kind, os.SEEK_SET, position, 1, 0))
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False
             raise
         return True
 
-    def unlock(self, descriptor: int, position: int) -> None:
-        """Release a byte. Closing would not do: a map keeps the open file, and with it the lock."""
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, position, 1, 0))
+    def unlock(self, descriptor: int, position: int, size: int = 1) -> None:
+        """Release bytes."""
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, position, size, 0))
+
+    def locked_range(self, descriptor: int, position: int, size: int) -> tuple[int, int] | None:
+        """Return (position, size) of any lock in a range that was taken through another descriptor."""
+        question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, position, size, 0)
+        kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, question))
+        return None if kind == fcntl.F_UNLCK else (start, length)
 
     def file_system(self, path: Path) -> str:
         """Return the type of the file system that holds an existing path, such as "ext4"; "" if unknown."""

@@ -19,13 +19,17 @@ from contextlib import contextmanager
 from threading import Lock, RLock
 from typing import Protocol, final
 
-from .._errors import StorageError
+from .._errors import FileChannelError, StorageError
+from .._format.layout import FLUSH_LOCK
+from .._offset import Offset
 from .background import background_threads, do_all_at_once
 from .control import Checkpoint, Control, Tail
 from .cursors import Cursors
 from .files import Files
 from .log import Log
+from .processes import Processes
 from .segments import Segments
+from .shared_lock import SharedLock
 from .unflushed import Work
 
 _logger = logging.getLogger("filechannel")
@@ -56,19 +60,22 @@ class Ticket:
 class Flusher:
     """Brings one channel's files to disk. Every method that flushes blocks, and belongs off the event loop."""
 
-    def __init__(self, files: Files, control: Control, segments: Segments, log: Log, cursors: Cursors) -> None:
+    def __init__(
+        self, files: Files, control: Control, segments: Segments, log: Log, cursors: Cursors, processes: Processes
+    ) -> None:
         self._files = files
         self._control = control
         self._segments = segments
         self._log = log
         self._cursors = cursors
-        self._flushing = RLock()
+        self._lock = SharedLock(control.map, FLUSH_LOCK, processes)
         self._queue_lock = Lock()
         self._queue: list[Ticket] = []
         self.wake_together: Callable[[list[Sleeper]], object] = _wake_one_by_one
         """How to wake many at once; who knows of event loops knows a better way."""
         self._working = False
         self._untold: StorageError | None = None
+        self._told = control.failed_flushes
         self._lost: deque[tuple[range, StorageError]] = deque(maxlen=_REMEMBERED)
         self._closed = False
 
@@ -76,7 +83,7 @@ class Flusher:
 
     def flush(self) -> None:
         """Bring everything sent so far to disk, cursors included; `StorageError` if that is not possible."""
-        with self._flushing:
+        with self._lock.held():
             try:
                 checkpoint = self._flush_data()
                 self._cursors.flush()
@@ -87,16 +94,20 @@ class Flusher:
                 self._tell_loss()
 
     def _tell_loss(self) -> None:
-        error = self._untold
-        if error is not None:
-            if self._log.writer.deferred:
-                self._untold = None
-            raise StorageError(error.reason) from error
+        failed = self._control.failed_flushes
+        if failed == self._told:
+            return
+        error = self._untold or _failed_elsewhere()
+        if self._log.writer.deferred:
+            self._told, self._untold = failed, None
+        raise StorageError(error.reason) from error
 
     def flush_if_needed(self) -> None:
         """Flush unless everything is on disk already."""
         if self._control.durable_offset < self._control.write_offset:
-            self.flush()
+            with self._lock.held():  # whoever had it may have flushed meanwhile
+                if self._control.durable_offset < self._control.write_offset:
+                    self.flush()
 
     def flush_finished_later(self) -> None:
         """Bring finished segments to disk in another thread."""
@@ -105,7 +116,7 @@ class Flusher:
 
     def flush_finished(self) -> None:
         """Bring finished segments to disk; a failure is logged, and told by the next `flush`."""
-        with self._flushing:
+        with self._lock.held():
             if self._closed or not self._log.has_finished:
                 return
             try:
@@ -113,7 +124,9 @@ class Flusher:
                 work = Work([segment for segment in work.segments if segment.end], work.names_changed, work.boundary)
                 self._do(work)
                 if work.boundary is not None:
-                    self._control.write_checkpoint(self._safe_checkpoint(work.boundary))
+                    checkpoint = self._safe_checkpoint(work.boundary)
+                    self._advance_durable(checkpoint.offset)
+                    self._control.write_checkpoint(checkpoint)
             except OSError as error:
                 _logger.error("a checkpoint could not be flushed: %s", error)
             except StorageError:
@@ -127,10 +140,15 @@ class Flusher:
     @contextmanager
     def settled(self, *, flush: bool = True) -> Generator[None]:
         """Keep everybody from appending and flushing, with all that was appended on disk and visible."""
-        with self._flushing, self._log.writing():
+        with self._lock.held(), self._log.writing():
             if flush:
                 self._flush_data()
             yield
+
+    @property
+    def mutex(self) -> RLock:
+        """Keeps the other threads of this process from flushing."""
+        return self._lock.mutex
 
     @property
     def is_closed(self) -> bool:
@@ -138,7 +156,7 @@ class Flusher:
         return self._closed
 
     def close(self) -> None:
-        """Flush nothing any more. The caller holds `settled`."""
+        """Flush nothing any more. The caller holds the mutex."""
         self._closed = True
 
     # Group commit
@@ -165,7 +183,7 @@ class Flusher:
     def _commit_for(self, waiting: list[Ticket]) -> None:
         error: StorageError | None = None
         try:
-            self.commit()
+            self.commit(max(ticket.offset for ticket in waiting))
         except StorageError as failure:
             error = failure
         except BaseException as failure:
@@ -173,23 +191,41 @@ class Flusher:
             error.__cause__ = failure
         visible = self._control.write_offset
         for ticket in waiting:
-            loss = self._loss_of(ticket.offset) if self._lost else None
+            loss = self._loss_of(ticket.offset)
             ticket.error = loss if loss is not None or ticket.offset < visible else error
         self.wake_together([ticket.sleeper for ticket in waiting if ticket.sleeper is not None])
 
     def _loss_of(self, offset: int) -> StorageError | None:
-        return next((error for lost, error in self._lost if offset in lost), None)
+        """Return why what was appended at an offset will never be seen; None if it is, or is still to come."""
+        if not self._control.failed_flushes:
+            return None
+        known = next((error for lost, error in self._lost if offset in lost), None)
+        try:
+            return known or (_failed_elsewhere() if self._log.has_lost(offset) else None)
+        except (FileChannelError, OSError) as error:  # somebody waits for an answer, whatever it is
+            return StorageError(f"a flush failed in another process, and what is lost cannot be told: {error}")
 
-    def commit(self) -> None:
-        """Flush what was appended and show it to readers. One commit serves everybody who appended before it."""
-        with self._flushing:
-            self._flush_data()
+    def commit_for(self, offset: int) -> None:
+        """Wait here until what was appended at an offset is on disk and visible; `StorageError` if it is lost."""
+        self.commit(offset)
+        loss = self._loss_of(offset)
+        if loss is not None:
+            raise StorageError(loss.reason) from loss
+
+    def commit(self, upto: int | None = None) -> None:
+        """Flush what was appended and show it to readers. One commit serves everybody who appended before it.
+
+        With *upto*: nothing to do if readers see what was appended there already. Another process has flushed it.
+        """
+        with self._lock.held():
+            if upto is None or self._control.write_offset <= upto:
+                self._flush_data()
 
     # The data
 
     def _flush_data(self) -> Checkpoint:
-        deferred = self._log.writer.deferred
         with self._log.writing():
+            deferred = self._log.writer.deferred  # not before: another process may have changed it
             tail = self._control.tail(deferred=deferred)
             sealed = self._control.sealed
             work = self._take()
@@ -197,8 +233,13 @@ class Flusher:
         if deferred:
             self._control.publish(tail)
             self._log.writer.tell_waiters()
-        self._control.durable_offset = tail.offset
+        self._advance_durable(tail.offset)
         return Checkpoint(tail.offset, tail.sequence, self._control.oldest_offset, sealed)
+
+    def _advance_durable(self, offset: Offset) -> None:
+        # Once a flush has failed, what readers saw before is not on disk, and no later flush can tell what is.
+        if self._log.writer.deferred or not self._control.failed_flushes:
+            self._control.durable_offset = max(offset, self._control.durable_offset)
 
     def _take(self) -> Work:
         with self._log.writing():
@@ -222,13 +263,20 @@ class Flusher:
             error = StorageError(f"a flush failed, messages around offset {tail.offset} may not be on disk: {cause}")
             error.__cause__ = cause
             self._untold = error
+            self._control.count_failed_flush()
             if self._log.writer.deferred:
                 appended = self._control.tail(deferred=True)
                 self._lost.append((range(tail.offset, appended.offset), error))
                 self._control.publish(tail, deferred=True)
             _logger.error("%s", error)
             self._log.abandon_active(cause)
+            if self._log.writer.deferred:
+                self._control.durable_offset = self._control.write_offset  # all that is left is on disk
         return error
+
+
+def _failed_elsewhere() -> StorageError:
+    return StorageError("a flush failed in another process, whose log says why: messages may not be on disk")
 
 
 def _wake_one_by_one(sleepers: list[Sleeper]) -> None:

@@ -41,29 +41,26 @@ class IndexWriter:
     """Appends marks to the index of the active segment."""
 
     def __init__(self, files: Files, segment: Path, mode: int, end: int) -> None:
-        """Go on behind the marks below *end*; others speak of records that were taken back."""
+        """Go on behind the marks that are there; those from *end* on speak of records that were taken back."""
         self._files = files
         self._descriptor = files.open(index_path(segment), create=True, mode=mode)
         try:
-            self._position = self._forget_from(end)
+            self._forget_from(end)
         except BaseException:
             files.close(self._descriptor)
             raise
 
-    def _forget_from(self, end: int) -> int:
+    def _forget_from(self, end: int) -> None:
         content = self._files.read_at(self._descriptor, self._files.size(self._descriptor), 0)
-        entries = [mark is not None and mark.offset < end for mark in _entries(content)]
-        kept = entries.index(False) if False in entries else len(entries)
-        position = kept * INDEX_ENTRY.size
-        if len(content) > position:
-            self._files.write_at(self._descriptor, bytes(len(content) - position), position)
-        return position
+        for number, mark in enumerate(_entries(content)):
+            if mark is not None and mark.offset >= end:
+                self._files.write_at(self._descriptor, bytes(INDEX_ENTRY.size), number * INDEX_ENTRY.size)
 
     def add(self, marks: list[Mark]) -> None:
         """Append marks."""
-        entries = b"".join(map(_entry, marks))
-        self._files.write_at(self._descriptor, entries, self._position)
-        self._position += len(entries)
+        # Behind what other processes have added; two who do so at once may lose marks, which costs nothing but time.
+        position = self._files.size(self._descriptor) // INDEX_ENTRY.size * INDEX_ENTRY.size
+        self._files.write_at(self._descriptor, b"".join(map(_entry, marks)), position)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -90,13 +87,13 @@ class ActiveIndex:
         self.due = now + _INDEX_NS
         return True
 
-    def store(self, segment: Path, marks: list[tuple[int, int, int]]) -> None:
-        """Append marks to the index of a segment."""
+    def store(self, segment: Path, marks: list[tuple[int, int, int]], visible: int) -> None:
+        """Append marks to the index of a segment. Whatever it says beyond what is visible was left by a power cut."""
         if not marks:
             return
         with suppress(OSError, DiskFullError):  # without them a seek takes longer; the message is worth more
             if self._writer is None:
-                self._writer = IndexWriter(self._files, segment, self._mode, marks[0][0])
+                self._writer = IndexWriter(self._files, segment, self._mode, visible)
             self._writer.add([Mark(Offset(offset), sequence, at) for offset, sequence, at in marks])
 
     def close(self) -> None:

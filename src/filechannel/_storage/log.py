@@ -6,31 +6,33 @@ own `append` is its fast path and comes here when something is not simple.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from threading import RLock
 
 from .._errors import ChannelSealedError, CorruptRecordError, MessageTooLargeError, StorageError
 from .._format import Writer
-from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE, SEAL
+from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE, SEAL, WRITER_LOCK
 from .._offset import Offset
 from .._options import StoredOptions
 from .active import ActiveSegment
 from .control import Control
 from .files import Files
 from .jump import Jump
+from .processes import Processes
 from .segment import Segment
 from .segments import Segments
+from .shared_lock import SharedLock
 from .unflushed import Unflushed, Work
-
-_OWNER = 1  # the only process that writes
 
 
 class Log:
-    """Appends to the segments of one channel. Any thread may append."""
+    """Appends to the segments of one channel. Any thread of any process may append.
+
+    What this process knows of the active segment may be out of date; `Writer.current` tells, under the writer word.
+    """
 
     def __init__(
         self,
@@ -38,6 +40,7 @@ class Log:
         path: Path,
         control: Control,
         segments: Segments,
+        processes: Processes,
         options: StoredOptions,
         notify: Callable[[], object],
     ) -> None:
@@ -46,66 +49,107 @@ class Log:
         self._control = control
         self._segments = segments
         self._max_message_size = options.max_message_size
-        self._lock = RLock()
-        self._depth = 0
+        self._lock = SharedLock(control.map, WRITER_LOCK, processes, self._entered)
+        self.may_sleep: Callable[[], bool] = _always
+        """Asked before a thread that appends sleeps for the writer word: one that runs an event loop must not."""
         self.on_finished: Callable[[], object] = _nothing
         """Called after a segment was finished, under the writer word."""
+        self.on_changed: Callable[[], object] = _nothing
+        """Called when another process has called `announce_change`, under the writer word."""
+        self.on_deferred: Callable[[], object] = _nothing
+        """Called after the first append since another process has chosen `FSYNC`; flushes it."""
         self.on_closed: Callable[[], object] = _nothing
         """Called when somebody comes too late; may raise an error of its own."""
         self._closed = False
-        self.writer: Writer = Writer(control.map, _OWNER, options.max_message_size, self.append, notify)
+        self._durability_changed = False
+        self._given_up = Offset(0)  # nothing below it is ever flushed again
+        self.writer: Writer = Writer(control.map, processes.owner, options.max_message_size, self.append, notify)
         self._unflushed = Unflushed()
         self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed)
         self._jump = Jump(files, control, segments, self._active, self._unflushed)
 
-    @classmethod
-    def open(
-        cls,
-        files: Files,
-        path: Path,
-        control: Control,
-        segments: Segments,
-        options: StoredOptions,
-        notify: Callable[[], object],
-        beyond: Offset | None = None,
-    ) -> Log:
-        """Go on where the last writer stopped, dead or alive; after a recovery, far behind an offset."""
-        log = cls(files, path, control, segments, options, notify)
-        with log.writing():
-            if beyond is None:
-                log._inherit_unflushed()
-                log._discard_unpublished()
-            else:
-                log._jump.go(beyond, control.write_offset)
-        return log
+    def begin(self, *, alone: bool, beyond: Offset | None) -> None:
+        """Go on where the last writer stopped, dead or alive; after a recovery, far behind an offset.
 
-    @contextmanager
-    def writing(self) -> Generator[None]:
+        *alone*: nobody else has the channel open. With others there, the first append sees to it: who only wants to
+        read need not wait for a writer that stands still.
+        """
+        if not alone:
+            self.writer.defer(self._control.deferred)
+            return
+        with self.writing():
+            if beyond is not None:
+                self._jump.go(beyond, self._control.write_offset)
+                self.announce_change()
+            else:
+                self._inherit_unflushed()
+                self._discard_unpublished()
+
+    def writing(self, may_sleep: Callable[[], bool] | None = None) -> AbstractContextManager[None]:
         """Hold the writer word. Whoever holds it may come in again; `StorageError` if the log is closed."""
-        with self._lock:
-            if self._closed and not self._depth:
-                self.on_closed()
-                raise StorageError(f"{self._path} is closed")
-            # Only a fast path of another thread can have it here, and only for an instant.
-            while not self._depth and not self.writer.lock():
-                os.sched_yield()
-            self._depth += 1
-            try:
-                yield
-            finally:
-                self._depth -= 1
-                if not self._depth:
-                    self.writer.unlock()
+        return self._lock.held() if may_sleep is None else self._lock.held(may_sleep)
+
+    @property
+    def mutex(self) -> RLock:
+        """Keeps the other threads of this process from `writing`; their fast paths take only the word."""
+        return self._lock.mutex
+
+    def _entered(self, from_the_dead: bool) -> None:
+        if self._closed:
+            self.on_closed()
+            raise StorageError(f"{self._path} is closed")
+        self._follow_durability()
+        if from_the_dead:
+            self._segments.scan()
+            self._discard_unpublished()
+        self.writer.start()
+        if not self.writer.current:
+            self._catch_up()
+
+    def _follow_durability(self) -> None:
+        if self.writer.deferred != self._control.deferred:
+            self.writer.defer(self._control.deferred)
+            self._durability_changed = True
+
+    def _catch_up(self) -> None:
+        """Another process has gone on to another segment, or changed the options: do so too."""
+        self.on_changed()
+        segment = self._unfinished_at(Offset(self.writer.pending))
+        if segment is not self._active.segment:
+            self._active.let_go()
+        if segment is not None:
+            self._active.take_up(segment)
+
+    def announce_change(self) -> None:
+        """Let the other processes know that segments came or went, or options changed. The caller holds the word.
+
+        After they did, and before anything is published: a reader that sees more must look again at what there is.
+        """
+        self.writer.change()
+        self._segments.knows_all()
+
+    def set_deferred(self, deferred: bool) -> None:
+        """Leave it to a flush to move what readers see, or do it here. The caller holds both words, all is flushed."""
+        tail = self._control.tail(deferred=self.writer.deferred)
+        self._control.publish(tail, deferred=deferred)
+        self._control.deferred = deferred
+        self.writer.defer(deferred)
+        self._durability_changed = False
+        self.announce_change()
+        self.writer.start()
 
     # Appending
 
     def append(self, payloads: list[bytes], flags: int = 0) -> Offset:
         """Append payloads as one batch and return the offset of the first. All of them, or an error and none."""
         self._check_sizes(payloads)
-        with self.writing():
+        with self.writing(self.may_sleep):
             if self._control.sealed:
                 raise ChannelSealedError(self._path)
             start = self._append(payloads, flags)
+            changed, self._durability_changed = self._durability_changed, False
+        if changed and self.writer.deferred:
+            self.on_deferred()  # whoever called does not know yet that somebody has to flush
         self._tell_waiters()
         return start
 
@@ -176,10 +220,11 @@ class Log:
             self._active.begin(begin, sequence, previous_end, need)
             self._unflushed.finished(self._control.tail(deferred=self.writer.deferred))
             self.on_finished()
+        self.announce_change()
 
     def store_marks(self) -> None:
-        """Bring the index of the active segment up to date."""
-        with self.writing():
+        """Bring the index of the active segment up to date, as far as this process wrote it."""
+        with self.mutex:
             self._active.store_marks()
 
     def finish_segment(self) -> None:
@@ -188,6 +233,7 @@ class Log:
         if segment is not None and segment.begin < self.writer.pending:
             self._active.let_go()
             segment.finish(self.writer.pending)
+            self.announce_change()
 
     def begin_segment(self) -> None:
         """Begin one if there is none. The caller holds the word and has nothing pending."""
@@ -215,6 +261,7 @@ class Log:
         if removed or reserved > tail.offset:
             self._forget_on_disk(segment, removed=removed)
         self._control.reserved_end = tail.offset
+        self.announce_change()
 
     def _remove_beyond(self, offset: Offset) -> bool:
         beyond = [begin for begin in self._segments.begins if begin > offset]
@@ -257,6 +304,8 @@ class Log:
             end = segment.header.previous_end
             self._unflushed.failed(cause)  # until there is another file
         self._jump.go(max(tail.offset, self._control.reserved_end), end)
+        self._given_up = self._control.write_offset
+        self.announce_change()
         self._unflushed.clear_failure(cause)
 
     # Flushing
@@ -277,7 +326,28 @@ class Log:
 
         Raises `OSError` if the disk refused a flush before.
         """
+        self._unflushed.keep(set(self._segments.begins), self._control.durable_offset)
+        self._add_written_elsewhere()
         return self._unflushed.take(self._active.segment)
+
+    def _add_written_elsewhere(self) -> None:
+        """Other processes may have written to segments that we never had: all behind what is known to be on disk."""
+        begin: Offset | None = self._segments.covering(max(self._control.durable_offset, self._given_up))
+        while begin is not None:
+            if not self._unflushed.knows(begin):
+                with suppress(CorruptRecordError):  # that is for whoever reads it
+                    segment = self._segments.get(begin)
+                    if segment.limit > self._control.durable_offset:
+                        self._unflushed.add(segment)
+                        self._unflushed.names_changed = True
+            begin = self._segments.following(begin)
+
+    def has_lost(self, offset: int) -> bool:
+        """Tell whether what was appended at an offset was taken back since: no segment has it any more."""
+        if offset < self._control.oldest_offset:
+            return False  # it was there
+        begin = self._segments.covering(offset)
+        return begin is None or offset >= self._segments.get(begin).limit
 
     @property
     def has_finished(self) -> bool:
@@ -286,7 +356,7 @@ class Log:
 
     def close(self) -> None:
         """Let go of the active segment, and let nobody write any more: the channel may be another process's now."""
-        with self._lock:
+        with self.mutex:
             self._closed = True
             self._active.let_go()
             self._unflushed.clear()
@@ -294,3 +364,7 @@ class Log:
 
 def _nothing() -> None:
     pass
+
+
+def _always() -> bool:
+    return True

@@ -102,6 +102,8 @@ class LogReader:
         try:
             segment = self._segment_at(offset)
         except CorruptRecordError as error:
+            if offset < self._control.oldest_offset:  # another process has removed it in this moment
+                self._expired(reader)
             if not self._skip_damage:
                 raise
             self._pass(reader, self._next_readable(offset), error.reason)
@@ -118,8 +120,6 @@ class LogReader:
             return segment
         following = self._segments.following(offset)
         if following is None:
-            if self._segments.refresh():
-                return self._segment_at(offset)
             raise self._missing(offset, "the segment is missing")
         segment = self._segments.get(following)
         if segment.header.previous_end > offset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import RLock
@@ -19,13 +20,24 @@ SEGMENTS = "segments"
 
 
 class Segments:
-    """Finds segments by offset. Knows the names by itself: no directory scan after the first."""
+    """Finds segments by offset. Looks at the directory again only when another process has changed it."""
 
-    def __init__(self, files: Files, directory: Path, *, writable: bool, most_mapped: int) -> None:
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        *,
+        writable: bool,
+        most_mapped: int,
+        epoch: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """*epoch* returns a number that changes after another process made or removed segments."""
         self._files = files
         self.directory = directory
         self._writable = writable
         self._most_mapped = most_mapped
+        self._epoch = epoch
+        self._known_epoch = 0
         self._lock = RLock()
         self._begins: list[Offset] = []
         self._mapped: OrderedDict[Offset, Segment] = OrderedDict()
@@ -33,23 +45,27 @@ class Segments:
 
     def scan(self) -> None:
         """Learn the names from the directory; other files in it are left alone."""
-        names = map(begin_of, self._files.list(self.directory))
         with self._lock:
+            self._known_epoch = self._epoch()  # before the look: a change that comes later is seen the next time
+            names = map(begin_of, self._files.list(self.directory))
             self._begins = sorted(begin for begin in names if begin is not None)
+            for begin in [begin for begin, segment in self._mapped.items() if not segment.is_valid]:
+                del self._mapped[begin]  # another file has its name, or none
 
-    def refresh(self) -> bool:
-        """Learn the names that a writer elsewhere has made, and tell whether there are any. A writer knows its own."""
-        if self._writable:
-            return False
-        known = set(self.begins)
-        self.scan()
-        return not known.issuperset(self.begins)
+    def knows_all(self) -> None:
+        """Whatever changed was our own doing: no need to look at the directory."""
+        self._known_epoch = self._epoch()
+
+    def _known(self) -> list[Offset]:
+        if self._epoch() != self._known_epoch:
+            self.scan()
+        return self._begins
 
     @property
     def begins(self) -> list[Offset]:
         """Where each segment begins, in order."""
         with self._lock:
-            return list(self._begins)
+            return list(self._known())
 
     @property
     def mapped(self) -> int:
@@ -67,14 +83,16 @@ class Segments:
     def covering(self, offset: int) -> Offset | None:
         """Return the begin of the last segment at or before an offset."""
         with self._lock:
-            place = bisect_right(self._begins, offset)
-            return self._begins[place - 1] if place else None
+            begins = self._known()
+            place = bisect_right(begins, offset)
+            return begins[place - 1] if place else None
 
     def following(self, begin: int) -> Offset | None:
         """Return the begin of the segment after the one that begins here."""
         with self._lock:
-            place = bisect_right(self._begins, begin)
-            return self._begins[place] if place < len(self._begins) else None
+            begins = self._known()
+            place = bisect_right(begins, begin)
+            return begins[place] if place < len(begins) else None
 
     def get(self, begin: Offset) -> Segment:
         """Return a segment, mapped; `CorruptRecordError` if the file is not one any more."""
@@ -113,7 +131,8 @@ class Segments:
         """Remove a segment and its index from the directory. Maps that readers hold stay valid."""
         with self._lock:
             self._mapped.pop(begin, None)
-            self._begins.remove(begin)
+            if begin in self._begins:  # another process may have done it
+                self._begins.remove(begin)
         self._files.unlink(self.path(begin))
         self._files.unlink(index_path(self.path(begin)))
 
@@ -125,7 +144,8 @@ class Segments:
         self._mapped[segment.begin] = segment
         # The newest is where the writer is: it stays. Whoever reads from another holds its map by itself.
         while len(self._mapped) > self._most_mapped:
-            oldest = next(begin for begin in self._mapped if begin not in (segment.begin, self._begins[-1]))
+            newest = self._begins[-1] if self._begins else None
+            oldest = next(begin for begin in self._mapped if begin not in (segment.begin, newest))
             del self._mapped[oldest]
 
     def close(self) -> None:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from weakref import WeakSet
 
-from .._errors import ChannelNotFoundError, CorruptRecordError, DiskFullError, FileChannelError, StorageError
-from .._format.layout import CONTROL_SIZE, MODE_BYTE
+from .._errors import ChannelNotFoundError, CorruptRecordError, DiskFullError, FileChannelError
+from .._format.layout import OPENING_BYTE
 from .._offset import Offset
-from .._options import Durability, OpenOptions, StoredOptions
-from .control import CONTROL, Checkpoint, Control, Tail
+from .._options import Durability, OpenOptions
+from .bells import WAKE_FIFOS, Bells
+from .control import Control, Tail
 from .creation import (
     adopt,
     create,
@@ -24,9 +27,9 @@ from .creation import (
     prepare_directory,
     refuse_other_content,
     refuse_remote,
-    take_for_this_process,
 )
 from .cursors import CONSUMERS, Cursor, Cursors
+from .entrance import Membership, entering, open_control_to_read
 from .files import Files
 from .flush import Flusher
 from .flush_timer import FLUSH_TIMER
@@ -37,6 +40,7 @@ from .loss import reaches
 from .machine import boot_id
 from .manifest import MANIFEST, Manifest
 from .places import Places
+from .processes import Processes
 from .recovery import Recovery
 from .segments import SEGMENTS, Segments
 
@@ -47,26 +51,35 @@ class Store:
     """An open channel directory. Opening and closing block; use `STORES` to share."""
 
     def __init__(
-        self, files: Files, path: Path, descriptor: int, manifest: Manifest, *, readonly: bool, mapped: int
+        self,
+        files: Files,
+        path: Path,
+        descriptor: int,
+        control: Control,
+        manifest: Manifest,
+        *,
+        readonly: bool,
+        mapped: int,
     ) -> None:
         self._files = files
         self.path = path
         self._descriptor = descriptor
+        self.control: Control = control
         self.manifest: Manifest = manifest
         self.readonly = readonly
         self.notify: Callable[[], object] = _ignore
-        """Called, from any thread, after something became visible to readers that are armed."""
-        self.control: Control = self._open_control_to_read() if readonly else Control(files, descriptor)
-        self.segments: Segments = Segments(files, path / SEGMENTS, writable=not readonly, most_mapped=mapped)
-        self.places: Places = Places(files, self.control, self.segments)
+        """Called, from any thread, after something became visible and event loops wait for it."""
+        self.on_close: Callable[[], object] = _ignore
+        """Called when the last user has closed it, from any thread."""
+        self.segments: Segments = Segments(
+            files, path / SEGMENTS, writable=not readonly, most_mapped=mapped, epoch=lambda: control.epoch
+        )
+        self.places: Places = Places(files, control, self.segments)
         self._readers: WeakSet[LogReader] = WeakSet()
+        self._membership: Membership | None = None
+        self.bells: Bells | None = None
+        """How to wake the event loops of other processes; None if the channel is open read-only."""
         self._writable: tuple[Log, Cursors, Flusher] | None = None
-        if not readonly:
-            tail = self._believed_tail()
-            resume = None if tail is not None and self._is_intact(tail) else self._recover(tail)
-            self._writable = self._open_for_writing(resume)
-            self.control.identify(bytes.fromhex(manifest.id), boot_id())
-            self._finish_purge()
 
     # Opening
 
@@ -96,42 +109,34 @@ class Store:
         refuse_remote(files, path)
         descriptor = open_control_file(files, path, readonly)
         try:
-            if not readonly:
-                take_for_this_process(files, path, descriptor)
-            if not files.exists(path / MANIFEST):
-                assert new is not None
-                create(files, path, descriptor, new())
-            manifest = Manifest.read(files, path)
-            check(manifest)
-            if not readonly:
-                manifest = adopt(files, path, manifest)
-            return cls(files, path, descriptor, manifest, readonly=readonly, mapped=max_mapped_segments)
+            if readonly:
+                manifest = Manifest.read(files, path)
+                check(manifest)
+                control = open_control_to_read(files, path, descriptor, manifest)
+                return cls(files, path, descriptor, control, manifest, readonly=True, mapped=max_mapped_segments)
+            with entering(files, path, descriptor) as entrance:
+                if not files.exists(path / MANIFEST):
+                    assert new is not None
+                    create(files, path, descriptor, entrance.control, new())
+                manifest = Manifest.read(files, path)
+                check(manifest)
+                if entrance.is_alone:
+                    manifest = adopt(files, path, manifest)
+                store = cls(
+                    files, path, descriptor, entrance.control, manifest, readonly=False, mapped=max_mapped_segments
+                )
+                store._begin_to_write(entrance.membership, alone=entrance.is_alone)
+                return store
         except BaseException:
-            if not readonly:
-                files.unlock(descriptor, MODE_BYTE)
             files.close(descriptor)
             raise
-
-    def _open_control_to_read(self) -> Control:
-        files, descriptor = self._files, self._descriptor
-        if files.size(descriptor) < CONTROL_SIZE:
-            raise StorageError(f"{self.path / CONTROL} is cut off; open the channel for writing once, which repairs it")
-        control = Control(files, descriptor, writable=False)
-        if control.belongs_to(bytes.fromhex(self.manifest.id), boot_id()) and control.has_tail:
-            return control
-        # Nobody has recovered it yet: show what the last checkpoint covers, in a copy of our own.
-        control = Control(files, descriptor, private=True)
-        checkpoint = control.checkpoint() or Checkpoint(Offset(0), 0, Offset(0))
-        tail = Tail(checkpoint.offset, checkpoint.sequence, checkpoint.offset)
-        control.start_over(tail, checkpoint.oldest, sealed=checkpoint.sealed)
-        return control
 
     def _believed_tail(self) -> Tail | None:
         """Return the end of the log if the words of the control page were written here and in this boot."""
         control = self.control
         if not control.belongs_to(bytes.fromhex(self.manifest.id), boot_id()) or not control.has_tail:
             return None
-        control.forget_dead_writer()
+        control.forget_the_dead()
         return control.tail()
 
     def _is_intact(self, tail: Tail) -> bool:
@@ -153,15 +158,30 @@ class Store:
         self.segments.scan()
         return resume
 
-    def _open_for_writing(self, resume: Offset | None) -> tuple[Log, Cursors, Flusher]:
-        options = self.manifest.options
-        log = Log.open(self._files, self.path, self.control, self.segments, options, self._notify, resume)
-        cursors = Cursors(self._files, self.path / CONSUMERS, options.mode)
-        flusher = Flusher(self._files, self.control, self.segments, log, cursors)
+    def _begin_to_write(self, membership: Membership, *, alone: bool) -> None:
+        """Join the writers. The caller holds the opening byte, and gives the membership up if this fails."""
+        tail = self._believed_tail() if alone else None
+        resume = self._recover(tail) if alone and (tail is None or not self._is_intact(tail)) else None
+        self._membership = membership
+        self._writable = self._open_parts(membership.processes, alone=alone, resume=resume)
+        self._apply_durability(self.manifest.options.durability)  # whoever changed it may have died half-way
+        if alone:
+            self.control.identify(bytes.fromhex(self.manifest.id), boot_id())
+            self._finish_purge()
+        self._set_timer(self.manifest.options.durability)
+        self.bells = Bells(self._files, self.path / WAKE_FIFOS, self.manifest.options.mode, membership.processes)
+
+    def _open_parts(self, processes: Processes, *, alone: bool, resume: Offset | None) -> tuple[Log, Cursors, Flusher]:
+        files, control, segments, options = self._files, self.control, self.segments, self.manifest.options
+        log = Log(files, self.path, control, segments, processes, options, self._notify)
+        log.begin(alone=alone, beyond=resume)
+        cursors = Cursors(files, self.path / CONSUMERS, options.mode)
+        flusher = Flusher(files, control, segments, log, cursors, processes)
         log.on_finished = flusher.flush_finished_later
+        log.on_changed = self._follow_manifest
+        log.on_deferred = flusher.commit
         self.places.before_look = log.store_marks
         flusher.flush_finished_later()
-        self._apply_durability(options.durability, log, flusher)
         return log, cursors, flusher
 
     def _finish_purge(self) -> None:
@@ -176,6 +196,11 @@ class Store:
         self.notify()
 
     # Parts
+
+    @property
+    def processes(self) -> Processes | None:
+        """The processes that have the channel open for writing; None if this one has not."""
+        return None if self._membership is None else self._membership.processes
 
     def _parts(self) -> tuple[Log, Cursors, Flusher]:
         if self._writable is None:
@@ -220,31 +245,44 @@ class Store:
         if not self.control.sealed or offset < self.control.write_offset:
             return False
         # Sealed under FSYNC: the last messages may still be on their way to disk.
-        deferred = self._writable is not None and self._writable[0].writer.deferred
-        return not deferred or self.control.tail(deferred=True).offset <= offset
+        return not self.control.deferred or self.control.tail(deferred=True).offset <= offset
 
     # Changing
 
-    def configure(self, schema: object, options: StoredOptions) -> None:
-        """Store a new schema and new channel-wide options, and act on them."""
-        log, _, flusher = self._parts()
-        manifest = self.manifest.with_changes(schema=schema, options=options)
-        manifest.write(self._files, self.path)
-        self.manifest = manifest
-        self._apply_durability(options.durability, log, flusher)
+    def configure(self, change: Callable[[Manifest], Manifest]) -> None:
+        """Store another schema or other channel-wide options, and act on them, in every process."""
+        log = self.log
+        assert self._membership is not None
+        with _configuring, self._membership.locks.holding(OPENING_BYTE):  # one at a time, and nobody opens meanwhile
+            manifest = change(Manifest.read(self._files, self.path))
+            manifest.write(self._files, self.path)
+            self.manifest = manifest
+            self._apply_durability(manifest.options.durability)
+            self._set_timer(manifest.options.durability)
+            with log.writing():
+                log.announce_change()
 
-    def _apply_durability(self, durability: Durability, log: Log, flusher: Flusher) -> None:
-        FLUSH_TIMER.forget(flusher)
+    def _apply_durability(self, durability: Durability) -> None:
+        log, _, flusher = self._parts()
         deferred = durability.kind == "fsync"
-        if deferred != log.writer.deferred:
+        if deferred != self.control.deferred:
             flusher.commit()  # most of it while others may append
             # Nobody is in the middle of a flush, which would move the tail that readers see.
             with flusher.settled():
-                tail = self.control.tail(deferred=log.writer.deferred)
-                self.control.publish(tail, deferred=deferred)
-                log.writer.defer(deferred)
+                log.set_deferred(deferred)
+
+    def _set_timer(self, durability: Durability) -> None:
+        flusher = self.flusher
+        FLUSH_TIMER.forget(flusher)
         if durability.seconds is not None:
             FLUSH_TIMER.register(flusher, durability.seconds)
+
+    def _follow_manifest(self) -> None:
+        """Another process may have changed the options; what writers share, the control page has told already."""
+        manifest = Manifest.read(self._files, self.path)
+        if manifest != self.manifest:
+            self.manifest = manifest
+            self._set_timer(manifest.options.durability)
 
     def purge(self) -> None:
         """Remove every message stored now, and let every consumer of this process go on behind them."""
@@ -261,11 +299,13 @@ class Store:
             # On disk before the first file goes: after a power cut nobody must look for the others.
             flusher.flush()
             self.segments.remove_before(tail.offset)
+            log.announce_change()
             with suppress(DiskFullError):  # others may have taken the room: then the next message asks for it
                 log.begin_segment()
 
     def close(self) -> None:
         """Let go of every file. Nothing is flushed: what was sent stays with the kernel, or is on disk already."""
+        self.on_close()
         if self._writable is not None:
             log, cursors, flusher = self._writable
             FLUSH_TIMER.forget(flusher)
@@ -274,14 +314,29 @@ class Store:
                     flusher.flush()
                 except (FileChannelError, OSError) as error:
                     _logger.error("%s: the last flush failed: %s", self.path, error)
-            with flusher.settled(flush=False):
+            with flusher.mutex, log.mutex:
                 flusher.close()
                 log.close()
             self.places.before_look = _ignore
             cursors.close_all()
-            self._files.unlock(self._descriptor, MODE_BYTE)
+            assert self._membership is not None
+            assert self.bells is not None
+            self.bells.close()
+            self._membership.close()
         self.segments.close()
         self._files.close(self._descriptor)
+
+
+_configuring = Lock()
+
+
+def _start_over() -> None:
+    """A forked child has none of the other threads, one of which may have held the lock."""
+    global _configuring
+    _configuring = Lock()
+
+
+os.register_at_fork(after_in_child=_start_over)
 
 
 def _ignore() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._offset import Offset
 from .control import Tail
 from .segment import Segment
 
@@ -34,6 +35,10 @@ class Unflushed:
         """Whether any of them takes no more records."""
         return any(segment.end is not None for segment in self._segments)
 
+    def knows(self, begin: int) -> bool:
+        """Tell whether the segment that begins here is collected already."""
+        return any(segment.begin == begin for segment in self._segments)
+
     def add(self, segment: Segment) -> None:
         """Remember a segment that is written to from now on."""
         self.discard(segment)
@@ -46,6 +51,14 @@ class Unflushed:
     def discard_beyond(self, offset: int) -> None:
         """Segments that begin behind an offset are gone."""
         self._segments = [segment for segment in self._segments if segment.begin <= offset]
+
+    def keep(self, begins: set[Offset], durable: Offset) -> None:
+        """Forget what another process has flushed, removed or given up."""
+        self._segments = [
+            segment
+            for segment in self._segments
+            if segment.begin in begins and (segment.end is None or segment.end > durable)
+        ]
 
     def finished(self, boundary: Tail) -> None:
         """A segment was finished when the last whole batch ended here.

@@ -1,0 +1,90 @@
+"""FIFOs by which one process wakes the event loops of another: `wake/<slot>`, an eventfd with a name.
+
+An event loop cannot sleep on a futex, but it can watch a descriptor. Whoever waits keeps its own FIFO open for reading
+and writing, so that it never ends; whoever rings writes a byte. A byte too many wakes somebody for nothing, and a FIFO
+that is full has been rung.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+
+from .._errors import DiskFullError
+from .files import Files, directory_mode
+from .processes import Processes
+
+WAKE_FIFOS = "wake"
+_MOST = 64  # FIFOs of others that are kept open
+
+
+class Bells:
+    """The FIFOs of one channel."""
+
+    def __init__(self, files: Files, directory: Path, mode: int, processes: Processes) -> None:
+        """Make the FIFO of our own slot, if that is possible here."""
+        self._files = files
+        self._directory = directory
+        self._processes = processes
+        self._path_of_own = self._path(processes.slot)
+        self._lock = Lock()
+        self._open: dict[int, tuple[int, int]] = {}  # slot: generation, descriptor
+        self._own: int | None = None
+        with suppress(OSError, DiskFullError):
+            files.make_directory(directory, directory_mode(mode))
+            files.make_fifo(self._path_of_own, mode)
+            self._own = files.open_fifo(self._path_of_own)
+
+    def take_own(self) -> int | None:
+        """Return a descriptor to read from when somebody rings; None where there are no FIFOs. The caller closes it."""
+        own, self._own = self._own, None
+        return own
+
+    def ring(self, slots: list[int]) -> None:
+        """Wake the event loops of these processes."""
+        with self._lock:
+            for slot in slots:
+                try:
+                    self._files.write_fifo(self._descriptor(slot))
+                except OSError:
+                    pass  # gone, or rung more often than it was looked at
+
+    def _descriptor(self, slot: int) -> int:
+        known, generation = self._open.get(slot), self._processes.generation(slot)
+        if known is not None and known[0] == generation:
+            return known[1]
+        if known is not None or len(self._open) >= _MOST:
+            self._forget(slot if known is not None else next(iter(self._open)))
+        descriptor = self._files.open_fifo(self._path(slot))
+        self._open[slot] = generation, descriptor
+        return descriptor
+
+    def _forget(self, slot: int) -> None:
+        self._files.close(self._open.pop(slot)[1])
+
+    def _path(self, slot: int) -> Path:
+        return self._directory / str(slot)
+
+    def close(self) -> None:
+        """Let go of the FIFOs of others, and remove our own: whoever copies the directory stumbles over it.
+
+        The slot is still ours.
+        """
+        with self._lock:
+            for slot in list(self._open):
+                self._forget(slot)
+        own = self.take_own()
+        if own is not None:
+            self._files.close(own)
+        with suppress(OSError):
+            self._files.unlink(self._path_of_own)
+
+
+def remove_fifo(files: Files, directory: Path, slot: int) -> None:
+    """Remove what somebody who died has left.
+
+    Before the slot has another generation: whoever rings keeps a FIFO open for as long as that is the same.
+    """
+    with suppress(OSError):
+        files.unlink(directory / str(slot))

@@ -1,0 +1,114 @@
+"""The processes that have a channel open for writing: a slot each, kept alive by the kernel.
+
+A process holds the kernel's lock on the first byte of its slot for as long as it lives, and counts the slot's
+generation up when it takes it. So a lock word, which names a slot and a generation, tells whether its owner is alive
+without a pid and without a timeout: that works across containers, and a process that is merely stopped is alive.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from mmap import mmap
+
+from .._errors import StorageError
+from .._format import load_u32, store_u32
+from .._format.layout import (
+    LOCK_GENERATION_BITS,
+    LOCK_GENERATION_SHIFT,
+    LOCK_SLOT_SHIFT,
+    PROCESS,
+    PROCESS_SLOT_COUNT,
+    PROCESS_SLOT_SIZE,
+    PROCESS_SLOTS,
+)
+from .holder import Holder
+from .kernel_locks import KernelLocks
+
+_MOST_GENERATIONS = (1 << LOCK_GENERATION_BITS) - 1
+_LONGEST_HOST = 40
+_NOTE = 8  # where pid, since and host begin in a slot
+
+
+class Processes:
+    """The table of processes, and our own slot in it."""
+
+    def __init__(self, words: mmap, locks: KernelLocks) -> None:
+        self._words = words
+        self._locks = locks
+        self.slot: int = 0
+        """Ours; 0 as long as there is none."""
+        self.owner: int = 0
+        """What a lock word says that is ours."""
+
+    def join(self, clear: Callable[[int], object] = lambda _: None) -> None:
+        """Take a slot. The caller holds the opening byte.
+
+        *clear* removes what whoever had a slot before has left under its number, while that still counts as theirs.
+        """
+        taken = set(self.others())
+        for slot in range(1, PROCESS_SLOT_COUNT):
+            if slot not in taken:
+                clear(slot)
+                # The generation first: with the byte locked, an older one would make whoever died here look alive.
+                generation = self._count_up(slot)
+                if self._locks.take(_place(slot)):
+                    self._describe(slot)
+                    self.slot = slot
+                    self.owner = slot << LOCK_SLOT_SHIFT | generation << LOCK_GENERATION_SHIFT
+                    return
+        raise StorageError(f"{PROCESS_SLOT_COUNT - 1} processes have the channel open, which is as many as can")
+
+    def _count_up(self, slot: int) -> int:
+        generation = load_u32(self._words, _place(slot)) % _MOST_GENERATIONS + 1
+        store_u32(self._words, _place(slot), generation)
+        return generation
+
+    def _describe(self, slot: int) -> None:
+        host = socket.gethostname().encode()[:_LONGEST_HOST]
+        note = PROCESS.pack(0, 0, os.getpid(), time.time_ns(), host)[_NOTE:]
+        # Behind the generation, which must never go back, wherever we die.
+        self._words[_place(slot) + _NOTE : _place(slot) + PROCESS.size] = note
+
+    def others(self) -> list[int]:
+        """Return the slots of the other processes that are alive."""
+        taken = self._locks.taken(_place(1), _place(PROCESS_SLOT_COUNT) - 1)
+        return [slot for slot, rest in (divmod(byte - PROCESS_SLOTS, PROCESS_SLOT_SIZE) for byte in taken) if not rest]
+
+    def is_alive(self, word: int) -> bool:
+        """Tell whether the process that a lock word names has not ended."""
+        slot = word >> LOCK_SLOT_SHIFT
+        generation = word >> LOCK_GENERATION_SHIFT & _MOST_GENERATIONS
+        if self.generation(slot) != generation:
+            return False  # another process has the slot now
+        return slot == self.slot or self._locks.is_taken(_place(slot))
+
+    def generation(self, slot: int) -> int:
+        """Return how often a slot was taken, more or less."""
+        return load_u32(self._words, _place(slot))
+
+    def holder(self, slot: int) -> Holder:
+        """Return how a process described itself."""
+        try:
+            _, _, pid, since, host = PROCESS.unpack_from(self._words, _place(slot))
+            moment = datetime.fromtimestamp(since / 1e9, UTC)
+            return Holder(pid, host.rstrip(b"\0").decode(), moment) if pid else Holder(None, None, None)
+        except (struct.error, ValueError, OverflowError, OSError):
+            return Holder(None, None, None)
+
+    def holder_of(self, word: int) -> Holder | None:
+        """Return who has a lock word; None if it is free."""
+        return self.holder(word >> LOCK_SLOT_SHIFT) if word else None
+
+    def alive(self) -> list[Holder]:
+        """Return every process that has the channel open for writing, this one included."""
+        ours = [self.slot] if self.slot else []
+        return [self.holder(slot) for slot in sorted(self.others() + ours)]
+
+
+def _place(slot: int) -> int:
+    return PROCESS_SLOTS + slot * PROCESS_SLOT_SIZE
