@@ -68,8 +68,18 @@ def permission_bits(name: str, value: object) -> None:
 
 def seconds(name: str, value: object) -> None:
     """Accept a duration longer than nothing."""
-    allowed = "a number of seconds greater than 0"
+    if not _duration(name, value, "a number of seconds greater than 0") > 0:
+        raise ValueError(f"{name}={value!r}: must be a number of seconds greater than 0")
+
+
+def seconds_or_zero(name: str, value: object) -> None:
+    """Accept a duration, or none at all."""
+    _duration(name, value, "a number of seconds, 0 or more")
+
+
+def _duration(name: str, value: object, allowed: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{name}={value!r}: must be {allowed}, not {type(value).__name__}")
-    if not 0 < value <= _LONGEST:
+    if not 0 <= value <= _LONGEST:
         raise ValueError(f"{name}={value!r}: must be {allowed} and at most {_LONGEST:.0e}")
+    return value

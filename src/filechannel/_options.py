@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, TypeAlias, cast, final
@@ -153,6 +153,10 @@ class ChannelOptions:
     """Channel-wide: when a sent message is on disk. Default ``Durability.OS``."""
     max_mapped_segments: int | UnsetType = UNSET
     """Per open: how many segments may be mapped at once, at least 2. Default 8."""
+    spin: float | UnsetType = UNSET
+    """Per open: seconds to watch for a message before sleeping: takes a core, saves microseconds. Default 0."""
+    poll_interval: float | UnsetType = UNSET
+    """Per open: the longest pause between two looks where nobody can be woken, as with readonly. Default 0.05 s."""
     on_corruption: OnCorruption | UnsetType = UNSET
     """Per open: ``"raise"`` (default) at a damaged record, or ``"skip"`` to the next valid one."""
     validate: bool | UnsetType = UNSET
@@ -169,6 +173,10 @@ class ChannelOptions:
     def per_open(self) -> OpenOptions:
         """Return what belongs to this open alone: what is set here, defaults for the rest."""
         return OpenOptions(**_complete(self, OpenOptions))
+
+    def as_stored(self) -> ChannelOptions:
+        """Return these without what `configure` can change: whatever the channel has by then is right."""
+        return replace(self, **{name: UNSET for name in _given(self) if OPTIONS[name].scope is OptionScope.CHANNEL})
 
     def check_against(self, stored: StoredOptions, path: Path | None = None) -> None:
         """Raise ``OptionsMismatchError`` if an option is set here and differs from *stored*, the options of *path*."""
@@ -241,6 +249,8 @@ class OpenOptions:
     """The options of one open: complete, validated, forgotten at close."""
 
     max_mapped_segments: int
+    spin: float
+    poll_interval: float
     on_corruption: OnCorruption
     validate: bool
 
@@ -264,6 +274,8 @@ OPTIONS: Final[Mapping[str, Option]] = MappingProxyType(
             load=Durability.from_json,
         ),
         "max_mapped_segments": Option(OptionScope.OPEN, 8, checks.integer(2)),
+        "spin": Option(OptionScope.OPEN, 0.0, checks.seconds_or_zero),
+        "poll_interval": Option(OptionScope.OPEN, 0.05, checks.seconds),
         "on_corruption": Option(OptionScope.OPEN, "raise", checks.one_of("raise", "skip")),
         "validate": Option(OptionScope.OPEN, False, checks.instance_of(bool, "True or False")),
     }

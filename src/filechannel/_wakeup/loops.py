@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from threading import get_ident
 from typing import TYPE_CHECKING, Protocol, TypeVar, final
 from weakref import WeakSet
@@ -35,56 +35,57 @@ class Sleeper(Protocol):
 class Waiter(Sleeper, Protocol):
     """A task that may sleep until somebody wakes it, once."""
 
-    async def wait(self) -> None:
+    @property
+    def loop(self) -> object:
+        """What tells its event loop from others."""
+        ...
+
+    def wait(self) -> Awaitable[None]:
         """Sleep until woken."""
         ...
 
 
 @final
 class _AsyncioWaiter:
-    __slots__ = ("_future", "_thread", "_woken", "loop")
+    __slots__ = ("_future", "_woken", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._thread = get_ident()
         self._woken = False
-        self._future: asyncio.Future[None] | None = None
-
-    @property
-    def is_here(self) -> bool:
-        return get_ident() == self._thread
+        self._future: asyncio.Future[None] = loop.create_future()
 
     def wake(self) -> None:
+        if asyncio._get_running_loop() is self.loop:
+            self.wake_here()
+            return
         try:
-            if self.is_here:
-                self._go()
-            else:
-                self.loop.call_soon_threadsafe(self._go)
+            self.loop.call_soon_threadsafe(self.wake_here)
         except RuntimeError:
             pass  # the loop is closed, and with it whoever waited
 
-    def _go(self) -> None:
+    def wake_here(self) -> None:
         self._woken = True
-        if self._future is not None and not self._future.done():
+        if not self._future.done():
             self._future.set_result(None)
 
-    async def wait(self) -> None:
-        # A cancelled wait cancels its future: a second wait on the same waiter needs another one.
-        if not self._woken:
+    def wait(self) -> asyncio.Future[None]:
+        if self._future.cancelled():  # with a wait that was cancelled: a second one needs another
             self._future = self.loop.create_future()
-            await self._future
+            if self._woken:
+                self._future.set_result(None)
+        return self._future
 
 
 @final
 class _TrioWaiter:
-    __slots__ = ("_event", "_run_from_thread", "_thread")
+    __slots__ = ("_event", "_thread", "loop")
 
     def __init__(self) -> None:
         import trio
 
         self._thread = get_ident()
         self._event: trio.Event = trio.Event()
-        self._run_from_thread = trio.lowlevel.current_trio_token().run_sync_soon
+        self.loop: trio.lowlevel.TrioToken = trio.lowlevel.current_trio_token()
 
     def wake(self) -> None:
         import trio
@@ -93,7 +94,7 @@ class _TrioWaiter:
             self._event.set()
             return
         try:
-            self._run_from_thread(self._event.set)
+            self.loop.run_sync_soon(self._event.set)
         except trio.RunFinishedError:
             pass  # the loop is gone, and with it whoever waited
 
@@ -104,11 +105,14 @@ class _TrioWaiter:
 def wake_together(waiters: Iterable[Sleeper]) -> None:
     """Wake many tasks with one call into each event loop. Any thread may call it."""
     elsewhere: dict[asyncio.AbstractEventLoop, list[_AsyncioWaiter]] = {}
+    here = asyncio._get_running_loop()
     for waiter in waiters:
-        if isinstance(waiter, _AsyncioWaiter) and not waiter.is_here:
-            elsewhere.setdefault(waiter.loop, []).append(waiter)
-        else:
+        if not isinstance(waiter, _AsyncioWaiter):
             waiter.wake()
+        elif waiter.loop is here:
+            waiter.wake_here()
+        else:
+            elsewhere.setdefault(waiter.loop, []).append(waiter)
     for loop, group in elsewhere.items():
         try:
             loop.call_soon_threadsafe(_wake_here, group)
@@ -118,16 +122,21 @@ def wake_together(waiters: Iterable[Sleeper]) -> None:
 
 def _wake_here(waiters: list[_AsyncioWaiter]) -> None:
     for waiter in waiters:
-        waiter.wake()
+        waiter.wake_here()
 
 
 def make_waiter() -> Waiter:
     """Return a waiter for the task that calls this."""
-    return _TrioWaiter() if _in_trio() else _AsyncioWaiter(asyncio.get_running_loop())
+    return _TrioWaiter() if in_trio() else _AsyncioWaiter(asyncio.get_running_loop())
 
 
-def _in_trio() -> bool:
-    """Ask the thread, not the loop: trio may be a guest of asyncio's."""
+def runs_event_loop() -> bool:
+    """Tell whether the calling thread runs an event loop right now."""
+    return asyncio._get_running_loop() is not None or in_trio()
+
+
+def in_trio() -> bool:
+    """Tell whether the calling thread runs trio. Ask the thread, not the loop: trio may be a guest of asyncio's."""
     if "trio" not in sys.modules:
         return False
     from sniffio import thread_local  # which trio needs and keeps up to date
@@ -192,7 +201,7 @@ def _cancel_again(task: asyncio.Task[object], requests: int) -> None:
 
 async def notice_cancellation() -> None:
     """Raise a cancellation that was put off by `wait_through_cancellation`, else go on without giving way."""
-    if _in_trio():
+    if in_trio():
         await checkpoint_if_cancelled()
     elif _owed:
         task = asyncio.current_task()

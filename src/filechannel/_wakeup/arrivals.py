@@ -1,0 +1,256 @@
+"""Waiting for a channel to change, in threads and in event loops, of this process and of others.
+
+Waiter: say in the shared `WAKE` word that somebody waits, fence, look once more, sleep. Publisher: store, fence, look
+at the word, and if somebody waits clear it and wake everybody. The fences make sure that not both miss each other; the
+word's generation makes sure that nobody goes to sleep on a word that was cleared in between. Waking all of them is
+right: each has its own position, and one that was cancelled or killed takes nobody's place.
+
+Threads sleep on the word itself. Tasks are woken by their event loop: by a publisher of this process directly, by one
+of another through the FIFO that the loop watches (see `doorbell`).
+
+Whoever has a channel open read-only cannot say that it waits, and looks again from time to time instead; so does
+everybody where there is no FIFO.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from threading import Condition, RLock
+from weakref import WeakKeyDictionary
+
+import anyio
+
+from .._format import (
+    Reader,
+    fence,
+    load_u32,
+    load_u64,
+    set_bit,
+    spin_above,
+    swap_if_u32,
+    take_bits,
+    wait_word,
+    wake_word,
+)
+from .._format.layout import (
+    PROCESS_SLOT_COUNT,
+    WAITING_LOOPS,
+    WAKE,
+    WAKE_GENERATION,
+    WAKE_LOOPS,
+    WAKE_THREADS,
+    WRITE_TAIL,
+)
+from .._storage.store import Store
+from .doorbell import Doorbell
+from .loops import Waiter, make_waiter, wake_together
+from .patience import may_sleep
+from .watchdog import WATCHDOG
+
+POLL = bool(os.environ.get("FILECHANNEL_POLL"))
+"""Look again from time to time, as where there is neither futex nor FIFO; for tests."""
+_SHORTEST_PAUSE = 0.001
+_LONGEST_SLEEP = 1.0
+_EVERYBODY = (1 << 31) - 1
+_U32 = (1 << 32) - 1
+_WORD_BITS = 64
+_WATCHED = slice(WRITE_TAIL, WAKE + 4)
+"""Whoever has something new for readers changes a word of these: what there is, whether it is sealed, who waits."""
+_WAKE_BYTE = WAKE - WRITE_TAIL
+
+
+class Arrivals:
+    """Wakes tasks and threads when a channel has something new for readers."""
+
+    def __init__(self, store: Store, *, poll: bool) -> None:
+        self._words = store.control.map
+        self._slot = 0 if store.processes is None else store.processes.slot
+        self._bells = bells = store.bells
+        own = None if bells is None else bells.take_own()
+        self._doorbell = None if own is None else Doorbell(own, self._wake_tasks)
+        self._polls = poll or store.readonly
+        self._lock = RLock()  # a receiver may be collected, and closed by that, anywhere
+        self._waiting: dict[Waiter, Callable[[], bool]] = {}
+        self._sleeping: set[object] = set()
+        self._looked_for = Condition()
+        self._sleepers = bytearray(8)
+        """How many threads sleep inside the native core, as a number of it."""
+        self.is_watched = False
+        self._quiet: bytes | None = None
+        """The words as they were when somebody had announced us, and nobody who waited had news."""
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks and threads of this process wait."""
+        return len(self._waiting) + len(self._sleeping) + load_u64(self._sleepers, 0)
+
+    # Tasks
+
+    async def wait(self, has_news: Callable[[], bool], longest_pause: float) -> None:
+        """Sleep until there may be news; returns at once if there are. Cancelling it changes nothing."""
+        if self._polls or self._doorbell is None:
+            await self._poll(has_news, longest_pause)
+            return
+        waiter = make_waiter()
+        if waiter.loop is not self._doorbell.newest:
+            self._doorbell.watch()
+        with self._lock:
+            self._waiting[waiter] = has_news
+        if not self.is_watched:
+            WATCHDOG.watch(self)
+        try:
+            self._announce_task()
+            if not has_news():
+                await waiter.wait()
+        finally:
+            with self._lock:
+                self._waiting.pop(waiter, None)
+
+    async def _poll(self, has_news: Callable[[], bool], longest_pause: float) -> None:
+        """Look again from time to time, or when somebody of this process says that there is something to look at."""
+        pause = _SHORTEST_PAUSE
+        while not has_news():
+            waiter = make_waiter()
+            with self._lock:
+                self._waiting[waiter] = has_news
+            try:
+                with anyio.move_on_after(pause):
+                    await waiter.wait()
+            finally:
+                with self._lock:
+                    self._waiting.pop(waiter, None)
+            pause = min(2 * pause, longest_pause)
+
+    def _announce_task(self) -> None:
+        # First whose loop, then that there is one: whoever sees the latter looks for the former.
+        set_bit(self._words, WAITING_LOOPS + self._slot // _WORD_BITS * 8, self._slot % _WORD_BITS)
+        fence()
+        self._announce(WAKE_LOOPS)
+
+    def _announce(self, who: int) -> int:
+        """Say in the word that somebody waits, and return it."""
+        seen = load_u32(self._words, WAKE)
+        while not seen & who:
+            if swap_if_u32(self._words, WAKE, seen, seen | who):
+                seen |= who
+                break
+            seen = load_u32(self._words, WAKE)
+        fence()
+        return seen
+
+    def look_after(self) -> bool:
+        """Wake whoever has news, and tell whether somebody goes on waiting. For the watchdog."""
+        with self._lock:
+            waiting = list(self._waiting.items())
+        if not waiting:
+            return False
+        if self._words[_WATCHED] == self._quiet:
+            return True
+        self._announce_task()  # a publisher may have died with it
+        words = self._words[_WATCHED]
+        late = [waiter for waiter, has_news in waiting if has_news()]
+        wake_together(late)
+        self._quiet = None if late or not words[_WAKE_BYTE] & WAKE_LOOPS else words
+        return True
+
+    # Threads
+
+    def let_sleep(self, reader: Reader, spin: float) -> None:
+        """Let threads that receive from a reader sleep inside the native core, having watched for so long."""
+        if not self._polls:
+            reader.sleep_with(self._sleepers, spin)
+
+    def sleep(self, has_news: Callable[[], bool], until: float | None, longest_pause: float) -> bool:
+        """Let the thread sleep until there are news, or the monotonic clock says *until*; tell whether there are."""
+        pause = _SHORTEST_PAUSE
+        me = object()  # Ctrl-C may come at every call: a number could be counted up and not down
+        try:
+            self._sleeping.add(me)
+            while not has_news():
+                left = _LONGEST_SLEEP if until is None else min(until - time.monotonic(), _LONGEST_SLEEP)
+                if left <= 0:
+                    return False
+                if self._polls:
+                    self._pause(has_news, min(pause, left))
+                    pause = min(2 * pause, longest_pause)
+                    continue
+                seen = self._announce(WAKE_THREADS)
+                if not has_news():
+                    wait_word(self._words, WAKE, seen, left)
+            return True
+        finally:
+            self._sleeping.discard(me)
+
+    def _pause(self, has_news: Callable[[], bool], seconds: float) -> None:
+        """Sleep for so long, unless somebody of this process says that there is something to look at."""
+        with self._looked_for:
+            if not has_news():
+                self._looked_for.wait(seconds)
+
+    def watch(self, offset: int, seconds: float) -> bool:
+        """Watch for something behind an offset for so long, without sleeping; tell whether there is."""
+        return spin_above(self._words, WRITE_TAIL, offset, seconds)
+
+    # Waking
+
+    def published(self) -> None:
+        """Wake every task that waits, in any process. Any thread may call it."""
+        others = take_bits(self._words, WAITING_LOOPS, PROCESS_SLOT_COUNT // _WORD_BITS)
+        if self._slot in others:
+            others.remove(self._slot)
+        if others and self._bells is not None:
+            self._bells.ring(others)
+        self._wake_tasks()
+
+    def wake_all(self) -> None:
+        """Let everybody of this process who waits look again. Any thread may call it."""
+        self._wake_tasks()
+        if self._sleeping and self._polls:
+            with self._looked_for:
+                self._looked_for.notify_all()
+        elif self._sleeping or load_u64(self._sleepers, 0):
+            # Another generation, so that nobody goes to sleep who looked before.
+            seen = load_u32(self._words, WAKE)
+            while not swap_if_u32(self._words, WAKE, seen, seen + WAKE_GENERATION & _U32):
+                seen = load_u32(self._words, WAKE)
+            wake_word(self._words, WAKE, _EVERYBODY)
+
+    def _wake_tasks(self) -> None:
+        if self._waiting:  # whoever comes now has announced itself, or will, and looks after that
+            with self._lock:
+                waiting, self._waiting = self._waiting, {}
+            wake_together(waiting)
+
+    def close(self) -> None:
+        """Let go of our FIFO."""
+        if self._doorbell is not None:
+            self._doorbell.close()
+
+
+_lock = RLock()
+_arrivals: WeakKeyDictionary[Store, Arrivals] = WeakKeyDictionary()
+
+
+def arrivals_of(store: Store) -> Arrivals:
+    """Return the one object that wakes the readers of a store."""
+    with _lock:
+        arrivals = _arrivals.get(store)
+        if arrivals is None:
+            arrivals = _arrivals[store] = Arrivals(store, poll=POLL)
+            store.notify = arrivals.published
+            store.on_close = arrivals.close
+            if not store.readonly:
+                store.log.may_sleep = may_sleep
+        return arrivals
+
+
+def _start_over() -> None:
+    """A forked child has none of the stores, and another thread may have held the lock."""
+    global _lock
+    _lock = RLock()
+    _arrivals.clear()
+
+
+os.register_at_fork(after_in_child=_start_over)

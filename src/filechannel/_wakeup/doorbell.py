@@ -1,0 +1,117 @@
+"""Our own FIFO of one channel, watched by every event loop of this process that waits for it.
+
+All of them are told of a byte, whichever reads it, and each may be told for nothing: the first to look wakes everybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from .._storage.files import Files
+from .loops import in_trio
+
+if TYPE_CHECKING:
+    import trio
+
+_files = Files()
+
+
+class Doorbell:
+    """Calls a function, in an event loop, when another process rings."""
+
+    def __init__(self, descriptor: int, answer: Callable[[], object]) -> None:
+        self._descriptor = descriptor
+        self._answer = answer
+        self._lock = Lock()
+        self._watching: set[asyncio.AbstractEventLoop | trio.lowlevel.TrioToken] = set()
+        self.newest: object = None
+        """The event loop that began to watch it last, and still does."""
+        self._closed = False
+
+    def watch(self) -> None:
+        """Have the event loop of this thread watch it, unless it does already."""
+        if in_trio():
+            self._watch_in_trio()
+            return
+        loop = asyncio.get_running_loop()
+        if loop not in self._watching and self._begin(loop):
+            loop.add_reader(self._descriptor, self._rung)
+
+    def _begin(self, loop: asyncio.AbstractEventLoop | trio.lowlevel.TrioToken) -> bool:
+        with self._lock:
+            if self._closed:
+                return False
+            # Loops that were closed have forgotten it by themselves, and never come back.
+            self._watching = {other for other in self._watching if not _is_over(other)}
+            self._watching.add(loop)
+            self.newest = loop
+            return True
+
+    def _rung(self) -> None:
+        _files.read_fifo(self._descriptor)
+        self._answer()
+
+    def _watch_in_trio(self) -> None:
+        import trio
+
+        token = trio.lowlevel.current_trio_token()
+        if token not in self._watching and self._begin(token):
+            trio.lowlevel.spawn_system_task(self._listen, token)
+
+    async def _listen(self, token: trio.lowlevel.TrioToken) -> None:
+        import trio
+
+        try:
+            with suppress(trio.ClosedResourceError):
+                while not self._closed:
+                    await trio.lowlevel.wait_readable(self._descriptor)
+                    self._rung()
+        finally:
+            self._stopped(token)
+
+    def close(self) -> None:
+        """Take it down; each loop lets go of it in its own thread, and the last one closes it."""
+        with self._lock:
+            self._closed = True
+            watching = list(self._watching)
+        for loop in watching:
+            if _is_over(loop) or not self._ask_to_stop(loop):
+                self._stopped(loop)
+        self._stopped(None)
+
+    def _ask_to_stop(self, loop: asyncio.AbstractEventLoop | trio.lowlevel.TrioToken) -> bool:
+        if isinstance(loop, asyncio.AbstractEventLoop):
+            try:
+                loop.call_soon_threadsafe(self._stop_watching, loop)
+            except RuntimeError:
+                return False  # it was closed in this moment
+            return True
+        import trio
+
+        try:
+            loop.run_sync_soon(trio.lowlevel.notify_closing, self._descriptor)
+        except trio.RunFinishedError:
+            return False
+        return True
+
+    def _stop_watching(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.remove_reader(self._descriptor)
+        self._stopped(loop)
+
+    def _stopped(self, loop: asyncio.AbstractEventLoop | trio.lowlevel.TrioToken | None) -> None:
+        with self._lock:
+            self._watching.discard(loop)
+            self.newest = None
+            if not self._closed or self._watching or self._descriptor < 0:
+                return
+            descriptor, self._descriptor = self._descriptor, -1
+        _files.close(descriptor)
+
+
+def _is_over(loop: asyncio.AbstractEventLoop | trio.lowlevel.TrioToken) -> bool:
+    """Tell whether an event loop has ended; one of trio's says so when it is asked for something."""
+    return isinstance(loop, asyncio.AbstractEventLoop) and loop.is_closed()
