@@ -5,12 +5,13 @@ It feels like an anyio memory stream, survives restarts and `kill -9`, and needs
 
 from __future__ import annotations
 
+from ._channel.any_receiver import Record
 from ._channel.channel import FileChannel
 from ._channel.codec import Codec, JsonCodec, MsgpackCodec, RawCodec
 from ._channel.opening import ChannelContext, open_channel
-from ._channel.receiver import FanOutReceiver, Receiver, Record
+from ._channel.receiver import FanOutReceiver, Receiver
 from ._channel.sender import Sender
-from ._channel.statistics import ChannelStatistics, ReceiverStatistics, SenderStatistics
+from ._channel.statistics import ChannelStatistics, Process, ReceiverStatistics, SenderStatistics
 from ._errors import (
     AckError,
     ChannelLockedError,
@@ -67,6 +68,7 @@ __all__ = [
     "NotAChannelError",
     "Offset",
     "OptionsMismatchError",
+    "Process",
     "RawCodec",
     "Receiver",
     "ReceiverStatistics",

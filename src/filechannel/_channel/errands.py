@@ -25,19 +25,23 @@ class Errands:
 
     async def run(self, work: Callable[[], R]) -> R:
         """Do something in a thread; `ClosedResourceError` if the channel was closed before it began."""
-        return await run_sync(self._do, work)
+        return await run_sync(self.do, work)
 
-    def _do(self, work: Callable[[], R]) -> R:
-        with self._changed:
-            if self._closed:
-                raise ClosedResourceError
-            self._running += 1
+    def do(self, work: Callable[[], R]) -> R:
+        """Do something here; `ClosedResourceError` if the channel was closed before."""
+        begun = False
         try:
+            with self._changed:
+                if self._closed:
+                    raise ClosedResourceError
+                self._running += 1
+                begun = True  # with nothing in between: Ctrl-C may come at every call
             return work()
         finally:
-            with self._changed:
-                self._running -= 1
-                self._changed.notify_all()
+            if begun:
+                with self._changed:
+                    self._running -= 1
+                    self._changed.notify_all()
 
     def finish(self) -> None:
         """Begin no more, and block until nobody is at work."""

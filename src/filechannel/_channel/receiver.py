@@ -1,49 +1,30 @@
-"""Receiving: `receive_nowait` and its kin do it, the async methods add waiting."""
+"""Receiving in an event loop: what `AnyReceiver` does, and waiting."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast, final
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Generic, TypeVar, cast, final
 
 import anyio
-from anyio import ClosedResourceError, EndOfStream, WouldBlock
+from anyio import EndOfStream
 from anyio.abc import ObjectReceiveStream
 
-from .._format import NOTHING, Nothing, ReceiveCore, own_receive
+from .._format import NOTHING, own_receive
 from .._offset import Offset
-from .source import Source, Start
-from .statistics import ReceiverStatistics
-from .turns import begin_turn, give_way_if_due
+from .any_receiver import AnyReceiver, Named, Record, check_count, check_linger
+from .source import Start
+from .turns import begin_turn, give_way_if_due, turn_is_over
 
 T_co = TypeVar("T_co", covariant=True)
 
 _SLICE = 1024  # messages decoded between two looks at the clock
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Record(Generic[T_co]):
-    """A message and its place in the channel."""
-
-    value: T_co
-    offset: Offset
-    sequence: int
-    """Its number, counted from 0 at the birth of the channel."""
-
-
 @own_receive
-class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
+class Receiver(AnyReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
     """Takes messages out of a channel in order. Any thread may use it; clones share its position."""
 
-    def __init__(self, source: Source) -> None:
-        source.acquire(self)
-        self._source = source
-        # Looked up once: this is the hot path. Closing replaces it.
-        self._take: Callable[[], object] = source.reader.native.take
-        self._attach(source.reader.native)
-
-    if TYPE_CHECKING:  # ReceiveCore has them
+    if TYPE_CHECKING:  # ReceiveCore has it
 
         async def receive(self) -> T_co:
             """Return the next message, waiting for it if need be. A cancelled receive takes nothing.
@@ -54,19 +35,8 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
             """
             ...
 
-        def receive_nowait(self) -> T_co:
-            """Return the next message; `WouldBlock` if there is none."""
-            ...
-
-    async def _receive_slowly(self) -> object:
-        return await self._wait_for(self._take)
-
-    def _receive_nowait_slowly(self) -> object:
-        item = self._take()
-        if item is NOTHING:
-            self._check_end()
-            raise WouldBlock
-        return item
+    def _receive_slowly(self) -> Coroutine[object, object, object]:
+        return self._wait_for(self._take)
 
     async def receive_record(self) -> Record[T_co]:
         """Return the next message with its offset and sequence, waiting for it if need be."""
@@ -78,8 +48,8 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
 
         A cancelled call takes nothing.
         """
-        _check_count("max_items", max_items)
-        _check_linger(linger)
+        check_count("max_items", max_items)
+        check_linger(linger)
         while True:
             await self._until_news()
             if linger > 0:
@@ -87,25 +57,6 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
             items = self.receive_many_nowait(max_items) if max_items <= _SLICE else await self._take_slices(max_items)
             if items:
                 return items
-
-    def receive_many_nowait(self, max_items: int) -> list[T_co]:
-        """Return up to *max_items* messages that are there; an empty list if there are none."""
-        _check_count("max_items", max_items)
-        self._check_open()
-        items = self._source.reader.take_many(max_items)
-        if not items:
-            self._check_end()
-        return cast("list[T_co]", items)
-
-    def peek(self, n: int = 1) -> list[T_co]:
-        """Return up to *n* messages that come next, without taking them."""
-        _check_count("n", n)
-        self._check_open()
-        scout = self._source.scout()
-        try:
-            return cast("list[T_co]", scout.take_many(n))
-        finally:
-            scout.close()
 
     async def __anext__(self) -> T_co:
         """Return the next message of an `async for`, which ends where `receive` raises `EndOfStream`."""
@@ -117,34 +68,33 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
     # Waiting
 
     async def _wait_for(self, take: Callable[[], object]) -> object:
-        while True:
+        # What most waits need is what is at the top: they wait for one message, once, and a microsecond counts there.
+        if turn_is_over():
             await give_way_if_due()
-            item = take()
-            if item is not NOTHING:
-                return item
-            await self._until_news()
+        while (item := take()) is NOTHING:
+            await self._source.wait(self._has_news)
+            begin_turn()
+            self._check_open()
+            if (item := take()) is not NOTHING:
+                break
+            self._check_end()
+            await give_way_if_due()
+        return item
 
     async def _until_news(self) -> None:
         await give_way_if_due()
         self._check_open()
-        source = self._source
-        if not source.has_news():
-            await source.arrivals.wait(lambda: self._is_closed or source.has_news())
+        if not self._source.has_news():
+            await self._source.wait(self._has_news)
             begin_turn()
             self._check_open()
         self._check_end()
 
     async def _linger(self, max_items: int, seconds: float) -> None:
         """Wait until enough messages are there, or for so long."""
-        source = self._source
-
-        def enough() -> bool:
-            there = source.end.sequence - source.reader.native.sequence
-            return there >= max_items or self._is_closed or source.is_complete
-
         with anyio.move_on_after(seconds):
-            while not enough():
-                await source.arrivals.wait(enough)
+            while not self._has_enough(max_items):
+                await self._source.wait(lambda: self._has_enough(max_items))
         begin_turn()
         self._check_open()
 
@@ -176,125 +126,23 @@ class Receiver(ReceiveCore, ObjectReceiveStream[T_co], Generic[T_co]):
         finally:
             scout.close()
 
-    def _take_record(self) -> object | Nothing:
-        self._check_open()
-        return self._source.reader.native.take_record()
-
-    def _check_end(self) -> None:
-        if self._source.has_ended():
-            raise EndOfStream
-
-    # Position
-
-    @property
-    def read_offset(self) -> Offset:
-        """Where the next message begins."""
-        self._check_open()
-        return Offset(self._source.reader.native.offset)
-
     async def seek(self, to: Start) -> None:
         """Go on at another place; clones go along. `ValueError` if no message begins at that offset."""
         self._check_open()
         source = self._source
-        place = await source.errands.run(lambda: source.find(to, "to"))
-        self._check_open()
-        source.reader.move(place)
-        source.arrivals.wake_all()
-
-    def statistics(self) -> ReceiverStatistics:
-        """Return a snapshot of this receiver."""
-        self._check_open()
-        native, end = self._source.reader.native, self._source.end
-        return ReceiverStatistics(
-            read_offset=Offset(native.offset),
-            next_sequence=native.sequence,
-            lag_messages=end.sequence - native.sequence,
-            lag_bytes=end.offset - native.offset,
-            clones=len(self._source.users),
-        )
-
-    # Life
-
-    def clone(self) -> Self:
-        """Return another receiver that shares the position: each message goes to one of them."""
-        self._check_open()
-        return type(self)(self._source)
-
-    @property
-    def _is_closed(self) -> bool:
-        return self._take is _closed
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedResourceError
-
-    def close(self) -> None:
-        """Close this receiver. The position stays where it is, and a task that waits in it is told."""
-        if self._is_closed:
-            return
-        self.detach()
-        self._source.release(self)
-        self._source.arrivals.wake_all()
-
-    def detach(self) -> None:
-        """Refuse everything from now on, and let go of nothing."""
-        self._take = _closed
-        self._detach()
+        self._move(await source.errands.run(lambda: source.find(to, "to")))
 
     async def aclose(self) -> None:
         """Close this receiver."""
         self.close()
 
-    def __enter__(self) -> Self:
-        """Use the receiver in a `with` block, which closes it."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the receiver."""
-        self.close()
-
-    def __repr__(self) -> str:
-        cursor = self._source.cursor
-        name = "" if cursor is None else f" name={cursor.name!r}"
-        closed = " closed" if self._is_closed else ""
-        return f"<{type(self).__name__} {str(self._source.store.path)!r}{name}{closed}>"
-
 
 @final
 @own_receive
-class FanOutReceiver(Receiver[T_co], Generic[T_co]):
+class FanOutReceiver(Named, Receiver[T_co], Generic[T_co]):
     """A receiver with a durable name: every name gets every message, and goes on where it stopped."""
-
-    @property
-    def name(self) -> str:
-        """The consumer's name."""
-        assert self._source.cursor is not None
-        return self._source.cursor.name
-
-    @property
-    def id(self) -> str:
-        """What tells this consumer from every other one: the channel's path and the name."""
-        return f"{self._source.store.path}#{self.name}"
 
     async def unsubscribe(self) -> None:
         """Forget the name, and close this receiver and its clones."""
         self._check_open()
         await self._source.errands.run(self._source.forget)
-
-
-def _closed() -> object:
-    raise ClosedResourceError
-
-
-def _check_count(name: str, count: int) -> None:
-    if type(count) is not int:
-        raise TypeError(f"{name}={count!r}: must be a number of messages, not {type(count).__name__}")
-    if count < 1:
-        raise ValueError(f"{name}={count}: must be at least 1 message")
-
-
-def _check_linger(seconds: float) -> None:
-    if not isinstance(seconds, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"linger={seconds!r}: must be a number of seconds, not {type(seconds).__name__}")
-    if not seconds >= 0:
-        raise ValueError(f"linger={seconds!r}: must be a number of seconds, 0 or more")

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from threading import Lock
 from typing import Literal, Protocol, TypeAlias
 
 from anyio import ClosedResourceError
+from anyio.lowlevel import checkpoint
 
 from .._offset import Offset
+from .._options import OpenOptions
 from .._storage.cursors import Cursor
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
 from .._storage.store import Store
-from .._wakeup.local import Arrivals, arrivals_of
+from .._wakeup.arrivals import Arrivals, arrivals_of
 from .errands import Errands
+
+_BRIEFLY = 5e-6  # seconds
+_SLICE = 0.01  # seconds between two looks at what else may have happened, Ctrl-C for one
+_TURN = 0.0005  # seconds that a task takes from the others
 
 Start: TypeAlias = Literal["earliest", "latest"] | Offset | datetime
 """Where to begin: at the oldest stored message, behind the newest, at an offset or at a moment in time."""
@@ -42,6 +49,7 @@ class Source:
     def __init__(
         self,
         store: Store,
+        options: OpenOptions,
         errands: Errands,
         open_reader: Callable[[Cursor | None, Mark | None], LogReader],
         cursor: Cursor | None,
@@ -50,6 +58,7 @@ class Source:
         on_close: Callable[[Source], object],
     ) -> None:
         self.store = store
+        self.options = options
         self.errands = errands
         self.cursor = cursor
         self.arrivals: Arrivals = arrivals_of(store)
@@ -61,6 +70,8 @@ class Source:
         self._forgotten = False
         self.reader: LogReader = open_reader(cursor, stop)
         self.reader.move(place)
+        if stop is None:
+            self.arrivals.let_sleep(self.reader.native, options.spin)
 
     @property
     def users(self) -> list[User]:
@@ -123,7 +134,10 @@ class Source:
 
     def has_news(self) -> bool:
         """Tell whether a look at the log would find something, if only its end."""
-        return self.reader.native.offset < self.store.control.write_offset or self.has_ended()
+        reader = self.reader
+        if reader.stop is None and not reader.native.may_have_more:
+            return False  # asked before and after every sleep
+        return reader.native.offset < self.store.control.write_offset or self.has_ended()
 
     def has_ended(self) -> bool:
         """Tell whether everything that will ever come has been taken."""
@@ -139,6 +153,45 @@ class Source:
     def end(self) -> Mark:
         """Behind the last message that is there to be taken."""
         return self.reader.stop or self.store.places.latest()
+
+    def wait(self, has_news: Callable[[], bool]) -> Coroutine[object, object, None]:
+        """Sleep until there may be news."""
+        if self.options.spin:
+            return self._watch_and_wait(has_news)
+        return self.arrivals.wait(has_news, self.options.poll_interval)
+
+    async def _watch_and_wait(self, has_news: Callable[[], bool]) -> None:
+        if not await self._watch_in_turns(has_news):
+            await self.arrivals.wait(has_news, self.options.poll_interval)
+
+    async def _watch_in_turns(self, has_news: Callable[[], bool]) -> bool:
+        """Watch for as long as the options say, and let other tasks run in between; tell whether there are news."""
+        until = time.monotonic() + self.options.spin
+        while (left := until - time.monotonic()) > 0:
+            if self.watch(min(left, _TURN)) or has_news():
+                return has_news()
+            await checkpoint()
+        return False
+
+    def sleep(self, has_news: Callable[[], bool], until: float | None) -> bool:
+        """Let the thread sleep until there are news, or the monotonic clock says *until*; tell whether there are."""
+        return self.arrivals.sleep(has_news, until, self.options.poll_interval)
+
+    def watch(self, seconds: float) -> bool:
+        """Watch for another message for so long, without sleeping; tell whether there is one."""
+        return self.arrivals.watch(self.reader.native.offset, seconds)
+
+    def watch_until(self, has_news: Callable[[], bool], until: float | None) -> bool:
+        """Watch as the options say, and at least briefly, but not beyond *until*; tell whether there is a message."""
+        # A sender at full speed needs less time than going to sleep does, and waking us.
+        if not self.options.spin:
+            return self.watch(_BRIEFLY)
+        end = time.monotonic() + self.options.spin
+        end = end if until is None else min(end, until)
+        while (left := end - time.monotonic()) > 0 and not has_news():
+            if self.watch(min(left, _SLICE)):
+                return True
+        return False
 
     def find(self, start: Start, argument: str) -> Mark:
         """Resolve a place. May read an index."""

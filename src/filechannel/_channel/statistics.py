@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import final
 
 from .._offset import Offset
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process as it described itself when it opened the channel; None where that cannot be read."""
+
+    pid: int | None
+    """Its number, as it is known in its own container."""
+    host: str | None
+    since: datetime | None
 
 
 @final
@@ -37,7 +48,9 @@ class ChannelStatistics:
     receivers: int
     """Open receivers of this channel object."""
     waiters: int
-    """Tasks of this process that wait for a message."""
+    """Tasks and threads of this process that wait for a message."""
+    writers: tuple[Process, ...]
+    """The processes that have the channel open for writing, this one included; none if it is open read-only here."""
     oldest_age: timedelta | None
     """How long ago the oldest segment was begun; None if nothing is stored."""
     sealed: bool

@@ -18,4 +18,4 @@ async def give_way_if_due() -> None:
         begin_turn()
 
 
-__all__ = ["begin_turn", "give_way_if_due"]
+__all__ = ["begin_turn", "give_way_if_due", "turn_is_over"]

@@ -1,0 +1,331 @@
+"""What every channel object does without waiting, whether the others wait in an event loop or in a thread."""
+
+from __future__ import annotations
+
+import _thread
+import io
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Generic, Protocol, Self, TypeAlias, TypeVar, cast
+from weakref import WeakSet
+
+from anyio import ClosedResourceError
+from typing_extensions import TypeForm
+
+from .._format import SendPath
+from .._offset import Offset
+from .._options import UNSET, ChannelOptions, Durability, UnsetType
+from .._storage.cursors import Cursor
+from .._storage.holder import Holder
+from .._storage.index import Mark
+from .._storage.log_reader import LogReader
+from .._storage.manifest import Manifest
+from .._storage.store import Store
+from .._storage.stores import STORES
+from .._wakeup.arrivals import arrivals_of
+from .any_sender import Closable
+from .codec import JsonCodec, MsgpackCodec, schema_of
+from .errands import Errands
+from .recipe import Recipe
+from .source import Source, Start, Stop, find_place, find_stop
+from .statistics import ChannelStatistics, Process
+
+T = TypeVar("T")
+Encode: TypeAlias = Callable[[object], bytes]
+EncodeInto: TypeAlias = Callable[[object, bytearray], object]
+
+
+class AnyChannel(Generic[T]):
+    """A durable, typed channel in a directory. One that was unpickled opens the directory when it is first used."""
+
+    def __init__(self, recipe: Recipe[T], store: Store | None = None) -> None:
+        self._recipe = recipe
+        self._payloads = recipe.payloads()
+        self._options = recipe.options.per_open()
+        self._lock = Lock()
+        self._senders: set[Closable] = set()
+        self._sources: set[Source] = set()
+        self._errands = Errands()
+        self._closed = False
+        self._send_path: SendPath | None = None
+        self._open_store: Store | None = None
+        _channels.add(self)
+        if store is not None:
+            self._use(store)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle as absolute path, type and options; what comes out opens the directory when it is first used."""
+        return self.copy()
+
+    def copy(self) -> tuple[object, ...]:
+        """Return what makes another channel object like this one, which is not open yet, and its arguments."""
+        self._check_open()
+        return type(self), (self._recipe,)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there are senders that have not been closed."""
+        return bool(self._senders)
+
+    @property
+    def _store(self) -> Store:
+        store = self._open_store
+        return self._use(self._recipe.open_store()) if store is None else store
+
+    def _use(self, store: Store) -> Store:
+        with self._lock:
+            if self._open_store is None and not self._closed:
+                arrivals_of(store)  # what is sent from here on wakes whoever waits, in any process
+                if not store.readonly:
+                    store.log.on_closed = _refuse_closed
+                self._open_store = store
+                self._recipe = self._recipe.for_reopening()
+                return store
+            used = self._open_store
+        STORES.close(store)  # another thread was faster
+        if used is None:
+            raise ClosedResourceError
+        return used
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+        return self._recipe.path
+
+    @property
+    def message_type(self) -> TypeForm[T]:
+        """The type of the messages, as it was given."""
+        return self._recipe.message_type
+
+    # Senders and receivers
+
+    def send_path(self) -> tuple[Store, SendPath]:
+        """Return the open store and the way from a message into it."""
+        self._check_writable()
+        store = self._store
+        if self._send_path is None:
+            self._send_path = self._make_send_path(store)
+        return store, self._send_path
+
+    def _make_send_path(self, store: Store) -> SendPath:
+        """Take the shortest way from a message to bytes that checks what has to be checked."""
+        payloads = self._payloads
+        encode = None if payloads.is_raw else cast("Encode", payloads.encode)
+        into = payloads.codec.encode_into if isinstance(payloads.codec, MsgpackCodec | JsonCodec) else None
+        exact = tuple(payloads.exact_types)
+        return SendPath(store.log.writer, encode, payloads.refuse, cast("EncodeInto | None", into), exact)
+
+    def _named_source(self, name: str, start: Start) -> Source:
+        """Own a name, and stand where it stopped."""
+        self._check_writable("use replay(), or open it without readonly=True")
+        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"name={name!r}: a consumer's name must be a text, not {type(name).__name__}")
+        cursor = self._store.cursors.open(name)
+        try:
+            position = cursor.position
+            if position is None:
+                place = find_place(self._store, start)
+            else:
+                place = Mark(position.offset, position.sequence, position.time)
+            return self._source(cursor, place)
+        except BaseException:
+            if cursor.position is None:
+                self._store.cursors.remove(cursor)
+            else:
+                self._store.cursors.close(cursor)
+            raise
+
+    def _replay_source(self, start: Start, stop: Stop) -> Source:
+        self._check_open()
+        # The end first: what is published while the beginning is looked for does not belong to it.
+        end = find_stop(self._store, stop)
+        return self._source(None, find_place(self._store, start), end)
+
+    def _source(self, cursor: Cursor | None, place: Mark, stop: Mark | None = None) -> Source:
+        forget = self._sources.discard
+        source = Source(self._store, self._options, self._errands, self._open_reader, cursor, place, stop, forget)
+        with self._lock:
+            self._check_open()
+            self._sources.add(source)
+        return source
+
+    def _open_reader(self, cursor: Cursor | None, stop: Mark | None) -> LogReader:
+        decode = None if self._payloads.is_raw else self._payloads.decode
+        # msgspec takes any buffer, and keeps a view of it only where it says so.
+        reuse = isinstance(self._payloads.codec, MsgpackCodec | JsonCodec)
+        refuse = self._payloads.refuse_payload
+        return self._store.reader(cursor, decode, refuse, self._options, reuse=reuse, stop=stop)
+
+    def adopt_sender(self, sender: Closable, /) -> None:
+        """Close this sender too when the channel closes."""
+        with self._lock:
+            self._check_open()
+            self._senders.add(sender)
+
+    def forget_sender(self, sender: Closable, /) -> None:
+        """It was closed."""
+        self._senders.discard(sender)
+
+    # The channel as a whole; what begins with an underscore blocks
+
+    def statistics(self) -> ChannelStatistics:
+        """Return a snapshot of the channel."""
+        self._check_open()
+        store, control = self._store, self._store.control
+        tail, earliest = control.tail(), store.places.earliest()
+        messages = tail.sequence - earliest.sequence
+        return ChannelStatistics(
+            path=store.path,
+            write_offset=tail.offset,
+            durable_offset=control.durable_offset,
+            oldest_offset=control.oldest_offset,
+            next_sequence=tail.sequence,
+            messages=messages,
+            bytes_on_disk=store.segments.bytes_on_disk(),
+            segments=len(store.segments.begins),
+            mapped_segments=store.segments.mapped,
+            senders=len(self._senders),
+            receivers=sum(len(source.users) for source in list(self._sources)),
+            waiters=arrivals_of(store).waiting,
+            writers=() if store.processes is None else tuple(map(_process, store.processes.alive())),
+            oldest_age=timedelta(seconds=(time.time_ns() - earliest.time) / 1e9) if messages else None,
+            sealed=control.sealed,
+        )
+
+    def _offset_of(self, sequence: int) -> Offset:
+        return self._store.places.numbered(sequence).offset
+
+    def _flush(self) -> None:
+        self._store.flusher.flush()
+
+    def _seal(self) -> None:
+        self._store.log.seal()
+        self._store.flusher.flush()
+        arrivals_of(self._store).wake_all()
+
+    def _purge(self) -> None:
+        self._store.purge()
+
+    def _configuration(
+        self, schema: TypeForm[object] | UnsetType, durability: Durability | UnsetType
+    ) -> Callable[[], None]:
+        """Check what is to be configured, and return what does it."""
+        if self._payloads.is_raw and schema is not UNSET and schema is not bytes:
+            raise TypeError(f"schema={schema!r}: a raw channel carries bytes; the codec is fixed at creation")
+        if schema is bytes and not self._payloads.is_raw:
+            raise TypeError("schema=bytes: the channel carries typed messages; the codec is fixed at creation")
+        tree = UNSET if schema is UNSET else schema_of(schema, self._payloads.codec).to_json()
+        changes = ChannelOptions(durability=durability)
+        return partial(self._change_manifest, tree, changes)
+
+    def _change_manifest(self, tree: object, changes: ChannelOptions) -> None:
+        def changed(stored: Manifest) -> Manifest:
+            schema = stored.schema if tree is UNSET else tree
+            return stored.with_changes(schema=schema, options=stored.options.changed_by(changes, self.path))
+
+        self._store.configure(changed)
+
+    # Life
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedResourceError
+
+    def _check_writable(self, advice: str = "open it without readonly=True") -> None:
+        self._check_open()
+        if self._recipe.readonly:
+            raise io.UnsupportedOperation(f"{self.path} is open read-only; {advice}")
+
+    def _close_handles(self) -> bool:
+        with self._lock:
+            if self._closed:
+                return False
+            self._closed = True
+        for sender in list(self._senders):
+            sender.close()
+        for source in list(self._sources):
+            source.close()
+        return True
+
+    def _close_store(self) -> None:
+        self._errands.finish()
+        if self._open_store is not None:
+            STORES.close(self._open_store)
+
+    def abandon(self) -> None:
+        """Start over in a forked child: what is open is the parent's, which goes on using it.
+
+        The channel and its senders open the directory anew when they are used; receivers are closed, since their
+        position is the parent's too. No lock is taken: a thread that the child has not got may have been inside.
+        """
+        sources, self._senders = list(self._sources), set(self._senders)
+        self._lock, self._errands = Lock(), Errands()
+        self._open_store = self._send_path = None
+        self._sources = set()
+        for sender in self._senders:
+            sender.disconnect()
+        for source in sources:
+            source.abandon()
+
+    def close(self) -> None:
+        """Close the channel and everything it created. Blocks under `FSYNC` and `interval` until all is on disk."""
+        if self._close_handles():
+            self._close_store()
+
+    def __enter__(self) -> Self:
+        """Use the channel in a `with` block, which closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the channel."""
+        self.close()
+
+    def __repr__(self) -> str:
+        readonly, closed = " read-only" if self._recipe.readonly else "", " closed" if self._closed else ""
+        return f"<{type(self).__name__} {str(self.path)!r}{readonly}{closed}>"
+
+    def __del__(self) -> None:
+        """Say so if nobody closed it. One that was never used, in this process, has nothing to close."""
+        if getattr(self, "_closed", True) or self._open_store is None or sys.is_finalizing():
+            return
+        # Not in this thread: the collector may run while it holds any of our locks, or an event loop.
+        try:
+            _thread.start_new_thread(self.close, ())
+        finally:
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=1, source=self)
+
+
+class _Abandonable(Protocol):
+    def abandon(self) -> None: ...
+
+
+_channels: WeakSet[_Abandonable] = WeakSet()
+
+
+def _abandon_all() -> None:
+    for channel in list(_channels):
+        channel.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
+
+
+def _refuse_closed() -> None:
+    raise ClosedResourceError
+
+
+def _process(holder: Holder) -> Process:
+    return Process(pid=holder.pid, host=holder.host, since=holder.since)
+
+
+def check_sequence(sequence: int) -> None:
+    """Refuse what cannot be the number of a message."""
+    if type(sequence) is not int:
+        raise TypeError(f"sequence={sequence!r}: must be the number of a message, not {type(sequence).__name__}")

@@ -1,0 +1,148 @@
+"""Everything `open_channel` was given: what it takes to open a channel, here and again in another process."""
+
+from __future__ import annotations
+
+import os
+from copy import copy
+from pathlib import Path
+from typing import Generic, TypeVar, final, get_args
+
+from typing_extensions import TypeForm
+
+from .. import _checks as checks
+from .._errors import (
+    ChannelNotFoundError,
+    FileChannelError,
+    NotAChannelError,
+    OptionsMismatchError,
+    SchemaMismatchError,
+    StorageError,
+    UnsupportedFormatError,
+)
+from .._options import ChannelOptions
+from .._storage.machine import machine_id
+from .._storage.manifest import MANIFEST, Manifest
+from .._storage.store import Store
+from .._storage.stores import STORES
+from .codec import Codec, CodecName, Payloads, codec_for, schema_of
+from .schema import Schema, find_difference
+
+T = TypeVar("T")
+
+
+@final
+class Recipe(Generic[T]):
+    """The arguments of one open, checked. Pickles as what was given: absolute path, type, codec and options."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        message_type: TypeForm[T],
+        codec: Codec[T] | CodecName | None,
+        options: ChannelOptions | None,
+        create: bool,
+        readonly: bool,
+    ) -> None:
+        if not isinstance(options, ChannelOptions | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"options={options!r}: must be ChannelOptions(...)")
+        for name, value in (("create", create), ("readonly", readonly)):
+            checks.instance_of(bool, "True or False")(name, value)
+        self.path: Path = _absolute(path)
+        self.message_type: TypeForm[T] = message_type
+        self._codec = codec
+        self._chosen: Codec[T] = codec_for(message_type, codec)
+        self._schema = schema_of(message_type, self._chosen)
+        self.options: ChannelOptions = options or ChannelOptions()
+        self.create: bool = create and not readonly
+        self.readonly: bool = readonly
+
+    def __copy__(self) -> Recipe[T]:
+        """Return another one without checking everything again."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the arguments."""
+        given = (self.path, self.message_type, self._codec, self.options, self.create, self.readonly)
+        return type(self), given
+
+    def for_reopening(self) -> Recipe[T]:
+        """Return what opens a channel again that was open: as it is stored by then, and never another in its place."""
+        other = copy(self)
+        other.options, other.create = self.options.as_stored(), False
+        return other
+
+    def payloads(self) -> Payloads[T]:
+        """Return how messages become bytes."""
+        return Payloads(self.message_type, self._chosen, validate=self.options.per_open().validate)
+
+    def open_store(self) -> Store:
+        """Open the directory, or share it with others of this process. Blocks."""
+        try:
+            return STORES.open(
+                self.path,
+                check=self._check,
+                new=self._describe_new if self.create else None,
+                readonly=self.readonly,
+                max_mapped_segments=self.options.per_open().max_mapped_segments,
+            )
+        except ChannelNotFoundError:
+            raise ChannelNotFoundError(self.path, readonly=self.readonly) from None
+        except UnsupportedFormatError as error:
+            if error.path is not None:
+                raise
+            raise UnsupportedFormatError(error.found, error.supported, path=self.path) from error
+        except (NotADirectoryError, IsADirectoryError) as error:
+            raise NotAChannelError(self.path, f"{error.filename}: {error.strerror}") from error
+        except OSError as error:
+            advice = "check the path, its parents and where links lead to"
+            if isinstance(error, PermissionError):
+                advice = "check who may read and write it and its parents, or open it with readonly=True"
+            raise StorageError(f"{self.path} cannot be opened: {error.strerror}: {error.filename}; {advice}") from error
+
+    def _describe_new(self) -> Manifest:
+        return Manifest.new(machine_id(), self._chosen.name, self._schema.to_json(), self.options.resolve())
+
+    def _check(self, manifest: Manifest) -> None:
+        """Refuse to open what does not fit, before anything is touched."""
+        self.options.check_against(manifest.options, self.path)
+        try:
+            stored = Schema.from_json(manifest.schema)
+        except ValueError as error:
+            raise NotAChannelError(self.path, f"the schema in {MANIFEST} is damaged ({error})") from error
+        if manifest.codec != self._chosen.name:
+            raise self._other_codec(manifest.codec, stored)
+        difference = find_difference(stored, self._schema)
+        if difference is not None:
+            raise SchemaMismatchError(difference.field, difference.expected, difference.found, path=self.path)
+
+    def _other_codec(self, codec: str, schema: Schema) -> FileChannelError:
+        """Return the error for a channel whose stored codec is not that of this open; no `configure` changes it."""
+        own = self._chosen.name
+        if "raw" in (codec, own):
+            advice = f"open it with the type {schema.text(schema.root)}, or use another directory"
+            return SchemaMismatchError("message", _content(codec), _content(own), advice, path=self.path)
+        with_it = f"codec={codec!r}" if codec in get_args(CodecName) else f"the codec whose name is {codec!r}"
+        advice = f"open it with {with_it}, or use another directory: it is fixed at creation"
+        return OptionsMismatchError("codec", codec, own, advice, path=self.path)
+
+
+def _absolute(path: str | os.PathLike[str]) -> Path:
+    """Return the path that is meant now, wherever the process goes later; no file is touched."""
+    text: object = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"path={path!r}: must be a text or a PathLike of one, not {type(text).__name__}")
+    if not text:
+        raise ValueError(f"path={path!r}: is empty; the current directory is '.'")
+    if "\0" in text:
+        raise ValueError(f"path={path!r}: has a null character, which no file name can have")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"path={path!r}: cannot be encoded as a file name: {error.reason}") from error
+    return Path(os.path.abspath(text))
+
+
+def _content(codec: str) -> str:
+    return "raw bytes" if codec == "raw" else f"typed messages ({codec})"

@@ -1,0 +1,295 @@
+"""The same channel without async, for threads, scripts and Spark executors.
+
+    from filechannel.blocking import open_channel
+
+    with open_channel("data/orders", Order) as orders, orders.sender() as tx:
+        tx.send(Order(1, "pen", 3))
+
+Methods that wait take a *timeout* in seconds and raise `TimeoutError` when it is over; they let go of the GIL while
+they wait, and Ctrl-C interrupts them. Any thread may use any object. Everything that does not wait is the same code as
+in the async classes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Generic, TypeVar, cast, final, overload
+
+from anyio import EndOfStream
+from typing_extensions import TypeForm
+
+from . import _checks as checks
+from ._channel.any_channel import AnyChannel, check_sequence
+from ._channel.any_receiver import AnyReceiver, Named, Record, check_count, check_linger
+from ._channel.any_sender import AnySender
+from ._channel.codec import Codec, CodecName
+from ._channel.recipe import Recipe
+from ._channel.source import Start, Stop
+from ._errors import Busy, FileChannelError
+from ._format import NOTHING
+from ._offset import Offset
+from ._options import UNSET, ChannelOptions, Durability, UnsetType
+from ._wakeup.patience import no_longer_than
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
+R = TypeVar("R")
+
+_PAUSE = 0.001  # seconds; only for a thread that runs an event loop, and should not be here
+
+__all__ = ["FanOutReceiver", "FileChannel", "Receiver", "Record", "Sender", "open_channel"]
+
+
+@final
+class Sender(AnySender[T_contra], Generic[T_contra]):
+    """Puts messages into a channel. Any number of senders, in any thread and any process."""
+
+    if TYPE_CHECKING:
+
+        def send(self, item: T_contra, timeout: float | None = None) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+            """Send one message. On return every receiver can get it; it is on disk only under `Durability.FSYNC`.
+
+            Raises `TimeoutError`, and nothing was sent, if another process kept the channel for so long. A message that
+            is in the channel is not taken back: from there on it takes as long as the flush does. Other errors are
+            those of the async `send`.
+            """
+            ...
+
+    else:
+        send = AnySender._send_here
+
+    def _send_here_slowly(self, item: object, timeout: float | None) -> None:
+        offset = _patiently(lambda: self._put(item), timeout)
+        self._flush_now(offset)
+
+    def send_many(self, items: Iterable[T_contra], timeout: float | None = None) -> Offset:
+        """Send messages as one batch and return the offset of the first; all of them or, with an error, none."""
+        batch = cast("list[object]", list(items))
+        offset = _patiently(lambda: self._append(batch), timeout)
+        if batch:
+            self._flush_now(offset)
+        return offset
+
+    def _flush_now(self, offset: int) -> None:
+        connection = self._connection
+        if not connection.writer.deferred:
+            return
+        try:
+            connection.flusher.commit_for(offset)
+        except FileChannelError:
+            raise
+        except BaseException:
+            self._flush_later(offset)  # Ctrl-C: it is in the channel, and does not stay unseen
+            raise
+
+
+class Receiver(AnyReceiver[T_co], Generic[T_co]):
+    """Takes messages out of a channel in order. Any thread may use it; clones share its position."""
+
+    if TYPE_CHECKING:
+
+        def receive(self, timeout: float | None = None) -> T_co:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+            """Return the next message, waiting for it if need be; `TimeoutError` if none comes in time.
+
+            Raises `EndOfStream` after the last message of a sealed channel and where a replay stops,
+            `ClosedResourceError` if this receiver was closed, `DecodeError` for a message that does not decode.
+            """
+            ...
+
+    else:
+        receive = AnyReceiver._receive_here
+
+    def _receive_here_slowly(self, timeout: float | None) -> object:
+        until = _until(timeout)
+        item = self._take()
+        return self._wait_for(self._take, until) if item is NOTHING else item
+
+    def receive_record(self, timeout: float | None = None) -> Record[T_co]:
+        """Return the next message with its offset and sequence, waiting for it if need be."""
+        until = _until(timeout)
+        found = self._take_record()
+        found = self._wait_for(self._take_record, until) if found is NOTHING else found
+        value, offset, sequence = cast("tuple[T_co, Offset, int]", found)
+        return Record(value, offset, sequence)
+
+    def receive_many(self, max_items: int, linger: float = 0.0, timeout: float | None = None) -> list[T_co]:
+        """Return at least one message and at most *max_items*: what is there, and what comes within *linger* seconds.
+
+        *timeout* is for the first one.
+        """
+        check_count("max_items", max_items)
+        check_linger(linger)
+        until = _until(timeout)
+        while True:
+            if linger > 0:
+                self._until_news(until)
+                self._source.sleep(lambda: self._has_enough(max_items), time.monotonic() + linger)
+                self._check_open()
+            items = self.receive_many_nowait(max_items)
+            if items:
+                return items
+            if not self._source.watch_until(self._has_news, until):
+                self._until_news(until)
+
+    def __iter__(self) -> Iterator[T_co]:
+        """Receive one message after the other, until the end of the stream."""
+        return self
+
+    def __next__(self) -> T_co:
+        """Return the next message of a `for`, which ends where `receive` raises `EndOfStream`."""
+        try:
+            return self.receive()
+        except EndOfStream:
+            raise StopIteration from None
+
+    def _wait_for(self, take: Callable[[], object], until: float | None) -> object:
+        while True:
+            if self._source.watch_until(self._has_news, until) and (item := take()) is not NOTHING:
+                return item
+            self._until_news(until)
+            if (item := take()) is not NOTHING:
+                return item
+
+    def _until_news(self, until: float | None) -> None:
+        self._check_open()
+        if not self._source.has_news() and not self._source.sleep(self._has_news, until):
+            raise TimeoutError("no message came in time")
+        self._check_open()
+        self._check_end()
+
+    def seek(self, to: Start) -> None:
+        """Go on at another place; clones go along. `ValueError` if no message begins at that offset."""
+        self._check_open()
+        self._move(self._source.errands.do(lambda: self._source.find(to, "to")))
+
+
+@final
+class FanOutReceiver(Named, Receiver[T_co], Generic[T_co]):
+    """A receiver with a durable name: every name gets every message, and goes on where it stopped."""
+
+    def unsubscribe(self) -> None:
+        """Forget the name, and close this receiver and its clones."""
+        self._check_open()
+        self._source.errands.do(self._source.forget)
+
+
+@final
+class FileChannel(AnyChannel[T], Generic[T]):
+    """A durable, typed channel in a directory. Made by `open_channel`; closing it closes what it created.
+
+    Pickled, it is absolute path, type and options, and opens the directory when it is first used.
+    """
+
+    def sender(self) -> Sender[T]:
+        """Return a new sender."""
+        return Sender(self)
+
+    def receiver(self, name: str = "default", *, start: Start = "earliest") -> FanOutReceiver[T]:
+        """Return the receiver of a durable name: every name gets every message.
+
+        *start* counts only the first time a name appears. The name is registered when this returns, so everything
+        sent afterwards is received. Raises `ConsumerBusyError` if the name has a live owner, and `ValueError` for an
+        offset at which no message begins or a datetime without a time zone.
+        """
+        return FanOutReceiver(self._named_source(name, start))
+
+    def replay(self, start: Start = "earliest", stop: Stop = "latest") -> Receiver[T]:
+        """Return a receiver of history without a name: it stores no position and holds no data back.
+
+        It gives what was published when this was called, from *start* on, and then `EndOfStream`. With an offset as
+        *stop* it ends before the message there; with None it goes on live, with what is sent afterwards.
+        """
+        return Receiver(self._replay_source(start, stop))
+
+    def offset_of(self, sequence: int) -> Offset:
+        """Return where the message with this number begins; `ValueError` if it is not stored."""
+        self._check_open()
+        check_sequence(sequence)
+        return self._errands.do(lambda: self._offset_of(sequence))
+
+    def flush(self) -> None:
+        """Wait until everything sent so far is on disk, under any durability; `StorageError` if it cannot be."""
+        self._check_writable()
+        self._errands.do(self._flush)
+
+    def seal(self) -> None:
+        """End the channel for good, durably: sends raise `ChannelSealedError`, receivers get `EndOfStream`."""
+        self._check_writable()
+        self._errands.do(self._seal)
+
+    def purge(self) -> None:
+        """Remove every message stored now; consumers go on with what is sent afterwards."""
+        self._check_writable()
+        self._errands.do(self._purge)
+
+    def configure(
+        self, *, schema: TypeForm[object] | UnsetType = UNSET, durability: Durability | UnsetType = UNSET
+    ) -> None:
+        """Change what the channel has stored: its schema, or options that are not fixed at creation."""
+        self._check_writable()
+        self._errands.do(self._configuration(schema, durability))
+
+
+@overload
+def open_channel(
+    path: str | os.PathLike[str],
+    type: type[T],
+    *,
+    codec: Codec[T] | CodecName | None = None,
+    options: ChannelOptions | None = None,
+    create: bool = True,
+    readonly: bool = False,
+) -> FileChannel[T]: ...
+
+
+@overload
+def open_channel(
+    path: str | os.PathLike[str],
+    type: TypeForm[T],
+    *,
+    codec: Codec[T] | CodecName | None = None,
+    options: ChannelOptions | None = None,
+    create: bool = True,
+    readonly: bool = False,
+) -> FileChannel[T]: ...
+
+
+def open_channel(
+    path: str | os.PathLike[str],
+    type: type[T] | TypeForm[T],
+    *,
+    codec: Codec[T] | CodecName | None = None,
+    options: ChannelOptions | None = None,
+    create: bool = True,
+    readonly: bool = False,
+) -> FileChannel[T]:
+    """Open the channel in a directory, and create it if it is not there. Use it in a `with` block, or close it.
+
+    Arguments and errors are those of the async `filechannel.open_channel`.
+    """
+    recipe: Recipe[T] = Recipe(path, type, codec, options, create, readonly)
+    return FileChannel(recipe, recipe.open_store())
+
+
+def _until(timeout: float | None) -> float | None:
+    """Return when to give up, by the monotonic clock."""
+    if timeout is None:
+        return None
+    checks.seconds_or_zero("timeout", timeout)
+    return time.monotonic() + timeout
+
+
+def _patiently(append: Callable[[], R], timeout: float | None) -> R:
+    """Append, waiting no longer than so for another process that is in the middle of it, or was stopped there."""
+    until = _until(timeout)
+    while True:
+        try:
+            with no_longer_than(until):
+                return append()
+        except Busy:
+            if until is not None and time.monotonic() >= until:
+                raise TimeoutError("another process kept the channel for too long; nothing was sent") from None
+        time.sleep(_PAUSE)
