@@ -18,7 +18,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from filechannel import ChannelOptions, Durability
-from filechannel._format.layout import FORMAT_VERSION, HOLDER
+from filechannel._format.layout import FORMAT_VERSION
 from filechannel._storage.files import Files
 from filechannel._storage.store import Store
 from tests.storage.background import Background
@@ -87,13 +87,13 @@ class _Calendar:
 
 @contextmanager
 def _nothing_varies() -> Iterator[Background]:
-    background, note = Background(), HOLDER.pack(4711, NOW, b"host")
+    background = Background()
     ids = iter(range(1, 1000))
     with ExitStack() as stack:
         for target, value in (
             ("filechannel._storage.flush.background_threads", lambda: background),
-            ("filechannel._storage.creation.describe_this_process", lambda: note),
-            ("filechannel._storage.cursors.describe_this_process", lambda: note),
+            ("os.getpid", lambda: 4711),
+            ("socket.gethostname", lambda: "host"),
             ("filechannel._storage.creation.boot_id", lambda: b"b" * 16),
             ("filechannel._storage.store.boot_id", lambda: b"b" * 16),
             ("filechannel._storage.creation.machine_id", lambda: "machine"),

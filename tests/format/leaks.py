@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 
 from filechannel._format import _core
-from filechannel._format.layout import CONTROL_RECORD, WAKE, WRITE_TAIL
+from filechannel._format.layout import CONTROL_RECORD, WAKE, WAKE_LOOPS, WAKE_THREADS, WRITE_TAIL
 from tests.format.pages import FOREVER, new_control, new_cursor, new_segment, packed_record, set_tail
 
 ROUNDS = 40
@@ -42,6 +42,7 @@ def functions() -> None:
     _core.swap_if_u32(buffer, 8, _core.load_u32(buffer, 8), 5)
     _core.load_u64(buffer, 8)
     _core.fence()
+    waiting(buffer)
     for position in (0, 1 << 20):
         with suppress(ValueError):
             _core.populate(bytearray(9000), position, 9000)
@@ -74,6 +75,43 @@ def functions() -> None:
             _core.read_record(damaged, 0, len(damaged), 0)
 
 
+def waiting(buffer: bytearray) -> None:
+    """Lock words, sleeping and sets, right and wrong."""
+    _core.store_u64(buffer, 8, 0)
+    _core.take_word(buffer, 8, 5, 0)
+    _core.take_word(buffer, 8, 5, 1e-6)
+    _core.release_word(buffer, 8)
+    _core.wait_word(buffer, 8, 0, 1e-6)
+    _core.wait_word(buffer, 8, 1, 1.0)
+    _core.wake_word(buffer, 8, 1)
+    _core.spin_above(buffer, 8, 1 << 60, 1e-6)
+    for bit in range(64):
+        _core.set_bit(buffer, 8, bit)
+    _core.set_bit(buffer, 160, 63)
+    _core.take_bits(buffer, 8, 20)
+    assert _core.keep_in_child(_core.close_in_child(1 << 20))
+    for function, count in (
+        (_core.take_word, 4),
+        (_core.release_word, 2),
+        (_core.wait_word, 4),
+        (_core.wake_word, 3),
+        (_core.spin_above, 4),
+        (_core.set_bit, 3),
+        (_core.take_bits, 3),
+    ):
+        for place in range(count + 1):
+            for wrong in ((1 << 64) + buffer[0], -(1 << 80), "text", None, object(), bytes(bytearray(9))):
+                arguments: list[object] = [buffer, 0, 1, 0][:count]
+                arguments[place : place + 1] = [wrong]
+                with suppress(*ERRORS):
+                    function(*arguments)
+    for wrong in ((1 << 64) + buffer[0], -1, "text", None, object()):
+        with suppress(*ERRORS):
+            _core.close_in_child(wrong)
+        with suppress(*ERRORS):
+            _core.keep_in_child(wrong)
+
+
 def writer() -> None:
     """Appends that are simple, that overflow, that notify and that fail."""
     control, calls = new_control(), list[object]()
@@ -93,22 +131,23 @@ def writer() -> None:
     for _ in range(3):
         writer.bind(new_segment(400), 0)
         writer.open_window(400, FOREVER)
-        control[WAKE] = 1
+        control[WAKE] = WAKE_LOOPS
         for payload in (b"abc", bytes(bytearray(99)), bytes(bytearray(101)), bytes(bytearray(80)), "text", None):
             with suppress(*ERRORS):
                 writer.append(payload)
             with suppress(*ERRORS):
                 writer.append_all([b"x" * 3, payload])
-            control[WAKE] = 1
+            control[WAKE] = WAKE_LOOPS | WAKE_THREADS
         with suppress(*ERRORS):
             writer.append_all([bytes(1)] * 200)
-        writer.lock()
+        writer.start()
         for arguments in (([b"a", b"b"], 0, 0), ([b"a"], 0, CONTROL_RECORD), ([None], 0, 0), ([b"a"], 0, 5), (0, 0, 0)):
             with suppress(*ERRORS):
                 writer.write(*arguments)
         writer.publish()
-        writer.unlock()
-        control[WAKE] = 1
+        writer.change()
+        assert writer.current in (True, False)
+        control[WAKE] = WAKE_THREADS | WAKE_LOOPS
         with suppress(*ERRORS):
             writer.tell_waiters()
         for begin in (-1, "x"):

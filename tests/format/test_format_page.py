@@ -30,6 +30,7 @@ STRUCTS = {
     "CONTROL_IDENTITY",
     "TAIL_SLOT",
     "CHECKPOINT",
+    "PROCESS",
     "HOLDER",
     "CURSOR",
 }
@@ -40,8 +41,11 @@ ELSEWHERE = {
     *("RECORD_HEADER_SIZE", "BATCH_CONTINUES", "CONTROL_RECORD", "LENGTH_MASK", "MAX_PAYLOAD", "SEAL"),
     *("SEGMENT_MAGIC", "SEGMENT_HEADER_SIZE", "SEGMENT_END", "SEGMENT_CRC", "SEGMENT_END_CRC"),
     *("CONTROL_MAGIC", "CONTROL_SIZE", "WRITER_LOCK", "WRITE_TAIL", "APPEND_TAIL", "RESERVED_END"),
-    *("ALLOCATED_END", "OLDEST_OFFSET", "STATE", "WAKE", "DURABLE_OFFSET", "STATE_SEALED", "WAKE_ARMED"),
-    *("TAIL_SLOTS", "CHECKPOINT_SLOTS", "PROCESS_SLOTS", "MODE_BYTE"),
+    *("ALLOCATED_END", "OLDEST_OFFSET", "STATE", "WAKE", "DURABLE_OFFSET", "STATE_SEALED", "STATE_DEFERRED"),
+    *("EPOCH", "FLUSH_LOCK", "FAILED_FLUSHES", "WAITING_LOOPS", "WAKE_THREADS", "WAKE_LOOPS", "WAKE_GENERATION"),
+    *("CONTENDED", "LOCK_GENERATION_SHIFT", "LOCK_GENERATION_BITS", "LOCK_SLOT_SHIFT"),
+    *("TAIL_SLOTS", "CHECKPOINT_SLOTS", "MODE_BYTE", "OPENING_BYTE"),
+    *("PROCESS_SLOTS", "PROCESS_SLOT_COUNT", "PROCESS_SLOT_SIZE"),
     *("CURSOR_SIZE", "CURSOR_SLOTS", "CURSOR_OWNER"),
 }
 CONSTANTS = {
@@ -123,7 +127,7 @@ def test_every_number_of_the_layout_is_on_the_page() -> None:
     """A new name in layout.py needs a place in the page and in this test; so does a new table."""
     names = {name for name in vars(layout) if name.isupper()}
     assert names == STRUCTS | set(CHECKED) | ELSEWHERE | {name.upper().replace(" ", "_") for name in CONSTANTS}
-    others = {"constants", "word", "control records", "examples", "control", "tail", "cursor"}
+    others = {"constants", "word", "control records", "examples", "control", "lock word", "wake", "tail", "cursor"}
     assert set(PAGE_TABLES) == STRUCTS | others
 
 
@@ -204,6 +208,7 @@ def test_the_control_file() -> None:
     assert places(PAGE_TABLES["control"]) == {
         "identity": (0, layout.CONTROL_IDENTITY.size),
         "writer lock": (layout.WRITER_LOCK, 4),
+        "epoch": (layout.EPOCH, 4),
         "write tail": (layout.WRITE_TAIL, 8),
         "append tail": (layout.APPEND_TAIL, 8),
         "reserved end": (layout.RESERVED_END, 8),
@@ -212,19 +217,62 @@ def test_the_control_file() -> None:
         "state": (layout.STATE, 4),
         "wake": (layout.WAKE, 4),
         "durable offset": (layout.DURABLE_OFFSET, 8),
+        "flush lock": (layout.FLUSH_LOCK, 4),
+        "failed flushes": (layout.FAILED_FLUSHES, 4),
+        "waiting loops": (layout.WAITING_LOOPS, layout.PROCESS_SLOT_COUNT // 8),
         "checkpoint 0": (first, layout.CHECKPOINT.size),
         "checkpoint 1": (second, layout.CHECKPOINT.size),
         "mode byte": (layout.MODE_BYTE, 1),
-        "holder": (layout.MODE_BYTE + 1, layout.HOLDER.size),
+        "opening byte": (layout.OPENING_BYTE, 1),
+        "process slots": (
+            layout.PROCESS_SLOTS + layout.PROCESS_SLOT_SIZE,
+            (layout.PROCESS_SLOT_COUNT - 1) * layout.PROCESS_SLOT_SIZE,
+        ),
         "end of file": (layout.CONTROL_SIZE, 0),
     }
     rows = {row["field"]: row["meaning"] for row in PAGE_TABLES["control"]}
-    for field, mask in (("state", layout.STATE_SEALED), ("wake", layout.WAKE_ARMED)):
-        bit = re.match(r"bit (\d+):", rows[field])
-        assert bit is not None
-        assert 1 << int(bit[1]) == mask
+    masks = {
+        "state": [layout.STATE_SEALED, layout.STATE_DEFERRED],
+        "wake": [layout.WAKE_THREADS, layout.WAKE_LOOPS],
+    }
+    for field, expected in masks.items():
+        assert [1 << int(bit) for bit in re.findall(r"bit (\d+):", rows[field])] == expected
     assert bytes_in(PAGE_TABLES["CONTROL_IDENTITY"][0]["meaning"]) == layout.CONTROL_MAGIC
     assert f"The pages from position {layout.PROCESS_SLOTS} on" in PAGE.read_text(encoding="utf-8")
+
+
+def bits_of(rows: Rows) -> dict[str, int]:
+    """Return the mask of each field of a word."""
+    masks = {}
+    for row in rows:
+        first, _, last = row["bits"].partition(" to ")
+        masks[row["field"]] = (1 << int(last or first) + 1) - (1 << int(first))
+    return masks
+
+
+def test_lock_words_and_the_wake_word_have_these_bits() -> None:
+    """All 32, and none twice."""
+    lock, wake = bits_of(PAGE_TABLES["lock word"]), bits_of(PAGE_TABLES["wake"])
+    generations = (1 << layout.LOCK_GENERATION_BITS) - 1
+    assert lock == {
+        "contended": layout.CONTENDED,
+        "generation": generations << layout.LOCK_GENERATION_SHIFT,
+        "slot": layout.PROCESS_SLOT_COUNT - 1 << layout.LOCK_SLOT_SHIFT,
+    }
+    assert wake["threads"] == layout.WAKE_THREADS
+    assert wake["loops"] == layout.WAKE_LOOPS
+    assert wake["generation"] == (1 << 32) - layout.WAKE_GENERATION
+    for masks in (lock, wake):
+        assert sum(masks.values()) == (1 << 32) - 1
+    assert f"1 to {generations}:" in PAGE_TABLES["PROCESS"][0]["meaning"]
+
+
+def test_process_slots_fill_their_pages() -> None:
+    """A slot has a cache line of its own, and the table ends with the file."""
+    assert layout.PROCESS.size == layout.PROCESS_SLOT_SIZE == layout.CACHE_LINE
+    assert layout.PROCESS_SLOTS + layout.PROCESS_SLOT_COUNT * layout.PROCESS_SLOT_SIZE == layout.CONTROL_SIZE
+    slots = f"a table of {layout.PROCESS_SLOT_COUNT} slots of {layout.PROCESS_SLOT_SIZE} bytes"
+    assert slots in re.sub(r"\s+", " ", PAGE.read_text(encoding="utf-8"))
 
 
 def test_tails_and_cursors() -> None:
@@ -279,8 +327,9 @@ def test_the_text_gives_the_numbers_of_the_tables() -> None:
     assert f"format version **{layout.FORMAT_VERSION}**" in text
     assert f"a header of {layout.SEGMENT_HEADER_SIZE} bytes" in text
     assert f"Entries of {layout.INDEX_ENTRY.size} bytes" in text
-    assert layout.CONTROL_SIZE == 10 * layout.PAGE
-    assert "Ten pages" in text
+    assert f"{layout.CONTROL_SIZE // layout.PAGE} pages, mapped by every process" in text
+    assert f"adds {layout.WAKE_GENERATION} to the word" in text
+    assert f"slots 1 to {layout.PROCESS_SLOT_COUNT - 1} of {layout.PROCESS_SLOT_SIZE} bytes" in text
     assert layout.OFFSET_JUMP == 2**40
     assert "a multiple of 2^40 that is more than 2^39 beyond" in text
     assert layout.INDEX_BYTES == 64 * 1024

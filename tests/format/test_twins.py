@@ -21,6 +21,7 @@ from filechannel._format.layout import (
     CONTROL_RECORD,
     CONTROL_SIZE,
     CURSOR_SLOTS,
+    EPOCH,
     RESERVED_END,
     SEGMENT_END,
     SEGMENT_HEADER_SIZE,
@@ -131,7 +132,7 @@ def test_the_numbers_of_the_c_core_are_those_of_the_layout() -> None:
     expected |= {f"TAIL_SLOT_{index}": distance for index, distance in enumerate(layout.TAIL_SLOTS)}
     expected |= {f"CURSOR_SLOT_{index}": position for index, position in enumerate(layout.CURSOR_SLOTS)}
     assert expected == _core.LAYOUT
-    assert len(_core.LAYOUT) == 19
+    assert len(_core.LAYOUT) == 25
 
 
 @pytest.mark.usefixtures("both")
@@ -207,16 +208,30 @@ def test_read_records_agree(both: Twins, records: tuple[bytes, int], position: i
             assert pure == native, name
 
 
+WORD_FUNCTIONS = {
+    "load_u32": 0,
+    "load_u64": 0,
+    "store_u32": 1,
+    "store_u64": 1,
+    "swap_if_u32": 2,
+    "release_word": 0,
+    "wake_word": 1,
+    "set_bit": 1,
+    "take_bits": 1,
+}
+"""How many numbers follow the position."""
+
+
 @quick
 @given(
     content=st.binary(max_size=24),
-    name=st.sampled_from(["load_u32", "load_u64", "store_u32", "store_u64", "swap_if_u32"]),
+    name=st.sampled_from(list(WORD_FUNCTIONS)),
     position=st.one_of(st.integers(0, 24), numbers),
     values=st.tuples(numbers, numbers),
 )
 def test_words_agree(both: Twins, content: bytes, name: str, position: int, values: tuple[int, int]) -> None:
     """Loads, stores and swaps, inside and outside."""
-    taken = {"load": 0, "stor": 1, "swap": 2}[name[:4]]
+    taken = WORD_FUNCTIONS[name]
     buffers = bytearray(content), bytearray(content)
     answers = [
         outcome(lambda twin=twin, buffer=buffer: getattr(twin, name)(buffer, position, *values[:taken]))
@@ -315,6 +330,7 @@ class WriterRun:
             writer.pending,
             writer.pending_sequence,
             writer.deferred,
+            writer.current,
         )
 
 
@@ -326,15 +342,15 @@ items = st.one_of(
 )
 tails = st.sampled_from([WRITE_TAIL, APPEND_TAIL])
 pokes = st.one_of(
-    st.sampled_from([WRITER_LOCK, STATE, WAKE, RESERVED_END]),
+    st.sampled_from([WRITER_LOCK, EPOCH, STATE, WAKE, RESERVED_END]),
     tails,
     st.builds(lambda tail, slot, more: tail + TAIL_SLOTS[slot] + more, tails, st.integers(0, 1), st.integers(0, 27)),
 )
 writing = steps(
     append=(payloads,),
     append_all=(lists,),
-    lock=(),
-    unlock=(),
+    start=(),
+    change=(),
     write=(lists, st.one_of(st.integers(0, 3), numbers), flags),
     publish=(),
     tell_waiters=(),
@@ -344,7 +360,7 @@ writing = steps(
     marks=(),
     unbind=(),
     defer=(st.sampled_from([False, False, True]),),
-    poke=(pokes, st.sampled_from([b"\x00", b"\x01", b"\x00" * 4, b"\xff" * 8])),
+    poke=(pokes, st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x00" * 4, b"\xff" * 8])),
     move_tail=(tails, st.integers(0, 60), st.integers(0, 1)),
     put=(items,),
     put_all=(st.lists(items, max_size=4),),
@@ -579,6 +595,15 @@ SOUND: dict[str, Callable[[], list[Any]]] = {
     "store_u64": lambda: [bytearray(16), 8, 1],
     "swap_if_u32": lambda: [bytearray(16), 4, 0, 1],
     "fence": list,
+    "take_word": lambda: [bytearray(16), 4, 1, 0.0],
+    "release_word": lambda: [bytearray(16), 4],
+    "wait_word": lambda: [bytearray(16), 4, 0, 0.0],
+    "wake_word": lambda: [bytearray(16), 4, 1],
+    "spin_above": lambda: [bytearray(16), 8, 5, 0.0],
+    "set_bit": lambda: [bytearray(16), 8, 5],
+    "take_bits": lambda: [bytearray(b"\x05" * 24), 8, 2],
+    "close_in_child": lambda: [1 << 20],
+    "keep_in_child": lambda: [1 << 20],
     "begin_turn": list,
     "turn_is_over": list,
     "own_send": lambda: [int],
@@ -590,8 +615,8 @@ SOUND: dict[str, Callable[[], list[Any]]] = {
 SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Writer", "append"): lambda: [b"x"],
     ("Writer", "append_all"): lambda: [[b"x"]],
-    ("Writer", "lock"): list,
-    ("Writer", "unlock"): list,
+    ("Writer", "start"): list,
+    ("Writer", "change"): list,
     ("Writer", "write"): lambda: [[b"x"], 0, 0],
     ("Writer", "longest"): lambda: [[b"x", b"xyz", b""]],
     ("Writer", "tell_waiters"): list,
@@ -611,6 +636,7 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Reader", "bind"): lambda: [bytearray(200), 0],
     ("Reader", "unbind"): list,
     ("Reader", "release"): list,
+    ("Reader", "sleep_with"): lambda: [bytearray(8), 0.5],
     ("SendPath", "put"): lambda: ["x"],
     ("SendPath", "put_in_turn"): lambda: ["x"],
     ("SendPath", "put_all"): lambda: [["x"]],
@@ -661,6 +687,8 @@ def test_hostile_arguments_of_functions(both: Twins, name: str) -> None:
 
     def call(twin: SimpleNamespace) -> Callable[..., Any]:
         function = getattr(twin, name)
+        if name == "close_in_child":
+            return lambda descriptor: twin.keep_in_child(function(descriptor))
         # Only a map can be populated by the pure twin; C sees no difference.
         return function if name != "populate" else lambda *arguments: type(function(*arguments))
 
@@ -699,7 +727,7 @@ def test_hostile_arguments_of_methods(both: Twins, class_: str, method: str) -> 
     def call(twin: SimpleNamespace) -> Callable[..., Any]:
         thing = in_use(twin, class_)
         if method in ("publish", "write"):
-            thing.lock()
+            thing.start()
         return getattr(thing, method)
 
     compare_hostile(both, call, SOUND_METHODS[class_, method])

@@ -18,14 +18,18 @@ from filechannel._format.layout import (
     BATCH_CONTINUES,
     CONTROL_RECORD,
     CONTROL_SIZE,
+    EPOCH,
     MAX_PAYLOAD,
     RESERVED_END,
     SEGMENT_HEADER_SIZE,
     STATE,
+    STATE_DEFERRED,
     STATE_SEALED,
     TAIL_SLOT,
     TAIL_SLOTS,
     WAKE,
+    WAKE_LOOPS,
+    WAKE_THREADS,
     WRITE_TAIL,
     WRITER_LOCK,
 )
@@ -61,6 +65,7 @@ class Bench:
         max_payload: int = MAX_PAYLOAD,
         control: bytearray | None = None,
     ) -> None:
+        self.twin = twin
         self.control = new_control(begin if end is None else end, sequence, begin) if control is None else control
         self.segment = new_segment(room)
         self.overflowed: list[list[bytes]] = []
@@ -87,6 +92,20 @@ class Bench:
     def set_word(self, position: int, value: int, width: int = 8) -> None:
         """Write a word of the control page."""
         self.control[position : position + width] = value.to_bytes(width, "little")
+
+    def take(self) -> None:
+        """Take the word and go on at the tail, as `Log` does."""
+        assert self.twin.take_word(self.control, WRITER_LOCK, OWNER, 0)
+        self.writer.start()
+
+    def release(self) -> None:
+        """Free the word."""
+        self.twin.release_word(self.control, WRITER_LOCK)
+
+    def defer(self, deferred: bool) -> None:
+        """Let the writer and the control page agree on who publishes."""
+        self.writer.defer(deferred)
+        self.set_word(STATE, STATE_DEFERRED if deferred else 0, 4)
 
     @property
     def records(self) -> bytes:
@@ -285,14 +304,62 @@ def test_a_tail_outside_the_window_overflows(twin: SimpleNamespace, end: int) ->
 
 
 def test_a_torn_tail_overflows(twin: SimpleNamespace) -> None:
-    """Where no slot agrees with the offset nothing is written; taking the word by hand says so and lets it go."""
+    """Where no slot agrees with the offset nothing is written; starting by hand says so."""
     bench = Bench(twin)
     bench.control[WRITE_TAIL + TAIL_SLOTS[0] + 8] ^= 1
     assert bench.writer.append(b"x") == OVERFLOWED
     assert bench.locked_at_overflow == [0]
     with pytest.raises(ValueError, match="no tail slot agrees with the offset"):
-        bench.writer.lock()
-    assert bench.word(WRITER_LOCK, 4) == 0
+        bench.writer.start()
+
+
+def test_another_epoch_overflows(twin: SimpleNamespace) -> None:
+    """The active segment, its file or the durability is another: the one that is bound may not be written to."""
+    bench = Bench(twin)
+    for epoch in (1, 0xFFFFFFFF):
+        bench.set_word(EPOCH, epoch, 4)
+        assert bench.writer.current is False
+        assert bench.writer.append(b"x") == OVERFLOWED
+        assert bench.writer.append_all([b"x"]) == OVERFLOWED
+    assert bench.locked_at_overflow == [0] * 4
+    assert bench.records == bytes(4096)
+    bench.writer.bind(bench.segment, 0)
+    bench.writer.open_window(4096, FOREVER)
+    assert bench.writer.current is True
+    assert bench.writer.append(b"x") == 0
+
+
+@pytest.mark.parametrize("epoch", [0, 5, 0xFFFFFFFE, 0xFFFFFFFF])
+def test_a_change_is_seen_by_every_writer_but_the_one_who_makes_it(twin: SimpleNamespace, epoch: int) -> None:
+    """It counts the epoch up, and from the largest to zero."""
+    bench = Bench(twin)
+    bench.set_word(EPOCH, epoch, 4)
+    other = twin.Writer(bench.control, OWNER + 1, 100, bench.overflow, bench.notify)
+    for writer in (bench.writer, other):
+        writer.bind(bench.segment, 0)
+        writer.open_window(4096, FOREVER)
+    bench.writer.change()
+    assert bench.word(EPOCH, 4) == (epoch + 1) % (1 << 32)
+    assert (bench.writer.current, other.current) == (True, False)
+    assert other.append(b"x") == OVERFLOWED
+    assert bench.writer.append(b"x") == 0
+
+
+def test_a_writer_is_current_as_long_as_nothing_changed(twin: SimpleNamespace) -> None:
+    """It has a segment, and the state is the one it writes in."""
+    bench = Bench(twin)
+    assert bench.writer.current is True
+    bench.set_word(STATE, STATE_SEALED, 4)
+    assert bench.writer.current is False
+    bench.set_word(STATE, STATE_DEFERRED, 4)
+    assert bench.writer.current is False
+    bench.writer.defer(True)
+    assert bench.writer.current is True
+    bench.set_word(STATE, STATE_DEFERRED | STATE_SEALED, 4)
+    assert bench.writer.current is False
+    bench.set_word(STATE, STATE_DEFERRED, 4)
+    bench.writer.unbind()
+    assert bench.writer.current is False
 
 
 # Publishing
@@ -368,22 +435,22 @@ def test_deferred_moves_only_the_append_tail(twin: SimpleNamespace) -> None:
     bench.writer.append(b"seen")
     set_tail(bench.control, APPEND_TAIL, 12, 1, 0)
     visible = bytes(bench.control[WRITE_TAIL:APPEND_TAIL])
-    bench.set_word(WAKE, 1, 4)
-    bench.writer.defer(True)
+    bench.set_word(WAKE, WAKE_LOOPS, 4)
+    bench.defer(True)
     assert bench.writer.deferred is True
     assert bench.writer.append(b"unseen") == 12
     assert bench.writer.append_all([b"a", b"b"]) == 26
     assert bytes(bench.control[WRITE_TAIL:APPEND_TAIL]) == visible
     assert tail_of(bench.control, APPEND_TAIL) == (44, 4, 0)
     assert bench.notified == []
-    assert bench.word(WAKE, 4) == 1
+    assert bench.word(WAKE, 4) == WAKE_LOOPS
 
 
 def test_a_deferred_writer_can_still_tell_waiters_by_hand(twin: SimpleNamespace) -> None:
     """The flusher that publishes for it does."""
     bench = Bench(twin)
-    bench.writer.defer(True)
-    bench.set_word(WAKE, 1, 4)
+    bench.defer(True)
+    bench.set_word(WAKE, WAKE_LOOPS, 4)
     bench.writer.tell_waiters()
     assert len(bench.notified) == 1
 
@@ -391,9 +458,9 @@ def test_a_deferred_writer_can_still_tell_waiters_by_hand(twin: SimpleNamespace)
 def test_deferring_can_end(twin: SimpleNamespace) -> None:
     """The visible tail is looked up again."""
     bench = Bench(twin)
-    bench.writer.defer(True)
-    bench.writer.append(b"abc")
-    bench.writer.defer(False)
+    bench.defer(True)
+    assert bench.writer.append(b"abc") == 0
+    bench.defer(False)
     assert bench.writer.deferred is False
     set_tail(bench.control, WRITE_TAIL, 11, 1, 0, slot=1)
     assert bench.writer.append(b"d") == 11
@@ -401,15 +468,26 @@ def test_deferring_can_end(twin: SimpleNamespace) -> None:
     assert bench.control[WRITE_TAIL + TAIL_SLOTS[0] :].startswith(packed_tail_slot(20, 2, 0))
 
 
+def test_the_state_of_the_channel_decides_who_publishes(twin: SimpleNamespace) -> None:
+    """A writer that was not told of a change goes to overflow, which looks."""
+    bench = Bench(twin)
+    bench.set_word(STATE, STATE_DEFERRED, 4)
+    assert bench.writer.append(b"x") == OVERFLOWED
+    bench.writer.defer(True)
+    assert bench.writer.append(b"x") == 0
+    bench.set_word(STATE, 0, 4)
+    assert bench.writer.append(b"x") == OVERFLOWED
+
+
 # Waking
 
 
 @pytest.mark.parametrize(
     ("wake", "after"),
-    [(1, 2), (3, 4), (0x101, 0x102), (0xFFFFFFFD, 0xFFFFFFFE), (0xFFFFFFFF, 0)],
+    [(2, 4), (3, 4), (0x102, 0x104), (0x103, 0x104), (0xFFFFFFFA, 0xFFFFFFFC), (0xFFFFFFFE, 0), (0xFFFFFFFF, 0)],
 )
-def test_an_armed_waiter_is_told_once(twin: SimpleNamespace, wake: int, after: int) -> None:
-    """Bit 0 goes, the generation moves, and notify is called after the publish and without the writer word."""
+def test_an_armed_loop_is_told_once(twin: SimpleNamespace, wake: int, after: int) -> None:
+    """Both bits go, the generation moves, and notify is called after the publish and without the writer word."""
     bench = Bench(twin)
     bench.set_word(WAKE, wake, 4)
     bench.writer.append(b"x")
@@ -419,7 +497,32 @@ def test_an_armed_waiter_is_told_once(twin: SimpleNamespace, wake: int, after: i
     assert len(bench.notified) == 1
 
 
-@pytest.mark.parametrize("wake", [0, 2, 0xFFFFFFFE])
+@pytest.mark.parametrize(("wake", "after"), [(1, 4), (0x101, 0x104), (0xFFFFFFFD, 0)])
+def test_loops_are_not_told_of_threads(twin: SimpleNamespace, wake: int, after: int) -> None:
+    """A thread sleeps on the word itself: its bit goes and the generation moves, but notify is not called."""
+    bench = Bench(twin)
+    bench.set_word(WAKE, wake, 4)
+    bench.writer.append(b"x")
+    assert bench.word(WAKE, 4) == after
+    assert bench.notified == []
+
+
+@pytest.mark.parametrize("call", ["append", "append_all", "tell_waiters"])
+def test_a_thread_that_sleeps_is_woken(twin: SimpleNamespace, call: str) -> None:
+    """By whoever publishes, and by the flusher that publishes for others."""
+    bench = Bench(twin)
+    armed = 0x100 | WAKE_THREADS
+    bench.set_word(WAKE, armed, 4)
+    woken: list[bool] = []
+    thread = threading.Thread(target=lambda: woken.append(twin.wait_word(bench.control, WAKE, armed, 60)))
+    thread.start()
+    arguments: dict[str, list[object]] = {"append": [b"x"], "append_all": [[b"x"]], "tell_waiters": []}
+    getattr(bench.writer, call)(*arguments[call])
+    thread.join(30)
+    assert woken == [True]
+
+
+@pytest.mark.parametrize("wake", [0, 4, 0xFFFFFFFC])
 def test_nobody_is_told_when_nobody_is_armed(twin: SimpleNamespace, wake: int) -> None:
     """The word stays as it is."""
     bench = Bench(twin)
@@ -434,7 +537,7 @@ def test_nobody_is_told_when_nobody_is_armed(twin: SimpleNamespace, wake: int) -
 def test_overflow_does_not_tell_anybody(twin: SimpleNamespace) -> None:
     """Whoever publishes does."""
     bench = Bench(twin, window=0)
-    bench.set_word(WAKE, 1, 4)
+    bench.set_word(WAKE, WAKE_LOOPS, 4)
     bench.writer.append(b"x")
     assert bench.notified == []
 
@@ -449,7 +552,7 @@ def test_an_error_of_notify_comes_out_after_the_publish(twin: SimpleNamespace) -
     writer = twin.Writer(control, OWNER, 100, None, notify)
     writer.bind(new_segment(100), 0)
     writer.open_window(100, FOREVER)
-    control[WAKE] = 1
+    control[WAKE] = WAKE_LOOPS
     with pytest.raises(OSError, match="no pipe"):
         writer.append(b"x")
     assert tail_of(control) == (9, 1, 0)
@@ -460,21 +563,33 @@ def test_an_error_of_notify_comes_out_after_the_publish(twin: SimpleNamespace) -
 # The parts that Log.append is made of
 
 
-def test_lock_takes_the_word_and_unlock_frees_it(twin: SimpleNamespace) -> None:
-    """The word holds the owner; a second lock says no, even to the owner itself."""
+def test_starting_goes_on_at_the_tail(twin: SimpleNamespace) -> None:
+    """At the one that is moved, whoever moved it last; the word is the business of whoever starts."""
     bench = Bench(twin, begin=0, end=40, sequence=3)
-    assert bench.writer.lock() is True
-    assert bench.word(WRITER_LOCK, 4) == OWNER
+    bench.writer.append(b"")
+    set_tail(bench.control, WRITE_TAIL, 60, 5, 0)
+    assert bench.writer.start() is None
+    assert (bench.writer.pending, bench.writer.pending_sequence) == (60, 5)
+    bench.writer.defer(True)
+    bench.writer.start()
     assert (bench.writer.pending, bench.writer.pending_sequence) == (40, 3)
-    assert bench.writer.lock() is False
-    bench.writer.unlock()
     assert bench.word(WRITER_LOCK, 4) == 0
+
+
+def test_starting_looks_at_the_slots_again(twin: SimpleNamespace) -> None:
+    """Whoever died before us may have left another sequence at the very offset that we remember."""
+    bench = Bench(twin)
+    bench.writer.append(b"")
+    set_tail(bench.control, WRITE_TAIL, 8, 7, 0, slot=0)
+    bench.control[WRITE_TAIL + TAIL_SLOTS[1]] ^= 1
+    bench.writer.start()
+    assert bench.writer.pending_sequence == 7
 
 
 def test_write_copies_without_publishing(twin: SimpleNamespace) -> None:
     """The reserved end covers all that could be written, and after the publish no more than was."""
     bench = Bench(twin)
-    bench.writer.lock()
+    bench.take()
     payloads = [b"a", b"bb", b"ccc"]
     assert bench.writer.write(payloads, 0, 0) == 3
     assert bench.records.startswith(batch_of(payloads))
@@ -484,14 +599,14 @@ def test_write_copies_without_publishing(twin: SimpleNamespace) -> None:
     bench.writer.publish()
     assert bench.word(RESERVED_END) == 30
     assert tail_of(bench.control) == (30, 3, 0)
-    bench.writer.unlock()
+    bench.release()
 
 
 def test_write_stops_where_the_window_ends_and_goes_on_in_another(twin: SimpleNamespace) -> None:
     """One batch may run through several segments; it is published once."""
     bench = Bench(twin, room=25)
     payloads = [b"aaaa", b"bbbb", b"cccc"]
-    bench.writer.lock()
+    bench.take()
     assert bench.writer.write(payloads, 0, 0) == 2
     assert bench.writer.write(payloads, 2, 0) == 2
     second = new_segment(100)
@@ -500,7 +615,7 @@ def test_write_stops_where_the_window_ends_and_goes_on_in_another(twin: SimpleNa
     bench.writer.open_window(124, 0)
     assert bench.writer.write(payloads, 2, 0) == 3
     bench.writer.publish()
-    bench.writer.unlock()
+    bench.release()
     content = batch_of(payloads)
     assert bench.records[:24] == content[:24]
     assert second[SEGMENT_HEADER_SIZE:].startswith(content[24:])
@@ -510,10 +625,10 @@ def test_write_stops_where_the_window_ends_and_goes_on_in_another(twin: SimpleNa
 def test_control_records_are_written_but_not_counted(twin: SimpleNamespace) -> None:
     """The offset moves, the sequence does not."""
     bench = Bench(twin, sequence=5)
-    bench.writer.lock()
+    bench.take()
     assert bench.writer.write([b"\x01seal"], 0, CONTROL_RECORD) == 1
     bench.writer.publish()
-    bench.writer.unlock()
+    bench.release()
     assert bench.records.startswith(packed_record(b"\x01seal", 0, CONTROL_RECORD))
     assert tail_of(bench.control) == (13, 5, 0)
 
@@ -521,34 +636,33 @@ def test_control_records_are_written_but_not_counted(twin: SimpleNamespace) -> N
 def test_a_batch_can_be_left_open(twin: SimpleNamespace) -> None:
     """Messages and a control record behind them become one batch."""
     bench = Bench(twin)
-    bench.writer.lock()
+    bench.take()
     bench.writer.write([b"a"], 0, BATCH_CONTINUES)
     bench.writer.write([b"position"], 0, CONTROL_RECORD)
     bench.writer.publish()
     assert twin.scan_records(bench.segment, 64, 64 + 25, 0) == (64 + 25, 1, 64 + 25, 64 + 9)
 
 
-def test_what_was_not_published_is_forgotten_by_the_next_lock(twin: SimpleNamespace) -> None:
+def test_what_was_not_published_is_forgotten_by_whoever_comes_next(twin: SimpleNamespace) -> None:
     """Its bytes are overwritten, its sequence given again."""
     bench = Bench(twin)
-    bench.writer.lock()
+    bench.take()
     bench.writer.write([b"never seen"], 0, 0)
-    bench.writer.unlock()
+    bench.release()
     assert bench.writer.append(b"seen") == 0
     assert tail_of(bench.control) == (12, 1, 0)
 
 
-def test_publishing_without_the_word_is_refused(twin: SimpleNamespace) -> None:
+def test_publishing_without_a_start_is_refused(twin: SimpleNamespace) -> None:
     """Which slot is free is known only after the tail was looked at."""
     bench = Bench(twin)
     before = bytes(bench.control)
     with pytest.raises(RuntimeError, match="publish"):
         bench.writer.publish()
-    bench.writer.lock()
+    bench.writer.start()
     bench.writer.defer(True)
     with pytest.raises(RuntimeError, match="publish"):
         bench.writer.publish()
-    bench.writer.unlock()
     assert bytes(bench.control) == before
 
 
@@ -556,7 +670,7 @@ def test_publishing_without_the_word_is_refused(twin: SimpleNamespace) -> None:
 def test_flags_that_are_none_are_refused_before_anything_is_written(twin: SimpleNamespace, flags: int) -> None:
     """They would change the length."""
     bench = Bench(twin)
-    bench.writer.lock()
+    bench.take()
     before = bytes(bench.control)
     with pytest.raises(ValueError, match="payload or flags do not fit the word"):
         bench.writer.write([b"abc"], 0, flags)
@@ -567,7 +681,7 @@ def test_flags_that_are_none_are_refused_before_anything_is_written(twin: Simple
 def test_an_index_behind_the_list_writes_nothing(twin: SimpleNamespace) -> None:
     """It is the answer."""
     bench = Bench(twin)
-    bench.writer.lock()
+    bench.take()
     for index in (1, 2, 1 << 40, (1 << 64) - 1):
         assert bench.writer.write([b"x"], index, 0) == index
     assert bench.records == bytes(4096)
@@ -576,7 +690,7 @@ def test_an_index_behind_the_list_writes_nothing(twin: SimpleNamespace) -> None:
 def test_a_list_that_changes_under_its_index_does_no_harm(twin: SimpleNamespace) -> None:
     """Arguments are looked at before the list is."""
     bench = Bench(twin)
-    bench.writer.lock()
+    bench.take()
     payloads: list[object] = [b"x", b"y"]
 
     class Index:
@@ -732,12 +846,13 @@ def test_threads_share_a_writer(twin: SimpleNamespace) -> None:
     threads, messages = 4, 200
 
     def overflow(payloads: list[bytes]) -> int:
-        while not writer.lock():
+        while not twin.take_word(bench.control, WRITER_LOCK, OWNER, 0.001):
             os.sched_yield()
+        writer.start()
         start = writer.pending
         writer.write(payloads, 0, 0)
         writer.publish()
-        writer.unlock()
+        twin.release_word(bench.control, WRITER_LOCK)
         return start
 
     writer = twin.Writer(bench.control, OWNER, 100, overflow, bench.notify)
@@ -806,7 +921,7 @@ def test_one_record_in_64_kib_is_marked(twin: SimpleNamespace) -> None:
     for _ in range(100):
         bench.writer.append(bytes(992))  # 1,000 bytes a record
     bench.writer.append_all([bytes(992)] * 100)
-    assert bench.writer.lock()
+    bench.take()
     assert bench.writer.write([bytes(992)] * 50, 0, 0) == 50
     assert taken(bench) == [(0, 5), (66_000, 71), (132_000, 137), (198_000, 203)]
     assert taken(bench) == []

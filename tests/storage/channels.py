@@ -9,7 +9,6 @@ from typing import NamedTuple, NoReturn
 
 from filechannel import ChannelOptions
 from filechannel._format import NOTHING
-from filechannel._options import OpenOptions
 from filechannel._storage.cursors import Cursor
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
@@ -73,7 +72,7 @@ def _refuse(_offset: int, _next: int, _payload: bytes, error: Exception) -> NoRe
 
 def reader_of(store: Store, cursor: Cursor | None = None, *, skip: bool = False, stop: Mark | None = None) -> LogReader:
     """Return a reader of raw bytes; it stands nowhere yet."""
-    options = OpenOptions(max_mapped_segments=8, on_corruption="skip" if skip else "raise", validate=False)
+    options = ChannelOptions(on_corruption="skip" if skip else "raise").per_open()
     return store.reader(cursor, None, _refuse, options, reuse=False, stop=stop)
 
 

@@ -27,9 +27,9 @@ class Clock:
         monkeypatch.setattr(time, "time_ns", lambda: clock.now)
         store = ActiveIndex.store
 
-        def store_as_of_now(self: ActiveIndex, segment: Path, marks: list[tuple[int, int, int]]) -> None:
+        def store_as_of_now(self: ActiveIndex, segment: Path, marks: list[tuple[int, int, int]], visible: int) -> None:
             # The native writer has looked at the real clock. A test that cares stores marks after every append.
-            store(self, segment, [(offset, sequence, clock.now) for offset, sequence, _ in marks])
+            store(self, segment, [(offset, sequence, clock.now) for offset, sequence, _ in marks], visible)
 
         monkeypatch.setattr(ActiveIndex, "store", store_as_of_now)
         return clock

@@ -93,6 +93,7 @@ def _dying(name: str) -> Callable[..., object]:
 _CHANGING = (
     *("make_directory", "open", "write_at", "grow", "allocate", "map"),
     *("flush", "flush_directory", "replace", "unlink", "lock", "unlock"),
+    *("make_fifo", "open_fifo"),
 )
 for _name in _CHANGING:
     setattr(DyingFiles, _name, _dying(_name))
@@ -243,11 +244,11 @@ def _check_life(path: Path, counts: Counts) -> None:
         store.cursors.close(cursor)
 
 
-def die_at_any_moment(directory: Path, seed: int, seconds: float) -> int:
-    """Kill a busy process at random moments, again and again; return how often."""
+def die_at_any_moment(directory: Path, seed: int, times: int) -> int:
+    """Kill a busy process at random moments, so many times or a few more; return how often."""
     background = Background.install(pytest.MonkeyPatch())
-    random, deaths, until = Random(seed), 0, time.monotonic() + seconds
-    while time.monotonic() < until:
+    random, deaths = Random(seed), 0
+    while deaths < times:
         path = directory / f"{deaths}"
         durability = random.choice((Durability.OS, Durability.OS, Durability.FSYNC))
         counts = Counts()
@@ -271,7 +272,7 @@ def main(mode: str, *arguments: str) -> None:
             durability = Durability.FSYNC if arguments[0] == "fsync" else Durability.OS
             count = die_at_every_step(Path(directory), durability)
         else:
-            count = die_at_any_moment(Path(directory), int(arguments[0]), float(arguments[1]))
+            count = die_at_any_moment(Path(directory), int(arguments[0]), int(arguments[1]))
     sys.stdout.write(f"{count}\n")
 
 

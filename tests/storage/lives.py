@@ -16,7 +16,6 @@ from filechannel._format import NOTHING, find_record
 from filechannel._format.layout import (
     CONTROL_RECORD,
     LENGTH_MASK,
-    MODE_BYTE,
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
@@ -31,6 +30,16 @@ from tests.storage.channels import Message, open_store, read_all, reader_of, tak
 from tests.storage.power import Directory, Image, PowerFiles
 
 CONSUMER = "consumer"
+
+
+def _let_go_of_processes(store: Store, files: Files) -> None:
+    """Let go of slot and FIFO as a process does that dies: the FIFO stays."""
+    assert store._membership is not None
+    assert store.bells is not None
+    own = store.bells.take_own()
+    if own is not None:
+        files.close(own)
+    store._membership.close()
 
 
 @dataclass
@@ -242,7 +251,7 @@ class Life:
     def _reconfigure(self) -> None:
         durability = self._random.choice((Durability.OS, Durability.FSYNC))
         options = replace(self.store.manifest.options, durability=durability)
-        self.store.configure(None, options)
+        self.store.configure(lambda manifest: replace(manifest, options=options))
         if durability != self._durability:
             self._keep_promises()
             self._saw(read_all(self.store))
@@ -254,7 +263,7 @@ class Life:
         if self._store is not None:
             self._store.cursors.close_all()
             self._store.segments.close()
-            self._files.unlock(self._store._descriptor, MODE_BYTE)
+            _let_go_of_processes(self._store, self._files)
             self._files.close(self._store._descriptor)
             self._store = None
         self._files.stop_watching()

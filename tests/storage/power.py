@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -182,7 +183,8 @@ def tree_on_disk(path: Path) -> Directory:
     """Return a directory as it is, all of it on disk."""
     directory = Directory()
     for entry in sorted(path.iterdir()):
-        directory.durable[entry.name] = tree_on_disk(entry) if entry.is_dir() else File(entry.read_bytes())
+        if not entry.is_fifo():  # a FIFO has no content, and whoever opens the channel first removes it
+            directory.durable[entry.name] = tree_on_disk(entry) if entry.is_dir() else File(entry.read_bytes())
     return directory
 
 
@@ -235,6 +237,8 @@ class PowerFiles(Files):
         names: dict[str, Entry] = {}
         for found in sorted(os.scandir(path), key=lambda found: found.name):
             status = found.stat(follow_symlinks=False)
+            if stat.S_ISFIFO(status.st_mode):
+                continue
             key = status.st_dev, status.st_ino
             if key not in self._known:
                 self._remember(path / found.name, Directory() if found.is_dir() else File())

@@ -13,6 +13,8 @@ from filechannel._format.layout import (
     CHECKPOINT,
     CHECKPOINT_SLOTS,
     CONTROL_SIZE,
+    FAILED_FLUSHES,
+    FLUSH_LOCK,
     TAIL_SLOT,
     TAIL_SLOTS,
     WRITE_TAIL,
@@ -121,14 +123,15 @@ def test_damaged_slots_are_noticed(control: Control) -> None:
 
 
 def test_a_dead_writer_is_forgotten(control: Control) -> None:
-    """The writer word is free again, and what was appended but never shown is gone, even if its slots are damaged."""
+    """Both lock words are free again, and what was appended but never shown is gone, even if its slots are damaged."""
     control.publish(_tail(50, 3))
     control.publish(_tail(100, 5), deferred=True)
     store_u32(control.map, WRITER_LOCK, 1)
+    store_u32(control.map, FLUSH_LOCK, 1)
     control.map[APPEND_TAIL + TAIL_SLOTS[0]] ^= 1
     control.map[APPEND_TAIL + TAIL_SLOTS[1]] ^= 1
-    control.forget_dead_writer()
-    assert load_u32(control.map, WRITER_LOCK) == 0
+    control.forget_the_dead()
+    assert load_u32(control.map, WRITER_LOCK) == load_u32(control.map, FLUSH_LOCK) == 0
     assert control.tail() == control.tail(deferred=True) == _tail(50, 3)
 
 
@@ -140,7 +143,8 @@ def test_start_over_writes_every_word(control: Control) -> None:
     assert control.oldest_offset == 300
     assert control.durable_offset == control.reserved_end == control.allocated_end == 500
     assert control.sealed
-    assert load_u32(control.map, WRITER_LOCK) == 0
+    assert not control.deferred
+    assert load_u32(control.map, WRITER_LOCK) == load_u32(control.map, FLUSH_LOCK) == 0
 
 
 def test_words_are_kept_apart(control: Control) -> None:
@@ -150,6 +154,19 @@ def test_words_are_kept_apart(control: Control) -> None:
     control.mark_sealed()
     assert (control.oldest_offset, control.durable_offset) == (1, 2)
     assert (control.reserved_end, control.allocated_end, control.sealed) == (3, 4, True)
+    assert (control.epoch, control.failed_flushes, control.deferred) == (0, 0, False)
+    control.deferred = True
+    control.count_failed_flush()
+    assert (control.failed_flushes, control.deferred, control.sealed) == (1, True, True)
+    control.deferred = False
+    assert (control.deferred, control.sealed) == (False, True)
+
+
+def test_failed_flushes_are_counted_for_ever(control: Control) -> None:
+    """After the largest number comes zero."""
+    store_u32(control.map, FAILED_FLUSHES, 0xFFFFFFFF)
+    control.count_failed_flush()
+    assert control.failed_flushes == 0
 
 
 # Checkpoints

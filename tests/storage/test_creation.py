@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
+import subprocess
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -16,10 +20,12 @@ from filechannel import (
     NotAChannelError,
     StorageError,
 )
+from filechannel._format import PURE
 from filechannel._storage.files import Files
 from filechannel._storage.manifest import MANIFEST
-from tests.storage.channels import SMALL, open_store, opened, payloads_of
+from tests.storage.channels import SMALL, open_store, opened, payloads_of, read_all
 from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+from tests.storage.resources import descriptors_under
 
 
 def _content(path: Path) -> dict[str, bytes | None]:
@@ -27,9 +33,9 @@ def _content(path: Path) -> dict[str, bytes | None]:
 
 
 def test_a_channel_is_made_with_everything_it_needs(path: Path) -> None:
-    """Manifest, control file and two directories; nothing else."""
+    """Manifest, control file and three directories; nothing else."""
     with opened(path):
-        assert sorted(os.listdir(path)) == [MANIFEST, "consumers", "control", "segments"]
+        assert sorted(os.listdir(path)) == [MANIFEST, "consumers", "control", "segments", "wake"]
 
 
 @pytest.mark.parametrize(("mode", "directory_mode"), [(0o600, 0o700), (0o640, 0o750)])
@@ -40,9 +46,11 @@ def test_the_mode_is_that_of_the_options(path: Path, mode: int, directory_mode: 
         with opened(path, ChannelOptions(segment_size=4096, mode=mode)) as store:
             store.log.append([b"one"])
             store.cursors.close(store.cursors.open("consumer"))
-        for file in (path, *path.rglob("*")):
-            expected = directory_mode if file.is_dir() else mode
-            assert stat.S_IMODE(file.stat().st_mode) == expected, file
+            found = {path, *path.rglob("*")}
+            assert path / "wake" / "1" in found
+            for file in found:
+                expected = directory_mode if file.is_dir() else mode
+                assert stat.S_IMODE(file.stat().st_mode) == expected, file
     finally:
         os.umask(umask)
 
@@ -156,14 +164,75 @@ def test_missing_directories_are_made_again(path: Path) -> None:
         store.cursors.close(store.cursors.open("consumer"))
 
 
-def test_one_process_writes(path: Path) -> None:
-    """A second open for writing is told who has it, and leaves no descriptor behind; the first is not disturbed."""
+@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+def test_processes_share_a_channel(path: Path) -> None:
+    """Whoever opens it while others have it open writes too, and all see the same."""
+    with opened(path) as first, opened(path) as second:
+        for number in range(20):
+            (first if number % 3 else second).log.append([b"%d" % number + b"." * 1000])
+        assert read_all(first) == read_all(second)
+        assert [payload.split(b".")[0] for payload in payloads_of(second)] == [b"%d" % number for number in range(20)]
+        third = subprocess.run([sys.executable, "-c", _APPEND, path], capture_output=True, text=True, check=False)
+        assert third.stdout == "sent\n", third.stderr
+        assert payloads_of(first)[20:] == [b"from another process"]
+        assert read_all(first) == read_all(second)
+
+
+_APPEND = """
+import sys
+from pathlib import Path
+from filechannel import ChannelLockedError
+from tests.storage.channels import opened
+try:
+    with opened(Path(sys.argv[1]), create=False) as store:
+        store.log.append([b"from another process"])
+    print("sent")
+except ChannelLockedError as error:
+    print(error.pid, error.host, error.since is not None, error.since and error.since.isoformat())
+"""
+
+
+@pytest.mark.parametrize("other", ["native", "pure"])
+def test_a_process_that_cannot_share_has_the_channel_for_itself(path: Path, other: str) -> None:
+    """It refuses and is refused, and the error names who is there; the one who is there is not disturbed."""
+    if not PURE and other == "native":
+        pytest.skip("they share")
+    environment = {**os.environ, "FILECHANNEL_PURE": "1" if other == "pure" else ""}
+    command = [sys.executable, "-c", _APPEND, str(path)]
+    before = datetime.now(UTC)
     with opened(path) as store:
-        with pytest.raises(ChannelLockedError) as caught, opened(path):
-            pass
-        assert caught.value.pid == os.getpid()
         store.log.append([b"one"])
-        assert payloads_of(store) == [b"one"]
+        held = descriptors_under(path)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        pid, host, known, since = done.stdout.split()
+        assert (int(pid), host, known) == (os.getpid(), socket.gethostname()[:40], "True")
+        assert before <= datetime.fromisoformat(since) <= datetime.now(UTC)
+        assert descriptors_under(path) == held
+        store.log.append([b"two"])
+        assert payloads_of(store) == [b"one", b"two"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "sent\n", done.stderr
+    with opened(path) as store:
+        assert payloads_of(store) == [b"one", b"two", b"from another process"]
+
+
+def test_whoever_is_refused_leaves_nothing_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor, no slot and no lock."""
+    with opened(path) as store:
+        store.log.append([b"one"])
+        held, waiting = descriptors_under(path), os.listdir(path / "wake")
+        monkeypatch.setattr("filechannel._storage.entrance.PURE", True)
+        for _ in range(3):
+            with pytest.raises(ChannelLockedError) as caught, opened(path):
+                pass
+            assert caught.value.pid == os.getpid()
+            assert caught.value.host == socket.gethostname()[:40]
+            assert caught.value.since is not None
+            del caught  # its traceback holds the map
+        assert descriptors_under(path) == held
+        assert os.listdir(path / "wake") == waiting
+        assert store.processes is not None
+        assert store.processes.others() == []
     with opened(path) as store:
         assert payloads_of(store) == [b"one"]
 

@@ -15,6 +15,7 @@ from filechannel._storage.cursors import Cursors, Position, file_name, name_of, 
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
 from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full
+from tests.storage.forks import Fork, killed_with_a_child
 from tests.storage.resources import descriptors_under
 
 NAMES = [
@@ -281,3 +282,76 @@ def test_the_owner_is_a_note_beside_the_position() -> None:
     """Describing the owner does not touch the slots."""
     assert CURSOR_SLOTS[-1] + CURSOR.size <= CURSOR_OWNER
     assert CURSOR_SLOTS[-1] + CURSOR.size <= 512  # one sector: never torn between the two slots
+
+
+# Owners that die
+
+
+def test_the_name_of_a_killed_owner_is_free_although_its_child_lives(tmp_path: Path) -> None:
+    """The child has the map of its parent, and nothing that keeps the name."""
+
+    def own() -> object:
+        cursors = _cursors(tmp_path)
+        cursors.open("name").store(100, 1, 0)
+        return cursors
+
+    with killed_with_a_child(own):
+        cursors = _cursors(tmp_path)
+        cursor = cursors.open("name")
+        assert cursor.position == Position(Offset(100), 1, 0)
+        cursors.close(cursor)
+
+
+def test_a_child_does_not_take_the_name_away(tmp_path: Path) -> None:
+    """Whatever it closes is its own, and when it ends the name still has its owner."""
+    cursors = _cursors(tmp_path)
+    cursor = cursors.open("name")
+
+    def close_inherited() -> object:
+        theirs = _cursors(tmp_path)
+        other = theirs.open("other")
+        cursor.close()
+        with pytest.raises(ConsumerBusyError):
+            _cursors(tmp_path).open("other")
+        return theirs, other
+
+    Fork(close_inherited).end()
+    with pytest.raises(ConsumerBusyError) as caught:
+        _cursors(tmp_path).open("name")
+    assert caught.value.pid == os.getpid()
+    cursors.close(cursor)
+
+
+class Removing(Files):
+    """Lets somebody remove the file between opening it for its lock and opening it for its content."""
+
+    def __init__(self, path: Path, *, make_again: bool) -> None:
+        self._path = path
+        self._make_again = make_again
+        self.removed = False
+
+    def lock(self, descriptor: int, position: int, *, shared: bool = False, wait: bool = False) -> bool:
+        """Remove the file once, then lock what was opened."""
+        if not self.removed:
+            self.removed = True
+            self._path.unlink()
+            if self._make_again:
+                self._path.touch()
+        return super().lock(descriptor, position, shared=shared, wait=wait)
+
+
+@pytest.mark.parametrize("make_again", [False, True])
+def test_a_name_that_is_removed_meanwhile_is_made_anew(tmp_path: Path, make_again: bool) -> None:
+    """What is owned is the file that has the name."""
+    path = tmp_path / file_name("name")
+    path.touch()
+    removing = Removing(path, make_again=make_again)
+    cursors = _cursors(tmp_path, removing)
+    cursor = cursors.open("name")
+    assert removing.removed
+    cursor.store(100, 1, 0)
+    assert _cursors(tmp_path).offsets() == [100]
+    with pytest.raises(ConsumerBusyError):
+        _cursors(tmp_path).open("name")
+    cursors.close(cursor)
+    assert descriptors_under(path) <= 1, "the map"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from filechannel import ChannelOptions, DiskFullError, Durability, StorageError
+from filechannel._format.layout import WAKE, WAKE_LOOPS
 from filechannel._storage.flush import Ticket
 from filechannel._storage.segment import segment_name
 from filechannel._storage.store import Store
@@ -280,7 +282,7 @@ def test_readers_are_told_when_a_message_becomes_visible(path: Path) -> None:
     with opened(path, FSYNC) as store:
         told: list[bool] = []
         store.notify = lambda: told.append(True)
-        store.control.map[768] = 1  # somebody is armed
+        store.control.map[WAKE] = WAKE_LOOPS
         store.log.append([b"one"])
         assert told == []
         store.flusher.commit()
@@ -572,7 +574,7 @@ def test_switching_to_fsync_flushes_what_is_visible(path: Path, background: Back
         for _ in range(4):
             store.log.append([LARGE])
         files.flushed.clear()
-        store.configure(None, FSYNC.resolve())
+        store.configure(lambda manifest: replace(manifest, options=FSYNC.resolve()))
         assert {_segment(path, begin) for begin in store.segments.begins} <= set(files.flushed)
         store.log.append([b"later"])
         assert payloads_of(store) == [LARGE] * 4
@@ -584,7 +586,7 @@ def test_switching_from_fsync_shows_what_was_appended(path: Path, background: Ba
     """Nothing that was on its way is lost, and the next message is visible at once."""
     with opened(path, FSYNC) as store:
         store.log.append([b"on its way"])
-        store.configure(None, OS.resolve())
+        store.configure(lambda manifest: replace(manifest, options=OS.resolve()))
         assert payloads_of(store) == [b"on its way"]
         store.log.append([b"at once"])
         assert payloads_of(store) == [b"on its way", b"at once"]
@@ -614,7 +616,8 @@ def test_switching_while_others_send_loses_nothing(path: Path) -> None:
             thread.start()
         seen = 0
         for round_ in range(30):
-            store.configure(None, (OS if round_ % 2 else FSYNC).resolve())
+            options = (OS if round_ % 2 else FSYNC).resolve()
+            store.configure(lambda manifest, options=options: replace(manifest, options=options))
             assert store.control.write_offset >= seen
             seen = store.control.write_offset
         stop.set()

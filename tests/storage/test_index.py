@@ -107,13 +107,13 @@ def test_the_nearest_mark_before_an_offset_is_found() -> None:
 def test_marks_are_appended_to_the_index_of_the_active_segment(tmp_path: Path, segment: Path) -> None:
     """Closing the index of one segment makes room for that of the next."""
     index = ActiveIndex(files, 0o600)
-    index.store(segment, [])
+    index.store(segment, [], 1000)
     assert not index_path(segment).exists()
-    index.store(segment, [(0, 0, 1), (100, 10, 101)])
-    index.store(segment, [(300, 30, 301)])
+    index.store(segment, [(0, 0, 1), (100, 10, 101)], 1000)
+    index.store(segment, [(300, 30, 301)], 1000)
     index.close()
     other = tmp_path / "00000000000000000400.seg"
-    index.store(other, [(400, 40, 401)])
+    index.store(other, [(400, 40, 401)], 1000)
     index.close()
     assert read_marks(files, segment) == [_mark(0), _mark(100), _mark(300)]
     assert read_marks(files, other) == [_mark(400)]
@@ -138,8 +138,8 @@ def test_a_mark_that_cannot_be_written_is_left_out(segment: Path, error: Callabl
     faulty = FaultyFiles()
     index = ActiveIndex(faulty, 0o600)
     faulty.fail(NEEDING_ROOM, error, at=at)
-    index.store(segment, [(0, 0, 1)])
+    index.store(segment, [(0, 0, 1)], 1000)
     faulty.work()
-    index.store(segment, [(100, 10, 101)])
+    index.store(segment, [(100, 10, 101)], 1000)
     index.close()
     assert [mark.offset for mark in read_marks(files, segment)] == [100]

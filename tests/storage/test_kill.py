@@ -30,11 +30,12 @@ def test_a_writer_may_die_at_every_step(durability: str) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_busy_process_may_die_at_any_moment(seed: int) -> None:
     """While it sends, rolls tiny segments and consumes: messages, batches and cursors are as it announced them."""
-    assert _run("any-moment", str(seed), "4") > (20 if PURE else 50)
+    times = 25 if PURE else 60
+    assert _run("any-moment", str(seed), str(times)) >= times
 
 
 @pytest.mark.soak
 def test_a_busy_process_may_die_thousands_of_times() -> None:
-    """The same for ten minutes, with a seed that nobody has tried yet."""
+    """The same ten thousand times, with a seed that nobody has tried yet."""
     seed = secrets.randbits(32)
-    assert _run("any-moment", str(seed), "600", timeout=1200) > 1000
+    assert _run("any-moment", str(seed), "10000", timeout=3600) >= 10000, seed

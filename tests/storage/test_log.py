@@ -17,7 +17,7 @@ from filechannel import (
     StorageError,
 )
 from filechannel._format import PURE
-from filechannel._format.layout import INDEX_BYTES, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
+from filechannel._format.layout import CONTROL_SIZE, INDEX_BYTES, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
 from filechannel._storage.index import read_marks
 from filechannel._storage.segment import segment_name
 from filechannel._storage.store import Store
@@ -273,7 +273,7 @@ def test_less_room_than_usual_is_enough(path: Path) -> None:
     files = FaultyFiles()
 
     def only_little(path: Path, descriptor: int, position: int, size: int) -> None:
-        if size > 64 << 10:
+        if size > CONTROL_SIZE:
             raise disk_full(path)
         FaultyFiles.allocate(files, path, descriptor, position, size)
 

@@ -179,15 +179,82 @@ def test_a_forgotten_segment_is_opened_anew(directory: Path) -> None:
     assert segments.get(BEGINS[1]).header == new.header
 
 
-def test_whoever_only_reads_can_look_for_new_segments(directory: Path) -> None:
-    """Names that a writer elsewhere has made are found; a writer knows its own and never looks."""
-    reader, writer = _segments(directory, writable=False), _segments(directory)
-    assert not reader.refresh()
+class Epoch:
+    """Stands in for the word of the control page."""
+
+    def __init__(self) -> None:
+        self.value = 7
+
+    def __call__(self) -> int:
+        """Return what a process that looks at the word sees."""
+        return self.value
+
+
+def test_segments_of_other_processes_are_found_in_another_epoch(directory: Path) -> None:
+    """Names that somebody else made or removed are seen when the epoch says so, and not before: looking costs."""
+    epoch = Epoch()
+    segments = Segments(files, directory, writable=True, most_mapped=8, epoch=epoch)
     _make(directory, 1 << 41)
-    assert reader.refresh()
-    assert reader.begins == [*BEGINS, 1 << 41]
-    assert not writer.refresh()
-    assert writer.begins == BEGINS
+    (directory / segment_name(BEGINS[0])).unlink()
+    assert segments.begins == BEGINS
+    epoch.value += 1
+    assert segments.begins == [*BEGINS[1:], 1 << 41]
+    assert segments.covering(1 << 42) == 1 << 41
+    assert segments.following(1 << 40) == 1 << 41
+    assert segments.covering(999) is None
+
+
+@pytest.mark.parametrize("look", ["begins", "covering", "following"])
+def test_every_question_notices_another_epoch(directory: Path, look: str) -> None:
+    """Whichever comes first."""
+    epoch = Epoch()
+    segments = Segments(files, directory, writable=True, most_mapped=8, epoch=epoch)
+    _make(directory, 1 << 41)
+    epoch.value = 0
+    found = {
+        "begins": lambda: segments.begins[-1],
+        "covering": lambda: segments.covering(1 << 42),
+        "following": lambda: segments.following(1 << 40),
+    }
+    assert found[look]() == 1 << 41
+
+
+def test_whoever_changed_the_segments_need_not_look(directory: Path) -> None:
+    """The epoch is another one by its own doing; what others did since is found the next time."""
+    epoch = Epoch()
+    segments = Segments(files, directory, writable=True, most_mapped=8, epoch=epoch)
+    _make(directory, 1 << 41)
+    epoch.value += 1
+    segments.knows_all()
+    assert segments.begins == BEGINS
+    epoch.value += 1
+    assert segments.begins == [*BEGINS, 1 << 41]
+
+
+def test_a_file_that_took_the_name_of_another_is_opened(directory: Path) -> None:
+    """The one before it was made unreadable under whoever has it mapped."""
+    epoch = Epoch()
+    segments = Segments(files, directory, writable=True, most_mapped=8, epoch=epoch)
+    before = segments.get(BEGINS[1])
+    kept = segments.get(BEGINS[2])
+    (directory / segment_name(BEGINS[1])).unlink()
+    _make(directory, BEGINS[1])
+    before.invalidate()
+    epoch.value += 1
+    assert segments.begins == BEGINS
+    assert segments.get(BEGINS[1]).header.id != before.header.id
+    assert segments.get(BEGINS[2]) is kept
+
+
+def test_what_another_process_removed_can_be_removed(directory: Path) -> None:
+    """Two who clean up after the same dead process do the same."""
+    epoch = Epoch()
+    segments = Segments(files, directory, writable=True, most_mapped=8, epoch=epoch)
+    (directory / segment_name(BEGINS[3])).unlink()
+    epoch.value += 1
+    assert segments.begins == BEGINS[:3]
+    segments.remove(BEGINS[3])
+    assert segments.begins == BEGINS[:3]
 
 
 def test_the_disk_space_of_all_segments_is_summed(directory: Path) -> None:

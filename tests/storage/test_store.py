@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+from dataclasses import replace
 from pathlib import Path
 from weakref import ref
 
@@ -314,9 +315,9 @@ def test_configuring_is_durable(path: Path) -> None:
     with opened(path, SMALL) as store:
         options = store.manifest.options
         changed = ChannelOptions(segment_size=4096, durability=Durability.FSYNC).resolve()
-        store.configure({"root": "int"}, changed)
+        store.configure(lambda manifest: replace(manifest, schema={"root": "int"}, options=changed))
         assert store.log.writer.deferred
-        store.configure({"root": "int"}, options)
+        store.configure(lambda manifest: replace(manifest, options=options))
         assert not store.log.writer.deferred
     with opened(path, create=False) as store:
         assert (store.manifest.schema, store.manifest.options) == ({"root": "int"}, options)
@@ -325,7 +326,7 @@ def test_configuring_is_durable(path: Path) -> None:
 def test_an_interval_that_is_given_up_does_not_flush_any_more(path: Path) -> None:
     """Configuring another durability stops the timer."""
     with opened(path, ChannelOptions(segment_size=4096, durability=Durability.interval(3600))) as store:
-        store.configure(None, SMALL.resolve())
+        store.configure(lambda manifest: replace(manifest, options=SMALL.resolve()))
         reader = reader_of(store)
         reader.move(store.places.earliest())
         assert reader.native.take() is NOTHING

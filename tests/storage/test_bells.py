@@ -1,0 +1,230 @@
+"""FIFOs by which one process wakes the event loops of another."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from filechannel import DiskFullError
+from filechannel._storage.bells import Bells, remove_fifo
+from filechannel._storage.files import Files
+from tests.storage.forks import Fork
+from tests.storage.resources import descriptors_under
+
+files = Files()
+
+
+class Table:
+    """Stands in for the table of processes: our slot, and the generation of each."""
+
+    def __init__(self, slot: int, generations: dict[int, int]) -> None:
+        self.slot = slot
+        self._generations = generations
+
+    def generation(self, slot: int) -> int:
+        """Return how often a slot was taken."""
+        return self._generations.get(slot, 1)
+
+
+@pytest.fixture
+def generations() -> dict[int, int]:
+    """The generation of each slot that has another one than the first."""
+    return {}
+
+
+@pytest.fixture
+def bells(tmp_path: Path, generations: dict[int, int]) -> Iterator[Callable[[int], Bells]]:
+    """How a process in a slot has its FIFO; all are closed afterwards."""
+    made: list[Bells] = []
+
+    def make(slot: int, files: Files = files) -> Bells:
+        made.append(Bells(files, tmp_path / "wake", 0o640, Table(slot, generations)))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def _is_rung(descriptor: int) -> bool:
+    """Tell whether a loop that watches a FIFO would wake up, and take what is in it."""
+    ready, _, _ = select.select([descriptor], [], [], 0)
+    files.read_fifo(descriptor)
+    return bool(ready)
+
+
+def _taken(bells: Bells) -> int:
+    own = bells.take_own()
+    assert own is not None
+    return own
+
+
+def test_a_process_has_a_fifo_of_its_own(tmp_path: Path, bells: Callable[[int], Bells]) -> None:
+    """Under the number of its slot, with the mode of the channel's files, in a directory that goes with it."""
+    bells(7)
+    assert stat.S_ISFIFO((tmp_path / "wake" / "7").stat().st_mode)
+    assert (tmp_path / "wake" / "7").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "wake").stat().st_mode & 0o777 == 0o750
+
+
+def test_whoever_is_rung_is_woken(bells: Callable[[int], Bells]) -> None:
+    """Those that are asked for and nobody else; again and again."""
+    ringing = bells(1)
+    owns = {slot: _taken(bells(slot)) for slot in (2, 3, 4)}
+    for _ in range(3):
+        assert not any(_is_rung(own) for own in owns.values())
+        ringing.ring([2, 4])
+        assert {slot: _is_rung(own) for slot, own in owns.items()} == {2: True, 3: False, 4: True}
+        ringing.ring([])
+        assert not any(_is_rung(own) for own in owns.values())
+    for own in owns.values():
+        files.close(own)
+
+
+def test_a_fifo_that_is_full_has_been_rung(bells: Callable[[int], Bells]) -> None:
+    """Ringing never waits, and the others are rung all the same."""
+    ringing = bells(1)
+    full, other = _taken(bells(2)), _taken(bells(3))
+    with suppress(BlockingIOError):
+        while os.write(full, b"!" * 4096):
+            pass
+    ringing.ring([2, 3])
+    assert _is_rung(full)
+    assert not _is_rung(full), "everything was taken out"
+    assert _is_rung(other)
+    files.close(full)
+    files.close(other)
+
+
+def test_whoever_is_gone_is_passed_over(bells: Callable[[int], Bells]) -> None:
+    """There is no FIFO, or nobody behind it."""
+    ringing, other = bells(1), bells(3)
+    own = _taken(other)
+    ringing.ring([2, 900, 3])
+    assert _is_rung(own)
+    files.close(own)
+    other.close()
+    ringing.ring([3, 3, 2])
+
+
+def test_something_else_under_the_name_is_left_alone(tmp_path: Path, bells: Callable[[int], Bells]) -> None:
+    """A file is not written to, nor what a link leads to."""
+    ringing = bells(1)
+    (tmp_path / "wake" / "2").write_text("precious")
+    (tmp_path / "wake" / "3").symlink_to(tmp_path / "wake" / "2")
+    held = descriptors_under(tmp_path)
+    ringing.ring([2, 3])
+    assert (tmp_path / "wake" / "2").read_text() == "precious"
+    assert descriptors_under(tmp_path) == held
+
+
+# Slots that are used again
+
+
+def test_whoever_comes_next_in_a_slot_is_rung(
+    tmp_path: Path, bells: Callable[[int], Bells], generations: dict[int, int]
+) -> None:
+    """Not the FIFO of whoever was killed there, which is still open."""
+    ringing, killed = bells(1), bells(2)
+    old = _taken(killed)
+    ringing.ring([2])
+    assert _is_rung(old)
+    remove_fifo(files, tmp_path / "wake", 2)
+    generations[2] = 2
+    new = _taken(bells(2))
+    ringing.ring([2])
+    assert (_is_rung(old), _is_rung(new)) == (False, True)
+    files.close(old)
+    files.close(new)
+
+
+def test_a_fifo_left_by_the_dead_is_replaced(tmp_path: Path, bells: Callable[[int], Bells]) -> None:
+    """A byte that was written for the dead wakes nobody."""
+    killed = Fork(lambda: Bells(files, tmp_path / "wake", 0o600, Table(2, {})))  # type: ignore[arg-type]
+    ringing = bells(1)
+    before = (tmp_path / "wake" / "2").stat().st_ino
+    ringing.ring([2])
+    killed.kill()
+    remove_fifo(files, tmp_path / "wake", 2)
+    own = _taken(bells(2))
+    assert not _is_rung(own)
+    assert os.fstat(own).st_ino == (tmp_path / "wake" / "2").stat().st_ino
+    assert (tmp_path / "wake" / "2").stat().st_mode & 0o777 == 0o640
+    assert before
+    files.close(own)
+
+
+# Descriptors
+
+
+def test_the_fifos_of_others_are_kept_open_but_not_too_many(tmp_path: Path, bells: Callable[[int], Bells]) -> None:
+    """Opening one for each ring would cost more than ringing; a thousand processes must not cost a thousand."""
+    ringing = bells(1)
+    owns = {slot: _taken(bells(slot)) for slot in range(2, 202)}
+    for own in owns.values():
+        assert not _is_rung(own)
+    held = descriptors_under(tmp_path)
+    for _ in range(2):
+        ringing.ring(list(owns))
+        assert all(_is_rung(own) for own in owns.values())
+        assert held < descriptors_under(tmp_path) <= held + 64
+    ringing.close()
+    assert descriptors_under(tmp_path) < held
+    for own in owns.values():
+        files.close(own)
+
+
+def test_closing_lets_go_of_everything_and_removes_our_own(tmp_path: Path, bells: Callable[[int], Bells]) -> None:
+    """Whether somebody took the descriptor or not; that one is the business of whoever took it."""
+    untaken, taken = bells(1), bells(2)
+    own = _taken(taken)
+    assert taken.take_own() is None
+    untaken.ring([2])
+    taken.ring([1])
+    untaken.close()
+    taken.close()
+    assert os.listdir(tmp_path / "wake") == []
+    assert descriptors_under(tmp_path) == 1
+    files.close(own)
+
+
+def test_closing_twice_is_closing_once(bells: Callable[[int], Bells]) -> None:
+    """And no error."""
+    one = bells(1)
+    one.close()
+    one.close()
+
+
+# Where there are no FIFOs
+
+
+class NoFifos(Files):
+    """A file system without them."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def make_fifo(self, path: Path, mode: int) -> None:
+        """Fail."""
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError("not allowed"), OSError(95, "not supported"), DiskFullError(Path("wake"), 0)]
+)
+def test_without_fifos_there_is_none_to_watch(tmp_path: Path, bells: Callable[..., Bells], error: Exception) -> None:
+    """That is no reason to fail: whoever waits looks from time to time, and can still wake others."""
+    own = _taken(bells(2))
+    without = bells(1, NoFifos(error))
+    assert without.take_own() is None
+    without.ring([2])
+    assert _is_rung(own)
+    files.close(own)
+    without.close()
+    assert descriptors_under(tmp_path) == 0

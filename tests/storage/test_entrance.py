@@ -1,0 +1,189 @@
+"""How a process comes to share a channel with others."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelLockedError, StorageError
+from filechannel._format import PURE
+from filechannel._format.layout import MODE_BYTE, OPENING_BYTE
+from filechannel._storage.entrance import Entrance, entering
+from filechannel._storage.files import Files
+from filechannel._storage.kernel_locks import KernelLocks
+from tests.storage.channels import opened, payloads_of
+from tests.storage.forks import Fork, killed_with_a_child
+from tests.storage.resources import descriptors_under
+
+files = Files()
+shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A directory with a control file, which has no content yet."""
+    (tmp_path / "control").touch()
+    return tmp_path
+
+
+@contextmanager
+def _inside(directory: Path) -> Iterator[Entrance]:
+    """Come in and stay for the block."""
+    descriptor = files.open(directory / "control")
+    try:
+        with entering(files, directory, descriptor) as entrance:
+            pass
+        try:
+            yield entrance
+        finally:
+            entrance.membership.close()
+    finally:
+        files.close(descriptor)
+
+
+def _stay(directory: Path) -> object:
+    """Come in, for a process that will be killed."""
+    descriptor = files.open(directory / "control")
+    with entering(files, directory, descriptor) as entrance:
+        pass
+    return entrance
+
+
+def test_the_first_one_is_alone(directory: Path) -> None:
+    """It has a slot, and the mode byte."""
+    with _inside(directory) as entrance:
+        assert entrance.is_alone
+        assert entrance.membership.processes.slot == 1
+        assert entrance.membership.processes.others() == []
+        assert not KernelLocks(files, directory / "control").take(MODE_BYTE)
+
+
+@shares
+def test_the_next_one_is_not(directory: Path) -> None:
+    """Until all others have left, or died."""
+    with _inside(directory) as first:
+        with _inside(directory) as second:
+            assert (first.is_alone, second.is_alone) == (True, False)
+            assert second.membership.processes.others() == [1]
+        killed = Fork(lambda: _stay(directory))
+        assert first.membership.processes.others() == [2]
+        killed.kill()
+        with _inside(directory) as third:
+            assert not third.is_alone
+            assert third.membership.processes.slot == 2
+    with _inside(directory) as fourth:
+        assert fourth.is_alone
+
+
+def test_after_the_last_one_died_the_next_is_alone(directory: Path) -> None:
+    """With another generation of the same slot."""
+    killed = Fork(lambda: _stay(directory))
+    killed.kill()
+    with _inside(directory) as entrance:
+        assert entrance.is_alone
+        assert entrance.membership.processes.slot == 1
+        assert entrance.membership.processes.generation(1) == 2
+
+
+def test_a_child_of_the_last_one_is_nobody(directory: Path) -> None:
+    """It lives on when its parent is killed, with maps and all, and does not have the channel open."""
+    with killed_with_a_child(lambda: _stay(directory)), _inside(directory) as entrance:
+        assert entrance.is_alone
+
+
+def test_one_at_a_time(directory: Path) -> None:
+    """Whoever comes meanwhile waits: what one does about the dead, nobody else does too."""
+    descriptor = files.open(directory / "control")
+    inside: list[str] = []
+    with ExitStack() as stack:
+        with entering(files, directory, descriptor) as entrance:
+            stack.callback(entrance.membership.close)
+            other = KernelLocks(files, directory / "control")
+            stack.callback(other.close)
+            assert not other.take(OPENING_BYTE)
+
+            def come_in() -> None:
+                try:
+                    with _inside(directory):
+                        inside.append("second")
+                except ChannelLockedError:
+                    inside.append("second was refused")
+
+            thread = threading.Thread(target=come_in)
+            thread.start()
+            thread.join(0.1)
+            inside.append("first")
+        thread.join(60)
+    assert inside == ["first", "second was refused" if PURE else "second"]
+    files.close(descriptor)
+
+
+def test_an_error_inside_means_not_to_stay(directory: Path) -> None:
+    """Nothing is locked, no slot is taken and no descriptor is left."""
+    descriptor = files.open(directory / "control")
+    held = descriptors_under(directory)
+    with pytest.raises(LookupError), entering(files, directory, descriptor):
+        raise LookupError
+    locks = KernelLocks(files, directory / "control")
+    assert locks.taken(0, 1 << 20) == []
+    locks.close()
+    assert descriptors_under(directory) == held
+    files.close(descriptor)
+
+
+def test_as_many_as_can_are_enough(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever finds no slot is told so, and leaves nothing locked."""
+    monkeypatch.setattr("filechannel._storage.processes.PROCESS_SLOT_COUNT", 3)
+    monkeypatch.setattr("filechannel._storage.entrance.PURE", False)
+    with _inside(directory), _inside(directory) as second:
+        with pytest.raises(StorageError, match="2 processes have the channel open"), _inside(directory):
+            pass
+        assert second.membership.processes.others() == [1]
+        assert not second.membership.locks.is_taken(OPENING_BYTE)
+    with _inside(directory) as entrance:
+        assert entrance.is_alone
+
+
+@pytest.mark.parametrize(("there", "coming"), [(True, False), (False, True), (True, True)])
+def test_who_cannot_share_does_not(directory: Path, monkeypatch: pytest.MonkeyPatch, there: bool, coming: bool) -> None:
+    """Whoever has no compare-and-swap is refused, and refuses; the error says who is there."""
+    monkeypatch.setattr("filechannel._storage.entrance.PURE", there)
+    with _inside(directory) as entrance:
+        monkeypatch.setattr("filechannel._storage.entrance.PURE", coming)
+        with pytest.raises(ChannelLockedError) as caught, _inside(directory):
+            pass
+        holder = entrance.membership.processes.holder(1)
+        assert (caught.value.pid, caught.value.host, caught.value.since) == (holder.pid, holder.host, holder.since)
+        assert caught.value.pid == os.getpid()
+        assert entrance.membership.processes.others() == []
+    with _inside(directory) as entrance:
+        assert entrance.is_alone
+
+
+def test_many_come_at_once(path: Path) -> None:
+    """To a channel that is not there yet: it is made once, and all of them are in it or were told why not."""
+    with ExitStack() as stack:
+        ends: list[int] = []
+        for _ in range(6):
+            ends.append(os.fork())
+            if not ends[-1]:
+                code = 1
+                try:
+                    with opened(path) as store:
+                        store.log.append([b"%d" % os.getpid()])
+                    code = 0
+                except ChannelLockedError:
+                    code = 3
+                finally:
+                    os._exit(code)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ends]
+        assert set(codes) <= ({0, 3} if PURE else {0})
+        store = stack.enter_context(opened(path, create=False))
+        sent = [b"%d" % child for child, code in zip(ends, codes, strict=True) if code == 0]
+        assert sorted(payloads_of(store)) == sorted(sent)
+        assert sent

@@ -1,0 +1,302 @@
+"""The table of processes: a slot each, kept alive by the kernel."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from filechannel import StorageError
+from filechannel._format import load_u32, store_u32
+from filechannel._format.layout import (
+    CONTENDED,
+    CONTROL_SIZE,
+    LOCK_GENERATION_BITS,
+    LOCK_GENERATION_SHIFT,
+    LOCK_SLOT_SHIFT,
+    MODE_BYTE,
+    OPENING_BYTE,
+    PROCESS,
+    PROCESS_SLOT_COUNT,
+    PROCESS_SLOT_SIZE,
+    PROCESS_SLOTS,
+)
+from filechannel._storage.files import Files
+from filechannel._storage.holder import Holder
+from filechannel._storage.kernel_locks import KernelLocks
+from filechannel._storage.processes import Processes
+from tests.storage.forks import Fork
+
+files = Files()
+MOST_GENERATIONS = (1 << LOCK_GENERATION_BITS) - 1
+
+
+def _place(slot: int) -> int:
+    return PROCESS_SLOTS + slot * PROCESS_SLOT_SIZE
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Path:
+    """An empty control file."""
+    path = tmp_path / "control"
+    path.write_bytes(bytes(CONTROL_SIZE))
+    return path
+
+
+def _open(control: Path) -> tuple[Processes, KernelLocks]:
+    descriptor = files.open(control)
+    locks = KernelLocks(files, control)
+    words = files.map(descriptor, CONTROL_SIZE)
+    files.close(descriptor)
+    return Processes(words, locks), locks
+
+
+@pytest.fixture
+def table(control: Path) -> Iterator[Callable[[], Processes]]:
+    """How to look at the table as another process would."""
+    opened: list[KernelLocks] = []
+
+    def look() -> Processes:
+        processes, locks = _open(control)
+        opened.append(locks)
+        return processes
+
+    yield look
+    for locks in opened:
+        locks.close()
+
+
+def _joined(control: Path) -> Processes:
+    processes, _ = _open(control)
+    processes.join()
+    return processes
+
+
+def test_processes_have_different_slots(table: Callable[[], Processes]) -> None:
+    """The lowest that is free; slot 0 is nobody's."""
+    joined = [table() for _ in range(4)]
+    assert [processes.slot for processes in joined] == [0] * 4
+    assert [processes.owner for processes in joined] == [0] * 4
+    for processes in joined:
+        processes.join()
+    assert [processes.slot for processes in joined] == [1, 2, 3, 4]
+    assert [processes.others() for processes in joined] == [[2, 3, 4], [1, 3, 4], [1, 2, 4], [1, 2, 3]]
+    assert table().others() == [1, 2, 3, 4]
+
+
+def test_the_owner_says_slot_and_generation(table: Callable[[], Processes]) -> None:
+    """And is not contended."""
+    table().join()
+    processes = table()
+    processes.join()
+    assert processes.owner == 2 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT
+    assert not processes.owner & CONTENDED
+    assert processes.generation(2) == 1
+
+
+def test_the_bytes_before_the_slots_are_no_processes(control: Path, table: Callable[[], Processes]) -> None:
+    """Whoever opens the channel is no process that has it open."""
+    locks = KernelLocks(files, control)
+    locks.take(MODE_BYTE)
+    locks.take(OPENING_BYTE)
+    locks.take(_place(3) + 1)
+    assert table().others() == []
+    locks.close()
+
+
+# Life and death
+
+
+@pytest.mark.parametrize("how", ["kill", "end"])
+def test_the_slot_of_the_dead_is_free_and_has_another_generation(
+    control: Path, table: Callable[[], Processes], how: str
+) -> None:
+    """Whoever comes next has it, and what was locked in the name of the dead is nobody's."""
+    looking = table()
+    other = Fork(lambda: _joined(control))
+    assert looking.others() == [1]
+    word = 1 << LOCK_SLOT_SHIFT | looking.generation(1) << LOCK_GENERATION_SHIFT
+    assert looking.is_alive(word)
+    assert looking.is_alive(word | CONTENDED)
+    getattr(other, how)()
+    assert looking.others() == []
+    assert not looking.is_alive(word)
+    following = table()
+    following.join()
+    assert following.slot == 1
+    assert following.owner != word
+    assert not looking.is_alive(word)
+    assert looking.is_alive(following.owner)
+    assert following.is_alive(following.owner)
+    assert not following.is_alive(word)
+
+
+def test_a_stopped_process_is_alive(control: Path, table: Callable[[], Processes]) -> None:
+    """However long it is stopped."""
+    other = Fork(lambda: _joined(control))
+    os.kill(other.pid, signal.SIGSTOP)
+    os.waitpid(other.pid, os.WUNTRACED)
+    looking = table()
+    assert looking.others() == [1]
+    assert looking.is_alive(1 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT)
+    other.kill()
+    assert looking.others() == []
+
+
+def test_the_generation_is_announced_before_the_byte_is_locked(
+    control: Path, table: Callable[[], Processes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At no moment is the byte locked and the generation that of whoever died: the dead would seem to be alive."""
+    Fork(lambda: _joined(control)).kill()
+    looking, dead = table(), 1 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT
+    seen: list[tuple[int, list[int], bool]] = []
+    take = KernelLocks.take
+
+    def watch() -> None:
+        seen.append((looking.generation(1), looking.others(), looking.is_alive(dead)))
+
+    def taking(locks: KernelLocks, byte: int, *, shared: bool = False) -> bool:
+        watch()
+        taken = take(locks, byte, shared=shared)
+        watch()
+        return taken
+
+    monkeypatch.setattr(KernelLocks, "take", taking)
+    table().join()
+    assert seen == [(2, [], False), (2, [1], False)]
+
+
+def test_whoever_dies_while_joining_is_in_nobodys_way(control: Path, table: Callable[[], Processes]) -> None:
+    """The slot is taken by the next one, with yet another generation."""
+
+    def die_before_the_byte() -> object:
+        processes, locks = _open(control)
+        locks.take = lambda *_: os._exit(0)  # type: ignore[method-assign]
+        processes.join()
+        return None
+
+    with pytest.raises(AssertionError, match="failed"):
+        Fork(die_before_the_byte)
+    looking = table()
+    assert (looking.generation(1), looking.others()) == (1, [])
+    looking.join()
+    assert (looking.slot, looking.generation(1)) == (1, 2)
+
+
+def test_generations_go_round(control: Path, table: Callable[[], Processes]) -> None:
+    """After the largest comes one: zero would make a lock word of slot and generation look different from any."""
+    looking = table()
+    store_u32(looking._words, _place(1), MOST_GENERATIONS - 1)
+    for expected in (MOST_GENERATIONS, 1, 2):
+        other = Fork(lambda: _joined(control))
+        assert looking.generation(1) == expected
+        assert looking.is_alive(1 << LOCK_SLOT_SHIFT | expected << LOCK_GENERATION_SHIFT)
+        other.kill()
+
+
+@pytest.mark.parametrize("damage", [MOST_GENERATIONS + 1, 0xFFFFFFFF])
+def test_a_damaged_generation_is_mended(table: Callable[[], Processes], damage: int) -> None:
+    """The word has room for 21 bits."""
+    processes = table()
+    store_u32(processes._words, _place(1), damage)
+    processes.join()
+    assert 1 <= processes.generation(1) <= MOST_GENERATIONS
+    assert processes.is_alive(processes.owner)
+    assert processes.owner >> LOCK_SLOT_SHIFT == 1
+
+
+def test_slots_are_used_again(table: Callable[[], Processes]) -> None:
+    """The lowest free one, in the middle too; each time with another generation."""
+    joined = [table() for _ in range(5)]
+    for processes in joined:
+        processes.join()
+    for turn in range(3):
+        joined[2]._locks.close()
+        assert joined[0].others() == [2, 4, 5]
+        joined[2] = table()
+        joined[2].join()
+        assert joined[2].slot == 3
+        assert joined[2].generation(3) == turn + 2
+
+
+def test_a_word_of_nobody_is_not_alive(table: Callable[[], Processes]) -> None:
+    """Slots that were never taken, and generations that never were."""
+    processes = table()
+    processes.join()
+    for slot in (0, 1, 2, PROCESS_SLOT_COUNT - 1):
+        for generation in (2, MOST_GENERATIONS):
+            assert not processes.is_alive(slot << LOCK_SLOT_SHIFT | generation << LOCK_GENERATION_SHIFT)
+    assert not processes.is_alive(CONTENDED)
+
+
+# The most
+
+
+def test_as_many_processes_as_there_are_slots(control: Path, table: Callable[[], Processes]) -> None:
+    """1,023; the next one is told so, until one of them ends."""
+    holders = [KernelLocks(files, control) for _ in range(8)]
+    for slot in range(1, PROCESS_SLOT_COUNT):
+        assert holders[slot % 8].take(_place(slot))
+    late = table()
+    assert late.others() == list(range(1, PROCESS_SLOT_COUNT))
+    generations = [late.generation(slot) for slot in range(PROCESS_SLOT_COUNT)]
+    with pytest.raises(StorageError, match="1023 processes have the channel open"):
+        late.join()
+    assert late.slot == late.owner == 0
+    assert [late.generation(slot) for slot in range(PROCESS_SLOT_COUNT)] == generations, "somebody would seem dead"
+    holders[1023 % 8].give_back(_place(1023))
+    late.join()
+    assert late.slot == 1023
+    assert late.owner == 1023 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT
+    assert late.owner < 1 << 32
+    for locks in holders:
+        locks.close()
+
+
+# Notes for people
+
+
+def test_processes_describe_themselves(table: Callable[[], Processes]) -> None:
+    """Pid, host and since when, for error messages and statistics."""
+    first, second = table(), table()
+    before = datetime.now(UTC)
+    first.join()
+    second.join()
+    holder = second.holder(1)
+    assert (holder.pid, holder.host) == (os.getpid(), socket.gethostname()[:40])
+    assert holder.since is not None
+    assert before.timestamp() - 1 <= holder.since.timestamp() <= time.time()
+    assert second.holder_of(first.owner | CONTENDED) == holder
+    assert second.holder_of(0) is None
+    assert first.alive() == second.alive() == table().alive() == [first.holder(1), first.holder(2)]
+
+
+def test_a_long_host_name_is_cut(table: Callable[[], Processes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends where the slot does."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "h" * 64)
+    processes = table()
+    processes.join()
+    assert processes.holder(1).host == "h" * 40
+    assert bytes(processes._words[_place(2) : _place(3)]) == bytes(PROCESS_SLOT_SIZE)
+    assert load_u32(processes._words, _place(1)) == 1
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        bytes(PROCESS.size),
+        PROCESS.pack(0, 0, 5, 5, b"\xff\xfe"),
+    ],
+    ids=["none", "host"],
+)
+def test_a_damaged_note_names_nobody(table: Callable[[], Processes], note: bytes) -> None:
+    """It is no reason to fail."""
+    processes = table()
+    processes._words[_place(3) : _place(4)] = note
+    assert processes.holder(3) == Holder(None, None, None)
