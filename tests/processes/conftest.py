@@ -1,0 +1,37 @@
+"""Fixtures of the tests that need several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from filechannel._format import PURE
+from tests.processes.crew import Crew
+from tests.storage.conftest import memory
+
+__all__ = ["memory"]
+
+
+@pytest.fixture(autouse=True)
+def _native_only() -> None:
+    """Without the C core a process has a channel for itself."""
+    if PURE:
+        pytest.skip("the pure twin has no compare-and-swap: a process has the channel for itself")
+
+
+@pytest.fixture
+def path(memory: Path) -> Path:
+    """Where a channel may be made: in memory, since nothing here is about the disk."""
+    return memory / "channel"
+
+
+@pytest.fixture
+def crew() -> Iterator[Crew]:
+    """The other processes of a test; none of them outlives it."""
+    crew = Crew()
+    try:
+        yield crew
+    finally:
+        crew.close()

@@ -1,0 +1,206 @@
+"""Other processes: a test starts them, tells them what to do, hears them, stops and kills them.
+
+They are forked from a server that has imported everything and has no threads, so that starting one takes little time.
+"""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.to_thread import run_sync
+
+from tests.backends import BACKENDS
+
+PATIENCE = 30.0
+"""How long nobody has to wait for anything, on the slowest machine."""
+_PRELOAD = ["trio", "uvloop", "pytest", "tests.processes.tasks", "tests.storage.faults"]
+
+
+def until(condition: Callable[[], object], what: str = "", patience: float = PATIENCE) -> float:
+    """Look again and again until something is so, and return how long that took; fail if it never is."""
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() < begun + patience, f"not after {patience} s: {what or inspect.getsource(condition)}"
+        time.sleep(0.001)
+    return time.monotonic() - begun
+
+
+class Link:
+    """A child's side of the connection to the test."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def tell(self, message: object) -> None:
+        """Say something to the test."""
+        self._connection.send(("said", message))
+
+    def hear(self) -> Any:
+        """Wait for what the test says."""
+        return self._connection.recv()
+
+    async def listen(self) -> Any:
+        """The same in an event loop."""
+        return await run_sync(self.hear)
+
+    def meet(self) -> Any:
+        """Say that everything is prepared, and wait for the word to go."""
+        self.tell("ready")
+        return self.hear()
+
+    @property
+    def is_called(self) -> bool:
+        """Whether the test has said something."""
+        return self._connection.poll()
+
+
+def _live(connection: Connection, task: Callable[..., object], backend: str, arguments: tuple[object, ...]) -> None:
+    """Do a task in a child, and say how it ended."""
+    try:
+        if inspect.iscoroutinefunction(task):
+            name, options = BACKENDS[backend]
+            result = anyio.run(partial(task, Link(connection), *arguments), backend=name, backend_options=options)
+        else:
+            result = task(Link(connection), *arguments)
+        connection.send(("ended", result))
+    except BaseException:
+        connection.send(("failed", traceback.format_exc()))
+        raise
+
+
+class Child:
+    """A process that does one task."""
+
+    def __init__(
+        self, task: Callable[..., object], arguments: tuple[object, ...], backend: str, method: str = "forkserver"
+    ) -> None:
+        context = multiprocessing.get_context(method)
+        if method == "forkserver":
+            context.set_forkserver_preload(_PRELOAD)
+        self._connection, theirs = context.Pipe()
+        self.task = task.__name__
+        self._process = context.Process(target=_live, args=(theirs, task, backend, arguments), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def tell(self, message: object) -> None:
+        """Say something to it."""
+        self._connection.send(message)
+
+    def hear(self, patience: float = PATIENCE) -> Any:
+        """Return the next thing it says."""
+        kind, message = self._receive(patience)
+        assert kind == "said", f"{self.task} {kind}: {message}"
+        return message
+
+    def result(self, patience: float = PATIENCE) -> Any:
+        """Wait until it has ended, and return what its task did."""
+        kind, message = self._receive(patience)
+        assert kind == "ended", f"{self.task} {kind}: {message}"
+        self._process.join(PATIENCE)
+        return message
+
+    def _receive(self, patience: float) -> tuple[str, Any]:
+        assert self._connection.poll(patience), f"{self.task} has said nothing for {patience} s"
+        try:
+            return self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise AssertionError(f"{self.task} is dead") from None
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether there is something to hear, if only its end."""
+        return self._connection.poll()
+
+    def meet(self) -> None:
+        """Wait until it is prepared."""
+        assert self.hear() == "ready"
+
+    def kill(self) -> None:
+        """Kill it, whatever it is doing, and wait until the kernel has let go of it."""
+        self._signal(signal.SIGKILL)
+        self.wait()
+
+    def wait(self, patience: float = PATIENCE) -> int:
+        """Wait for its death, and return what it died of."""
+        self._process.join(patience)
+        code = self._process.exitcode
+        assert code is not None, f"{self.task} is still alive"
+        return code
+
+    def stop(self) -> None:
+        """Let it stand still."""
+        self._signal(signal.SIGSTOP)
+        self.until_stopped()
+
+    def until_stopped(self) -> None:
+        """Wait until it stands still."""
+        until(lambda: self.is_stopped, f"{self.task} is stopped")
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it stands still."""
+        return self._process.is_alive() and _state(self.pid) in ("t", "T")
+
+    def go_on(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self._process.is_alive():
+            os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """Let nothing of it remain."""
+        self.kill()
+        self._connection.close()
+        self._process.close()
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "gone"
+
+
+class Crew:
+    """The children of one test."""
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+
+    def start(
+        self, task: Callable[..., object], *arguments: object, backend: str = "asyncio", method: str = "forkserver"
+    ) -> Child:
+        """Let a new process do a task."""
+        child = Child(task, arguments, backend, method)
+        self._children.append(child)
+        return child
+
+    def dismiss(self, child: Child) -> None:
+        """Let nothing of a child remain."""
+        self._children.remove(child)
+        child.close()
+
+    def close(self) -> None:
+        """Let nothing of anybody remain."""
+        while self._children:
+            self._children.pop().close()

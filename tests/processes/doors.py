@@ -1,0 +1,67 @@
+"""The door to the file system in a child: what is called there is recorded, or is the last thing that happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from filechannel._storage import stores
+from filechannel._storage.files import Files
+
+Hook = Callable[[str, str], object]
+"""Called before a call, with its name and the file it is about."""
+
+CHANGING = (
+    *("make_directory", "open", "write_at", "grow", "allocate", "map", "make_fifo", "open_fifo"),
+    *("flush", "flush_directory", "replace", "unlink", "lock", "unlock"),
+)
+
+
+class HookedFiles(Files):
+    """The real file system, with somebody at the door."""
+
+    def __init__(self, hook: Hook) -> None:
+        self.hook = hook
+
+
+def _hooked(name: str) -> Callable[..., object]:
+    def method(self: HookedFiles, *arguments: object, **options: object) -> object:
+        self.hook(name, _name_of(arguments[0]))
+        return getattr(Files, name)(self, *arguments, **options)
+
+    return method
+
+
+for _name in CHANGING:
+    setattr(HookedFiles, _name, _hooked(_name))
+
+
+def _name_of(where: object) -> str:
+    if isinstance(where, int):
+        return Path(f"/proc/self/fd/{where}").readlink().name
+    assert isinstance(where, Path)
+    return where.name
+
+
+def use_files(files: Files) -> None:
+    """Let every channel that this process opens from now on go through this door."""
+    stores.Files = lambda: files  # type: ignore[assignment,misc]
+
+
+def hooked(hook: Hook) -> HookedFiles:
+    """Put somebody at the door of this process."""
+    files = HookedFiles(hook)
+    use_files(files)
+    return files
+
+
+def die() -> None:
+    """Be killed, here and now."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stand_still() -> None:
+    """Be stopped, here and now, until somebody says to go on."""
+    os.kill(os.getpid(), signal.SIGSTOP)

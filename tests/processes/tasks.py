@@ -1,0 +1,409 @@
+"""What children do: send, receive and pass things on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from random import Random
+from threading import Barrier
+
+import anyio
+from anyio import EndOfStream
+
+from filechannel import (
+    ChannelOptions,
+    DataExpiredError,
+    Durability,
+    FileChannel,
+    FileChannelError,
+    Sender,
+    StorageError,
+    open_channel,
+)
+from filechannel._storage.flush import Flusher
+from filechannel._wakeup import arrivals, watchdog
+from tests.backends import BACKENDS
+from tests.processes.crew import Link
+from tests.processes.doors import die, hooked, stand_still
+from tests.processes.ledger import Accepted, Ledger, Message, batches
+from tests.storage.faults import input_output_error
+
+SMALL = ChannelOptions(segment_size=4096)
+
+
+async def create(path: Path, options: ChannelOptions = SMALL) -> None:
+    """Make a channel of raw bytes."""
+    async with open_channel(path, bytes, options=options):
+        pass
+
+
+async def write(link: Link, path: Path, writer: int, total: int, seed: int) -> None:
+    """Send so many messages as fast as possible, when told to."""
+    async with open_channel(path, bytes, create=False) as channel, channel.sender() as tx:
+        link.meet()
+        for batch in batches(writer, Random(seed), stop=total):
+            if len(batch) == 1:
+                await tx.send(batch[0])
+            else:
+                await tx.send_many(batch)
+
+
+async def read(link: Link, path: Path, total: int) -> tuple[str, dict[int, int]]:
+    """Receive so many messages, checking each, and return what tells one order from another."""
+    ledger = Ledger()
+    async with open_channel(path, bytes, create=False) as channel:
+        with channel.replay(stop=None) as rx:
+            link.meet()
+            while ledger.total < total:
+                for payload in await rx.receive_many(1000):
+                    ledger.add(payload)
+    return ledger.digest, ledger.counts
+
+
+async def read_to_the_end(link: Link, path: Path) -> tuple[str, dict[int, int]]:
+    """Receive until the channel is sealed, checking each message."""
+    ledger = Ledger()
+    async with open_channel(path, bytes, create=False) as channel:
+        with channel.replay(stop=None) as rx:
+            link.meet()
+            try:
+                while True:
+                    for payload in await rx.receive_many(1000):
+                        ledger.add(payload)
+            except EndOfStream:
+                return ledger.digest, ledger.counts
+
+
+async def send_for_ever(link: Link, path: Path, accepted: Path, writer: int, seed: int) -> None:
+    """Send until told to end, saying what was accepted; flush and open the channel anew now and then."""
+    random, told = Random(seed), Accepted(accepted, writer)
+    source = batches(writer, random)
+    link.tell("ready")
+    while not link.is_called:
+        async with open_channel(path, bytes, create=False) as channel, channel.sender() as tx:
+            for _ in range(random.randrange(1, 200)):
+                batch = next(source)
+                if len(batch) == 1:
+                    await tx.send(batch[0])
+                else:
+                    await tx.send_many(batch)
+                told.count += len(batch)
+                if link.is_called:
+                    break
+                if random.random() < 0.02:
+                    await channel.flush()
+
+
+async def pass_on(link: Link, path: Path, place: int, ring: int, rounds: int) -> int:
+    """Send the next number whenever one comes that is for this place in the ring; return how many there were."""
+    passed = 0
+    async with open_channel(path, int, create=False) as channel, channel.sender() as tx:
+        with channel.replay(stop=None) as rx:
+            link.meet()
+            async for token in rx:
+                if token >= rounds:
+                    break
+                if token % ring == place:
+                    await tx.send(token + 1)
+                    passed += 1
+    return passed
+
+
+def without_watchdog() -> None:
+    """Let a lost wakeup be lost in this process: nobody looks again after a second."""
+    watchdog._SECONDS = 3600.0
+
+
+async def answer(link: Link, path: Path, polls: bool = False) -> int:
+    """Send back every number that comes, until the channel of the questions is sealed."""
+    answers = 0
+    assert polls == arrivals.POLL
+    without_watchdog()
+    async with open_channel(path / "ping", int) as ping, open_channel(path / "pong", int) as pong:
+        with ping.replay(stop=None) as rx, pong.sender() as tx:
+            link.meet()
+            async for number in rx:
+                await tx.send(number)
+                answers += 1
+    return answers
+
+
+async def ask(link: Link, path: Path, rounds: int, polls: bool = False) -> None:
+    """Ask, wait for the answer, ask again; then seal the channel of the questions."""
+    assert polls == arrivals.POLL
+    without_watchdog()
+    async with open_channel(path / "ping", int) as ping, open_channel(path / "pong", int) as pong:
+        with ping.sender() as tx, pong.replay(stop=None) as rx:
+            link.meet()
+            for number in range(rounds):
+                await tx.send(number)
+                assert await rx.receive() == number
+            await ping.seal()
+
+
+def answer_in_threads(link: Link, path: Path, names: list[str]) -> None:
+    """Answer from several event loops in several threads, each of which sends back every number."""
+    without_watchdog()
+    ready = Barrier(len(names) + 1)
+
+    async def answer_here() -> None:
+        async with open_channel(path / "ping", int) as ping, open_channel(path / "pong", int) as pong:
+            with ping.replay(stop=None) as rx, pong.sender() as tx:
+                ready.wait()
+                async for number in rx:
+                    await tx.send(number)
+
+    loops = [BACKENDS[name] for name in names]
+    with ThreadPoolExecutor(len(loops)) as threads:
+        running = [
+            threads.submit(anyio.run, answer_here, backend=name, backend_options=options) for name, options in loops
+        ]
+        ready.wait()
+        link.tell("ready")
+        for each in running:
+            each.result()
+
+
+async def wait_in_anothers_place(link: Link, path: Path, slot: str) -> bytes:
+    """Take the place of somebody who died waiting, with a pause while its FIFO is still there; then wait for one."""
+    without_watchdog()
+    door = hooked(_nothing_happens)
+
+    def hook(call: str, name: str) -> None:
+        if call == "unlink" and name == slot:
+            door.hook = _nothing_happens
+            link.meet()
+
+    door.hook = hook
+    async with open_channel(path, bytes, create=False) as channel:
+        assert channel._store.processes is not None
+        assert channel._store.processes.slot == int(slot)
+        with channel.replay("latest", None) as rx:
+            link.tell("opened")
+            return await rx.receive()
+
+
+async def wait_for_one(link: Link, path: Path) -> bytes:
+    """Wait for what is sent from now on, and return it."""
+    async with open_channel(path, bytes, create=False) as channel:
+        with channel.replay("latest", None) as rx:
+            link.tell("ready")
+            return await rx.receive()
+
+
+async def obey(link: Link, path: Path) -> None:
+    """Do what the test says, one thing after the other, and tell how it went: None, or an error. "end" ends it."""
+    async with open_channel(path, bytes, create=False) as channel:
+        await _obey(link, channel)
+
+
+async def _obey(link: Link, channel: FileChannel[bytes]) -> None:
+    with channel.sender() as tx:
+        orders = {
+            "send": tx.send,
+            "flush": channel.flush,
+            "seal": channel.seal,
+            "purge": channel.purge,
+            "configure": lambda durability: channel.configure(durability=durability),
+        }
+        link.tell("ready")
+        while (order := await link.listen())[0] != "end":
+            name, *arguments = order
+            try:
+                await orders[name](*arguments)
+                link.tell(None)
+            except FileChannelError as error:
+                link.tell(f"{type(error).__name__}: {error}")
+
+
+async def obey_without_flushing(link: Link, path: Path) -> None:
+    """The same in a process that flushes nothing unless it is told to."""
+    Flusher.flush_finished_later = lambda _: None  # type: ignore[method-assign]
+    await obey(link, path)
+
+
+async def obey_until_a_flush_fails(link: Link, path: Path) -> None:
+    """The same in a process in which the first flush of a segment says so, waits for the test, and fails."""
+
+    def hook(call: str, name: str) -> None:
+        if call == "flush" and name.endswith(".seg"):
+            door.hook = _nothing_happens
+            link.tell("flushing")
+            link.hear()
+            raise input_output_error(Path(name))
+
+    async with open_channel(path, bytes, create=False):
+        pass  # which may flush what others left
+    door = hooked(hook)
+    await obey_without_flushing(link, path)
+
+
+async def read_what_is_left(link: Link, path: Path) -> tuple[int, int]:
+    """Receive until the channel is sealed, and return how many messages there were, and how many had been purged."""
+    received = missed = 0
+    ledger = Ledger()
+    async with open_channel(path, bytes, create=False) as channel:
+        with channel.replay(stop=None) as rx:
+            link.meet()
+            while True:
+                try:
+                    record = await rx.receive_record()
+                except DataExpiredError as error:
+                    missed += error.missed
+                    ledger.skip()
+                except EndOfStream:
+                    return received, missed
+                else:
+                    assert record.sequence == received + missed, "a message that is not in its place"
+                    ledger.add(record.value)
+                    received += 1
+
+
+# Dying, and standing still
+
+
+async def act_at(link: Link, path: Path, accepted: Path, writer: int, work: str, step: int, action: str) -> None:
+    """Do a piece of work, and die or stop at its n-th call to the file system."""
+    told, steps = Accepted(accepted, writer), count()
+    door = hooked(_nothing_happens)
+
+    def hook(_call: str, _name: str) -> None:
+        if next(steps) == step:
+            {"die": die, "stop": stand_still}[action]()
+
+    if work == "open":
+        door.hook = hook
+    async with open_channel(path, bytes, create=False) as channel, channel.sender() as tx:
+        if work != "open":
+            link.meet()
+            door.hook = hook
+        await WORKS[work](channel, tx, writer, told)
+
+
+async def _send(tx: Sender[bytes], writer: int, told: Accepted, sizes: list[list[int]]) -> None:
+    for size in sizes:
+        first, total = told.count, len(size)
+        batch = [Message(writer, first + i, i, total).pack(padding) for i, padding in enumerate(size)]
+        await (tx.send_many(batch) if total > 1 else tx.send(batch[0]))
+        told.count += total
+
+
+async def _roll(_: FileChannel[bytes], tx: Sender[bytes], writer: int, told: Accepted) -> None:
+    await _send(tx, writer, told, [[600]] * 8 + [[1500] * 4, [9000], [10], [4000], [700] * 9])
+
+
+async def _allocate(_: FileChannel[bytes], tx: Sender[bytes], writer: int, told: Accepted) -> None:
+    await _send(tx, writer, told, [[10], [1_500_000], [700_000] * 3, [10]])
+
+
+async def _flush(channel: FileChannel[bytes], tx: Sender[bytes], writer: int, told: Accepted) -> None:
+    for _ in range(2):
+        await _send(tx, writer, told, [[1500] * 4, [10]])
+        await channel.flush()
+
+
+async def _open(_: FileChannel[bytes], tx: Sender[bytes], writer: int, told: Accepted) -> None:
+    await _send(tx, writer, told, [[10]])
+
+
+async def _configure(channel: FileChannel[bytes], tx: Sender[bytes], writer: int, told: Accepted) -> None:
+    for durability in (Durability.FSYNC, Durability.OS):
+        await _send(tx, writer, told, [[600] * 3, [10]])
+        await channel.configure(durability=durability)
+
+
+async def _purge(channel: FileChannel[bytes], tx: Sender[bytes], writer: int, told: Accepted) -> None:
+    for _ in range(2):
+        await _send(tx, writer, told, [[1500] * 4, [10]])
+        await channel.purge()
+
+
+WORKS = {
+    "roll": _roll,
+    "allocate": _allocate,
+    "flush": _flush,
+    "open": _open,
+    "configure": _configure,
+    "purge": _purge,
+}
+
+
+def _nothing_happens(_call: str, _name: str) -> None:
+    pass
+
+
+async def stop_in_a_roll(link: Link, path: Path, writer: int) -> None:
+    """Send, and stand still in the middle of a roll, with the writer word; go on when woken."""
+    door = hooked(_nothing_happens)
+
+    def hook(call: str, name: str) -> None:
+        if call == "replace" and name.startswith("new-"):
+            door.hook = _nothing_happens
+            stand_still()
+
+    async with open_channel(path, bytes, create=False) as channel, channel.sender() as tx:
+        link.meet()
+        door.hook = hook
+        numbers = range(20)
+        for number in numbers:
+            await tx.send(Message(writer, number, 0, 1).pack(600))
+
+
+async def publish_and_die(link: Link, path: Path, payload: bytes) -> None:
+    """Send one message, and die before anybody is woken."""
+    async with open_channel(path, bytes, create=False) as channel, channel.sender() as tx:
+        link.meet()
+        channel._store.notify = die
+        await tx.send(payload)
+
+
+# Coming in
+
+
+async def open_together(link: Link, directory: Path, rounds: int) -> None:
+    """Make or open one channel after the other, each at the moment the test says, and send to it."""
+    for number in range(rounds):
+        me = link.meet()
+        async with open_channel(directory / f"{number}", bytes, options=SMALL) as channel, channel.sender() as tx:
+            for index in range(3):
+                await tx.send(Message(me, index, 0, 1).pack())
+            with channel.receiver(f"{me}") as rx:
+                await rx.receive()
+
+
+async def roll_together(link: Link, path: Path, me: int, rounds: int) -> None:
+    """Send messages each of which needs a segment of its own, at the moment the test says."""
+    async with open_channel(path, bytes, create=False) as channel, channel.sender() as tx:
+        for number in range(rounds):
+            link.meet()
+            for index in range(3):
+                await tx.send(Message(me, 3 * number + index, 0, 1).pack(4000))
+
+
+def as_user(link: Link, user: int, groups: list[int], task: Callable[..., Awaitable[object]], *rest: object) -> object:
+    """Do something as another user, with an umask that gives nobody anything."""
+    os.umask(0o077)
+    os.setgroups(groups)
+    os.setgid(user)
+    os.setuid(user)
+    return anyio.run(task, link, *rest)
+
+
+async def make_and_obey(link: Link, path: Path, options: ChannelOptions) -> None:
+    """Make a channel, have a consumer there, and do what the test says."""
+    async with open_channel(path, bytes, options=options) as channel:
+        with channel.receiver(f"user-{os.getuid()}"):
+            await _obey(link, channel)
+
+
+async def fail_to_open(link: Link, path: Path) -> str:
+    """Return what is said to somebody who may not open a channel."""
+    del link
+    try:
+        async with open_channel(path, bytes):
+            return "opened"
+    except StorageError as error:
+        return str(error)

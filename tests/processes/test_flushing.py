@@ -1,0 +1,183 @@
+"""What is on disk is everybody's business: one process flushes for all, and one failed flush concerns all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.to_thread import run_sync
+
+from filechannel import ChannelOptions, CorruptRecordError, Durability, Offset, StorageError, open_channel
+from filechannel._storage import stores
+from tests.processes.crew import PATIENCE, Child, Crew, until
+from tests.processes.tasks import SMALL, create, obey_until_a_flush_fails, obey_without_flushing
+from tests.processes.test_changes import FSYNC, all_of, order
+from tests.storage.faults import FLUSHING, FaultyFiles, input_output_error
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> FaultyFiles:
+    """The door of this process, which tells what was flushed."""
+    files = FaultyFiles()
+    monkeypatch.setattr(stores, "Files", lambda: files)
+    return files
+
+
+@contextmanager
+def listening(files: FaultyFiles) -> Iterator[list[str]]:
+    """Collect the names of what is flushed."""
+    files.flushed.clear()
+    names = list[str]()
+    yield names
+    names += [flushed.name for flushed in files.flushed]
+
+
+def names_of(path: Path) -> set[str]:
+    """Return the names of the segments."""
+    return {name.name for name in (path / "segments").iterdir() if name.suffix == ".seg"}
+
+
+@pytest.mark.parametrize("fate", ["alive", "ended", "killed"])
+def test_a_flush_is_for_what_everybody_wrote(crew: Crew, path: Path, files: FaultyFiles, fate: str) -> None:
+    """Segments that another process wrote, and this one never touched, are on disk after `flush`, whoever died."""
+
+    async def run() -> None:
+        async with open_channel(path, bytes, options=SMALL) as channel:
+            await channel.flush()
+            writers = [crew.start(obey_without_flushing, path) for _ in range(2)]
+            for number, writer in enumerate(writers):
+                writer.meet()
+                for _ in range(3 + number):
+                    order(writer, "send", bytes(3000))
+            for writer in writers:
+                if fate == "killed":
+                    crew.dismiss(writer)
+                elif fate == "ended":
+                    writer.tell(("end",))
+                    writer.result()
+            assert len(names_of(path)) > 5
+            with listening(files) as flushed:
+                await channel.flush()
+            assert names_of(path) | {"segments", "control"} <= set(flushed)
+            assert channel.statistics().durable_offset == channel.statistics().write_offset
+            with listening(files) as flushed:
+                await channel.flush()
+            assert len(set(flushed) & names_of(path)) <= 1, "flushed again"
+
+    anyio.run(run)
+
+
+def test_a_failed_flush_concerns_every_process(crew: Crew, path: Path) -> None:
+    """Under OS readers may have seen what is not on disk: from then on each flush in any process says so."""
+    anyio.run(create, path)
+
+    async def run() -> None:
+        async with open_channel(path, bytes) as channel, channel.sender() as tx:
+            other = crew.start(obey_until_a_flush_fails, path)
+            other.meet()
+            await channel.flush()
+            order(other, "send", b"1")
+            assert "StorageError" in failing(other, "flush")
+            for _ in range(2):
+                with pytest.raises(StorageError, match="flush failed"):
+                    await channel.flush()
+            await tx.send(b"2")
+            order(other, "send", b"3")
+            assert await all_of(channel) == [b"1", b"2", b"3"]
+            assert channel.statistics().durable_offset < channel.statistics().write_offset
+
+    anyio.run(run)
+
+
+def failing(child: Child, *words: object) -> str:
+    """Have a child do something in which a flush fails, and return what it is told."""
+    child.tell(words)
+    assert child.hear() == "flushing"
+    child.tell("fail")
+    return child.hear()
+
+
+def test_whose_message_was_lost_elsewhere_is_told(crew: Crew, path: Path, files: FaultyFiles) -> None:
+    """Under FSYNC a flush that fails in one process fails the senders of others who waited for it, and only those."""
+    anyio.run(create, path, FSYNC)
+
+    async def run() -> None:
+        async with open_channel(path, bytes) as channel, channel.sender() as tx:
+            await tx.send(b"before")
+            other = crew.start(obey_until_a_flush_fails, path)
+            other.meet()
+            other.tell(("send", b"theirs"))
+            assert other.hear() == "flushing"
+            failed = next(iter(names_of(path)))
+            errors = list[StorageError]()
+
+            async def send() -> None:
+                with pytest.raises(StorageError, match="another process") as caught:
+                    await tx.send(b"ours")
+                errors.append(caught.value)
+
+            appended = channel._store.control.tail(deferred=True).offset
+            async with anyio.create_task_group() as group:
+                group.start_soon(send)
+                moved = lambda: channel._store.control.tail(deferred=True).offset > appended  # noqa: E731
+                await run_sync(until, moved, "appended")
+                other.tell("fail")
+                assert "StorageError" in other.hear()
+            assert len(errors) == 1
+            with listening(files) as flushed:
+                await tx.send(b"after")
+            assert failed not in flushed, "what the disk has refused once must not be flushed again"
+            assert await all_of(channel) == [b"before", b"after"]
+            order(other, "send", b"theirs again")
+            assert await all_of(channel) == [b"before", b"after", b"theirs again"]
+            assert channel.statistics().durable_offset == channel.statistics().write_offset
+
+    anyio.run(run)
+
+
+def test_whoever_waits_gets_an_answer(
+    crew: Crew, path: Path, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if it cannot be found out what a failed flush of another process has lost, nobody waits for ever."""
+    anyio.run(create, path, FSYNC)
+
+    async def run() -> None:
+        async with open_channel(path, bytes) as channel, channel.sender() as tx:
+            other = crew.start(obey_until_a_flush_fails, path)
+            other.meet()
+            assert "StorageError" in failing(other, "send", b"theirs")
+            with monkeypatch.context() as broken:
+                broken.setattr(channel._store.log, "has_lost", damaged)
+                for _ in range(2):
+                    with anyio.fail_after(PATIENCE), pytest.raises(StorageError, match="cannot be told"):
+                        await tx.send(b"ours")
+            await tx.send(b"again")
+            assert files.failures == 0
+
+    anyio.run(run)
+
+
+def damaged(offset: int) -> bool:
+    """Fail as a look at a damaged segment does."""
+    raise CorruptRecordError("x.seg", Offset(offset), "damaged")
+
+
+def test_failures_here_are_told_there(crew: Crew, path: Path, files: FaultyFiles) -> None:
+    """The other way round: a flush that fails in this process is told by the next one of another."""
+    anyio.run(create, path, ChannelOptions(durability=Durability.OS))
+
+    async def run() -> None:
+        async with open_channel(path, bytes) as channel, channel.sender() as tx:
+            other = crew.start(obey_without_flushing, path)
+            other.meet()
+            await tx.send(b"1")
+            files.fail(FLUSHING, input_output_error, once=True)
+            with pytest.raises(StorageError):
+                await channel.flush()
+            other.tell(("flush",))
+            assert "StorageError" in other.hear()
+
+    anyio.run(run)

@@ -1,0 +1,158 @@
+"""A writer that is stopped (SIGSTOP) in the middle of a roll, with the writer word: it is alive, and nobody robs it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import WouldBlock
+
+from filechannel import ChannelOptions, Durability, FileChannel, open_channel
+from tests.backends import BACKENDS
+from tests.processes.crew import PATIENCE, Child, Crew
+from tests.processes.ledger import Ledger, Message
+from tests.processes.tasks import create, obey, read, stop_in_a_roll
+
+LOOPS = pytest.mark.parametrize("loop", list(BACKENDS))
+STOPPED, WAITING = 1, 2
+SOON = 5.0
+
+
+def beside_a_stopped_writer(
+    crew: Crew, path: Path, work: Callable[[FileChannel[bytes], Child], Awaitable[None]], loop: str = "asyncio"
+) -> None:
+    """Do something while a writer stands still in a roll, let it go on, and see that all is consistent."""
+
+    async def run() -> None:
+        async with open_channel(path, bytes) as channel:
+            stopped = crew.start(stop_in_a_roll, path, STOPPED)
+            stopped.meet()
+            stopped.tell("go")
+            stopped.until_stopped()
+            await work(channel, stopped)
+            stopped.go_on()
+            stopped.result()
+            ledger = Ledger()
+            with channel.replay() as rx:
+                async for payload in rx:
+                    ledger.add(payload)
+            assert ledger.counts[STOPPED] == 20
+
+    backend, options = BACKENDS[loop]
+    anyio.run(run, backend=backend, backend_options=options)
+
+
+def message(number: int) -> bytes:
+    """What somebody sends who has to wait."""
+    return Message(WAITING, number, 0, 1).pack()
+
+
+@LOOPS
+@pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
+def test_others_wait_and_can_be_cancelled(crew: Crew, path: Path, loop: str, durability: Durability) -> None:
+    """`send` waits and `send_nowait` raises `WouldBlock`; a cancelled `send` sent nothing; readers go on reading."""
+
+    async def work(channel: FileChannel[bytes], stopped: Child) -> None:
+        with channel.sender() as tx, channel.replay(stop=None) as rx:
+            with anyio.move_on_after(0.1) as scope:
+                await tx.send(message(0))
+            assert scope.cancelled_caught
+            with anyio.move_on_after(0.1) as scope:
+                await tx.send_many([message(0)] * 2)
+            assert scope.cancelled_caught
+            with pytest.raises(WouldBlock):
+                tx.send_nowait(message(0))
+            with pytest.raises(WouldBlock):
+                tx.send_many_nowait([message(0)])
+            published = channel.statistics().messages
+            for number in range(published):
+                assert Message.unpack(await rx.receive()).number == number
+            with pytest.raises(WouldBlock):
+                rx.receive_nowait()
+            async with anyio.create_task_group() as group:
+                group.start_soon(tx.send, message(0))
+                await anyio.wait_all_tasks_blocked()
+                assert channel.statistics().messages == published
+                stopped.go_on()
+
+    anyio.run(create, path, ChannelOptions(segment_size=4096, durability=durability))
+    beside_a_stopped_writer(crew, path, work, loop)
+
+
+@LOOPS
+def test_a_flush_that_waits_keeps_no_event_loop_waiting(crew: Crew, path: Path, loop: str) -> None:
+    """While another thread of the process waits for the stopped writer too, sends wait as they do without it."""
+
+    async def work(channel: FileChannel[bytes], stopped: Child) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(channel.flush)
+            await anyio.wait_all_tasks_blocked()
+            with channel.sender() as tx:
+                for _ in range(3):
+                    with anyio.fail_after(SOON), anyio.move_on_after(0.1) as scope:
+                        await tx.send(message(0))
+                    assert scope.cancelled_caught
+                    with pytest.raises(WouldBlock):
+                        tx.send_nowait(message(0))
+            stopped.go_on()
+
+    anyio.run(create, path)
+    beside_a_stopped_writer(crew, path, work, loop)
+
+
+def test_readers_of_other_processes_go_on(crew: Crew, path: Path) -> None:
+    """Whoever had the channel open, and whoever opens it meanwhile, reads what is published, and later the rest."""
+    anyio.run(create, path)
+    early = crew.start(read, path, 20)
+    early.meet()
+    late = list[Child]()
+
+    async def work(_: FileChannel[bytes], __: Child) -> None:
+        late.append(crew.start(read, path, 20))
+        late[0].meet()
+        for child in (early, late[0]):
+            child.tell("go")
+            assert not child.has_spoken
+
+    beside_a_stopped_writer(crew, path, work)
+    assert early.result() == late[0].result()
+
+
+def test_another_process_waits_for_a_stopped_one(crew: Crew, path: Path) -> None:
+    """What others send meanwhile comes when the stopped one has gone on; nothing overtakes or overwrites it."""
+    anyio.run(create, path)
+    other = crew.start(obey, path)
+    other.meet()
+
+    async def work(_: FileChannel[bytes], __: Child) -> None:
+        other.tell(("send", message(0)))
+        await anyio.sleep(0.3)  # longer than anybody sleeps without looking again
+        assert not other.has_spoken
+
+    beside_a_stopped_writer(crew, path, work)
+    assert other.hear(SOON) is None
+
+
+def test_a_stopped_process_can_be_killed(crew: Crew, path: Path) -> None:
+    """Dead at last, it is robbed: whoever waits goes on."""
+
+    async def run() -> None:
+        async with open_channel(path, bytes) as channel, channel.sender() as tx:
+            stopped = crew.start(stop_in_a_roll, path, STOPPED)
+            stopped.meet()
+            stopped.tell("go")
+            stopped.until_stopped()
+            async with anyio.create_task_group() as group:
+                group.start_soon(tx.send, message(0))
+                await anyio.wait_all_tasks_blocked()
+                published = channel.statistics().messages
+                crew.dismiss(stopped)
+                with anyio.fail_after(PATIENCE):
+                    with channel.replay("latest", None) as rx:
+                        assert Message.unpack(await rx.receive()).writer == WAITING
+                assert channel.statistics().messages == published + 1
+
+    anyio.run(create, path)
+    anyio.run(run)

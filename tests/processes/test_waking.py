@@ -1,0 +1,84 @@
+"""Event loops of one process are woken by another one, whatever they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from filechannel import open_channel
+from tests.backends import BACKENDS
+from tests.processes.crew import Child, Crew, until
+from tests.processes.tasks import answer, answer_in_threads, ask, create, wait_for_one, wait_in_anothers_place
+from tests.processes.test_killed import is_armed
+
+SOON = 20.0
+
+
+def play(*children: Child) -> None:
+    """Let them play, and see them end."""
+    for child in children:
+        child.meet()
+    for child in children:
+        child.tell("go")
+    for child in children:
+        child.result()
+
+
+@pytest.mark.parametrize("one", list(BACKENDS))
+@pytest.mark.parametrize("other", list(BACKENDS))
+def test_ping_pong(crew: Crew, path: Path, one: str, other: str) -> None:
+    """Two processes wake each other some hundred times, and no wakeup is lost, although nobody looks again."""
+    play(crew.start(answer, path, backend=one), crew.start(ask, path, 300, backend=other))
+
+
+@pytest.mark.parametrize("polls", ["one", "both"])
+def test_polling(crew: Crew, path: Path, polls: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With FILECHANNEL_POLL=1 a process looks again from time to time, and others may wait as they do."""
+    other = crew.start(answer, path) if polls == "one" else None
+    monkeypatch.setenv("FILECHANNEL_POLL", "1")
+    other = other or crew.start(answer, path, True, method="spawn")
+    play(other, crew.start(ask, path, 50, True, method="spawn"))
+
+
+def test_several_loops_in_several_threads(crew: Crew, path: Path) -> None:
+    """Each message of another process wakes every loop of a process, each of another kind in its own thread."""
+    names = [*BACKENDS, *BACKENDS]
+
+    async def run() -> None:
+        async with open_channel(path / "ping", int) as ping, open_channel(path / "pong", int) as pong:
+            other = crew.start(answer_in_threads, path, names)
+            other.meet()
+            with ping.sender() as tx, pong.replay(stop=None) as rx:
+                for number in range(100):
+                    await tx.send(number)
+                    for _ in names:
+                        with anyio.fail_after(SOON):
+                            assert await rx.receive() == number
+            await ping.seal()
+            other.result()
+
+    anyio.run(run)
+
+
+def test_in_the_place_of_a_waiter_that_died(crew: Crew, path: Path) -> None:
+    """Whoever gets the slot of somebody who died waiting is woken, even if it was rung for while it came in."""
+
+    async def run() -> None:
+        async with open_channel(path, bytes) as channel, channel.sender() as tx:
+            victim = crew.start(wait_for_one, path)
+            victim.meet()
+            until(lambda: is_armed(channel._store), "it waits")
+            crew.dismiss(victim)
+            successor = crew.start(wait_in_anothers_place, path, "2")
+            successor.meet()
+            await tx.send(b"for the dead")
+            successor.tell("go")
+            assert successor.hear() == "opened"
+            until(lambda: is_armed(channel._store), "it waits")
+            await tx.send(b"for the living")
+            assert successor.result(SOON) == b"for the living"
+
+    anyio.run(create, path)
+    anyio.run(run)
