@@ -1,0 +1,144 @@
+"""Ctrl-C: whoever waits is interrupted, and everything goes on working afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from filechannel._format import PURE
+from filechannel.blocking import open_channel
+from tests.blocking.children import HOLDER, running
+
+INTERRUPTED = """
+def interrupted(call):
+    try:
+        call()
+    except KeyboardInterrupt:
+        return
+    raise AssertionError("it returned")
+
+def announce(condition):
+    def look():
+        until(condition)
+        say("waiting")
+    threading.Thread(target=look).start()
+"""
+
+RECEIVING = """
+with open_channel(path, int, options=ChannelOptions(durability=DURABILITY)) as channel:
+    with channel.sender() as tx, channel.receiver() as rx:
+        for call in (rx.receive, lambda: rx.receive(3600), rx.receive_record, lambda: rx.receive_many(5),
+                     lambda: rx.receive_many(5, 3600.0), lambda: next(rx)):
+            announce(lambda: channel.statistics().waiters == 1)
+            interrupted(call)
+            assert channel.statistics().waiters == 0
+            tx.send(1)
+            assert rx.receive(timeout=10) == 1
+        assert rx.statistics().next_sequence == 6
+say("fine")
+"""
+
+SENDING = """
+with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+    for call in (lambda: tx.send(1), lambda: tx.send(1, 3600), lambda: tx.send_many([1, 1])):
+        announce(lambda: waits_for_the_writer_word(channel))
+        interrupted(call)
+    say("interrupted")
+    sys.stdin.readline()
+    tx.send(2)
+    assert rx.receive_many(9) == [2]
+    channel.flush()
+say("fine")
+"""
+
+
+@pytest.mark.parametrize("poll", ["", "1"], ids=["futex", "polling"])
+@pytest.mark.parametrize("durability", ["Durability.OS", "Durability.interval(0.05)", "Durability.FSYNC"])
+def test_a_receive_that_waits_is_interrupted(path: Path, durability: str, poll: str) -> None:
+    """`KeyboardInterrupt` in every method that waits for a message; nothing is taken, nothing stays behind."""
+    program = INTERRUPTED + RECEIVING.replace("DURABILITY", durability)
+    with running(program, path, FILECHANNEL_POLL=poll) as child:
+        for _ in range(6):
+            child.expect("waiting")
+            os.kill(child.process.pid, signal.SIGINT)
+        child.expect("fine")
+        child.end()
+
+
+@pytest.mark.skipif(PURE, reason="the pure twin has a channel for itself")
+def test_a_send_that_waits_for_a_stopped_process_is_interrupted(path: Path) -> None:
+    """`KeyboardInterrupt` while a stopped process is in the middle of sending; nothing was sent."""
+    open_channel(path, int).close()
+    with running(HOLDER, path) as holder:
+        holder.expect("held")
+        os.kill(holder.process.pid, signal.SIGSTOP)
+        with running(INTERRUPTED + SENDING, path) as child:
+            for _ in range(3):
+                child.expect("waiting")
+                os.kill(child.process.pid, signal.SIGINT)
+            child.expect("interrupted")
+            os.kill(holder.process.pid, signal.SIGCONT)
+            holder.go_on()
+            holder.expect("released")
+            child.go_on()
+            child.expect("fine")
+            child.end()
+
+
+STORM = """
+with open_channel(path, int, options=ChannelOptions(durability=DURABILITY, segment_size=4096)) as channel:
+    with channel.sender() as tx, channel.receiver() as rx:
+        sent, got = 0, []
+        stop = threading.Event()
+
+        def interrupt():
+            while not stop.wait(0.002):
+                os.kill(os.getpid(), signal.SIGINT)
+
+        attempts = 0
+        threading.Thread(target=interrupt).start()
+        while attempts < 300:
+            try:
+                while True:
+                    tx.send(sent)
+                    sent += 1
+                    tx.send_many([sent])
+                    sent += 1
+                    got += rx.receive_many_nowait(9)
+                    try:
+                        rx.receive(timeout=0.0001)
+                    except TimeoutError:
+                        pass
+            except KeyboardInterrupt:
+                attempts += 1
+        while True:
+            try:
+                stop.set()
+                time.sleep(0.05)
+                break
+            except KeyboardInterrupt:
+                pass
+        # Everything still works: locks are free, waits end, the order is one, and other threads get through.
+        done = []
+        threading.Thread(target=lambda: (tx.send(-1), channel.flush(), done.append(1))).start()
+        until(lambda: done)
+        with channel.replay() as history:
+            numbers = list(history)
+        assert numbers[-1] == -1 and sorted(numbers[:-1]) == numbers[:-1]
+        assert set(numbers) >= set(range(sent))
+        assert channel.statistics().waiters == 0
+say("fine")
+"""
+
+
+@pytest.mark.parametrize("durability", ["Durability.OS", "Durability.FSYNC"])
+def test_interrupts_at_any_moment(path: Path, durability: str) -> None:
+    """Hundreds of interrupts in the middle of sends and receives leave no lock behind, and lose nothing sent."""
+    if PURE:
+        pytest.skip("without the C core an interrupt may tear an append, which is taken back when it is noticed")
+    with running(STORM.replace("DURABILITY", durability), path) as child:
+        child.expect("fine")
+        child.end()

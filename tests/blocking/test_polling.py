@@ -1,0 +1,28 @@
+"""Where nobody can be woken: the tests of waiting once more, with polling forced."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent.parent
+LEFT_OUT = ("-k", "not a_cancelled_waiter_takes_nobodys_place")  # it looks before anybody can have polled
+
+
+@pytest.mark.parametrize("file", ["blocking/test_receiver.py", "channel/test_wakeup.py", "channel/test_close.py"])
+def test_waiting_with_polling(file: str) -> None:
+    """Everything that waits works without futex and FIFO, only later."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(TESTS / file), *LEFT_OUT],
+        env=os.environ | {"FILECHANNEL_POLL": "1"},
+        cwd=TESTS.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-5000:]

@@ -1,0 +1,433 @@
+"""Receiving without async."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from anyio import ClosedResourceError, EndOfStream, WouldBlock
+
+from filechannel import ChannelOptions, ConsumerBusyError, DecodeError, Record
+from filechannel._wakeup import arrivals
+from filechannel.blocking import FanOutReceiver, FileChannel, Receiver, open_channel
+from tests.blocking.threads import all_at_once, in_thread, until
+
+WAYS: dict[str, Callable[[Receiver[int]], object]] = {
+    "receive": lambda rx: rx.receive(),
+    "receive with a timeout": lambda rx: rx.receive(timeout=60),
+    "receive_record": lambda rx: rx.receive_record().value,
+    "receive_many": lambda rx: rx.receive_many(1)[0],
+    "receive_many with linger": lambda rx: rx.receive_many(1, 0.001, timeout=60)[0],
+    "next": lambda rx: next(rx),
+}
+TIMED: dict[str, Callable[[Receiver[int], float], object]] = {
+    "receive": lambda rx, timeout: rx.receive(timeout),
+    "receive by name": lambda rx, timeout: rx.receive(timeout=timeout),
+    "receive_record": lambda rx, timeout: rx.receive_record(timeout),
+    "receive_many": lambda rx, timeout: rx.receive_many(5, timeout=timeout),
+    "receive_many with linger": lambda rx, timeout: rx.receive_many(5, 60.0, timeout),
+}
+each_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+each_timed_way = pytest.mark.parametrize("way", TIMED.values(), ids=TIMED)
+
+
+@each_way
+def test_what_is_there_is_received_at_once(channel: FileChannel[int], way: Callable[[Receiver[int]], object]) -> None:
+    """Every way to receive gives what is there, in order."""
+    with channel.sender() as tx, channel.receiver() as rx:
+        tx.send_many(range(20))
+        assert [way(rx) for _ in range(20)] == list(range(20))
+
+
+@each_way
+def test_what_comes_later_is_waited_for(channel: FileChannel[int], way: Callable[[Receiver[int]], object]) -> None:
+    """Every way to receive waits for a message that another thread sends, again and again."""
+    with channel.sender() as tx, channel.receiver() as rx:
+        for number in range(20):
+            with in_thread(partial(way, rx)) as receiving:
+                if number % 2:
+                    until(lambda: channel.statistics().waiters == 1)
+                tx.send(number)
+                assert receiving.result(60) == number
+        assert channel.statistics().waiters == 0
+
+
+@each_timed_way
+def test_a_timeout_takes_nothing(path: Path, way: Callable[[Receiver[int], float], object]) -> None:
+    """`TimeoutError` after the time, at once if it is 0, and the next message is received as ever."""
+    with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+        for timeout in (0, 0.0, 0.02):
+            before = time.monotonic()
+            with pytest.raises(TimeoutError, match="no message"):
+                way(rx, timeout)
+            assert timeout <= time.monotonic() - before < 5
+        assert channel.statistics().waiters == 0
+        tx.send(1)
+        assert rx.receive(timeout=0) == 1
+
+
+@each_timed_way
+def test_a_message_that_is_there_is_received_in_no_time(
+    path: Path, way: Callable[[Receiver[int], float], object]
+) -> None:
+    """With a timeout of 0 what is there is received. Lingering is another matter: it is for more than there is."""
+    with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+        tx.send_many([1, 2, 3, 4, 5])
+        way(rx, 0)
+        assert rx.statistics().next_sequence in (1, 5)
+
+
+@each_timed_way
+@pytest.mark.parametrize("timeout", ["soon", -1, -0.5, float("nan"), float("inf"), 1e10, 10**30, True, b"1"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_wrong_timeout_is_named(
+    path: Path, way: Callable[[Receiver[int], float], object], timeout: float, there: bool
+) -> None:
+    """A timeout that is none is an error with its name, whether there is a message or not, and nothing is taken."""
+    with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+        if there:
+            tx.send(1)
+        with pytest.raises((TypeError, ValueError), match="timeout="):
+            way(rx, timeout)
+        assert rx.statistics().next_sequence == 0
+
+
+def test_wrong_arguments(path: Path) -> None:
+    """What is not a number of messages, or a time, is refused."""
+    with open_channel(path, int) as channel, channel.receiver() as rx:
+        for arguments, keywords in (((1, 2), {}), ((), {"timeot": 1}), ((1,), {"timeout": 1}), ((), {"item": 1})):
+            with pytest.raises(TypeError):
+                rx.receive(*arguments, **keywords)
+        for bad in (0, -1):
+            with pytest.raises(ValueError, match="max_items"):
+                rx.receive_many(bad)
+        with pytest.raises(TypeError, match="linger"):
+            rx.receive_many(1, "soon")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="linger"):
+            rx.receive_many(1, -1)
+
+
+def test_receive_many_gives_what_is_there(path: Path) -> None:
+    """At least one message, at most as many as asked for, and without lingering no wait for more."""
+    with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+        tx.send_many(range(10))
+        assert rx.receive_many(4) == [0, 1, 2, 3]
+        assert rx.receive_many(40) == [4, 5, 6, 7, 8, 9]
+        with in_thread(partial(rx.receive_many, 40)) as receiving:
+            until(lambda: channel.statistics().waiters == 1)
+            tx.send_many([10, 11])
+            assert receiving.result(60) == [10, 11]
+
+
+def test_lingering_waits_for_more(path: Path) -> None:
+    """With *linger* the batch is complete as soon as there are enough, or when the time is over."""
+    with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+        with in_thread(partial(rx.receive_many, 3, 60.0)) as receiving:
+            for number in range(3):
+                until(lambda: channel.statistics().waiters == 1)
+                assert not receiving.done()
+                tx.send(number)
+            assert receiving.result(60) == [0, 1, 2]
+        tx.send(3)
+        before = time.monotonic()
+        assert rx.receive_many(3, 0.05, timeout=0) == [3]
+        assert time.monotonic() - before >= 0.05
+
+
+def test_lingering_ends_with_the_stream(path: Path) -> None:
+    """A sealed channel has no more to wait for, and neither has a replay that stops."""
+    with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+        tx.send(1)
+        with channel.replay() as history:
+            assert history.receive_many(9, 60.0) == [1]
+        with in_thread(partial(rx.receive_many, 9, 60.0)) as receiving:
+            until(lambda: channel.statistics().waiters == 1)
+            channel.seal()
+            assert receiving.result(60) == [1]
+        with pytest.raises(EndOfStream):
+            rx.receive_many(9, 60.0)
+
+
+def test_closing_under_a_thread_that_lingers(path: Path) -> None:
+    """A receiver that is closed while it lingers tells so, and has taken nothing."""
+    with open_channel(path, int) as channel, channel.sender() as tx:
+        rx = channel.receiver()
+        tx.send(1)
+        with in_thread(partial(rx.receive_many, 9, 60.0)) as receiving:
+            until(lambda: channel.statistics().waiters == 1)
+            rx.close()
+            assert isinstance(receiving.exception(60), ClosedResourceError)
+        with channel.receiver() as rx:
+            assert rx.receive(timeout=0) == 1
+
+
+def test_a_record_has_its_place(path: Path) -> None:
+    """`receive_record` gives the value with offset and number."""
+    with open_channel(path, str) as channel, channel.sender() as tx, channel.receiver() as rx:
+        start = tx.send_many(["a", "b"])
+        assert rx.receive_record() == Record("a", start, 0)
+        assert rx.receive_record(timeout=1) == Record("b", channel.offset_of(1), 1)
+
+
+def test_a_loop_ends_with_the_stream(channel: FileChannel[int]) -> None:
+    """`for` goes through everything, waits for more, and ends when the channel is sealed."""
+    with channel.sender() as tx, channel.receiver() as rx:
+        tx.send_many(range(5))
+        with in_thread(lambda: list(rx)) as receiving:
+            until(lambda: channel.statistics().waiters == 1)
+            tx.send(5)
+            channel.seal()
+            assert receiving.result(60) == list(range(6))
+        with pytest.raises(EndOfStream):
+            rx.receive()
+        with pytest.raises(EndOfStream):
+            rx.receive_record(timeout=0)
+        with pytest.raises(EndOfStream):
+            rx.receive_nowait()
+
+
+@each_way
+def test_sealing_ends_every_wait(path: Path, way: Callable[[Receiver[int]], object]) -> None:
+    """A thread that waits is told of the end."""
+    with open_channel(path, int) as channel, channel.receiver() as rx, in_thread(partial(way, rx)) as receiving:
+        until(lambda: channel.statistics().waiters == 1)
+        channel.seal()
+        assert isinstance(receiving.exception(60), EndOfStream | StopIteration)
+
+
+@each_way
+@pytest.mark.parametrize("what", ["receiver", "channel"])
+def test_closing_ends_every_wait_at_once(path: Path, way: Callable[[Receiver[int]], object], what: str) -> None:
+    """`ClosedResourceError` for a thread that waits, when another one closes the receiver or the channel."""
+    with open_channel(path, int) as channel:
+        rx = channel.receiver()
+        with in_thread(partial(way, rx)) as receiving:
+            until(lambda: channel.statistics().waiters == 1)
+            before = time.monotonic()
+            (rx if what == "receiver" else channel).close()
+            assert isinstance(receiving.exception(60), ClosedResourceError)
+            assert time.monotonic() - before < 0.9, "noticed only because no sleep is longer than a second"
+        for call in (rx.receive, partial(rx.receive, 1), rx.peek, rx.clone, rx.receive_nowait, rx.statistics):
+            with pytest.raises(ClosedResourceError):
+                call()
+
+
+def test_closing_one_clone_leaves_the_wait_of_another(path: Path) -> None:
+    """Only the clone that is closed is told."""
+    with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+        clone = rx.clone()
+        with in_thread(rx.receive) as receiving, in_thread(clone.receive) as told:
+            until(lambda: channel.statistics().waiters == 2)
+            clone.close()
+            assert isinstance(told.exception(60), ClosedResourceError)
+            assert not receiving.done()
+            tx.send(1)
+            assert receiving.result(60) == 1
+
+
+def test_seeking_wakes_who_waits(path: Path) -> None:
+    """A thread that waits goes on where another one has moved the receiver to."""
+    with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+        tx.send_many([1, 2, 3])
+        rx.seek("latest")
+        with in_thread(rx.receive) as receiving:
+            until(lambda: channel.statistics().waiters == 1)
+            rx.seek(channel.offset_of(1))
+            assert receiving.result(60) == 2
+        rx.seek("earliest")
+        assert rx.read_offset == 0
+        with pytest.raises(ValueError, match="to="):
+            rx.seek("somewhere")  # type: ignore[arg-type]
+
+
+def test_peek_takes_nothing(path: Path) -> None:
+    """`peek` shows what comes next."""
+    with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+        assert rx.peek() == []
+        tx.send_many([1, 2, 3])
+        assert rx.peek(2) == [1, 2]
+        assert rx.receive() == 1
+
+
+def test_clones_share_the_position(path: Path) -> None:
+    """Each message goes to one of the clones; the last close gives the name up."""
+    with open_channel(path, int) as channel, channel.sender() as tx:
+        rx = channel.receiver()
+        clone = rx.clone()
+        assert isinstance(clone, FanOutReceiver)
+        tx.send_many(range(1000))
+        got: list[int] = []
+        all_at_once(*[lambda rx=rx: got.extend(rx.receive() for _ in range(250)) for rx in (rx, clone) * 2])
+        assert sorted(got) == list(range(1000))
+        rx.close()
+        with pytest.raises(ConsumerBusyError):
+            channel.receiver()
+        clone.close()
+        channel.receiver().close()
+
+
+def test_a_name_goes_on_where_it_stopped(path: Path) -> None:
+    """Every name gets every message, once, over reopening; `unsubscribe` forgets it."""
+    with open_channel(path, int) as channel, channel.sender() as tx:
+        channel.receiver("a").close()
+        tx.send_many(range(4))
+        with channel.receiver("a") as rx:
+            assert (rx.name, rx.id) == ("a", f"{path}#a")
+            assert [rx.receive(), rx.receive()] == [0, 1]
+    with open_channel(path, int) as channel:
+        rx = channel.receiver("a")
+        assert rx.receive() == 2
+        rx.unsubscribe()
+        for call in (rx.unsubscribe, rx.receive):
+            with pytest.raises(ClosedResourceError):
+                call()
+        with channel.receiver("a") as rx:
+            assert rx.receive() == 0
+
+
+def test_unsubscribing_under_a_thread_that_waits(path: Path) -> None:
+    """It is told, as if the receiver was closed."""
+    with open_channel(path, int) as channel, channel.receiver() as rx, in_thread(rx.receive) as receiving:
+        until(lambda: channel.statistics().waiters == 1)
+        rx.unsubscribe()
+        assert isinstance(receiving.exception(60), ClosedResourceError)
+
+
+def test_a_replay_stops(path: Path) -> None:
+    """A replay ends where it was told to, and without a stop it goes on live."""
+    with open_channel(path, int) as channel, channel.sender() as tx:
+        tx.send_many(range(5))
+        with channel.replay() as history, channel.replay(stop=None) as live:
+            tx.send(5)
+            assert list(history) == list(range(5))
+            assert live.receive_many(9) == list(range(6))
+            with pytest.raises(TimeoutError):
+                live.receive(timeout=0)
+        with channel.replay(channel.offset_of(1), channel.offset_of(3)) as part:
+            assert list(part) == [1, 2]
+
+
+def test_a_message_that_does_not_decode(path: Path) -> None:
+    """`DecodeError` leaves the position, and `seek` passes it."""
+    with open_channel(path, str) as channel, channel.sender() as tx:
+        tx.send("one")
+        tx.send("two")
+        channel.configure(schema=int)
+    with open_channel(path, int) as channel, channel.sender() as numbers, channel.receiver() as rx:
+        numbers.send(3)
+        for _ in range(2):
+            with pytest.raises(DecodeError) as failure:
+                rx.receive(timeout=1)
+            rx.seek(failure.value.next_offset)
+        assert rx.receive() == 3
+
+
+# Waiting
+
+
+def test_waiting_threads_leave_the_others_alone(path: Path) -> None:
+    """Ten threads wait, without and with spinning, and the interpreter is free: this one goes on, and wakes them."""
+    options = ChannelOptions(spin=0.5)
+    with open_channel(path, int) as channel, open_channel(path, int, options=options) as spinning:
+        receivers = [channel.receiver(str(number)) for number in range(9)] + [spinning.receiver("spinning")]
+        progress, got = 0, list[int]()
+        threads = [threading.Thread(target=lambda rx=rx: got.append(rx.receive(timeout=60))) for rx in receivers]
+        for thread in threads:
+            thread.start()
+        until(lambda: channel.statistics().waiters >= 9)
+        begun = time.monotonic()
+        while progress < 1_000_000:
+            progress += 1
+        assert time.monotonic() - begun < 30
+        with channel.sender() as tx:
+            tx.send(7)
+        for thread in threads:
+            thread.join(60)
+        assert got == [7] * 10
+
+
+def test_every_thread_that_waits_is_woken(path: Path) -> None:
+    """One message wakes every name that waits for it; threads of one name share a batch."""
+    with open_channel(path, int) as channel, channel.sender() as tx:
+        receivers = [channel.receiver(str(number)) for number in range(20)]
+        got: list[int] = []
+        with in_thread(lambda: all_at_once(*[lambda rx=rx: got.append(rx.receive()) for rx in receivers])):
+            until(lambda: channel.statistics().waiters == 20)
+            tx.send(1)
+        assert got == [1] * 20
+
+
+def test_spinning_is_bounded_by_the_timeout(path: Path) -> None:
+    """With a long *spin* a timeout, a close and a message are still noticed in time."""
+    with open_channel(path, int, options=ChannelOptions(spin=60.0)) as channel, channel.sender() as tx:
+        rx = channel.receiver()
+        begun = time.monotonic()
+        for timeout in (0, 0.01):
+            with pytest.raises(TimeoutError):
+                rx.receive(timeout)
+            with pytest.raises(TimeoutError):
+                rx.receive_many(5, timeout=timeout)
+        reading = threading.Event()
+
+        def receive_two() -> list[int]:
+            first = rx.receive()
+            reading.set()
+            return [first, rx.receive()]
+
+        with in_thread(receive_two) as receiving:
+            tx.send(1)
+            assert reading.wait(30)
+            tx.send(2)
+            assert receiving.result(30) == [1, 2]
+        with in_thread(rx.receive) as receiving:
+            rx.close()
+            assert isinstance(receiving.exception(30), ClosedResourceError)
+        assert time.monotonic() - begun < 30
+
+
+def test_a_reader_without_rights_to_say_that_it_waits(path: Path) -> None:
+    """A read-only channel is looked at from time to time; *poll_interval* bounds how long that takes."""
+    with open_channel(path, int) as channel, channel.sender() as tx, running_readonly(path) as copy:
+        with copy.replay("latest", stop=None) as rx:
+            with pytest.raises(TimeoutError):
+                rx.receive(timeout=0.01)
+            for number in range(3):
+                with in_thread(partial(rx.receive, 60)) as receiving:
+                    tx.send(number)
+                    assert receiving.result(60) == number
+
+
+def running_readonly(path: Path) -> FileChannel[int]:
+    """Open a channel read-only and apart from the one that this process writes to."""
+    return open_channel(path, int, readonly=True, options=ChannelOptions(poll_interval=0.002))
+
+
+def test_polling_notices_a_close_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the pauses between two looks are, closing and seeking end them."""
+    monkeypatch.setattr(arrivals, "POLL", True)
+    options = ChannelOptions(poll_interval=3600.0)
+    with open_channel(path, int, options=options) as channel, channel.sender() as tx:
+        rx = channel.receiver()
+        tx.send(1)
+        rx.seek("latest")
+        with in_thread(rx.receive) as receiving:
+            until(lambda: channel.statistics().waiters == 1)
+            rx.seek("earliest")
+            assert receiving.result(30) == 1
+        with in_thread(rx.receive) as receiving:
+            until(lambda: channel.statistics().waiters == 1)
+            rx.close()
+            assert isinstance(receiving.exception(30), ClosedResourceError)
+
+
+def test_nothing_there(channel: FileChannel[int]) -> None:
+    """The methods that do not wait say so."""
+    with channel.receiver() as rx:
+        with pytest.raises(WouldBlock):
+            rx.receive_nowait()
+        assert rx.receive_many_nowait(5) == []
+        assert rx.statistics().lag_messages == 0
