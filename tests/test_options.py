@@ -53,8 +53,10 @@ def test_unset_options_mean_the_defaults_of_a_new_channel() -> None:
 
 
 def test_unset_options_mean_the_defaults_of_an_open() -> None:
-    """Without options an open maps 8 segments, raises at damage and checks only the type of what is sent."""
-    assert ChannelOptions().per_open() == OpenOptions(max_mapped_segments=8, on_corruption="raise", validate=False)
+    """Without options an open maps 8 segments, never spins, raises at damage and checks only the type of messages."""
+    assert ChannelOptions().per_open() == OpenOptions(
+        max_mapped_segments=8, spin=0.0, poll_interval=0.05, on_corruption="raise", validate=False
+    )
 
 
 def test_every_option_has_a_row_and_a_place() -> None:

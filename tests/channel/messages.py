@@ -48,6 +48,6 @@ class Reading(TypedDict):
 def content(directory: Path) -> dict[str, bytes | None]:
     """Return every file below a directory with its bytes, and every directory with None."""
     return {
-        str(item.relative_to(directory)): None if item.is_dir() else item.read_bytes()
+        str(item.relative_to(directory)): item.read_bytes() if item.is_file() else None
         for item in sorted(directory.rglob("*"))
     }

@@ -240,7 +240,7 @@ async def test_an_append_that_comes_too_late_changes_nothing(path: Path) -> None
     channel = await open_channel(path, int)
     tx = channel.sender()
     await tx.send(1)
-    put, append = tx._send_path.put, channel._store.log.append
+    put, append = tx._connection.path.put, channel._store.log.append
     await channel.aclose()
     before = content(path)
     for late in (lambda: put(2), lambda: append([b"\2"])):
