@@ -13,7 +13,24 @@ from pathlib import Path
 from time import perf_counter
 from typing import TypeAlias
 
-from . import batch, fairness, fsync, machine, memory, queue, raw, report
+from filechannel._format import PURE
+
+from . import (
+    batch,
+    fairness,
+    fanout,
+    fsync,
+    idle,
+    latency,
+    machine,
+    memory,
+    peers,
+    processes,
+    queue,
+    raw,
+    report,
+    writers,
+)
 from .harness import Bench
 from .report import Finding
 
@@ -21,8 +38,9 @@ Measure: TypeAlias = Callable[[Bench], Coroutine[object, object, list[Finding]]]
 
 GROUPS: dict[str, tuple[str, Measure]] = {
     module.__name__.rpartition(".")[2]: (module.TITLE, module.measure)
-    for module in (queue, batch, raw, fsync, memory, fairness)
+    for module in (queue, batch, raw, fsync, memory, fairness, processes, fanout, writers, latency, idle)
 }
+ACROSS_PROCESSES = {"processes", "fanout", "writers", "latency", "idle"}
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
 
@@ -32,7 +50,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure filechannel on this machine.")
     parser.add_argument("--list", action="store_true", help="name the groups and do nothing else")
     parser.add_argument("--only", nargs="+", choices=GROUPS, metavar="NAME", help="measure only these groups")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: under half a minute, less exact")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: about a minute, less exact")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the findings to a JSON file")
     parser.add_argument("--write", action="store_true", help="also put the table into docs/performance.md")
     parser.add_argument("--directory", type=Path, default=directory, metavar="DIR", help="for channels (%(default)s)")
@@ -54,12 +72,20 @@ def main() -> None:
         print(*(f"{name:10}{title}" for name, (title, _) in GROUPS.items()), sep="\n")
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the directories are removed then too
-    bench = Bench(arguments.directory, arguments.disk, arguments.quick)
+    bench = Bench(
+        arguments.directory,
+        arguments.disk,
+        arguments.quick,
+        {package: peers.version_of(package) for package in peers.PACKAGES},
+    )
     properties = machine.describe(bench)
     print(*properties, sep="\n")
     began, groups = perf_counter(), list[tuple[str, list[Finding]]]()
     for name in arguments.only or GROUPS:
         title, measure = GROUPS[name]
+        if PURE and name in ACROSS_PROCESSES:
+            bench.notes.append(f"Left out, because the pure-Python twin has a channel for itself: '{title}'.")
+            continue
         groups.append((title, asyncio.run(measure(bench))))
         print(f"\n{title}\n\n{report.as_text(groups[-1][1])}", flush=True)
     findings = [finding for _, group in groups for finding in group if finding.target is not None]
@@ -67,11 +93,14 @@ def main() -> None:
     print(f"\n{len(findings) - len(missed)} of {len(findings)} targets met in {perf_counter() - began:.0f} s")
     for work in missed:
         print(f"missed: {work}")
+    for note in bench.notes:
+        print(f"note: {note}")
     if arguments.json:
         tree = {title: [finding.to_json() for finding in group] for title, group in groups}
-        arguments.json.write_text(json.dumps({"machine": properties, "groups": tree}, indent=2))
+        document = {"machine": properties, "groups": tree, "notes": bench.notes}
+        arguments.json.write_text(json.dumps(document, indent=2))
     if arguments.write:
-        report.write_into(PAGE, report.as_markdown(properties, groups))
+        report.write_into(PAGE, report.as_markdown(properties, groups, bench.notes))
 
 
 if __name__ == "__main__":

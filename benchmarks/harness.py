@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -61,6 +61,20 @@ class Bench:
     disk: Path
     """Backed by a disk: FSYNC."""
     quick: bool
+    peers: Mapping[str, str | None] = field(default_factory=dict)
+    """The versions of packages to compare with that have an environment of their own; None for one that is missing."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader of the report should know about this run."""
+
+    def has_peer(self, package: str, group: str) -> bool:
+        """Tell whether a package can take part, and note it in the report if not."""
+        if self.peers.get(package) is not None:
+            return True
+        self.notes.append(
+            f"Left out of '{group}', because it is not installed in .venvs/peers: {package}. "
+            "`make bench` installs it, and needs the network for that."
+        )
+        return False
 
     def rounds(self, full: int) -> int:
         return max(5, full // 8) if self.quick else full

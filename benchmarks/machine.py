@@ -20,6 +20,7 @@ def describe(bench: Bench) -> list[str]:
         f"{platform.python_implementation()} {platform.python_version()}",
         f"filechannel {version('filechannel')} on its {'pure-Python twin' if PURE else 'native core'}",
         f"msgspec {version('msgspec')}, anyio {version('anyio')}",
+        *(f"{package} {version}" for package, version in bench.peers.items() if version is not None),
         f"channels on {file_system(bench.memory)}, FSYNC on {file_system(bench.disk)}",
     ]
 

@@ -86,13 +86,15 @@ def _aligned(row: tuple[str, ...], widths: list[int]) -> list[str]:
     return [work.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))]
 
 
-def as_markdown(machine: Sequence[str], groups: Sequence[tuple[str, Sequence[Finding]]]) -> str:
+def as_markdown(machine: Sequence[str], groups: Sequence[tuple[str, Sequence[Finding]]], notes: Sequence[str]) -> str:
     """Return a table for the documentation."""
     lines = [" · ".join(machine) + ".", ""]
     lines += [f"| {' | '.join(_COLUMNS)} |", f"| --- {'| ---: ' * (len(_COLUMNS) - 1)}|"]
     for title, findings in groups:
         lines.append(f"| **{title}** {'| ' * (len(_COLUMNS) - 1)}|")
         lines += [f"| {' | '.join(finding.cells())} |" for finding in findings]
+    for note in notes:
+        lines += ["", note]
     return "\n".join(lines)
 
 

@@ -1,0 +1,57 @@
+"""One writer process, eight reader processes that each get everything.
+
+What the readers cost the writer, and how long the slowest takes on the cores there are. By the wall clock.
+"""
+
+from __future__ import annotations
+
+from .crew import Crew
+from .harness import Bench, Round, Series, take_turns
+from .report import Finding
+from .workers import Passage, Team
+
+TITLE = "1 process -> 8 processes, 12 bytes raw"
+_READERS = 8
+_MESSAGES = 200_000
+_ONE_BY_ONE = 20_000
+
+
+async def measure(bench: Bench) -> list[Finding]:
+    cpu: dict[str, list[float]] = {}
+
+    def contestant(name: str, team: Team, count: int, *, batched: bool) -> Round:
+        async def run() -> float:
+            passage: Passage = team.pass_on(count, batched=batched)
+            cpu.setdefault(name, []).append(passage.cpu)
+            return passage.elapsed
+
+        return run
+
+    with bench.scratch() as directory, Crew() as crew:
+        alone = Team(crew, directory / "one", "raw")
+        all_of_them = Team(crew, directory / "eight", "raw", readers=_READERS)
+        contestants = {
+            "one": contestant("one", alone, _MESSAGES, batched=True),
+            "eight": contestant("eight", all_of_them, _MESSAGES, batched=True),
+            "one, one by one": contestant("one, one by one", alone, _ONE_BY_ONE, batched=False),
+            "eight, one by one": contestant("eight, one by one", all_of_them, _ONE_BY_ONE, batched=False),
+        }
+        found = await take_turns(contestants, bench.rounds(80))
+
+    one, eight = found["one"], found["eight"]
+    costs = {name: Series(tuple(values[-len(one.values) :])) for name, values in cpu.items()}
+    single, many = found["one, one by one"], found["eight, one by one"]
+    return [
+        Finding("until 1 reader has everything, batched", one.per(one), "x 1 -> 1", time=one),
+        Finding("until all 8 have everything, batched", eight.per(one), "x 1 -> 1", 6, time=eight),
+        Finding(
+            "CPU time of the writer, batched", costs["eight"].per(costs["one"]), "x 1 -> 1", 1.5, time=costs["eight"]
+        ),
+        Finding("until all 8 have everything, one by one", many.per(single), "x 1 -> 1", time=many),
+        Finding(
+            "CPU time of the writer, one by one",
+            costs["eight, one by one"].per(costs["one, one by one"]),
+            "x 1 -> 1",
+            time=costs["eight, one by one"],
+        ),
+    ]

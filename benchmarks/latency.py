@@ -1,0 +1,200 @@
+"""Ping-pong between two processes: how long until the other one has it and has answered.
+
+A figure is the median of the round trips of one round, between two processes that do nothing else. The bare ones do the
+least that can wake a process: a futex, or an eventfd that an asyncio loop watches with `add_reader`, each in Python and
+without a look before going to sleep.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter_ns as now
+
+import filechannel
+from filechannel import ChannelOptions, blocking
+from filechannel._format import load_u32, store_u32, wait_word, wake_word
+
+from .crew import PATIENCE, Child, Crew, answer, orders, play
+from .harness import Bench, Round, take_turns
+from .messages import RAW
+from .report import Finding
+
+TITLE = "ping-pong between 2 processes, round trip, 12 bytes raw"
+_TRIPS = 300
+_SPIN = 0.001
+_CACHE_LINE = 64
+
+
+class Pair:
+    """A process that pings and one that answers."""
+
+    def __init__(self, crew: Crew, role: str, *arguments: object, inherited: tuple[int, ...] = ()) -> None:
+        self._pong = crew.start(__name__, role, 1, *arguments, inherited=inherited)
+        self._ping = crew.start(__name__, role, 0, *arguments, inherited=inherited)
+
+    def play(self) -> float:
+        """Return the median of some round trips in nanoseconds."""
+        children: tuple[Child, ...] = self._pong, self._ping
+        for child in children:
+            child.tell(_TRIPS)
+        return [child.hear() for child in children][1][0]
+
+
+async def measure(bench: Bench) -> list[Finding]:
+    with bench.scratch() as directory, _eventfds() as descriptors, Crew() as crew:
+        (directory / "words").write_bytes(bytes(mmap.PAGESIZE))
+        pairs = {
+            "futex": Pair(crew, "bare_futex", directory / "words"),
+            "blocking": Pair(crew, "blocking", directory / "blocking", 0),
+            "spin": Pair(crew, "blocking", directory / "spin", _SPIN),
+            "eventfd": Pair(crew, "bare_eventfd", *descriptors, inherited=descriptors),
+            "asyncio": Pair(crew, "asyncio", directory / "asyncio"),
+        }
+
+        def contestant(pair: Pair) -> Round:
+            async def run() -> float:
+                return pair.play()
+
+            return run
+
+        found = await take_turns({name: contestant(pair) for name, pair in pairs.items()}, bench.rounds(120))
+
+    futex, eventfd = found["futex"], found["eventfd"]
+    return [
+        Finding("bare futex", futex.per(futex), "x futex", time=futex),
+        Finding("blocking send, receive", found["blocking"].per(futex), "x futex", 1.5, time=found["blocking"]),
+        Finding("the same with spin=0.001", found["spin"].per(futex), "x futex", 0.3, time=found["spin"]),
+        Finding("bare eventfd + add_reader in asyncio", eventfd.per(eventfd), "x eventfd", time=eventfd),
+        Finding("await send, await receive", found["asyncio"].per(eventfd), "x eventfd", 1.5, time=found["asyncio"]),
+    ]
+
+
+@contextmanager
+def _eventfds() -> Iterator[tuple[int, int]]:
+    descriptors = os.eventfd(0, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)
+    try:
+        yield descriptors
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+# What a process does. Side 0 pings, side 1 answers; both measure, and side 0's trips are the ones that count.
+
+
+def bare_futex(side: str, path: str) -> None:
+    own, other = int(side) * _CACHE_LINE, (1 - int(side)) * _CACHE_LINE
+    with Path(path).open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as words:
+
+        def send(number: int) -> None:
+            store_u32(words, other, number)
+            wake_word(words, other, 1)
+
+        def receive(number: int) -> None:
+            while (seen := load_u32(words, own)) != number:
+                wait_word(words, own, seen, PATIENCE)
+
+        _play_on(int(side), send, receive)
+
+
+def through_channel(side: str, path: str, spin: str) -> None:
+    options = ChannelOptions(spin=float(spin))
+    there, back = (f"{path}-{way}" for way in _ways(side))
+    with (
+        blocking.open_channel(there, bytes, options=options) as out,
+        blocking.open_channel(back, bytes, options=options) as into,
+        out.sender() as tx,
+        into.receiver() as rx,
+    ):
+        send, receive = tx.send, rx.receive
+        _play_on(int(side), lambda number: send(RAW[number]), lambda _: receive(PATIENCE))
+
+
+def _play_on(side: int, send: Callable[[int], object], receive: Callable[[int], object]) -> None:
+    for (trips,) in orders():
+        times = list[int]()
+        for number in range(1, trips + 1):
+            began = now()
+            if side:
+                receive(number)
+                send(number)
+            else:
+                send(number)
+                receive(number)
+            times.append(now() - began)
+        answer(statistics.median(times))
+
+
+def _ways(side: str) -> tuple[str, str]:
+    return ("back", "there") if int(side) else ("there", "back")
+
+
+def bare_eventfd(side: str, first: str, second: str) -> None:
+    own, other = (int(second), int(first)) if int(side) else (int(first), int(second))
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        rung = loop.create_future()
+
+        def answered() -> None:
+            os.eventfd_read(own)
+            rung.set_result(None)
+
+        async def receive() -> None:
+            nonlocal rung
+            await rung
+            rung = loop.create_future()
+
+        async def send() -> None:
+            os.eventfd_write(other, 1)
+
+        loop.add_reader(own, answered)
+        await _play_in_loop(int(side), send, receive)
+
+    asyncio.run(run())
+
+
+def in_asyncio(side: str, path: str) -> None:
+    async def run() -> None:
+        there, back = (f"{path}-{way}" for way in _ways(side))
+        async with (
+            filechannel.open_channel(there, bytes) as out,
+            filechannel.open_channel(back, bytes) as into,
+            out.sender() as tx,
+            into.receiver() as rx,
+        ):
+            await _play_in_loop(int(side), lambda: tx.send(RAW[0]), rx.receive)
+
+    asyncio.run(run())
+
+
+async def _play_in_loop(side: int, send: Callable[[], object], receive: Callable[[], object]) -> None:
+    for (trips,) in orders():
+        times = list[int]()
+        for _ in range(trips):
+            began = now()
+            if side:
+                await receive()
+                await send()
+            else:
+                await send()
+                await receive()
+            times.append(now() - began)
+        answer(statistics.median(times))
+
+
+ROLES: dict[str, Callable[..., None]] = {
+    "bare_futex": bare_futex,
+    "blocking": through_channel,
+    "bare_eventfd": bare_eventfd,
+    "asyncio": in_asyncio,
+}
+
+if __name__ == "__main__":
+    play(ROLES)

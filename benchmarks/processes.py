@@ -1,0 +1,116 @@
+"""From one process to another, through `filechannel.blocking`, beside the other ways that Python has without a broker.
+
+The time is the wall clock's, from the first send in one process to the last receive in the other, both up and warm
+before: here waiting for the other one is part of the work, so nothing is left out of it, for no contestant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter_ns as now
+
+from . import peers
+from .crew import Crew
+from .harness import Bench, Round, take_turns
+from .messages import BATCH, RAW
+from .report import Finding
+from .workers import Team
+
+TITLE = "1 process -> 1 process"
+_QUEUE_REPEAT = 3
+_BATCHED = 200_000
+_ONE_BY_ONE = 50_000
+_STRUCTS = 20_000
+_PEERS = 5_000
+
+
+async def measure(bench: Bench) -> list[Finding]:
+    queue: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def put_and_get() -> float:
+        began = now()
+        for _ in range(_QUEUE_REPEAT):
+            for message in RAW:
+                await queue.put(message)
+                await queue.get()
+        return (now() - began) / (_QUEUE_REPEAT * BATCH)
+
+    with bench.scratch() as directory, Crew() as crew:
+        raw, struct = Team(crew, directory / "raw", "raw"), Team(crew, directory / "struct", "struct")
+        multiprocessing_raw = crew.start(peers.__name__, "multiprocessing_raw")
+        multiprocessing_struct = crew.start(peers.__name__, "multiprocessing_struct")
+
+        async def raw_batched() -> float:
+            return raw.pass_on(_BATCHED, batched=True).elapsed
+
+        async def raw_one_by_one() -> float:
+            return raw.pass_on(_ONE_BY_ONE, batched=False).elapsed
+
+        async def struct_batched() -> float:
+            return struct.pass_on(_STRUCTS, batched=True).elapsed
+
+        async def struct_one_by_one() -> float:
+            return struct.pass_on(_STRUCTS, batched=False).elapsed
+
+        async def through_multiprocessing() -> float:
+            return peers.run_pair(multiprocessing_raw, _PEERS)
+
+        async def structs_through_multiprocessing() -> float:
+            return peers.run_pair(multiprocessing_struct, _PEERS)
+
+        contestants: dict[str, Round] = {
+            "queue": put_and_get,
+            "raw, batched": raw_batched,
+            "raw": raw_one_by_one,
+            "struct, batched": struct_batched,
+            "struct": struct_one_by_one,
+            "multiprocessing": through_multiprocessing,
+            "multiprocessing, struct": structs_through_multiprocessing,
+        }
+
+        if bench.has_peer("pyzmq", TITLE):
+            zmq = peers.ZmqPair(crew, directory)
+
+            async def through_zmq() -> float:
+                return zmq.run(_PEERS)
+
+            contestants["pyzmq"] = through_zmq
+        if bench.has_peer("faster-fifo", TITLE):
+            fifo = crew.start(peers.__name__, "faster_fifo", python=peers.PYTHON)
+
+            async def through_faster_fifo() -> float:
+                return peers.run_pair(fifo, _PEERS)
+
+            contestants["faster-fifo"] = through_faster_fifo
+
+        found = await take_turns(contestants, bench.rounds(80))
+
+    q, batched, one = found["queue"], found["raw, batched"], found["raw"]
+    structs, one_struct, pickled = found["struct, batched"], found["struct"], found["multiprocessing, struct"]
+    findings = [
+        Finding("asyncio.Queue in one process: await put, await get", q.per(q), "Q", time=q),
+        Finding("12 B raw, send_many, receive_many, 1,000 a call", batched.per(q), "Q", 0.15, time=batched),
+        Finding("12 B raw, send, receive", one.per(q), "Q", 0.35, time=one),
+        Finding("5-field Struct, send_many, receive_many", structs.per(q), "Q", 1.1, time=structs),
+        Finding("5-field Struct, send, receive", one_struct.per(q), "Q", 1.1, time=one_struct),
+    ]
+    for name, least in (("pyzmq", 10.0), ("faster-fifo", None), ("multiprocessing", 50.0)):
+        if name in found:
+            peer, label = found[name], _LABELS[name]
+            findings += [
+                Finding(f"12 B raw against {label}: batched", peer.per(batched), "x as fast", least, True, peer),
+                Finding(f"12 B raw against {label}: one by one", peer.per(one), "x as fast", time=peer),
+            ]
+    label = _LABELS["multiprocessing"]
+    return [
+        *findings,
+        Finding(f"5-field Struct against {label}: batched", pickled.per(structs), "x as fast", 10, True, pickled),
+        Finding(f"5-field Struct against {label}: one by one", pickled.per(one_struct), "x as fast", time=pickled),
+    ]
+
+
+_LABELS = {
+    "pyzmq": "pyzmq PUSH, PULL over ipc",
+    "faster-fifo": "faster-fifo",
+    "multiprocessing": "multiprocessing.Queue",
+}

@@ -1,0 +1,98 @@
+"""Processes that write to a channel and processes that read it, for the groups that measure across processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter_ns as now
+from time import process_time_ns
+from typing import Any, NamedTuple
+
+from filechannel.blocking import FileChannel, open_channel
+
+from .crew import PATIENCE, Child, Crew, answer, orders, play
+from .messages import BATCH, ORDERS, RAW, Order
+
+_DISK_SPACE = 128 << 20
+_KINDS: dict[str, tuple[type, list[Any]]] = {"raw": (bytes, RAW), "struct": (Order, ORDERS)}
+
+
+class Passage(NamedTuple):
+    """How messages went from process to process."""
+
+    elapsed: float
+    """Nanoseconds a message, from the first send to the last receive of the slowest."""
+    cpu: float
+    """Nanoseconds a message of CPU time that the writers took."""
+
+
+class Team:
+    """Writers and readers of one channel, in a process each, up and waiting."""
+
+    def __init__(self, crew: Crew, path: Path, kind: str, writers: int = 1, readers: int = 1) -> None:
+        self._readers = [crew.start(__name__, "reader", path, kind, number) for number in range(readers)]
+        self._writers = [crew.start(__name__, "writer", path, kind) for _ in range(writers)]
+
+    def pass_on(self, count: int, *, batched: bool, writers: int | None = None) -> Passage:
+        """Let the writers, or so many of them, send as many messages together, and every reader receive them all."""
+        chosen = self._writers[:writers]
+        for reader in self._readers:
+            reader.tell(batched, count)
+        _hear(self._readers)
+        for writer in chosen:
+            writer.tell(batched, count // len(chosen))
+        sent, received = _hear(chosen), _hear(self._readers)
+        elapsed = max(ended for (ended,) in received) - min(began for began, _ in sent)
+        return Passage(elapsed / count, sum(cpu for _, cpu in sent) / count)
+
+
+def _hear(children: Sequence[Child]) -> list[list[float]]:
+    return [child.hear() for child in children]
+
+
+def writer(path: str, kind: str) -> None:
+    type_, items = _KINDS[kind]
+    with open_channel(path, type_) as channel, channel.sender() as tx:
+        send, send_many = tx.send, tx.send_many
+        for batched, count in orders():
+            _keep_small(channel)
+            cpu, began = process_time_ns(), now()
+            if batched:
+                for _ in range(count // BATCH):
+                    send_many(items)
+            else:
+                for _ in range(count // BATCH):
+                    for item in items:
+                        send(item)
+            answer(began, process_time_ns() - cpu)
+
+
+def reader(path: str, kind: str, name: str) -> None:
+    type_, items = _KINDS[kind]
+    with open_channel(path, type_) as channel, channel.receiver(name) as rx:
+        receive, receive_many = rx.receive, rx.receive_many
+        item: object = None
+        for batched, count in orders():
+            answer()
+            if batched:
+                left = count
+                while left:
+                    batch = receive_many(BATCH, timeout=PATIENCE)
+                    left -= len(batch)
+                item = batch[-1]
+            else:
+                for _ in range(count):
+                    item = receive(PATIENCE)
+            answer(now())
+            assert item == items[-1]
+
+
+def _keep_small(channel: FileChannel[Any]) -> None:
+    if channel.statistics().bytes_on_disk > _DISK_SPACE:
+        channel.purge()
+
+
+ROLES: dict[str, Callable[..., None]] = {"writer": writer, "reader": reader}
+
+if __name__ == "__main__":
+    play(ROLES)
