@@ -27,6 +27,7 @@ CREATED := $(VENV)/.created
 INSTALLED := $(VENV)/.installed
 NATIVE := $(VENV)/.native
 DOCS := $(VENV)/.docs
+PEERS := .venvs/peers/.installed
 
 .PHONY: help setup demo test lint types native pure bench docs versions soak java clean dist
 
@@ -56,9 +57,9 @@ native: $(NATIVE) java  ## The suite on the native core
 	  else echo "native: skipped, the native core could not be built here; make pure runs the suite on its twin"; fi
 
 pure: $(NATIVE) java  ## The suite on the pure-Python twin
-	FILECHANNEL_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) $(TEST_ARGS)
+	FILECHANNEL_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore=tests/model $(TEST_ARGS)  # the same on any twin
 
-bench: $(NATIVE)  ## Measure; arguments in BENCH_ARGS
+bench: $(NATIVE) $(PEERS)  ## Measure; arguments in BENCH_ARGS
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 docs: $(DOCS)  ## Build the site into site/
@@ -105,6 +106,16 @@ $(NATIVE): $(INSTALLED) setup.py $(NATIVE_SOURCES)
 	@if $(BIN)/python .ci/native_core.py possible; then export FILECHANNEL_REQUIRE_NATIVE=1; fi; \
 	  $(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
+
+# What the benchmarks compare with has its own environment. Without it they leave those lines out, and say so.
+$(PEERS): benchmarks/peers.txt | $(CREATED)
+	@test -x .venvs/peers/bin/python || $(BIN)/python -m venv .venvs/peers
+	@complete=yes; for package in $$(cat $<); do \
+	  echo "Installing $$package into .venvs/peers, to compare with"; \
+	  .venvs/peers/bin/python -m pip --disable-pip-version-check --quiet --quiet install --retries 1 $$package || complete=no; \
+	done; \
+	if test $$complete = yes; then touch $@; \
+	  else echo "bench: not everything to compare with could be installed; the report says what is left out"; fi
 
 $(DOCS): $(INSTALLED)
 	FILECHANNEL_NO_NATIVE=1 $(PIP) install --no-build-isolation --editable '.[docs]'
