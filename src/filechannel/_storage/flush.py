@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock, RLock
 from typing import Protocol, final
 
@@ -112,7 +112,8 @@ class Flusher:
     def flush_finished_later(self) -> None:
         """Bring finished segments to disk in another thread."""
         if self._log.has_finished:
-            background_threads().submit(self.flush_finished)
+            with suppress(RuntimeError):  # the interpreter is shutting down: whoever opens the channel next does it
+                background_threads().submit(self.flush_finished)
 
     def flush_finished(self) -> None:
         """Bring finished segments to disk; a failure is logged, and told by the next `flush`."""
@@ -168,7 +169,13 @@ class Flusher:
             if self._working:
                 return
             self._working = True
-        background_threads().submit(self._work)
+        self._begin_work()
+
+    def _begin_work(self) -> None:
+        try:
+            background_threads().submit(self._work)
+        except RuntimeError:  # the interpreter is shutting down: no thread takes anything any more
+            self._work()
 
     def _work(self) -> None:
         for _ in range(_ROUNDS):
@@ -178,7 +185,7 @@ class Flusher:
                     self._working = False
                     return
             self._commit_for(waiting)
-        background_threads().submit(self._work)
+        self._begin_work()
 
     def _commit_for(self, waiting: list[Ticket]) -> None:
         error: StorageError | None = None

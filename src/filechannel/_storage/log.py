@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import RLock
 
 from .._errors import ChannelSealedError, CorruptRecordError, MessageTooLargeError, StorageError
-from .._format import Writer
+from .._format import PURE, Writer
 from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE, SEAL, WRITER_LOCK
 from .._offset import Offset
 from .._options import StoredOptions
@@ -356,7 +356,9 @@ class Log:
 
     def close(self) -> None:
         """Let go of the active segment, and let nobody write any more: the channel may be another process's now."""
-        with self.mutex:
+        # The C core takes the word and frees it in one go; its twin may be in the middle, in another thread.
+        # Native, the word may be a stopped process's, which nobody has to wait for to close.
+        with self.writing() if PURE else self.mutex:
             self._closed = True
             self._active.let_go()
             self._unflushed.clear()
