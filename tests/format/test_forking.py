@@ -22,17 +22,28 @@ def pipe() -> Iterator[tuple[int, int]]:
             os.close(descriptor)
 
 
-def is_open(descriptor: int) -> bool:
-    """Tell whether this process has a descriptor."""
+_before: dict[int, tuple[int, int] | None] = {}
+"""Which file each descriptor was of, before the fork: whoever starts over in a child may open others in their place."""
+
+
+def _file_of(descriptor: int) -> tuple[int, int] | None:
     try:
-        os.fstat(descriptor)
+        status = os.fstat(descriptor)
     except OSError:
-        return False
-    return True
+        return None
+    return status.st_dev, status.st_ino
+
+
+def is_open(descriptor: int) -> bool:
+    """Tell whether this process has a descriptor, of the file that it was of before the fork."""
+    file = _file_of(descriptor)
+    return file is not None and _before.get(descriptor, file) == file
 
 
 def in_child(look: Callable[[], bool]) -> bool:
     """Fork, and return what the child sees."""
+    _before.clear()
+    _before.update({descriptor: _file_of(descriptor) for descriptor in map(int, os.listdir("/proc/self/fd"))})
     child = os.fork()
     if child == 0:
         code = 2
@@ -40,6 +51,7 @@ def in_child(look: Callable[[], bool]) -> bool:
             code = int(look())
         finally:
             os._exit(code)
+    _before.clear()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in (0, 1)
     return bool(code)
