@@ -59,17 +59,17 @@ class SharedLock:
             if not may_sleep():
                 self._look_at_mutex()
             with self.mutex:
-                outermost = not self._depth
-                self._depth += 1
-                self._user = get_ident()
+                depth = self._depth
                 try:
-                    taken_by = self._take(slept) if outermost else 0
+                    # Inside, so that Ctrl-C, which may come at every call, leaves nothing counted.
+                    self._depth, self._user = depth + 1, get_ident()
+                    taken_by = 0 if depth else self._take(slept)
                     if not taken_by:
                         yield
                         return
                 finally:
-                    self._depth -= 1
-                    if outermost:
+                    self._depth = depth
+                    if not depth:
                         self._free()
                         self._user = 0
             if not may_sleep():
