@@ -101,9 +101,19 @@ with open_channel(path, int, options=ChannelOptions(durability=DURABILITY, segme
                 os.kill(os.getpid(), signal.SIGINT)
 
         attempts = 0
+        armed = False
+
+        def interrupted_if_armed(*_):
+            global armed
+            if armed:
+                armed = False
+                raise KeyboardInterrupt
+
+        signal.signal(signal.SIGINT, interrupted_if_armed)  # not while an interrupt is being counted
         threading.Thread(target=interrupt).start()
         while attempts < 300:
             try:
+                armed = True
                 while True:
                     tx.send(sent)
                     sent += 1
@@ -116,13 +126,7 @@ with open_channel(path, int, options=ChannelOptions(durability=DURABILITY, segme
                         pass
             except KeyboardInterrupt:
                 attempts += 1
-        while True:
-            try:
-                stop.set()
-                time.sleep(0.05)
-                break
-            except KeyboardInterrupt:
-                pass
+        stop.set()
         # Everything still works: locks are free, waits end, the order is one, and other threads get through.
         done = []
         threading.Thread(target=lambda: (tx.send(-1), channel.flush(), done.append(1))).start()
