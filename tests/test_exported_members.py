@@ -1,4 +1,4 @@
-"""What `import filechannel` gives: the public names, each documented, and nothing else."""
+"""What `import filechannel` and `import filechannel.blocking` give: the public names, each documented, nothing else."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ import types
 import pytest
 
 import filechannel
+import filechannel.blocking
 
-CLASSES = [name for name in filechannel.__all__ if inspect.isclass(getattr(filechannel, name))]
+MODULES = [filechannel, filechannel.blocking]
+NAMES = [pytest.param(module, name, id=f"{module.__name__}.{name}") for module in MODULES for name in module.__all__]
+CLASSES = [name for name in NAMES if inspect.isclass(getattr(*name.values))]  # type: ignore[call-overload]
+
+each_module = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+each_name = pytest.mark.parametrize(("module", "name"), NAMES)
+each_class = pytest.mark.parametrize(("module", "name"), CLASSES)
 
 
-def test_the_public_names_are_in_order() -> None:
+@each_module
+def test_the_public_names_are_in_order(module: types.ModuleType) -> None:
     """`__all__` is sorted and has every name once."""
-    assert filechannel.__all__ == sorted(set(filechannel.__all__))
+    assert module.__all__ == sorted(set(module.__all__))
 
 
 def test_every_public_name_is_listed() -> None:
@@ -27,10 +35,21 @@ def test_every_public_name_is_listed() -> None:
     assert visible == set(filechannel.__all__)
 
 
-@pytest.mark.parametrize("name", filechannel.__all__)
-def test_every_public_name_is_documented(name: str) -> None:
+def test_what_blocking_defines_is_listed() -> None:
+    """A class or function of the module itself is in `__all__`, and so is what its methods return."""
+    own = {
+        name
+        for name, value in vars(filechannel.blocking).items()
+        if not name.startswith("_") and getattr(value, "__module__", "") == "filechannel.blocking"
+    }
+    own -= {"T", "T_co", "T_contra", "R"}
+    assert own | {"Record"} == set(filechannel.blocking.__all__)
+
+
+@each_name
+def test_every_public_name_is_documented(module: types.ModuleType, name: str) -> None:
     """Whatever is exported says in its own words what it is."""
-    member = getattr(filechannel, name)
+    member = getattr(module, name)
     assert not name.startswith("_")
     assert inspect.getdoc(member)
     if inspect.isclass(member):
@@ -38,18 +57,18 @@ def test_every_public_name_is_documented(name: str) -> None:
         assert vars(member)["__doc__"]
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_every_public_method_is_documented(name: str) -> None:
+@each_class
+def test_every_public_method_is_documented(module: types.ModuleType, name: str) -> None:
     """The methods and properties of exported classes are documented, with what they inherit from anyio."""
-    for method, value in inspect.getmembers(getattr(filechannel, name)):
+    for method, value in inspect.getmembers(getattr(module, name)):
         if not method.startswith("_") and (callable(value) or isinstance(value, property)):
             assert inspect.getdoc(value), f"{name}.{method}"
 
 
-@pytest.mark.parametrize("name", CLASSES)
-def test_no_public_signature_is_vague(name: str) -> None:
+@each_class
+def test_no_public_signature_is_vague(module: types.ModuleType, name: str) -> None:
     """No public method takes or returns `Any`."""
-    for method, value in inspect.getmembers(getattr(filechannel, name), inspect.isfunction):
+    for method, value in inspect.getmembers(getattr(module, name), inspect.isfunction):
         if not method.startswith("_") and value.__module__.startswith("filechannel"):
             for place, annotation in value.__annotations__.items():
                 assert "Any" not in str(annotation).replace("AnyStr", ""), f"{name}.{method}: {place}"
@@ -57,13 +76,15 @@ def test_no_public_signature_is_vague(name: str) -> None:
 
 def test_errors_have_one_root() -> None:
     """Every exported exception is a `FileChannelError`."""
-    errors = [getattr(filechannel, name) for name in CLASSES if issubclass(getattr(filechannel, name), BaseException)]
+    members = [getattr(filechannel, name) for name in filechannel.__all__]
+    errors = [member for member in members if inspect.isclass(member) and issubclass(member, BaseException)]
     assert errors
     assert all(issubclass(error, filechannel.FileChannelError) for error in errors)
 
 
-def test_a_star_import_gives_the_public_names() -> None:
+@each_module
+def test_a_star_import_gives_the_public_names(module: types.ModuleType) -> None:
     """`from filechannel import *` gives exactly what is listed."""
     namespace: dict[str, object] = {}
-    exec("from filechannel import *", namespace)
-    assert set(namespace) - {"__builtins__"} == set(filechannel.__all__)
+    exec(f"from {module.__name__} import *", namespace)
+    assert set(namespace) - {"__builtins__"} == set(module.__all__)
