@@ -24,7 +24,7 @@ from .processes import Processes
 _SPIN = 50e-6
 _LONGEST_SLEEP = 0.1
 _NOBODY = 1 << LOCK_GENERATION_SHIFT  # slot 0 is nobody's, and never was
-_BRIEFLY = 0.001  # seconds that an event loop can spare
+_BRIEFLY = 0.2  # seconds; a thread of this process that has the mutex may wait for the GIL, or for a small flush
 
 
 def _always() -> bool:
