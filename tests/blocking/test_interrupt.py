@@ -97,8 +97,13 @@ with open_channel(path, int, options=ChannelOptions(durability=DURABILITY, segme
         stop = threading.Event()
 
         def interrupt():
+            global armed
+            unarmed = 0
             while not stop.wait(0.002):
                 os.kill(os.getpid(), signal.SIGINT)
+                unarmed = 0 if armed else unarmed + 1
+                if unarmed > 100:
+                    armed = True  # the interrupt came in some __del__, where Python drops it
 
         attempts = 0
         armed = False

@@ -439,6 +439,8 @@ def test_a_pool_of_processes(path: Path) -> None:
         tx = pickle.loads(pickle.dumps(channel.sender()))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         pool.starmap(send_some, [(tx, [number]) for number in range(5)], chunksize=1)
+        pool.close()
+        pool.join()
     tx.close()
     with open_channel(path, int) as channel, channel.receiver() as rx:
         assert rx.receive_many(9) == list(range(5))
@@ -449,8 +451,11 @@ def test_errors_come_back_from_another_process(path: Path) -> None:
     with open_channel(path, int) as channel:
         channel.seal()
         tx = pickle.loads(pickle.dumps(channel.sender()))
-    with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(filechannel.ChannelSealedError) as failure:
-        pool.apply(send_some, (tx, [1]))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        with pytest.raises(filechannel.ChannelSealedError) as failure:
+            pool.apply(send_some, (tx, [1]))
+        pool.close()
+        pool.join()
     assert failure.value.path == path
     tx.close()
 

@@ -203,17 +203,20 @@ def test_sealing_ends_every_wait(path: Path, way: Callable[[Receiver[int]], obje
 @pytest.mark.parametrize("what", ["receiver", "channel"])
 def test_closing_ends_every_wait_at_once(path: Path, way: Callable[[Receiver[int]], object], what: str) -> None:
     """`ClosedResourceError` for a thread that waits, when another one closes the receiver or the channel."""
-    with open_channel(path, int) as channel:
-        rx = channel.receiver()
-        with in_thread(partial(way, rx)) as receiving:
-            until(lambda: channel.statistics().waiters == 1)
-            before = time.monotonic()
-            (rx if what == "receiver" else channel).close()
-            assert isinstance(receiving.exception(60), ClosedResourceError)
-            assert time.monotonic() - before < 0.9, "noticed only because no sleep is longer than a second"
-        for call in (rx.receive, partial(rx.receive, 1), rx.peek, rx.clone, rx.receive_nowait, rx.statistics):
-            with pytest.raises(ClosedResourceError):
-                call()
+    delays = []
+    for _ in range(3):
+        with open_channel(path, int) as channel:
+            rx = channel.receiver()
+            with in_thread(partial(way, rx)) as receiving:
+                until(lambda: channel.statistics().waiters == 1)
+                before = time.monotonic()
+                (rx if what == "receiver" else channel).close()
+                assert isinstance(receiving.exception(60), ClosedResourceError)
+                delays.append(time.monotonic() - before)
+            for call in (rx.receive, partial(rx.receive, 1), rx.peek, rx.clone, rx.receive_nowait, rx.statistics):
+                with pytest.raises(ClosedResourceError):
+                    call()
+    assert min(delays) < 0.5, "noticed only because no sleep is longer than a second"
 
 
 def test_closing_one_clone_leaves_the_wait_of_another(path: Path) -> None:

@@ -64,9 +64,10 @@ class IndexWriter:
 
     def close(self) -> None:
         """Let go of the file."""
-        if self._descriptor >= 0:
-            self._files.close(self._descriptor)
-            self._descriptor = -1
+        # Forgotten first: closed a second time, after Ctrl-C, the number may be another file's.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            self._files.close(descriptor)
 
 
 class ActiveIndex:
