@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Generic, TypeVar, cast, final
 
@@ -34,6 +35,13 @@ class Receiver(AnyReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
             `CorruptRecordError` for damaged bytes.
             """
             ...
+
+    def _begin_wait(self) -> Future[None] | None:
+        source = self._source
+        return None if source.options.spin else source.arrivals.enter(self._has_news)
+
+    def _end_wait(self, future: object, /) -> None:
+        self._source.arrivals.leave(cast("Future[None]", future))
 
     def _receive_slowly(self) -> Coroutine[object, object, object]:
         return self._wait_for(self._take)

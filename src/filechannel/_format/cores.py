@@ -88,6 +88,16 @@ class ReceiveCore:
         item = NOTHING if reader is None or not _is_time(timeout) else reader.take()
         return self._receive_here_slowly(timeout) if item is NOTHING else item
 
+    def _begin_wait(self) -> object:
+        """Return a future of asyncio that is done when there is something to take, if that can be had.
+
+        The C core sleeps for it, once, before it turns to `_receive_slowly`, which does the same in Python.
+        """
+        return None
+
+    def _end_wait(self, future: object, /) -> None:
+        """Forget a future that nobody waits for any more."""
+
     def _attach(self, reader: Reader, /) -> None:
         """Receive from this reader."""
         if not isinstance(reader, Reader):

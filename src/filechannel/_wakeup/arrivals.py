@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import time
+from asyncio import Future
 from collections.abc import Callable
 from threading import Condition, RLock
 from weakref import WeakKeyDictionary
@@ -45,7 +46,7 @@ from .._format.layout import (
 )
 from .._storage.store import Store
 from .doorbell import Doorbell
-from .loops import Waiter, make_waiter, wake_together
+from .loops import Waiter, make_future, make_waiter, wake_together
 from .patience import may_sleep
 from .watchdog import WATCHDOG
 
@@ -72,7 +73,7 @@ class Arrivals:
         self._doorbell = None if own is None else Doorbell(own, self._wake_tasks)
         self._polls = poll or store.readonly
         self._lock = RLock()  # a receiver may be collected, and closed by that, anywhere
-        self._waiting: dict[Waiter, Callable[[], bool]] = {}
+        self._waiting: dict[Waiter | Future[None], Callable[[], bool]] = {}
         self._sleeping: set[object] = set()
         self._looked_for = Condition()
         self._sleepers = bytearray(8)
@@ -94,19 +95,39 @@ class Arrivals:
             await self._poll(has_news, longest_pause)
             return
         waiter = make_waiter()
-        if waiter.loop is not self._doorbell.newest:
+        try:
+            if not self._register(waiter, waiter.loop, has_news):
+                await waiter.wait()
+        finally:
+            self.leave(waiter)
+
+    def enter(self, has_news: Callable[[], bool]) -> Future[None] | None:
+        """Return a future that is done when there may be news; None if there are, or it cannot be had: then use `wait`.
+
+        Whoever does not wait for it until it is done says so with `leave`.
+        """
+        future = None if self._polls or self._doorbell is None else make_future()
+        if future is not None and self._register(future, future.get_loop(), has_news):
+            self.leave(future)
+            return None
+        return future
+
+    def _register(self, waiter: Waiter | Future[None], loop: object, has_news: Callable[[], bool]) -> bool:
+        """Have somebody woken, and tell whether that was too late, because there are news."""
+        assert self._doorbell is not None
+        if loop is not self._doorbell.newest:
             self._doorbell.watch()
         with self._lock:
             self._waiting[waiter] = has_news
         if not self.is_watched:
             WATCHDOG.watch(self)
-        try:
-            self._announce_task()
-            if not has_news():
-                await waiter.wait()
-        finally:
-            with self._lock:
-                self._waiting.pop(waiter, None)
+        self._announce_task()
+        return has_news()
+
+    def leave(self, waiter: Waiter | Future[None]) -> None:
+        """Nobody has to be woken any more."""
+        with self._lock:
+            self._waiting.pop(waiter, None)
 
     async def _poll(self, has_news: Callable[[], bool], longest_pause: float) -> None:
         """Look again from time to time, or when somebody of this process says that there is something to look at."""
@@ -119,8 +140,7 @@ class Arrivals:
                 with anyio.move_on_after(pause):
                     await waiter.wait()
             finally:
-                with self._lock:
-                    self._waiting.pop(waiter, None)
+                self.leave(waiter)
             pause = min(2 * pause, longest_pause)
 
     def _announce_task(self) -> None:
@@ -151,6 +171,8 @@ class Arrivals:
         self._announce_task()  # a publisher may have died with it
         words = self._words[_WATCHED]
         late = [waiter for waiter, has_news in waiting if has_news()]
+        for waiter in late:
+            self.leave(waiter)
         wake_together(late)
         self._quiet = None if late or not words[_WAKE_BYTE] & WAKE_LOOPS else words
         return True

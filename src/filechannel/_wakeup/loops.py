@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Protocol, TypeVar, final
 from weakref import WeakSet
@@ -102,27 +103,42 @@ class _TrioWaiter:
         await self._event.wait()
 
 
-def wake_together(waiters: Iterable[Sleeper]) -> None:
+def wake_together(waiters: Iterable[Sleeper | asyncio.Future[None]]) -> None:
     """Wake many tasks with one call into each event loop. Any thread may call it."""
-    elsewhere: dict[asyncio.AbstractEventLoop, list[_AsyncioWaiter]] = {}
+    elsewhere: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
     here = asyncio._get_running_loop()
     for waiter in waiters:
-        if not isinstance(waiter, _AsyncioWaiter):
-            waiter.wake()
-        elif waiter.loop is here:
-            waiter.wake_here()
+        if isinstance(waiter, asyncio.Future):
+            loop = waiter.get_loop()
+            if loop is here:
+                _resolve(waiter)
+            else:
+                elsewhere.setdefault(loop, []).append(partial(_resolve, waiter))
+        elif isinstance(waiter, _AsyncioWaiter) and waiter.loop is not here:
+            elsewhere.setdefault(waiter.loop, []).append(waiter.wake_here)
         else:
-            elsewhere.setdefault(waiter.loop, []).append(waiter)
+            waiter.wake()
     for loop, group in elsewhere.items():
         try:
-            loop.call_soon_threadsafe(_wake_here, group)
+            loop.call_soon_threadsafe(_call_all, group)
         except RuntimeError:
             pass  # the loop is closed, and with it whoever waited
 
 
-def _wake_here(waiters: list[_AsyncioWaiter]) -> None:
-    for waiter in waiters:
-        waiter.wake_here()
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _call_all(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
+
+
+def make_future() -> asyncio.Future[None] | None:
+    """Return a future of the event loop that this thread runs; None if that is not asyncio's."""
+    loop = None if in_trio() else asyncio._get_running_loop()
+    return None if loop is None else asyncio.Future(loop=loop)
 
 
 def make_waiter() -> Waiter:

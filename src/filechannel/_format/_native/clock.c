@@ -43,9 +43,13 @@ static PyObject *py_turn_is_over(PyObject *Py_UNUSED(module), PyObject *Py_UNUSE
     return PyBool_FromLong(turn_over());
 }
 
-static PyObject *py_begin_turn(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+void turn_begin(void) {
     turn_began = monotonic_ns();
     turn_units = TURN_UNITS;
+}
+
+static PyObject *py_begin_turn(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+    turn_begin();
     Py_RETURN_NONE;
 }
 

@@ -101,6 +101,7 @@ uint64_t exact_clock_ns(void);
 uint64_t monotonic_ns(void);
 extern _Thread_local int64_t turn_units __attribute__((tls_model("initial-exec")));
 int turn_over_by_clock(void);
+void turn_begin(void);
 static inline void turn_charge(size_t bytes) { turn_units -= 1 + (int64_t)(bytes >> BYTES_PER_UNIT_SHIFT); }
 static inline int turn_over(void) { return turn_units <= 0 && turn_over_by_clock(); }
 

@@ -16,8 +16,8 @@ enum state { NEW, RUNNING, DONE };
 typedef struct {
     PyObject_HEAD
     Core *core;
-    PyObject *item;  /* of a send, until it is done */
-    PyObject *inner; /* the slow coroutine, once there is one */
+    PyObject *item;  /* of a send, until it is done; of a receive, the future that it sleeps for, while it does */
+    PyObject *inner; /* what we wait for, once we do: the slow coroutine, or before it, once, that future */
     char state;
     char sends;
     char stopped; /* our result is in spare_stop */
@@ -27,7 +27,7 @@ typedef struct {
 static PyObject *no_arguments;
 static PyTypeObject *CoroutineType, *SendCoreType, *ReceiveCoreType;
 static PyObject *send_slowly, *receive_slowly, *send_nowait_slowly, *receive_nowait_slowly; /* names of methods */
-static PyObject *send_here_slowly, *receive_here_slowly;
+static PyObject *send_here_slowly, *receive_here_slowly, *begin_wait, *end_wait;
 
 #define LONGEST_SLEEP 1.0 /* seconds: whoever should wake us may have died on the way */
 
@@ -57,16 +57,58 @@ static void finish(Coroutine *self) {
     Py_CLEAR(self->inner);
 }
 
-/* Become the Python coroutine that can wait. From here on we may be part of a cycle. */
+/* From here on we may be part of a cycle. */
+static void track(Coroutine *self) {
+    if (!self->tracked) PyObject_GC_Track(self);
+    self->tracked = 1;
+}
+
+/* Become the Python coroutine that can wait. */
 static int go_slow(Coroutine *self) {
     PyObject *core = (PyObject *)self->core;
     self->inner = self->sends ? PyObject_CallMethodOneArg(core, send_slowly, self->item)
                               : PyObject_CallMethodNoArgs(core, receive_slowly);
     if (!self->inner) return -1;
     Py_CLEAR(self->item);
-    PyObject_GC_Track(self);
-    self->tracked = 1;
+    track(self);
     return 0;
+}
+
+/* --- Sleeping once, for a message that most likely comes: what a Python coroutine does, for a third of the time ---- */
+
+static int sleeps(const Coroutine *self) { return !self->sends && self->item; }
+
+/* It was not ended by being woken: nobody has to wake us any more. An exception that is set stays. */
+static void give_up_sleep(Coroutine *self) {
+    PyObject *type, *error, *traceback, *future = self->item;
+    self->item = NULL;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *done = PyObject_CallMethodOneArg((PyObject *)self->core, end_wait, future);
+    if (!done) PyErr_WriteUnraisable((PyObject *)self);
+    Py_XDECREF(done);
+    Py_DECREF(future);
+    PyErr_Restore(type, error, traceback);
+}
+
+/* Sleep for a future of asyncio, if there is one to be had; else inner stays NULL, and the slow coroutine does it. */
+static int begin_sleep(Coroutine *self) {
+    if (self->sends || !self->core->target || turn_over()) return 0;
+    PyObject *future = PyObject_CallMethodNoArgs((PyObject *)self->core, begin_wait);
+    if (!future) return -1;
+    if (future == Py_None) {
+        Py_DECREF(future);
+        return 0;
+    }
+    self->item = future;
+    track(self);
+    const PyAsyncMethods *methods = Py_TYPE(future)->tp_as_async;
+    if (methods && methods->am_await)
+        self->inner = methods->am_await(future);
+    else
+        PyErr_Format(PyExc_TypeError, "expected a future, not %.100s", Py_TYPE(future)->tp_name);
+    if (self->inner) return 0;
+    give_up_sleep(self);
+    return -1;
 }
 
 /* Do it now; NULL without an exception: go the slow way. Python code runs in here and may detach or close us. */
@@ -77,6 +119,26 @@ static PyObject *step(Coroutine *self) {
     Py_DECREF(target);
     Py_XDECREF(item);
     return result;
+}
+
+/* Go on where we wait. Woken, we take the message; if it is another's by now, the slow coroutine waits for the next. */
+static PySendResult go_on(Coroutine *self, PyObject *value, PyObject **result) {
+    PyObject *inner = Py_NewRef(self->inner);
+    PySendResult sent = PyIter_Send(inner, value, result);
+    Py_DECREF(inner);
+    if (!sleeps(self) || sent == PYGEN_NEXT) return sent;
+    if (sent == PYGEN_ERROR) {
+        give_up_sleep(self);
+        return sent;
+    }
+    Py_CLEAR(*result);
+    Py_CLEAR(self->item);
+    Py_CLEAR(self->inner);
+    turn_begin();
+    *result = step(self);
+    if (*result) return PYGEN_RETURN;
+    if (PyErr_Occurred() || go_slow(self)) return PYGEN_ERROR;
+    return go_on(self, Py_None, result);
 }
 
 static PySendResult coroutine_send(PyObject *op, PyObject *value, PyObject **result) {
@@ -97,7 +159,7 @@ static PySendResult coroutine_send(PyObject *op, PyObject *value, PyObject **res
             finish(self);
             return *result ? PYGEN_RETURN : PYGEN_ERROR;
         }
-        if (go_slow(self)) {
+        if (begin_sleep(self) || (!self->inner && go_slow(self))) {
             finish(self);
             return PYGEN_ERROR;
         }
@@ -106,10 +168,8 @@ static PySendResult coroutine_send(PyObject *op, PyObject *value, PyObject **res
         PyErr_SetString(PyExc_ValueError, "coroutine already executing");
         return PYGEN_ERROR;
     }
-    PyObject *inner = Py_NewRef(self->inner);
-    PySendResult sent = PyIter_Send(inner, value, result);
+    PySendResult sent = go_on(self, value, result);
     if (sent != PYGEN_NEXT) finish(self);
-    Py_DECREF(inner);
     return sent;
 }
 
@@ -207,20 +267,30 @@ static PyObject *py_throw(PyObject *op, PyObject *const *args, Py_ssize_t count)
     PyObject *result = throw ? PyObject_Vectorcall(throw, args, (size_t)count, NULL) : NULL;
     Py_XDECREF(throw);
     Py_DECREF(inner);
-    if (!result) finish(self);
+    if (!result) {
+        if (sleeps(self)) give_up_sleep(self);
+        finish(self);
+    }
     return result;
 }
 
 static PyObject *py_close(PyObject *op, PyObject *Py_UNUSED(none)) {
     Coroutine *self = (Coroutine *)op;
     PyObject *done = self->inner ? PyObject_CallMethod(self->inner, "close", NULL) : Py_NewRef(Py_None);
-    if (done) finish(self);
+    if (done) {
+        if (sleeps(self)) give_up_sleep(self);
+        finish(self);
+    }
     return done;
 }
 
 /* A forgotten `await` must not go unnoticed. */
 static void coroutine_finalize(PyObject *op) {
     Coroutine *self = (Coroutine *)op;
+    if (sleeps(self)) {
+        give_up_sleep(self);
+        finish(self);
+    }
     if (self->state != NEW) return;
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
@@ -248,7 +318,7 @@ static void coroutine_dealloc(PyObject *op) {
     Coroutine *self = (Coroutine *)op;
     PyTypeObject *type = Py_TYPE(op);
     int was_simple = self->state == DONE && !self->tracked;
-    if (self->state == NEW && PyObject_CallFinalizerFromDealloc(op)) return;
+    if ((self->state == NEW || sleeps(self)) && PyObject_CallFinalizerFromDealloc(op)) return;
     if (self->tracked) PyObject_GC_UnTrack(op);
     if (self->stopped) empty_stop();
     finish(self);
@@ -423,6 +493,10 @@ static PyObject *attach(PyObject *op, PyObject *target, PyTypeObject *type) {
     Py_RETURN_NONE;
 }
 
+/* What Receiver has instead knows how to wait; other classes wait in their slow coroutine. */
+static PyObject *py_begin_wait(PyObject *Py_UNUSED(op), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
+static PyObject *py_end_wait(PyObject *Py_UNUSED(op), PyObject *Py_UNUSED(future)) { Py_RETURN_NONE; }
+
 static PyObject *py_attach_path(PyObject *op, PyObject *path) { return attach(op, path, SendPathType); }
 static PyObject *py_attach_reader(PyObject *op, PyObject *reader) { return attach(op, reader, ReaderType); }
 
@@ -468,6 +542,9 @@ static PyMethodDef receive_methods[] = {
     {"_attach", py_attach_reader, METH_O, "_attach($self, reader, /)\n--\n\nReceive from this reader."},
     {"_receive_here", FAST(py_receive_here), METH_FASTCALL | METH_KEYWORDS,
      "_receive_here($self, timeout=None)\n--\n\nReceive one item, and let the thread wait if need be."},
+    {"_begin_wait", py_begin_wait, METH_NOARGS,
+     "_begin_wait($self, /)\n--\n\nReturn a future of asyncio that is done when there is something to take, if that can be had."},
+    {"_end_wait", py_end_wait, METH_O, "_end_wait($self, future, /)\n--\n\nForget a future that nobody waits for any more."},
     DETACH,
     {NULL, NULL, 0, NULL},
 };
@@ -517,7 +594,9 @@ int add_coroutine(PyObject *module) {
     receive_nowait_slowly = PyUnicode_InternFromString("_receive_nowait_slowly");
     send_here_slowly = PyUnicode_InternFromString("_send_here_slowly");
     receive_here_slowly = PyUnicode_InternFromString("_receive_here_slowly");
-    if (!send_here_slowly || !receive_here_slowly) return -1;
+    begin_wait = PyUnicode_InternFromString("_begin_wait");
+    end_wait = PyUnicode_InternFromString("_end_wait");
+    if (!send_here_slowly || !receive_here_slowly || !begin_wait || !end_wait) return -1;
     if (!no_arguments || !send_slowly || !receive_slowly || !send_nowait_slowly || !receive_nowait_slowly || PyModule_AddFunctions(module, functions)) return -1;
     CoroutineType = (PyTypeObject *)PyType_FromSpec(&coroutine_spec);
     SendCoreType = add_type(module, &send_spec);
