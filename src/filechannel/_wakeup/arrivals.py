@@ -162,12 +162,12 @@ class Arrivals:
 
     def look_after(self) -> bool:
         """Wake whoever has news, and tell whether somebody goes on waiting. For the watchdog."""
-        with self._lock:
-            waiting = list(self._waiting.items())
-        if not waiting:
+        if not self._waiting:
             return False
         if self._words[_WATCHED] == self._quiet:
             return True
+        with self._lock:
+            waiting = list(self._waiting.items())
         self._announce_task()  # a publisher may have died with it
         words = self._words[_WATCHED]
         late = [waiter for waiter, has_news in waiting if has_news()]

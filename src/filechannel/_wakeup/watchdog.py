@@ -51,8 +51,8 @@ class Watchdog:
 
     def _run(self) -> None:
         while self._wait():
-            with self._changed:
-                everybody, self._watched = list(self._watched), WeakSet()
+            with self._changed:  # others begin to wait while we look
+                everybody = list(self._watched)
             while everybody:
                 self._look(everybody.pop())  # and nothing that is closed now is kept alive by us
 
@@ -63,15 +63,19 @@ class Watchdog:
             return self._running
 
     def _look(self, watched: Watched) -> None:
-        # Whoever begins to wait after this has us watch it again; whoever began before is seen.
+        # Whoever begins to wait after this says that it is to be watched; whoever began before is seen.
         watched.is_watched = False
         try:
             goes_on = watched.look_after()
         except Exception:  # the thread serves every channel of the process: nothing may end it
             _logger.exception("looking after waiters failed")
-            return
+            goes_on = False
         if goes_on:
-            self.watch(watched)
+            watched.is_watched = True
+            return
+        with self._changed:
+            if not watched.is_watched:
+                self._watched.discard(watched)
 
 
 WATCHDOG = Watchdog()

@@ -1,0 +1,125 @@
+"""Sleeping inside the native core: threads on the shared word, tasks for a future. And who looks after them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from anyio import ClosedResourceError, EndOfStream
+
+from filechannel import ChannelOptions, blocking, open_channel
+from filechannel._wakeup import watchdog
+
+SOON = 0.5
+"""Seconds: a sleep that nobody ends takes one."""
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait until something is so."""
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def outcome_of(rx: blocking.Receiver[int], channel: blocking.FileChannel[int], change: Callable[[], object]) -> object:
+    """Let a thread sleep in `receive`, change something, and return what came of it and whether that was soon."""
+    found: list[object] = []
+
+    def receive() -> None:
+        try:
+            found.append(rx.receive())
+        except Exception as error:
+            found.append(type(error))
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    until(lambda: channel.statistics().waiters == 1)
+    time.sleep(0.02)  # from being counted to being asleep
+    began = time.monotonic()
+    change()
+    thread.join(30)
+    return found[0], time.monotonic() - began < SOON, channel.statistics().waiters
+
+
+@pytest.mark.parametrize("spin", [0.0, 0.0001])
+def test_a_thread_that_sleeps_hears_of_everything(path: Path, spin: float) -> None:
+    """A message, a seek, the end of the channel, and that its receiver was closed; afterwards nobody waits."""
+    options = ChannelOptions(spin=spin)
+    with blocking.open_channel(path, int, options=options) as channel, channel.sender() as tx:
+        rx, other = channel.receiver(), channel.receiver("other")
+        assert outcome_of(rx, channel, lambda: tx.send(1)) == (1, True, 0)
+        assert outcome_of(rx, channel, lambda: rx.seek("earliest")) == (1, True, 0)
+        assert other.receive() == 1
+        assert outcome_of(other, channel, other.close) == (ClosedResourceError, True, 0)
+        assert outcome_of(rx, channel, channel.seal) == (EndOfStream, True, 0)
+
+
+@pytest.mark.parametrize("timeout", [0, 0.05, 1.2])
+def test_a_timeout_is_kept(path: Path, timeout: float) -> None:
+    """Shorter than one sleep, longer than one, or none at all."""
+    with blocking.open_channel(path, int) as channel, channel.receiver() as rx:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            rx.receive(timeout)
+        assert timeout <= time.monotonic() - began < timeout + SOON
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])
+def test_a_bad_timeout_is_refused(path: Path, timeout: float) -> None:
+    """Before anybody sleeps."""
+    with blocking.open_channel(path, int) as channel, channel.receiver() as rx:
+        with pytest.raises((ValueError, TypeError)):
+            rx.receive(timeout)
+
+
+@pytest.mark.parametrize("end", ["dropped", "closed", "cancelled"])
+def test_a_receive_that_was_given_up_waits_no_more(path: Path, end: str) -> None:
+    """Whichever way, and what is sent afterwards is received by the next one."""
+
+    async def run() -> None:
+        async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+            coroutine = rx.receive()
+            if end == "cancelled":
+                task = asyncio.ensure_future(coroutine)
+                await asyncio.sleep(0.01)
+                assert channel.statistics().waiters == 1
+                task.cancel()
+                await asyncio.wait([task])
+            else:
+                coroutine.send(None)
+                assert channel.statistics().waiters == 1
+                if end == "closed":
+                    coroutine.close()
+            del coroutine
+            gc.collect()
+            assert channel.statistics().waiters == 0
+            await tx.send(1)
+            assert await rx.receive() == 1
+
+    asyncio.run(run())
+
+
+def test_what_begins_to_wait_while_the_watchdog_looks_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although the look found nobody."""
+    monkeypatch.setattr(watchdog, "_SECONDS", 0.01)
+    dog, looks = watchdog.Watchdog(), list[int]()
+
+    class Late:
+        is_watched = False
+
+        def look_after(self) -> bool:
+            looks.append(1)
+            if len(looks) == 1:
+                dog.watch(self)  # as a waiter does that comes now
+                return False
+            return len(looks) < 4
+
+    late = Late()
+    dog.watch(late)
+    until(lambda: len(looks) == 4 and not late.is_watched)
