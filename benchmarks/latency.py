@@ -3,6 +3,9 @@
 A figure is the median of the round trips of one round, between two processes that do nothing else. The bare ones do the
 least that can wake a process: a futex, or an eventfd that an asyncio loop watches with `add_reader`, each in Python and
 without a look before going to sleep.
+
+Judged is what the scheduler makes of it. Whether it lets the two share a core changes a round trip by more than what is
+measured, so asyncio is shown on one core and on two as well, for information.
 """
 
 from __future__ import annotations
@@ -34,9 +37,12 @@ _CACHE_LINE = 64
 class Pair:
     """A process that pings and one that answers."""
 
-    def __init__(self, crew: Crew, role: str, *arguments: object, inherited: tuple[int, ...] = ()) -> None:
-        self._pong = crew.start(__name__, role, 1, *arguments, inherited=inherited)
-        self._ping = crew.start(__name__, role, 0, *arguments, inherited=inherited)
+    def __init__(
+        self, crew: Crew, role: str, *arguments: object, cores: int = 0, inherited: tuple[int, ...] = ()
+    ) -> None:
+        """Keep the two to one core or to two; 0 leaves that to the scheduler."""
+        self._pong = crew.start(__name__, role, 1, *arguments, cores, inherited=inherited)
+        self._ping = crew.start(__name__, role, 0, *arguments, cores, inherited=inherited)
 
     def play(self) -> float:
         """Return the median of some round trips in nanoseconds."""
@@ -47,14 +53,18 @@ class Pair:
 
 
 async def measure(bench: Bench) -> list[Finding]:
-    with bench.scratch() as directory, _eventfds() as descriptors, Crew() as crew:
+    with bench.scratch() as directory, _eventfds(6) as (first, second, third), Crew() as crew:
         (directory / "words").write_bytes(bytes(mmap.PAGESIZE))
         pairs = {
             "futex": Pair(crew, "bare_futex", directory / "words"),
             "blocking": Pair(crew, "blocking", directory / "blocking", 0),
             "spin": Pair(crew, "blocking", directory / "spin", _SPIN),
-            "eventfd": Pair(crew, "bare_eventfd", *descriptors, inherited=descriptors),
+            "eventfd": Pair(crew, "bare_eventfd", *first, inherited=first),
             "asyncio": Pair(crew, "asyncio", directory / "asyncio"),
+            "eventfd, 1 core": Pair(crew, "bare_eventfd", *second, cores=1, inherited=second),
+            "asyncio, 1 core": Pair(crew, "asyncio", directory / "asyncio-1", cores=1),
+            "eventfd, 2 cores": Pair(crew, "bare_eventfd", *third, cores=2, inherited=third),
+            "asyncio, 2 cores": Pair(crew, "asyncio", directory / "asyncio-2", cores=2),
         }
 
         def contestant(pair: Pair) -> Round:
@@ -72,14 +82,24 @@ async def measure(bench: Bench) -> list[Finding]:
         Finding("the same with spin=0.001", found["spin"].per(futex), "x futex", 0.3, time=found["spin"]),
         Finding("bare eventfd + add_reader in asyncio", eventfd.per(eventfd), "x eventfd", time=eventfd),
         Finding("await send, await receive", found["asyncio"].per(eventfd), "x eventfd", 1.5, time=found["asyncio"]),
+        *(
+            Finding(
+                f"the same, both kept to {place}",
+                found[f"asyncio, {place}"].per(found[f"eventfd, {place}"]),
+                "x eventfd there",
+                time=found[f"asyncio, {place}"],
+            )
+            for place in ("1 core", "2 cores")
+        ),
     ]
 
 
 @contextmanager
-def _eventfds() -> Iterator[tuple[int, int]]:
-    descriptors = os.eventfd(0, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)
+def _eventfds(count: int) -> Iterator[list[tuple[int, int]]]:
+    """Give pairs of them."""
+    descriptors = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(count)]
     try:
-        yield descriptors
+        yield list(zip(descriptors[::2], descriptors[1::2], strict=True))
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -88,7 +108,8 @@ def _eventfds() -> Iterator[tuple[int, int]]:
 # What a process does. Side 0 pings, side 1 answers; both measure, and side 0's trips are the ones that count.
 
 
-def bare_futex(side: str, path: str) -> None:
+def bare_futex(side: str, path: str, cores: str) -> None:
+    _keep_to(int(cores), int(side))
     own, other = int(side) * _CACHE_LINE, (1 - int(side)) * _CACHE_LINE
     with Path(path).open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as words:
 
@@ -103,7 +124,8 @@ def bare_futex(side: str, path: str) -> None:
         _play_on(int(side), send, receive)
 
 
-def through_channel(side: str, path: str, spin: str) -> None:
+def through_channel(side: str, path: str, spin: str, cores: str) -> None:
+    _keep_to(int(cores), int(side))
     options = ChannelOptions(spin=float(spin))
     there, back = (f"{path}-{way}" for way in _ways(side))
     with (
@@ -131,11 +153,19 @@ def _play_on(side: int, send: Callable[[int], object], receive: Callable[[int], 
         answer(statistics.median(times))
 
 
+def _keep_to(cores: int, side: int) -> None:
+    """Keep this process to the first core, or to the one of its side."""
+    if cores:
+        allowed = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {allowed[side * (cores - 1) % len(allowed)]})
+
+
 def _ways(side: str) -> tuple[str, str]:
     return ("back", "there") if int(side) else ("there", "back")
 
 
-def bare_eventfd(side: str, first: str, second: str) -> None:
+def bare_eventfd(side: str, first: str, second: str, cores: str) -> None:
+    _keep_to(int(cores), int(side))
     own, other = (int(second), int(first)) if int(side) else (int(first), int(second))
 
     async def run() -> None:
@@ -160,7 +190,9 @@ def bare_eventfd(side: str, first: str, second: str) -> None:
     asyncio.run(run())
 
 
-def in_asyncio(side: str, path: str) -> None:
+def in_asyncio(side: str, path: str, cores: str) -> None:
+    _keep_to(int(cores), int(side))
+
     async def run() -> None:
         there, back = (f"{path}-{way}" for way in _ways(side))
         async with (
