@@ -17,6 +17,7 @@ from .processes import Processes
 
 WAKE_FIFOS = "wake"
 _MOST = 64  # FIFOs of others that are kept open
+_UNKNOWN = -1, -1  # a generation that no slot has
 
 
 class Bells:
@@ -46,16 +47,17 @@ class Bells:
         with self._lock:
             for slot in slots:
                 try:
-                    self._files.write_fifo(self._descriptor(slot))
+                    generation, descriptor = self._open.get(slot, _UNKNOWN)
+                    now = self._processes.generation(slot)
+                    self._files.write_fifo(descriptor if generation == now else self._opened(slot, now))
                 except OSError:
                     pass  # gone, or rung more often than it was looked at
 
-    def _descriptor(self, slot: int) -> int:
-        known, generation = self._open.get(slot), self._processes.generation(slot)
-        if known is not None and known[0] == generation:
-            return known[1]
-        if known is not None or len(self._open) >= _MOST:
-            self._forget(slot if known is not None else next(iter(self._open)))
+    def _opened(self, slot: int, generation: int) -> int:
+        if slot in self._open:
+            self._forget(slot)
+        elif len(self._open) >= _MOST:
+            self._forget(next(iter(self._open)))
         descriptor = self._files.open_fifo(self._path(slot))
         self._open[slot] = generation, descriptor
         return descriptor

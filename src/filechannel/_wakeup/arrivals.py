@@ -68,6 +68,7 @@ class Arrivals:
     def __init__(self, store: Store, *, poll: bool) -> None:
         self._words = store.control.map
         self._slot = 0 if store.processes is None else store.processes.slot
+        self._word_of_slot, self._bit_of_slot = WAITING_LOOPS + self._slot // _WORD_BITS * 8, self._slot % _WORD_BITS
         self._bells = bells = store.bells
         own = None if bells is None else bells.take_own()
         self._doorbell = None if own is None else Doorbell(own, self._wake_tasks)
@@ -145,9 +146,14 @@ class Arrivals:
 
     def _announce_task(self) -> None:
         # First whose loop, then that there is one: whoever sees the latter looks for the former.
-        set_bit(self._words, WAITING_LOOPS + self._slot // _WORD_BITS * 8, self._slot % _WORD_BITS)
+        words = self._words
+        set_bit(words, self._word_of_slot, self._bit_of_slot)
         fence()
-        self._announce(WAKE_LOOPS)
+        seen = load_u32(words, WAKE)
+        if seen & WAKE_LOOPS or swap_if_u32(words, WAKE, seen, seen | WAKE_LOOPS):
+            fence()
+        else:
+            self._announce(WAKE_LOOPS)
 
     def _announce(self, who: int) -> int:
         """Say in the word that somebody waits, and return it."""

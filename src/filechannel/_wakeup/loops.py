@@ -110,10 +110,10 @@ def wake_together(waiters: Iterable[Sleeper | asyncio.Future[None]]) -> None:
     for waiter in waiters:
         if isinstance(waiter, asyncio.Future):
             loop = waiter.get_loop()
-            if loop is here:
-                _resolve(waiter)
-            else:
+            if loop is not here:
                 elsewhere.setdefault(loop, []).append(partial(_resolve, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
         elif isinstance(waiter, _AsyncioWaiter) and waiter.loop is not here:
             elsewhere.setdefault(waiter.loop, []).append(waiter.wake_here)
         else:
@@ -137,8 +137,8 @@ def _call_all(calls: list[Callable[[], None]]) -> None:
 
 def make_future() -> asyncio.Future[None] | None:
     """Return a future of the event loop that this thread runs; None if that is not asyncio's."""
-    loop = None if in_trio() else asyncio._get_running_loop()
-    return None if loop is None else asyncio.Future(loop=loop)
+    loop = asyncio._get_running_loop()
+    return None if loop is None or in_trio() else loop.create_future()
 
 
 def make_waiter() -> Waiter:
