@@ -102,7 +102,7 @@ def test_what_was_purged_is_not_found(store: Store) -> None:
     assert store.places.earliest().sequence == MESSAGES
     with pytest.raises(ValueError, match="is not in the channel"):
         store.places.at(messages[3].offset)
-    with pytest.raises(ValueError, match="is not stored"):
+    with pytest.raises(ValueError, match=f"3 is not stored: none is, and {MESSAGES} comes next"):
         store.places.numbered(3)
     store.log.append([b"after"])
     assert store.places.numbered(MESSAGES).offset == store.places.earliest().offset

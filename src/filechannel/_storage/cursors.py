@@ -40,7 +40,10 @@ def file_name(name: str) -> str:
     """Return the file name for a consumer's name; `ValueError` if it cannot be one."""
     if not name:
         raise ValueError("a consumer's name must not be empty")
-    encoded = quote(name, safe="").replace(".", "%2E")
+    try:
+        encoded = quote(name, safe="").replace(".", "%2E")
+    except UnicodeEncodeError:
+        raise ValueError(f"consumer name {name[:20]!r} is no text that can be stored: it has a lone surrogate") from None
     if len(encoded) > _LONGEST_NAME:
         raise ValueError(f"consumer name {name[:20]!r}… is too long: at most {_LONGEST_NAME} bytes once encoded")
     return encoded + _SUFFIX

@@ -73,7 +73,9 @@ class Places:
         """Return where the message with this number begins; `ValueError` if it is not stored."""
         first, tail = self.earliest(), self.latest()
         if not first.sequence <= sequence <= tail.sequence:
-            raise ValueError(f"message {sequence} is not stored: {first.sequence} to {tail.sequence - 1} are")
+            some = first.sequence < tail.sequence
+            stored = f"{first.sequence} to {tail.sequence - 1} are" if some else f"none is, and {tail.sequence} comes next"
+            raise ValueError(f"message {sequence} is not stored: {stored}")
         if sequence == tail.sequence:
             return tail
         begins = [begin for begin in self._segments.begins if begin >= first.offset]
