@@ -43,7 +43,7 @@ def file_name(name: str) -> str:
     try:
         encoded = quote(name, safe="").replace(".", "%2E")
     except UnicodeEncodeError:
-        raise ValueError(f"consumer name {name[:20]!r} is no text that can be stored: it has a lone surrogate") from None
+        raise ValueError(f"consumer name {name[:20]!r} cannot be stored: it has a lone surrogate") from None
     if len(encoded) > _LONGEST_NAME:
         raise ValueError(f"consumer name {name[:20]!r}… is too long: at most {_LONGEST_NAME} bytes once encoded")
     return encoded + _SUFFIX

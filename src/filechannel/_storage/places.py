@@ -73,8 +73,9 @@ class Places:
         """Return where the message with this number begins; `ValueError` if it is not stored."""
         first, tail = self.earliest(), self.latest()
         if not first.sequence <= sequence <= tail.sequence:
-            some = first.sequence < tail.sequence
-            stored = f"{first.sequence} to {tail.sequence - 1} are" if some else f"none is, and {tail.sequence} comes next"
+            stored = f"{first.sequence} to {tail.sequence - 1} are"
+            if first.sequence == tail.sequence:
+                stored = f"none is, and {tail.sequence} comes next"
             raise ValueError(f"message {sequence} is not stored: {stored}")
         if sequence == tail.sequence:
             return tail
