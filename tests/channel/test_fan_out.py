@@ -289,7 +289,7 @@ async def test_a_name_is_a_text(path: Path, name: object) -> None:
 async def test_a_name_with_half_a_character_is_refused(path: Path) -> None:
     """A text that cannot be encoded is a `ValueError`."""
     async with open_channel(path, int) as channel:
-        with pytest.raises(ValueError, match="name .* lone surrogate"):
+        with pytest.raises(ValueError, match=r"name .* lone surrogate"):
             channel.receiver("\ud800")
 
 
