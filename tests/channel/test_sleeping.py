@@ -14,7 +14,7 @@ from anyio import ClosedResourceError, EndOfStream
 from anyio.lowlevel import checkpoint
 
 from filechannel import ChannelOptions, blocking, open_channel
-from filechannel._wakeup import watchdog
+from filechannel._wakeup import arrivals, watchdog
 
 SOON = 0.5
 """Seconds: a sleep that nobody ends takes one. At its best of some tries whatever is ended takes less."""
@@ -135,3 +135,42 @@ def test_what_begins_to_wait_while_the_watchdog_looks_is_watched(monkeypatch: py
     late = Late()
     dog.watch(late)
     until(lambda: len(looks) == 4 and not late.is_watched)
+
+
+def test_a_watchdog_that_cannot_be_started_is_started_by_the_next_waiter(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process without threads to spare receives as ever, and is looked after as soon as it has one."""
+
+    class Refused(threading.Thread):
+        def start(self) -> None:
+            refused.append(1)
+            raise RuntimeError("can't start new thread")
+
+    async def run() -> None:
+        async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+
+            async def receive(number: int) -> None:
+                task = asyncio.ensure_future(rx.receive())
+                while not channel.statistics().waiters and not task.done():
+                    await checkpoint()
+                tx.send_nowait(number)
+                assert await task == number
+
+            with monkeypatch.context() as patch:
+                patch.setattr(watchdog, "Thread", Refused)
+                await receive(1)
+                await receive(2)
+            assert len(refused) == 2
+            assert not dog._running
+            await receive(3)
+            assert dog._running
+
+    monkeypatch.setattr(watchdog, "_SECONDS", 3600.0)  # until it is told to go
+    dog, refused = watchdog.Watchdog(), list[int]()
+    monkeypatch.setattr(arrivals, "WATCHDOG", dog)
+    asyncio.run(run())
+    dog._watched.clear()
+    with dog._changed:
+        dog._changed.notify_all()
+    until(lambda: not dog._running)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import anyio
 import pytest
+import uvloop
 from anyio.to_thread import run_sync
 
-from filechannel import FileChannel, open_channel
-from filechannel._wakeup.loops import make_waiter
+from filechannel import FileChannel, Receiver, open_channel
+from filechannel._wakeup import arrivals
+from filechannel._wakeup.arrivals import Arrivals, arrivals_of
+from filechannel._wakeup.loops import Waiter, make_waiter, wake_together
+from filechannel._wakeup.watchdog import Watchdog, Watched
+from tests.storage.resources import descriptors_under
 
 pytestmark = pytest.mark.anyio
 
@@ -221,3 +226,187 @@ async def test_nobody_is_left_waiting(path: Path) -> None:
             await tx.send(1)
             await rx.receive()
         assert channel.statistics().waiters == 0
+
+
+# What goes wrong on the way
+
+
+async def made_waiter() -> Waiter:
+    """Return a waiter of the loop that runs this."""
+    return make_waiter()
+
+
+WAKES: dict[str, Callable[[Waiter], None]] = {
+    "alone": lambda waiter: waiter.wake(),
+    "together": lambda waiter: wake_together([waiter]),
+    "as a future": lambda waiter: wake_together([asyncio.ensure_future(waiter.wait())]),
+}
+
+
+@pytest.mark.parametrize("wake", WAKES.values(), ids=WAKES)
+@pytest.mark.parametrize("error", [RuntimeError, RecursionError])
+def test_a_loop_that_cannot_be_told_is_an_error_unless_it_is_closed(
+    wake: Callable[[Waiter], None], error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever wakes learns that somebody was not woken; of a closed loop nobody is left to be woken."""
+    loop = asyncio.new_event_loop()
+    waiter = loop.run_until_complete(made_waiter())
+
+    def fail(*_: object) -> None:
+        raise error("not now")
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", fail)
+    with pytest.raises(error, match="not now"):
+        wake(waiter)
+    loop.close()
+    wake(waiter)
+
+
+class Asleep(Watchdog):
+    """A watchdog that never looks by itself."""
+
+    def watch(self, watched: Watched) -> None:
+        """Only say that it is watched."""
+        watched.is_watched = True
+
+
+@pytest.fixture
+def _watchdog_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is woken by the watchdog, unless the test asks it to look."""
+    monkeypatch.setattr(arrivals, "WATCHDOG", Asleep())
+
+
+AGAIN: dict[str, Callable[[Arrivals], object]] = {
+    "the watchdog": lambda waiting: waiting.look_after(),
+    "the next publisher": lambda waiting: waiting.published(),
+}
+
+
+@pytest.mark.usefixtures("_watchdog_sleeps")
+@pytest.mark.parametrize("again", AGAIN.values(), ids=AGAIN)
+@pytest.mark.parametrize("woken", [0, 1], ids=["nobody was", "some were"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RecursionError])
+async def test_a_wake_that_is_broken_off_is_made_up_for(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+    woken: int,
+    again: Callable[[Arrivals], object],
+) -> None:
+    """Whoever was not woken waits on, is watched and announced, and is woken by whoever comes next."""
+
+    def break_off(waiters: Iterable[Waiter | asyncio.Future[None]]) -> None:
+        wake_together(list(waiters)[:woken])
+        waiting.is_watched = False  # as if the watchdog had looked now, and seen nobody
+        raise error
+
+    async def receive(rx: Receiver[int]) -> None:
+        got.append(await rx.receive())
+
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        waiting, got = arrivals_of(channel._store), list[int]()
+        receivers = [channel.receiver(str(number)) for number in range(3)]
+        async with anyio.create_task_group() as group:
+            for rx in receivers:
+                group.start_soon(receive, rx)
+            await anyio.wait_all_tasks_blocked()
+            assert channel.statistics().waiters == 3
+            with monkeypatch.context() as patch:
+                patch.setattr(arrivals, "wake_together", break_off)
+                with pytest.raises(error):
+                    tx.send_nowait(1)
+            await anyio.wait_all_tasks_blocked()
+            assert len(got) == woken
+            assert channel.statistics().waiters == 3 - woken
+            assert waiting.is_watched
+            again(waiting)
+        assert got == [1, 1, 1]
+        assert channel.statistics().waiters == 0
+
+
+@pytest.mark.usefixtures("_watchdog_sleeps")
+async def test_the_next_message_wakes_whoever_missed_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has to wait for the watchdog when a wake was broken off and another message is sent."""
+
+    def break_off(_: object) -> None:
+        raise KeyboardInterrupt
+
+    async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+        got = list[int]()
+
+        async def receive() -> None:
+            got.append(await rx.receive())
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(receive)
+            await anyio.wait_all_tasks_blocked()
+            with monkeypatch.context() as patch:
+                patch.setattr(arrivals, "wake_together", break_off)
+                with pytest.raises(KeyboardInterrupt):
+                    tx.send_nowait(1)
+            await anyio.wait_all_tasks_blocked()
+            assert got == []
+            tx.send_nowait(2)
+            await anyio.wait_all_tasks_blocked()
+            assert got == [1]
+
+
+@pytest.mark.parametrize("step", ["the loop watches", "it is watched", "it is announced", "it looks"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+async def test_a_wait_that_fails_at_its_beginning_leaves_nobody_behind(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: type[BaseException]
+) -> None:
+    """Whatever fails then is raised, nobody counts as waiting, and the next receive waits as ever."""
+
+    def fail(*_: object) -> bool:
+        raise error
+
+    async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+        waiting = arrivals_of(channel._store)
+        patches: dict[str, tuple[object, str]] = {
+            "the loop watches": (waiting._doorbell, "watch"),
+            "it is watched": (arrivals.WATCHDOG, "watch"),
+            "it is announced": (waiting, "_announce_task"),
+        }
+        with monkeypatch.context() as patch:
+            if step in patches:
+                patch.setattr(*patches[step], fail)
+            has_news = rx._has_news if step in patches else fail
+            for begin in (lambda: waiting.enter(has_news), lambda: waiting.wait(has_news, 60)):
+                with pytest.raises(error):
+                    await (begin() or waiting.wait(has_news, 60))  # there are no futures of asyncio's in trio
+                assert channel.statistics().waiters == 0
+            if step in patches:
+                with pytest.raises(error):
+                    await rx.receive()
+            assert channel.statistics().waiters == 0
+        async with anyio.create_task_group() as group:
+            group.start_soon(tx.send, 1)
+            assert await rx.receive() == 1
+
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+@pytest.mark.parametrize("make_loop", LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize("then", ["is closed", "runs again"])
+def test_a_channel_that_is_closed_while_its_loop_stands_still(
+    path: Path, make_loop: Callable[[], asyncio.AbstractEventLoop], then: str
+) -> None:
+    """No FIFO stays open, whether the loop runs again or is closed without."""
+    loop = make_loop()
+    channel = loop.run_until_complete(awaited(path))
+    rx = channel.receiver()
+    task = loop.create_task(rx.receive())
+    loop.run_until_complete(asyncio.sleep(0))
+    assert channel.statistics().waiters == 1
+    task.cancel()
+    loop.run_until_complete(asyncio.wait([task]))
+    channel.close()
+    if then == "runs again":
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert descriptors_under(path / "wake") == 0

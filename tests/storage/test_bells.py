@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import select
 import stat
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from filechannel import DiskFullError
+from filechannel._storage import bells as bells_module
 from filechannel._storage.bells import Bells, remove_fifo
 from filechannel._storage.files import Files
 from tests.storage.forks import Fork
@@ -199,6 +204,74 @@ def test_closing_twice_is_closing_once(bells: Callable[[int], Bells]) -> None:
     one = bells(1)
     one.close()
     one.close()
+
+
+# Signal handlers
+
+
+class Interrupted:
+    """Does something, once, at one line of the module, as a signal handler may at any of them."""
+
+    def __init__(self, line: int, handler: Callable[[], object]) -> None:
+        self._left = line
+        self._handler = handler
+
+    @property
+    def came(self) -> bool:
+        """Whether there were so many lines."""
+        return self._left == 0
+
+    def run(self, work: Callable[[], object]) -> None:
+        """Do this, and the other thing in the middle of it, in a thread that is given up if it waits for itself."""
+        done = list[bool]()
+
+        def traced() -> None:
+            sys.settrace(self._trace)
+            try:
+                work()
+            finally:
+                sys.settrace(None)
+            done.append(True)
+
+        thread = threading.Thread(target=traced, daemon=True)
+        thread.start()
+        thread.join(30)
+        assert done, f"it waits for itself, or failed: {self._left}"
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Callable[..., object] | None:
+        if frame.f_code.co_filename != bells_module.__file__:
+            return None
+        if event == "line" and self._left:
+            self._left -= 1
+            if not self._left:
+                self._handler()  # which is not traced itself
+        return self._trace
+
+
+@pytest.mark.parametrize("before", ["unknown", "of another generation", "known"])
+def test_a_signal_handler_may_ring_while_its_thread_rings(
+    tmp_path: Path, bells: Callable[[int], Bells], generations: dict[int, int], before: str
+) -> None:
+    """Whichever line it comes at nobody waits for ever, everybody is rung, and no descriptor stays behind."""
+    owns = {slot: _taken(bells(slot)) for slot in (2, 3)}
+    held, line, came = descriptors_under(tmp_path), 0, True
+    while came:
+        line += 1
+        ringing = Bells(files, tmp_path / "wake", 0o640, Table(1, generations))  # type: ignore[arg-type]
+        if before != "unknown":
+            ringing.ring([2, 3])
+            assert all(_is_rung(own) for own in owns.values())
+        if before == "of another generation":
+            generations.update(dict.fromkeys(owns, line + 1))
+        interrupted = Interrupted(line, partial(ringing.ring, [3, 2]))
+        interrupted.run(partial(ringing.ring, [2, 3]))
+        came = interrupted.came
+        assert all(_is_rung(own) for own in owns.values()), line
+        ringing.close()
+        assert descriptors_under(tmp_path) == held, line
+    assert line > 10, "there were that many lines"
+    for own in owns.values():
+        files.close(own)
 
 
 # Where there are no FIFOs

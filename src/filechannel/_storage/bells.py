@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 
 from .._errors import DiskFullError
 from .files import Files, directory_mode
@@ -29,13 +29,15 @@ class Bells:
         self._directory = directory
         self._processes = processes
         self._path_of_own = self._path(processes.slot)
-        self._lock = Lock()
+        self._lock = RLock()  # a signal handler may ring while its own thread does
         self._open: dict[int, tuple[int, int]] = {}  # slot: generation, descriptor
         self._own: int | None = None
+        self._file_of_own: tuple[int, int] | None = None
         with suppress(OSError, DiskFullError):
             files.make_directory(directory, directory_mode(mode))
             files.make_fifo(self._path_of_own, mode)
             self._own = files.open_fifo(self._path_of_own)
+            self._file_of_own = files.identity(self._own)
 
     def take_own(self) -> int | None:
         """Return a descriptor to read from when somebody rings; None where there are no FIFOs. The caller closes it."""
@@ -54,16 +56,19 @@ class Bells:
                     pass  # gone, or rung more often than it was looked at
 
     def _opened(self, slot: int, generation: int) -> int:
-        if slot in self._open:
-            self._forget(slot)
-        elif len(self._open) >= _MOST:
+        if slot not in self._open and len(self._open) >= _MOST:
             self._forget(next(iter(self._open)))
+        self._forget(slot)
         descriptor = self._files.open_fifo(self._path(slot))
-        self._open[slot] = generation, descriptor
-        return descriptor
+        _, kept = self._open.setdefault(slot, (generation, descriptor))
+        if kept != descriptor:  # a handler has opened it in between
+            self._files.close(descriptor)
+        return kept
 
     def _forget(self, slot: int) -> None:
-        self._files.close(self._open.pop(slot)[1])
+        known = self._open.pop(slot, None)
+        if known is not None:
+            self._files.close(known[1])
 
     def _path(self, slot: int) -> Path:
         return self._directory / str(slot)
@@ -80,7 +85,9 @@ class Bells:
         if own is not None:
             self._files.close(own)
         with suppress(OSError):
-            self._files.unlink(self._path_of_own)
+            # The directory may have been replaced by another channel, whose FIFO has the same name.
+            if self._files.identity_of(self._path_of_own) == self._file_of_own:
+                self._files.unlink(self._path_of_own)
 
 
 def remove_fifo(files: Files, directory: Path, slot: int) -> None:

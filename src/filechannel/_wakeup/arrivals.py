@@ -108,10 +108,15 @@ class Arrivals:
         Whoever does not wait for it until it is done says so with `leave`.
         """
         future = None if self._polls or self._doorbell is None else make_future()
-        if future is not None and self._register(future, future.get_loop(), has_news):
-            self.leave(future)
+        if future is None:
             return None
-        return future
+        late = True
+        try:
+            late = self._register(future, future.get_loop(), has_news)
+        finally:
+            if late:
+                self.leave(future)
+        return None if late else future
 
     def _register(self, waiter: Waiter | Future[None], loop: object, has_news: Callable[[], bool]) -> bool:
         """Have somebody woken, and tell whether that was too late, because there are news."""
@@ -247,9 +252,25 @@ class Arrivals:
 
     def _wake_tasks(self) -> None:
         if self._waiting:  # whoever comes now has announced itself, or will, and looks after that
-            with self._lock:
-                waiting, self._waiting = self._waiting, {}
-            wake_together(waiting)
+            waiting: dict[Waiter | Future[None], Callable[[], bool]] = {}
+            try:
+                with self._lock:
+                    waiting, self._waiting = self._waiting, {}
+                wake_together(waiting)
+            except BaseException:
+                # Ctrl-C, or a stack that is too deep: the next publisher wakes them, or the watchdog.
+                self._wait_on(waiting)
+                raise
+
+    def _wait_on(self, waiting: dict[Waiter | Future[None], Callable[[], bool]]) -> None:
+        """Have them woken all the same who should have been and perhaps were not."""
+        # A future that is done may have nobody left who says so; whoever has a waiter always does.
+        left = {who: news for who, news in waiting.items() if not isinstance(who, Future) or not who.done()}
+        with self._lock:
+            self._waiting = left | self._waiting
+        if left and not self._polls:
+            WATCHDOG.watch(self)  # which may have looked while nobody was to be seen
+            self._announce_task()
 
     def close(self) -> None:
         """Let go of our FIFO."""

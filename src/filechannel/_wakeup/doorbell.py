@@ -85,6 +85,9 @@ class Doorbell:
 
     def _ask_to_stop(self, loop: asyncio.AbstractEventLoop | trio.lowlevel.TrioToken) -> bool:
         if isinstance(loop, asyncio.AbstractEventLoop):
+            if not loop.is_running():
+                self._stop_watching(loop)  # nobody else is in it, and it may be closed without running again
+                return True
             try:
                 loop.call_soon_threadsafe(self._stop_watching, loop)
             except RuntimeError:

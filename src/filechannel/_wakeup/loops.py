@@ -59,10 +59,7 @@ class _AsyncioWaiter:
         if asyncio._get_running_loop() is self.loop:
             self.wake_here()
             return
-        try:
-            self.loop.call_soon_threadsafe(self.wake_here)
-        except RuntimeError:
-            pass  # the loop is closed, and with it whoever waited
+        _call_in(self.loop, self.wake_here)
 
     def wake_here(self) -> None:
         self._woken = True
@@ -119,10 +116,15 @@ def wake_together(waiters: Iterable[Sleeper | asyncio.Future[None]]) -> None:
         else:
             waiter.wake()
     for loop, group in elsewhere.items():
-        try:
-            loop.call_soon_threadsafe(_call_all, group)
-        except RuntimeError:
-            pass  # the loop is closed, and with it whoever waited
+        _call_in(loop, partial(_call_all, group))
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    try:
+        loop.call_soon_threadsafe(call)
+    except RuntimeError:
+        if not loop.is_closed():  # with which whoever waited is gone
+            raise
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

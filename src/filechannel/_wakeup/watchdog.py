@@ -46,8 +46,12 @@ class Watchdog:
             watched.is_watched = True
             self._watched.add(watched)
             if not self._running:
-                self._running = True
-                Thread(target=self._run, name="filechannel-watchdog", daemon=True).start()
+                try:
+                    Thread(target=self._run, name="filechannel-watchdog", daemon=True).start()
+                except RuntimeError:  # no more threads: whoever waits next tries again, and most never need us
+                    watched.is_watched = False
+                else:
+                    self._running = True
 
     def _run(self) -> None:
         while self._wait():

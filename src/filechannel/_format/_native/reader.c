@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #define STORES_PER_LOOK 16
+#define SLICE 0.01 /* seconds that a thread may watch without a look at anything else */
 #define BRIEFLY 5e-6 /* seconds; a sender at full speed needs less time than going to sleep does, and waking us */
 #define MISSES 4     /* after so many waits in which that was in vain, it is tried once in so many: */
 #define WAITS_PER_WATCH 16
@@ -224,10 +225,13 @@ int reader_wait(PyObject *op, double seconds) {
     uint32_t seen = load_acquire_u32(words + WAKE);
     int brief = self->misses < MISSES || self->misses % WAITS_PER_WATCH == 0;
     double watch = self->spin > 0 ? self->spin : brief ? BRIEFLY : 0;
+    int longer = watch > SLICE; /* then whoever called goes on watching, and looks at signals and the clock in between */
+    if (longer) watch = SLICE;
+    if (watch > seconds) watch = seconds;
     int found, why = 0;
     Py_BEGIN_ALLOW_THREADS
-    found = watch > 0 && watch_for_more(words, offset, watch < seconds ? watch : seconds);
-    if (!found) why = sleep_for_more(words, offset, seen, seconds);
+    found = watch > 0 && watch_for_more(words, offset, watch);
+    if (!found && !longer && watch < seconds) why = sleep_for_more(words, offset, seen, seconds - watch);
     Py_END_ALLOW_THREADS
     __atomic_sub_fetch(sleepers, 1, __ATOMIC_SEQ_CST);
     self->misses = found ? 0 : self->misses + 1;
