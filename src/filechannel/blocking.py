@@ -31,6 +31,7 @@ from ._errors import Busy, FileChannelError
 from ._format import NOTHING
 from ._offset import Offset
 from ._options import UNSET, ChannelOptions, Durability, UnsetType
+from ._storage.store import Store
 from ._wakeup.patience import no_longer_than
 
 T = TypeVar("T")
@@ -62,16 +63,31 @@ class Sender(AnySender[T_contra], Generic[T_contra]):
         send = AnySender._send_here
 
     def _send_here_slowly(self, item: object, timeout: float | None) -> None:
-        offset = _patiently(lambda: self._put(item), timeout)
+        self._connection.flusher.refuse_reentry()
+        offset = self._patiently(lambda: self._put(item), timeout)
         self._flush_now(offset)
 
     def send_many(self, items: Iterable[T_contra], timeout: float | None = None) -> Offset:
         """Send messages as one batch and return the offset of the first; all of them or, with an error, none."""
         batch = cast("list[object]", list(items))
-        offset = _patiently(lambda: self._append(batch), timeout)
+        self._connection.flusher.refuse_reentry()
+        offset = self._patiently(lambda: self._append(batch), timeout)
         if batch:
             self._flush_now(offset)
         return offset
+
+    def _patiently(self, append: Callable[[], R], timeout: float | None) -> R:
+        """Append, waiting no longer than so for another process that is in the middle of it, or was stopped there."""
+        until = _until(timeout)
+        while True:
+            try:
+                with no_longer_than(until):
+                    return append()
+            except Busy:
+                if until is not None and time.monotonic() >= until:
+                    store = self._connection.store
+                    raise TimeoutError(f"{store.path}: {_who(store)} kept it for too long; nothing was sent") from None
+            time.sleep(_PAUSE)
 
     def _flush_now(self, offset: int) -> None:
         connection = self._connection
@@ -274,22 +290,15 @@ def open_channel(
     return FileChannel(recipe, recipe.open_store())
 
 
+def _who(store: Store) -> str:
+    """Say who is in the middle of sending."""
+    holder = store.log.holder
+    return "another process" if holder is None else f"process {holder.pid} on {holder.host}"
+
+
 def _until(timeout: float | None) -> float | None:
     """Return when to give up, by the monotonic clock."""
     if timeout is None:
         return None
     checks.seconds_or_zero("timeout", timeout)
     return time.monotonic() + timeout
-
-
-def _patiently(append: Callable[[], R], timeout: float | None) -> R:
-    """Append, waiting no longer than so for another process that is in the middle of it, or was stopped there."""
-    until = _until(timeout)
-    while True:
-        try:
-            with no_longer_than(until):
-                return append()
-        except Busy:
-            if until is not None and time.monotonic() >= until:
-                raise TimeoutError("another process kept the channel for too long; nothing was sent") from None
-        time.sleep(_PAUSE)

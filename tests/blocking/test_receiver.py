@@ -12,8 +12,10 @@ import pytest
 from anyio import ClosedResourceError, EndOfStream, WouldBlock
 
 from filechannel import ChannelOptions, ConsumerBusyError, DecodeError, Record
+from filechannel._channel.source import Source
 from filechannel._wakeup import arrivals
 from filechannel.blocking import FanOutReceiver, FileChannel, Receiver, open_channel
+from tests.blocking.children import running
 from tests.blocking.threads import all_at_once, in_thread, until
 
 WAYS: dict[str, Callable[[Receiver[int]], object]] = {
@@ -390,6 +392,78 @@ def test_spinning_is_bounded_by_the_timeout(path: Path) -> None:
             rx.close()
             assert isinstance(receiving.exception(30), ClosedResourceError)
         assert time.monotonic() - begun < 30
+
+
+def test_a_timeout_is_not_doubled_by_spinning(path: Path) -> None:
+    """A long *spin* is part of the timeout, at its best of three tries far from twice of it."""
+    with open_channel(path, int, options=ChannelOptions(spin=60.0)) as channel, channel.receiver() as rx:
+        seconds = list[float]()
+        while not seconds or (seconds[-1] >= 1.4 and len(seconds) < 3):
+            before = time.monotonic()
+            with pytest.raises(TimeoutError):
+                rx.receive(0.8)
+            seconds.append(time.monotonic() - before)
+        assert 0.8 <= min(seconds) < 1.4
+
+
+def test_spinning_notices_a_close_soon(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that watches does so in slices, and learns of it before the second is over that one sleep takes."""
+    watch, watching = Source.watch, threading.Event()
+
+    def watched(self: Source[int], seconds: float) -> bool:
+        watching.set()
+        return watch(self, seconds)
+
+    monkeypatch.setattr(Source, "watch", watched)
+    with open_channel(path, int, options=ChannelOptions(spin=60.0)) as channel:
+        seconds = list[float]()
+        while not seconds or (seconds[-1] >= 0.5 and len(seconds) < 3):
+            watching.clear()
+            rx = channel.receiver()
+            with in_thread(rx.receive) as receiving:
+                until(lambda: channel.statistics().waiters == 1 or watching.is_set())
+                before = time.monotonic()
+                rx.close()
+                assert isinstance(receiving.exception(30), ClosedResourceError)
+                seconds.append(time.monotonic() - before)
+        assert min(seconds) < 0.5
+
+
+SPINNING = """
+from filechannel._channel.source import Source
+
+watch, watching = Source.watch, threading.Event()
+
+def watched(self, seconds):
+    watching.set()
+    return watch(self, seconds)
+
+def interrupt():
+    global before
+    until(lambda: channel.statistics().waiters == 1 or watching.is_set())
+    before = time.monotonic()
+    os.kill(os.getpid(), signal.SIGINT)
+
+Source.watch = watched
+with open_channel(path, int, options=ChannelOptions(spin=60.0)) as channel, channel.receiver() as rx:
+    seconds = []
+    while not seconds or (seconds[-1] >= 0.5 and len(seconds) < 3):
+        watching.clear()
+        threading.Thread(target=interrupt).start()
+        try:
+            rx.receive()
+        except KeyboardInterrupt:
+            seconds.append(time.monotonic() - before)
+assert min(seconds) < 0.5, seconds
+say("fine")
+"""
+
+
+def test_spinning_notices_ctrl_c_soon(path: Path) -> None:
+    """`KeyboardInterrupt` comes before the second is over that one sleep takes."""
+    with running(SPINNING, path) as child:
+        child.expect("fine")
+        child.end()
 
 
 def test_a_reader_without_rights_to_say_that_it_waits(path: Path) -> None:

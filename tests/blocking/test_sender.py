@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import signal
+import socket
 import threading
 import time
 from functools import partial
@@ -269,6 +271,30 @@ def test_a_timeout_while_another_process_keeps_the_channel(path: Path) -> None:
             other.expect("released")
             sending.result(60)
         assert channel.statistics().messages == 1
+
+
+@many_processes
+def test_whoever_keeps_the_channel_is_named(path: Path) -> None:
+    """`TimeoutError` names the directory and the process, statistics name it too, and nobody when nobody sends."""
+    with open_channel(path, int) as channel, channel.sender() as tx:
+        assert channel.statistics().busy_writer is None
+        with running(HOLDER, path) as other:
+            other.expect("held")
+            pid, seconds = other.process.pid, 0.001
+            sends = (partial(tx.send, 1, seconds), partial(tx.send_many, [1], timeout=seconds))
+            for send in sends:
+                with pytest.raises(TimeoutError, match=re.escape(f"{path}: process {pid} on {socket.gethostname()} ")):
+                    send()
+            busy = channel.statistics().busy_writer
+            assert busy is not None
+            assert busy.pid == pid
+            assert busy in channel.statistics().writers
+            other.go_on()
+            other.expect("released")
+            assert channel.statistics().busy_writer is None
+            assert len(channel.statistics().writers) == 2
+        tx.send(2)
+        assert channel.statistics().busy_writer is None
 
 
 @many_processes

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -28,9 +29,13 @@ from filechannel import (
     SchemaMismatchError,
     StorageError,
     UnsupportedFormatError,
+    blocking,
     open_channel,
 )
 from filechannel._format import PURE
+from filechannel._format.layout import OPENING_BYTE
+from filechannel._storage.files import Files
+from filechannel._storage.kernel_locks import KernelLocks
 from filechannel._storage.stores import STORES
 from tests.backends import one_loop
 from tests.channel.messages import Cancelled, Order, Placed, Point, content
@@ -596,3 +601,24 @@ async def test_a_cancelled_open_leaves_nothing_open(path: Path, monkeypatch: pyt
                 await anyio.sleep_forever()
     assert await run_sync(closed.wait, 30)
     assert not STORES._open
+
+
+@pytest.fixture
+def opener(path: Path) -> Iterator[None]:
+    """Somebody who is in the middle of opening the channel, and was stopped there."""
+    with blocking.open_channel(path, Order):
+        pass
+    locks = KernelLocks(Files(), path / "control")
+    with locks.holding(OPENING_BYTE):
+        yield
+    locks.close()
+
+
+@pytest.mark.usefixtures("opener")
+async def test_opening_can_be_cancelled_while_another_process_is_opening_it(path: Path) -> None:
+    """That one may have been stopped; opening another channel does not wait for it either."""
+    with anyio.move_on_after(0.05) as scope:
+        await open_channel(path, Order)
+    assert scope.cancelled_caught
+    async with open_channel(path.with_name("another"), Order) as orders:
+        assert [process.pid for process in orders.statistics().writers] == [os.getpid()]

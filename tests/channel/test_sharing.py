@@ -17,6 +17,7 @@ from filechannel import (
     Durability,
     OptionsMismatchError,
     SchemaMismatchError,
+    StorageError,
     open_channel,
 )
 from filechannel._storage.stores import STORES
@@ -170,9 +171,11 @@ async def test_an_open_in_another_thread_shares_too(path: Path) -> None:
 async def test_a_channel_that_was_moved_away_makes_room_for_another(path: Path) -> None:
     """A path at which there is another directory now is another channel, although the old one is still open."""
     async with open_channel(path, int) as old, old.sender() as tx:
+        await tx.send(1)
         path.rename(path.parent / "moved")
         async with open_channel(path, int) as new, new.receiver() as rx:
-            await tx.send(1)
+            with pytest.raises(StorageError, match="was moved, removed or replaced"):
+                old.receiver()
             assert new.statistics().messages == 0
             assert rx.receive_many_nowait(5) == []
         assert old.statistics().messages == 1

@@ -56,8 +56,7 @@ def make(directory: Path) -> None:
         sealed = ChannelOptions(segment_size=1 << 16, durability=Durability.FSYNC, mode=0o644)
         with opened(directory / "sealed", sealed) as store:
             _send(store, AFTER_THE_JUMP)
-            store.log.seal()
-            store.flusher.flush()
+            store.seal()
         background.forget()
 
 

@@ -45,6 +45,7 @@ def open_store(
         new=(lambda: Manifest.new("machine", "raw", None, options.resolve())) if create else None,
         readonly=readonly,
         max_mapped_segments=mapped,
+        wanted=lambda: True,
     )
 
 

@@ -131,7 +131,7 @@ def _scenario(path: Path, files: Files, counts: Counts, background: Background, 
         _send(store, _batches()[4:], counts)
     with opened(path, SMALL, files=files) as store:
         _consume(store, 3, counts)
-        store.log.seal()
+        store.seal()
         store.flusher.flush()
         counts["sealed"] = 1
 

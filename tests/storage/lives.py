@@ -244,7 +244,7 @@ class Life:
     def _seal(self) -> None:
         if self._random.random() < 0.2:
             self.story.sealed = True
-            self.store.log.seal()
+            self.store.seal()
             self.store.flusher.flush()
             self._keep_promises()
 

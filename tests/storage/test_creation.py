@@ -265,3 +265,72 @@ def test_another_machine_takes_the_channel_over(path: Path, monkeypatch: pytest.
     with opened(path) as store:
         assert store.manifest.machine == "another"
         assert payloads_of(store) == [b"one"]
+
+
+class _MadeMeanwhile(Files):
+    """Another process makes the channel, and uses it, when this one has just seen that there is none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._made = False
+
+    def list(self, directory: Path) -> list[str]:
+        """Let the other one go first."""
+        if not self._made:
+            self._made = True
+            with opened(self._path) as store:
+                store.log.append([b"one"])
+                store.cursors.close(store.cursors.open("consumer"))
+        return super().list(directory)
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+@pytest.mark.parametrize("create", [False, True])
+def test_a_channel_that_is_made_in_this_moment_is_opened(path: Path, readonly: bool, create: bool) -> None:
+    """Its parts are not somebody else's content."""
+    with opened(path, files=_MadeMeanwhile(path), readonly=readonly, create=create) as store:
+        assert payloads_of(store) == [b"one"]
+
+
+class _NotYetOurs(Files):
+    """A user of the same group makes the channel, and says who may use it a moment later."""
+
+    def __init__(self) -> None:
+        self.refused = 0
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
+        """Refuse the control file at first."""
+        if path.name == "control" and self.refused < 3:
+            self.refused += 1
+            raise PermissionError(13, "Permission denied", str(path))
+        return super().open(path, create=create, writable=writable, mode=mode)
+
+
+def test_who_may_use_it_is_said_a_moment_after_it_is_made(path: Path) -> None:
+    """Whoever comes in between asks again."""
+    path.mkdir()
+    files = _NotYetOurs()
+    with opened(path, files=files):
+        assert files.refused == 3
+
+
+def test_no_rights_to_what_is_there_for_long_is_an_error_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody will change them in the next moment."""
+    path.mkdir()
+    monkeypatch.setattr("filechannel._storage.creation._WHILE_IT_IS_MADE", 0.0)
+    files = _NotYetOurs()
+    with pytest.raises(PermissionError):
+        open_store(path, files=files)
+    assert files.refused == 1
+
+
+def test_the_control_file_has_its_mode_from_the_beginning(path: Path) -> None:
+    """Nobody has to own it to make the rest of a channel that somebody began to make."""
+    files, umask = FaultyFiles(), os.umask(0o077)
+    try:
+        files.fail(frozenset({"replace"}), input_output_error)
+        with pytest.raises(OSError, match="Input/output"):
+            open_store(path, ChannelOptions(segment_size=4096, mode=0o660), files=files)
+        assert stat.S_IMODE((path / "control").stat().st_mode) == 0o660
+    finally:
+        os.umask(umask)

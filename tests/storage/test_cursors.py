@@ -330,14 +330,14 @@ class Removing(Files):
         self._make_again = make_again
         self.removed = False
 
-    def lock(self, descriptor: int, position: int, *, shared: bool = False, wait: bool = False) -> bool:
+    def lock(self, descriptor: int, position: int, *, shared: bool = False) -> bool:
         """Remove the file once, then lock what was opened."""
         if not self.removed:
             self.removed = True
             self._path.unlink()
             if self._make_again:
                 self._path.touch()
-        return super().lock(descriptor, position, shared=shared, wait=wait)
+        return super().lock(descriptor, position, shared=shared)
 
 
 @pytest.mark.parametrize("make_again", [False, True])

@@ -36,7 +36,7 @@ def _inside(directory: Path) -> Iterator[Entrance]:
     """Come in and stay for the block."""
     descriptor = files.open(directory / "control")
     try:
-        with entering(files, directory, descriptor) as entrance:
+        with entering(files, directory, descriptor, lambda: True) as entrance:
             pass
         try:
             yield entrance
@@ -49,7 +49,7 @@ def _inside(directory: Path) -> Iterator[Entrance]:
 def _stay(directory: Path) -> object:
     """Come in, for a process that will be killed."""
     descriptor = files.open(directory / "control")
-    with entering(files, directory, descriptor) as entrance:
+    with entering(files, directory, descriptor, lambda: True) as entrance:
         pass
     return entrance
 
@@ -101,7 +101,7 @@ def test_one_at_a_time(directory: Path) -> None:
     descriptor = files.open(directory / "control")
     inside: list[str] = []
     with ExitStack() as stack:
-        with entering(files, directory, descriptor) as entrance:
+        with entering(files, directory, descriptor, lambda: True) as entrance:
             stack.callback(entrance.membership.close)
             other = KernelLocks(files, directory / "control")
             stack.callback(other.close)
@@ -127,7 +127,7 @@ def test_an_error_inside_means_not_to_stay(directory: Path) -> None:
     """Nothing is locked, no slot is taken and no descriptor is left."""
     descriptor = files.open(directory / "control")
     held = descriptors_under(directory)
-    with pytest.raises(LookupError), entering(files, directory, descriptor):
+    with pytest.raises(LookupError), entering(files, directory, descriptor, lambda: True):
         raise LookupError
     locks = KernelLocks(files, directory / "control")
     assert locks.taken(0, 1 << 20) == []

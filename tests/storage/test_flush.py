@@ -159,7 +159,7 @@ def test_a_checkpoint_says_what_was_on_disk(path: Path) -> None:
         assert checkpoint is not None
         assert (checkpoint.offset, checkpoint.sequence, checkpoint.sealed) == (tail.offset, 2, False)
         assert store.control.durable_offset == tail.offset
-        store.log.seal()
+        store.seal()
         store.flusher.flush()
         checkpoint = store.control.checkpoint()
         assert checkpoint is not None

@@ -126,8 +126,8 @@ def test_an_interval_channel_comes_to_disk_by_itself(path: Path) -> None:
         flushed = threading.Event()
         real = store.flusher.flush
 
-        def flush() -> None:
-            real()
+        def flush(*, settled: bool = False) -> None:
+            real(settled=settled)
             flushed.set()
 
         store.flusher.flush = flush  # type: ignore[method-assign]

@@ -174,9 +174,9 @@ def test_a_sealed_log_takes_no_more(path: Path) -> None:
     """The seal is a record that is never delivered, and sealing twice is sealing once."""
     with opened(path) as store:
         _send(store, b"last")
-        store.log.seal()
+        store.seal()
         end = store.control.write_offset
-        store.log.seal()
+        store.seal()
         assert store.control.write_offset == end
         with pytest.raises(ChannelSealedError):
             _send(store, b"too late")

@@ -244,7 +244,7 @@ def test_a_sealed_channel_stays_sealed(path: Path, come_back: Callable[[Path], P
     """The checkpoint says that nothing comes any more, and readers are told what is gone."""
     with opened(path) as store:
         _send(store, 20)
-        store.log.seal()
+        store.seal()
         store.flusher.flush()
     path = come_back(path)
     _newest(path, store).unlink()

@@ -111,7 +111,7 @@ def test_what_was_purged_is_not_found(store: Store) -> None:
 def test_control_records_are_not_counted(store: Store) -> None:
     """The seal has an offset but no number."""
     store.log.append([b"only"])
-    store.log.seal()
+    store.seal()
     assert store.places.latest().sequence == 1
     assert store.places.numbered(1).offset == store.places.latest().offset
 

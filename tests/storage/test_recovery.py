@@ -273,7 +273,7 @@ def test_a_seal_survives(path: Path, boots: Boots) -> None:
     """A channel that was sealed stays sealed, flushed or not, and does not jump."""
     with opened(path) as store:
         _send(store, 3)
-        store.log.seal()
+        store.seal()
         store.flusher.flush()
         end = store.control.write_offset
     for _ in range(3):
@@ -288,7 +288,7 @@ def test_a_seal_without_a_checkpoint_survives(path: Path, boots: Boots) -> None:
     """The seal is a record: it is found by walking."""
     with opened(path) as store:
         _send(store, 3)
-        store.log.seal()
+        store.seal()
     boots.again()
     with opened(path) as store:
         assert store.control.sealed

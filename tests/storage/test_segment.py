@@ -21,7 +21,7 @@ from filechannel._offset import Offset
 from filechannel._storage.files import Files
 from filechannel._storage.segment import Header, Segment, begin_of, segment_name
 from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
-from tests.storage.resources import descriptors_under
+from tests.storage.resources import descriptors_under, maps_under
 
 files = Files()
 SIZE = 16 << 10
@@ -164,14 +164,13 @@ def test_a_replacement_that_cannot_be_flushed_changes_nothing(tmp_path: Path) ->
 
 def test_the_file_is_closed_with_the_last_one_who_uses_it(tmp_path: Path) -> None:
     """A descriptor and a map go when the segment and every view of it are gone."""
-    before = descriptors_under(tmp_path)
     segment = _create(tmp_path)
     view = memoryview(segment.map)
     del segment
-    assert descriptors_under(tmp_path) > before
+    assert maps_under(tmp_path) == 1
     assert view[: len(b"fchan")] == b"fchan"
     view.release()
-    assert descriptors_under(tmp_path) == before
+    assert (maps_under(tmp_path), descriptors_under(tmp_path)) == (0, 0)
 
 
 # Ends

@@ -14,6 +14,7 @@ import pytest
 from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._format import NOTHING
 from filechannel._format.layout import OLDEST_OFFSET, WRITE_TAIL
+from filechannel._storage.control import Control
 from filechannel._storage.index import Mark
 from filechannel._storage.manifest import Manifest
 from filechannel._storage.segment import segment_name
@@ -95,7 +96,9 @@ def test_the_manifest_is_checked_before_anything_is_touched(path: Path) -> None:
 
     times = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
     with pytest.raises(LookupError):
-        Store.open(FaultyFiles(), path, check=refuse, new=None, readonly=False, max_mapped_segments=8)
+        Store.open(
+            FaultyFiles(), path, check=refuse, new=None, readonly=False, max_mapped_segments=8, wanted=lambda: True
+        )
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == times
 
 
@@ -166,7 +169,7 @@ def test_whoever_only_reads_changes_nothing(path: Path) -> None:
     """Not a byte, nor a time, whether somebody writes or not."""
     with opened(path) as store:
         _send(store, 10)
-        store.log.seal()
+        store.seal()
     before = {file: (file.stat().st_mtime_ns, file.is_file() and file.read_bytes()) for file in path.rglob("*")}
     with opened(path, readonly=True) as store:
         assert len(read_all(store)) == 10
@@ -294,19 +297,27 @@ def test_a_sealed_channel_ends_behind_its_last_message(path: Path) -> None:
     with opened(path) as store:
         store.log.append([b"one"])
         assert not store.has_ended(store.control.write_offset)
-        store.log.seal()
+        store.seal()
         assert store.has_ended(store.control.write_offset)
         assert not store.has_ended(0)
 
 
-def test_a_sealed_channel_has_not_ended_while_messages_are_on_their_way(path: Path, background: Background) -> None:
-    """Under FSYNC the last messages may not be visible yet."""
+def test_all_there_is_is_visible_before_a_channel_is_sealed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under FSYNC too: whoever seals may die, and nobody could bring the rest to those who wait for it."""
     with opened(path, ChannelOptions(segment_size=4096, durability=Durability.FSYNC)) as store:
+        mark_sealed, seen = Control.mark_sealed, list[list[bytes]]()
+
+        def looked_at(control: Control) -> None:
+            assert control.tail() == control.tail(deferred=True)
+            seen.append(payloads_of(store))
+            mark_sealed(control)
+
+        monkeypatch.setattr(Control, "mark_sealed", looked_at)
         store.log.append([b"one"])
-        store.log.seal()
-        assert not store.has_ended(store.control.write_offset)
-        store.flusher.flush()
-        assert payloads_of(store) == [b"one"]
+        assert payloads_of(store) == []
+        store.seal()
+        store.seal()
+        assert seen == [[b"one"]]
         assert store.has_ended(store.control.write_offset)
 
 

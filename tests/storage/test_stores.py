@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from filechannel import ChannelOptions
+from filechannel import ChannelOptions, StorageError
+from filechannel._format.layout import OPENING_BYTE
+from filechannel._storage.files import Files
+from filechannel._storage.kernel_locks import KernelLocks, UnwantedError
 from filechannel._storage.manifest import Manifest
 from filechannel._storage.store import Store
 from filechannel._storage.stores import Stores
@@ -91,7 +96,64 @@ def test_a_directory_that_was_replaced_is_another_channel(path: Path, tmp_path: 
     path.rename(tmp_path / "moved")
     second = _open(stores, path)
     assert second is not first
-    first.log.append([b"moved"])
-    assert payloads_of(second) == []
+    second.log.append([b"second"])
+    with pytest.raises(StorageError, match="was moved, removed or replaced"):
+        first.log.append([b"first"])
+    assert payloads_of(second) == [b"second"]
     stores.close(first)
     stores.close(second)
+
+
+@pytest.mark.parametrize("what", ["moved", "removed", "replaced"])
+def test_whoever_has_a_directory_open_that_is_another_now_makes_nothing_in_it(
+    path: Path, tmp_path: Path, what: str
+) -> None:
+    """Neither segments nor indexes nor consumers; what is open stays readable, and what is there now is unharmed."""
+    stores = Stores()
+    first = _open(stores, path)
+    sent = [b"%d" % number + bytes(900) for number in range(7)]
+    for payload in sent:
+        first.log.append([payload])
+    owned = first.cursors.open("owned")
+    path.rename(tmp_path / "elsewhere")
+    if what == "removed":
+        shutil.rmtree(tmp_path / "elsewhere")
+    second = _open(stores, path) if what == "replaced" else None
+    before = sorted(path.rglob("*"))
+    for attempt in (
+        lambda: [first.log.append([bytes(900)]) for _ in range(9)],
+        lambda: first.cursors.open("new"),
+        lambda: first.cursors.remove(owned),
+        lambda: first.configure(lambda manifest: manifest),
+        first.purge,
+    ):
+        with pytest.raises(StorageError, match="was moved, removed or replaced while it was open"):
+            attempt()
+    assert payloads_of(first)[:7] == sent
+    stores.close(first)
+    assert sorted(path.rglob("*")) == before
+    if second is not None:
+        stores.close(second)
+
+
+def test_a_directory_that_others_are_opening_holds_up_no_other_one(tmp_path: Path) -> None:
+    """A process may be stopped in the middle of opening it; whoever does not want it any more stops waiting."""
+    stores, wanted = Stores(), True
+    held, other = tmp_path / "held", _open(stores, tmp_path / "other")
+    stores.close(_open(stores, held))
+    locks = KernelLocks(Files(), held / "control")
+
+    def wait() -> Store:
+        return stores.open(
+            held, check=lambda _: None, new=None, readonly=False, max_mapped_segments=8, wanted=lambda: wanted
+        )
+
+    with ThreadPoolExecutor(2) as threads, locks.holding(OPENING_BYTE):
+        waiting = [threads.submit(wait) for _ in range(2)]
+        stores.close(_open(stores, tmp_path / "third"))
+        stores.close(other)
+        assert not any(each.done() for each in waiting)
+        wanted = False
+        assert all(isinstance(each.exception(60), UnwantedError) for each in waiting)
+    locks.close()
+    stores.close(_open(stores, held))

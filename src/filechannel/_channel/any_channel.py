@@ -195,6 +195,7 @@ class AnyChannel(Generic[T]):
             receivers=sum(len(source.users) for source in list(self._sources)),
             waiters=arrivals_of(store).waiting,
             writers=() if store.processes is None else tuple(map(_process, store.processes.alive())),
+            busy_writer=_busy_writer(store),
             oldest_age=timedelta(seconds=(time.time_ns() - earliest.time) / 1e9) if messages else None,
             sealed=control.sealed,
         )
@@ -206,8 +207,7 @@ class AnyChannel(Generic[T]):
         self._store.flusher.flush()
 
     def _seal(self) -> None:
-        self._store.log.seal()
-        self._store.flusher.flush()
+        self._store.seal()
         arrivals_of(self._store).wake_all()
 
     def _purge(self) -> None:
@@ -319,6 +319,11 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 def _refuse_closed() -> None:
     raise ClosedResourceError
+
+
+def _busy_writer(store: Store) -> Process | None:
+    holder = None if store.processes is None else store.log.holder
+    return None if holder is None else _process(holder)
 
 
 def _process(holder: Holder) -> Process:

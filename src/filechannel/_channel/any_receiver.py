@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, Self, TypeVar, cast, final
 
 from anyio import ClosedResourceError, EndOfStream, WouldBlock
 
+from .. import _checks as checks
 from .._format import NOTHING, Nothing, ReceiveCore
 from .._offset import Offset
 from .._storage.index import Mark
@@ -193,7 +194,4 @@ def check_count(name: str, count: int) -> None:
 
 def check_linger(seconds: float) -> None:
     """Refuse what is not a time to wait for more."""
-    if not isinstance(seconds, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"linger={seconds!r}: must be a number of seconds, not {type(seconds).__name__}")
-    if not seconds >= 0:
-        raise ValueError(f"linger={seconds!r}: must be a number of seconds, 0 or more")
+    checks.seconds_or_zero("linger", seconds)

@@ -55,7 +55,7 @@ class ChannelContext(Generic[T]):
     async def _open(self) -> FileChannel[T]:
         opening = _Opening(self._recipe.open_store)
         try:
-            store = await run_sync(opening.run)
+            store = await run_sync(opening.run, abandon_on_cancel=True)
         except BaseException:
             opening.abandon()
             raise
@@ -65,14 +65,14 @@ class ChannelContext(Generic[T]):
 class _Opening:
     """Opens a store in a thread. If the task goes away meanwhile, the store does not stay open."""
 
-    def __init__(self, open_store: Callable[[], Store]) -> None:
+    def __init__(self, open_store: Callable[[Callable[[], bool]], Store]) -> None:
         self._open_store = open_store
         self._lock = Lock()
         self._store: Store | None = None
         self._abandoned = False
 
     def run(self) -> Store:
-        store = self._open_store()
+        store = self._open_store(lambda: not self._abandoned)
         with self._lock:
             self._store = store
             if self._abandoned:

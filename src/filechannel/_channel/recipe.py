@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from copy import copy
 from pathlib import Path
 from typing import Generic, TypeVar, final, get_args
@@ -77,8 +78,8 @@ class Recipe(Generic[T]):
         """Return how messages become bytes."""
         return Payloads(self.message_type, self._chosen, validate=self.options.per_open().validate)
 
-    def open_store(self) -> Store:
-        """Open the directory, or share it with others of this process. Blocks."""
+    def open_store(self, wanted: Callable[[], bool] = lambda: True) -> Store:
+        """Open the directory, or share it with others of this process. Blocks, but not when not wanted any more."""
         try:
             return STORES.open(
                 self.path,
@@ -86,6 +87,7 @@ class Recipe(Generic[T]):
                 new=self._describe_new if self.create else None,
                 readonly=self.readonly,
                 max_mapped_segments=self.options.per_open().max_mapped_segments,
+                wanted=wanted,
             )
         except ChannelNotFoundError:
             raise ChannelNotFoundError(self.path, readonly=self.readonly) from None
@@ -98,7 +100,8 @@ class Recipe(Generic[T]):
         except OSError as error:
             advice = "check the path, its parents and where links lead to"
             if isinstance(error, PermissionError):
-                advice = "check who may read and write it and its parents, or open it with readonly=True"
+                advice = "check who may read and write it and its parents"
+                advice += "" if self.readonly else ", or open it with readonly=True"
             raise StorageError(f"{self.path} cannot be opened: {error.strerror}: {error.filename}; {advice}") from error
 
     def _describe_new(self) -> Manifest:

@@ -14,6 +14,7 @@ an entry, the channel is sealed, the word is taken) goes to `overflow`, which is
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 
 from typing_extensions import Buffer
 
@@ -81,6 +82,8 @@ class Writer:
         self._tail_end = self._tail_sequence = 0
         self._tail_slot = -1
         self._pending = self._pending_sequence = 0
+        self._inside: set[int] = set()
+        """The threads that append, or are about to."""
 
     @property
     def pending(self) -> int:
@@ -113,17 +116,30 @@ class Writer:
         simple = payloads and max(map(len, payloads)) <= self._max_payload
         # Before work that would be for nothing: the tail only grows. `_enter` looks again, with the word taken.
         simple = simple and self._fits_window(load_u64(self._control, self._tail()), size)
-        if not simple or not self._enter(size):
+        me = get_ident()
+        if me in self._inside:  # a signal handler or a finalizer, which the C core has none of in between
+            raise RuntimeError("this thread is in the middle of appending already, and was interrupted there")
+        self._inside.add(me)
+        try:
+            start = self._append_simply(payloads, size) if simple else None
+        finally:
+            self._inside.discard(me)
+        if start is None:
             return self._overflow(payloads)
+        charge_turn(size)
+        if not self._deferred:
+            self.tell_waiters()
+        return start
+
+    def _append_simply(self, payloads: list[bytes], size: int) -> int | None:
+        if not self._enter(size):
+            return None
         start = self._pending
         try:
             self.write(payloads, 0, 0)
             self.publish()
         finally:
             release_word(self._control, WRITER_LOCK)
-        charge_turn(size)
-        if not self._deferred:
-            self.tell_waiters()
         return start
 
     def _enter(self, size: int) -> bool:

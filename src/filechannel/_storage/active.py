@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .._errors import DiskFullError
 from .._format import Writer
 from .._format.layout import PAGE, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
@@ -35,7 +37,9 @@ class ActiveSegment:
         self._options = options
         self._writer = writer
         self._unflushed = unflushed
-        self._index = ActiveIndex(files, options.mode)
+        self.check_place: Callable[[], object] = lambda: None
+        """Called before a file is made; raises if the directory is not the channel's any more."""
+        self._index = ActiveIndex(files, options.mode, lambda: self.check_place())  # noqa: PLW0108 - set later
         self._pages = PagesAhead()
         self._held: list[tuple[int, int, int]] = []
         self.segment: Segment | None = None
@@ -47,6 +51,7 @@ class ActiveSegment:
 
     def begin(self, begin: int, sequence: int, previous_end: int, need: int = 0) -> None:
         """Make a segment that takes at least so many bytes, and write to it from now on."""
+        self.check_place()
         least = _whole_pages(SEGMENT_HEADER_SIZE + need)
         header = Header.new(begin, sequence, previous_end)
         try:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from .._errors import NotAChannelError, StorageError
@@ -16,20 +19,27 @@ from .manifest import MANIFEST, Manifest
 from .segments import SEGMENTS
 
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "afs")
+_WHILE_IT_IS_MADE = 1.0  # seconds
 _OURS = {MANIFEST, MANIFEST + ".new", CONTROL, SEGMENTS, CONSUMERS, WAKE_FIFOS}
 
 
 def refuse_other_content(files: Files, path: Path) -> None:
-    """A directory of somebody else's is not ours to turn into a channel; one we began to make is."""
+    """A directory of somebody else's is not ours to turn into a channel; one that somebody began to make is."""
     if path.exists() and not path.is_dir():
         raise NotAChannelError(path, "it is a file, and a channel is a directory")
+    reason = _other_content(files, path)
+    # Looked for again: the others may be from whoever has made the channel in this moment.
+    if reason and not files.exists(path / MANIFEST):
+        raise NotAChannelError(path, reason)
+
+
+def _other_content(files: Files, path: Path) -> str:
     foreign = [name for name in files.list(path) if name not in _OURS]
     if foreign:
-        raise NotAChannelError(path, f"the directory has other content ({foreign[0]}) and no {MANIFEST}")
+        return f"the directory has other content ({foreign[0]}) and no {MANIFEST}"
     # The manifest is the last thing that is made: with segments but without it, it was lost.
-    for parts in (path / SEGMENTS, path / CONSUMERS):
-        for name in files.list(parts):
-            raise NotAChannelError(path, f"{MANIFEST} is missing, but not {parts.name}/{name}; restore it from a copy")
+    lost = [f"{parts}/{name}" for parts in (SEGMENTS, CONSUMERS) for name in files.list(path / parts)]
+    return f"{MANIFEST} is missing, but not {lost[0]}; restore it from a copy" if lost else ""
 
 
 def prepare_directory(files: Files, path: Path, manifest: Manifest) -> None:
@@ -46,10 +56,19 @@ def refuse_remote(files: Files, path: Path) -> None:
         )
 
 
-def open_control_file(files: Files, path: Path, readonly: bool) -> int:
+def is_being_made(path: Path) -> bool:
+    """Tell whether somebody may be making it in this moment, and has not said yet who may use it."""
+    for part in (path, path / CONTROL):
+        with suppress(OSError):
+            if time.time() - part.stat().st_ctime < _WHILE_IT_IS_MADE:
+                return True
+    return False
+
+
+def open_control_file(files: Files, path: Path, readonly: bool, mode: int) -> int:
     """Return a descriptor of the control file, made if it may be."""
     try:
-        return files.open(path / CONTROL, create=not readonly, writable=not readonly)
+        return files.open(path / CONTROL, create=not readonly, writable=not readonly, mode=mode)
     except FileNotFoundError as error:
         raise NotAChannelError(path, f"{CONTROL} is missing") from error
 
@@ -57,7 +76,8 @@ def open_control_file(files: Files, path: Path, readonly: bool) -> int:
 def create(files: Files, path: Path, descriptor: int, control: Control, manifest: Manifest) -> None:
     """Make a channel; the manifest comes last, and with it the channel exists."""
     mode = directory_mode(manifest.options.mode)
-    os.fchmod(descriptor, manifest.options.mode)
+    if stat.S_IMODE(os.fstat(descriptor).st_mode) != manifest.options.mode:
+        os.fchmod(descriptor, manifest.options.mode)
     for name in (SEGMENTS, CONSUMERS, WAKE_FIFOS):
         files.make_directory(path / name, mode)
     control.start_over(Tail(Offset(0), 0, Offset(0)), 0, sealed=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import mmap
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -139,6 +140,8 @@ class Cursors:
         self._directory = directory
         self._mode = mode
         self._lock = Lock()
+        self.check_place: Callable[[], object] = lambda: None
+        """Called before a name is looked for; raises if the directory is not the channel's any more."""
         self._open: dict[str, Cursor] = {}
         # Whoever had the channel open before us may have left anything unflushed.
         self._unflushed: set[str] = set(self.names())
@@ -150,6 +153,7 @@ class Cursors:
     def open(self, name: str) -> Cursor:
         """Own a name; it is registered when this returns."""
         path = self._path(name)
+        self.check_place()
         with self._lock:
             self._names_changed |= not self._files.exists(path)
             cursor = Cursor.open(self._files, path, name, self._mode)
@@ -165,6 +169,7 @@ class Cursors:
 
     def remove(self, cursor: Cursor) -> None:
         """Forget a name that is owned through this cursor."""
+        self.check_place()
         with self._lock:
             self._files.unlink(self._path(cursor.name))
             self._names_changed = True

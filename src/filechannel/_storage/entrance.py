@@ -6,7 +6,7 @@ says was left by the dead, and may be recovered; if somebody has, it is in use a
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,11 +48,11 @@ class Entrance:
 
 
 @contextmanager
-def entering(files: Files, path: Path, descriptor: int) -> Generator[Entrance]:
+def entering(files: Files, path: Path, descriptor: int, wanted: Callable[[], bool]) -> Generator[Entrance]:
     """Come in, with nobody else coming in meanwhile; an error in the block means not to stay."""
     locks = KernelLocks(files, path / CONTROL)
     try:
-        with locks.holding(OPENING_BYTE):
+        with locks.holding(OPENING_BYTE, wanted):
             control = Control(files, descriptor)
             processes = Processes(control.map, locks)
             others = processes.others()
@@ -60,7 +60,10 @@ def entering(files: Files, path: Path, descriptor: int) -> Generator[Entrance]:
             if not locks.take(MODE_BYTE, shared=not PURE):
                 holder = processes.holder(others[0]) if others else Holder(None, None, None)
                 raise ChannelLockedError(path, holder.pid, holder.host, holder.since)
-            processes.join(lambda slot: remove_fifo(files, path / WAKE_FIFOS, slot))
+            try:
+                processes.join(lambda slot: remove_fifo(files, path / WAKE_FIFOS, slot))
+            except StorageError as error:
+                raise StorageError(f"{path}: {error}") from error
             yield Entrance(control, Membership(locks, processes), not others)
     except BaseException:
         locks.close()

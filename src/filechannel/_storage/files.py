@@ -141,6 +141,13 @@ class Files:
             return None
         return status.st_dev, status.st_ino
 
+    def leads_to(self, path: Path, descriptor: int) -> bool:
+        """Tell whether a path is the name of an open file."""
+        try:
+            return os.path.samestat(os.stat(path), os.fstat(descriptor))
+        except OSError:
+            return False
+
     def read(self, path: Path) -> bytes:
         """Return the content of a file."""
         return path.read_bytes()
@@ -207,12 +214,11 @@ class Files:
         self.replace(temporary, path)
         self.flush_directory(path.parent)
 
-    def lock(self, descriptor: int, position: int, *, shared: bool = False, wait: bool = False) -> bool:
+    def lock(self, descriptor: int, position: int, *, shared: bool = False) -> bool:
         """Lock one byte until it is unlocked or the process dies, however it dies; tell whether that succeeded."""
         kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
-        command = fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK
         try:
-            fcntl.fcntl(descriptor, command, _FLOCK.pack(kind, os.SEEK_SET, position, 1, 0))
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, position, 1, 0))
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return False

@@ -13,13 +13,14 @@ have seen what the disk has not.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from threading import Lock, RLock
+from threading import Lock, RLock, Thread
 from typing import Protocol, final
 
-from .._errors import FileChannelError, StorageError
+from .._errors import Busy, FileChannelError, StorageError
 from .._format.layout import FLUSH_LOCK
 from .._offset import Offset
 from .background import background_threads, do_all_at_once
@@ -34,6 +35,7 @@ from .unflushed import Work
 
 _logger = logging.getLogger("filechannel")
 _ROUNDS = 16  # then other channels have their turn
+_PATIENCE = 0.2  # seconds
 _REMEMBERED = 1024  # failures; who appended before the oldest of them has long been told
 
 
@@ -81,8 +83,13 @@ class Flusher:
 
     # Everything
 
-    def flush(self) -> None:
-        """Bring everything sent so far to disk, cursors included; `StorageError` if that is not possible."""
+    def flush(self, *, settled: bool = False) -> None:
+        """Bring everything sent so far to disk, cursors included; `StorageError` if that is not possible.
+
+        *settled*: the caller is in that block.
+        """
+        if not settled:
+            self.refuse_reentry()
         with self._lock.held():
             try:
                 checkpoint = self._flush_data()
@@ -102,12 +109,16 @@ class Flusher:
             self._told, self._untold = failed, None
         raise StorageError(error.reason) from error
 
+    def refuse_reentry(self) -> None:
+        """Raise `RuntimeError` if the thread is flushing: a signal handler or a finalizer came in between."""
+        self._lock.refuse_reentry("nothing was flushed")
+
     def flush_if_needed(self) -> None:
-        """Flush unless everything is on disk already."""
+        """Flush unless everything is on disk already. `Busy` if another process is flushing, and stays there."""
         if self._control.durable_offset < self._control.write_offset:
-            with self._lock.held():  # whoever had it may have flushed meanwhile
+            with self._lock.held(_briefly()):  # whoever had it may have flushed meanwhile
                 if self._control.durable_offset < self._control.write_offset:
-                    self.flush()
+                    self.flush(settled=True)
 
     def flush_finished_later(self) -> None:
         """Bring finished segments to disk in another thread."""
@@ -116,8 +127,11 @@ class Flusher:
                 background_threads().submit(self.flush_finished)
 
     def flush_finished(self) -> None:
-        """Bring finished segments to disk; a failure is logged, and told by the next `flush`."""
-        with self._lock.held():
+        """Bring finished segments to disk; a failure is logged, and told by the next `flush`.
+
+        If another process is flushing, that is left to whoever flushes next.
+        """
+        with suppress(Busy), self._lock.held(_briefly()):
             if self._closed or not self._log.has_finished:
                 return
             try:
@@ -178,19 +192,41 @@ class Flusher:
             self._work()
 
     def _work(self) -> None:
+        """Commit for whoever waits. The threads for that are few, and none of them waits for another process."""
         for _ in range(_ROUNDS):
-            with self._queue_lock:
-                waiting, self._queue = self._queue, []
-                if not waiting:
-                    self._working = False
-                    return
-            self._commit_for(waiting)
+            waiting = self._take_waiting()
+            if not waiting:
+                return
+            if not self._commit_for(waiting, _briefly()):
+                self._begin_to_wait(waiting)
+                return
         self._begin_work()
 
-    def _commit_for(self, waiting: list[Ticket]) -> None:
+    def _begin_to_wait(self, waiting: list[Ticket]) -> None:
+        try:
+            Thread(target=self._work_patiently, args=(waiting,), name="filechannel-commit", daemon=True).start()
+        except RuntimeError:  # there are no more threads to be had
+            self._work_patiently(waiting)
+
+    def _work_patiently(self, waiting: list[Ticket]) -> None:
+        """The same in a thread of our own, because another process keeps us waiting, and may have been stopped."""
+        while waiting:
+            self._commit_for(waiting, _always)
+            waiting = self._take_waiting()
+
+    def _take_waiting(self) -> list[Ticket]:
+        with self._queue_lock:
+            waiting, self._queue = self._queue, []
+            self._working = bool(waiting)
+            return waiting
+
+    def _commit_for(self, waiting: list[Ticket], may_sleep: Callable[[], bool]) -> bool:
+        """Commit, and tell those who wait what came of it; False, and nothing done, if it may not wait and has to."""
         error: StorageError | None = None
         try:
-            self.commit(max(ticket.offset for ticket in waiting))
+            self.commit(max(ticket.offset for ticket in waiting), may_sleep)
+        except Busy:
+            return False
         except StorageError as failure:
             error = failure
         except BaseException as failure:
@@ -201,6 +237,7 @@ class Flusher:
             loss = self._loss_of(ticket.offset)
             ticket.error = loss if loss is not None or ticket.offset < visible else error
         self.wake_together([ticket.sleeper for ticket in waiting if ticket.sleeper is not None])
+        return True
 
     def _loss_of(self, offset: int) -> StorageError | None:
         """Return why what was appended at an offset will never be seen; None if it is, or is still to come."""
@@ -219,14 +256,20 @@ class Flusher:
         if loss is not None:
             raise StorageError(loss.reason) from loss
 
-    def commit(self, upto: int | None = None) -> None:
+    def commit(self, upto: int | None = None, may_sleep: Callable[[], bool] | None = None) -> None:
         """Flush what was appended and show it to readers. One commit serves everybody who appended before it.
 
         With *upto*: nothing to do if readers see what was appended there already. Another process has flushed it.
+        `Busy` if somebody else is flushing, and stays there, and the thread may not sleep.
         """
-        with self._lock.held():
+        self.refuse_reentry()
+        with self._lock.held(may_sleep or _always):
             if upto is None or self._control.write_offset <= upto:
                 self._flush_data()
+
+    def commit_settled(self) -> None:
+        """The same for a caller in a `settled` block."""
+        self._flush_data()
 
     # The data
 
@@ -280,6 +323,16 @@ class Flusher:
             if self._log.writer.deferred:
                 self._control.durable_offset = self._control.write_offset  # all that is left is on disk
         return error
+
+
+def _briefly() -> Callable[[], bool]:
+    """Return what tells whether there is still time: enough for the flush of another process, not to wait for one."""
+    until = time.monotonic() + _PATIENCE
+    return lambda: time.monotonic() < until
+
+
+def _always() -> bool:
+    return True
 
 
 def _failed_elsewhere() -> StorageError:

@@ -8,6 +8,7 @@ import time
 import weakref
 from threading import Condition, Thread
 
+from .._errors import Busy
 from .flush import Flusher
 
 _logger = logging.getLogger("filechannel")
@@ -68,6 +69,8 @@ class FlushTimer:
     def _flush(flusher: Flusher) -> None:
         try:
             flusher.flush_if_needed()
+        except Busy:
+            pass  # another process is flushing, or was stopped there: others must not wait for that
         except Exception as error:  # the thread serves every channel of the process: nothing may end it
             if not flusher.is_closed:  # closing flushes
                 _logger.error("flushing in the background failed: %s", error)

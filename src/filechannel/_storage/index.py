@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._errors import DiskFullError
+from .._errors import StorageError
 from .._format import crc32c
 from .._format.layout import INDEX_ENTRY, INDEX_SECONDS
 from .._offset import Offset
@@ -73,9 +74,11 @@ class IndexWriter:
 class ActiveIndex:
     """Puts what the writer marked into the index of the active segment. What cannot be written is left out."""
 
-    def __init__(self, files: Files, mode: int) -> None:
+    def __init__(self, files: Files, mode: int, check_place: Callable[[], object] = lambda: None) -> None:
+        """*check_place* is called before a file is made, and raises if that would be in another channel."""
         self._files = files
         self._mode = mode
+        self._check_place = check_place
         self._writer: IndexWriter | None = None
         self.due = 0
         """When the next record wants a mark, if none came before (ns since the epoch)."""
@@ -92,8 +95,9 @@ class ActiveIndex:
         """Append marks to the index of a segment. Whatever it says beyond what is visible was left by a power cut."""
         if not marks:
             return
-        with suppress(OSError, DiskFullError):  # without them a seek takes longer; the message is worth more
+        with suppress(OSError, StorageError):  # without them a seek takes longer; the message is worth more
             if self._writer is None:
+                self._check_place()
                 self._writer = IndexWriter(self._files, segment, self._mode, visible)
             self._writer.add([Mark(Offset(offset), sequence, at) for offset, sequence, at in marks])
 

@@ -8,15 +8,21 @@ it does anything else.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 
 from .._format import close_in_child, keep_in_child
 from .files import Files
 
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01  # seconds
 _EVERYTHING = 0  # the size that reaches to the end, and beyond
+
+
+class UnwantedError(Exception):
+    """Nobody waits any more for what was to be opened."""
 
 
 class KernelLocks:
@@ -41,9 +47,17 @@ class KernelLocks:
         self._files.unlock(self._descriptor, byte)
 
     @contextmanager
-    def holding(self, byte: int) -> Generator[None]:
-        """Hold a byte, waiting for it if need be."""
-        self._files.lock(self._descriptor, byte, wait=True)
+    def holding(self, byte: int, wanted: Callable[[], bool] = lambda: True) -> Generator[None]:
+        """Hold a byte, waiting for it if need be; `UnwantedError` if that is not wanted any more.
+
+        Not with the kernel's own waiting, which nothing but a signal ends: whoever holds it may be stopped.
+        """
+        pause = _SHORTEST_PAUSE
+        while not self.take(byte):
+            if not wanted():
+                raise UnwantedError
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
         try:
             yield
         finally:
@@ -76,7 +90,7 @@ class KernelLocks:
             self._files.close(self._descriptor)
 
 
-_opening = Lock()
+_opening = RLock()  # a signal handler may fork while its own thread has it
 """Held from opening a file until it is known that a child must close it; no fork happens in between."""
 
 os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)

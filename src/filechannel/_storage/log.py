@@ -11,8 +11,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from threading import RLock
+from typing import NoReturn
 
-from .._errors import ChannelSealedError, CorruptRecordError, MessageTooLargeError, StorageError
+from .._errors import Busy, ChannelSealedError, CorruptRecordError, MessageTooLargeError, StorageError
 from .._format import PURE, Writer
 from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE, SEAL, WRITER_LOCK
 from .._offset import Offset
@@ -20,6 +21,7 @@ from .._options import StoredOptions
 from .active import ActiveSegment
 from .control import Control
 from .files import Files
+from .holder import Holder
 from .jump import Jump
 from .processes import Processes
 from .segment import Segment
@@ -53,15 +55,15 @@ class Log:
         self.may_sleep: Callable[[], bool] = _always
         """Asked before a thread that appends sleeps for the writer word: one that runs an event loop must not."""
         self.on_finished: Callable[[], object] = _nothing
-        """Called after a segment was finished, under the writer word."""
+        """Called after an append that finished a segment."""
         self.on_changed: Callable[[], object] = _nothing
         """Called when another process has called `announce_change`, under the writer word."""
         self.on_deferred: Callable[[], object] = _nothing
         """Called after the first append since another process has chosen `FSYNC`; flushes it."""
         self.on_closed: Callable[[], object] = _nothing
         """Called when somebody comes too late; may raise an error of its own."""
-        self._closed = False
-        self._durability_changed = False
+        self._closed = self._forked = False
+        self._durability_changed = self._finished = False
         self._given_up = Offset(0)  # nothing below it is ever flushed again
         self.writer: Writer = Writer(control.map, processes.owner, options.max_message_size, self.append, notify)
         self._unflushed = Unflushed()
@@ -88,6 +90,25 @@ class Log:
     def writing(self, may_sleep: Callable[[], bool] | None = None) -> AbstractContextManager[None]:
         """Hold the writer word. Whoever holds it may come in again; `StorageError` if the log is closed."""
         return self._lock.held() if may_sleep is None else self._lock.held(may_sleep)
+
+    def set_check_of_place(self, check: Callable[[], object]) -> None:
+        """Call this before a file is made; it raises if the directory is not the channel's any more."""
+        self._active.check_place = check
+
+    @property
+    def holder(self) -> Holder | None:
+        """Who is in the middle of writing; None if nobody is."""
+        return self._lock.holder
+
+    def abandon(self) -> None:
+        """Stop where we are, in a forked child whose thread was inside: everything here is the parent's."""
+        self._forked = self._closed = True
+        self._active.check_place = self._refuse_child
+        self.writer.unbind()
+        self._lock.abandon()
+
+    def _refuse_child(self) -> NoReturn:
+        raise StorageError(f"{self._path}: nothing was sent, because this process was forked in the middle of it")
 
     @property
     def mutex(self) -> RLock:
@@ -143,41 +164,50 @@ class Log:
     def append(self, payloads: list[bytes], flags: int = 0) -> Offset:
         """Append payloads as one batch and return the offset of the first. All of them, or an error and none."""
         self._check_sizes(payloads)
+        self._lock.refuse_reentry(f"{self._path}: nothing was sent")
         with self.writing(self.may_sleep):
             if self._control.sealed:
                 raise ChannelSealedError(self._path)
-            start = self._append(payloads, flags)
             changed, self._durability_changed = self._durability_changed, False
+            if changed and self.writer.deferred and not self.may_sleep():
+                raise Busy  # whoever called does not know yet that it has to wait for a flush, and asks again
+            start = self._append(payloads, flags)
+            finished, self._finished = self._finished, False
+        if finished:
+            self.on_finished()  # not with the word: starting a thread takes locks, and runs finalizers, of others
         if changed and self.writer.deferred:
             self.on_deferred()  # whoever called does not know yet that somebody has to flush
         self._tell_waiters()
         return start
 
-    def seal(self) -> None:
-        """End the channel with a control record; sealing twice is sealing once."""
-        with self.writing():
-            if self._control.sealed:
-                return
+    def end(self) -> bool:
+        """Append the record that ends the channel; False if it has ended. The caller holds the word."""
+        if not self._control.sealed:
             self._append([SEAL], CONTROL_RECORD)
-            self._control.mark_sealed()
-        self._tell_waiters()
+        return not self._control.sealed
 
     def _append(self, payloads: list[bytes], flags: int) -> Offset:
         start = Offset(self.writer.pending)
         try:
             self._write(payloads, flags)
+            if self._forked:
+                self._refuse_child()
             self.writer.publish()
         except OSError as error:
-            self._discard_unpublished()
+            self._take_back()
             raise StorageError(f"{self._path} cannot be written to, nothing was sent: {error}") from error
         except BaseException:
-            self._discard_unpublished()
+            self._take_back()
             raise
         return start
 
     def _tell_waiters(self) -> None:
         if not self.writer.deferred:
-            self.writer.tell_waiters()
+            self.tell_waiters()
+
+    def tell_waiters(self) -> None:
+        """Let whoever waits look again, in every process."""
+        self.writer.tell_waiters()
 
     def _check_sizes(self, payloads: list[bytes]) -> None:
         limit = self._max_message_size
@@ -195,6 +225,8 @@ class Log:
 
     def _make_room(self, length: int) -> None:
         """Open a window that takes at least one more record of this length."""
+        if self._forked:
+            self._refuse_child()
         if self._active.segment is None:
             self._discard_unpublished()  # perhaps it was cut short by an error
         if not self._active.fits(length):
@@ -203,6 +235,7 @@ class Log:
 
     def _roll(self, need: int) -> None:
         """Finish the active segment where we are, and begin another that takes at least so many bytes."""
+        self._active.check_place()
         begin, sequence, previous_end = self.writer.pending, self.writer.pending_sequence, self.writer.pending
         finished = self._active.segment
         if finished is None:
@@ -219,7 +252,7 @@ class Log:
             finished.finish(begin)
             self._active.begin(begin, sequence, previous_end, need)
             self._unflushed.finished(self._control.tail(deferred=self.writer.deferred))
-            self.on_finished()
+            self._finished = True
         self.announce_change()
 
     def store_marks(self) -> None:
@@ -243,6 +276,16 @@ class Log:
             self._roll(0)
 
     # Taking back
+
+    def _take_back(self) -> None:
+        """Take back our own unfinished batch; if not even that is possible, whoever writes next does it."""
+        if self._forked:
+            return
+        try:
+            self._discard_unpublished()
+        except BaseException:
+            self._lock.leave_behind()
+            raise
 
     def _discard_unpublished(self) -> None:
         """Take back whatever lies behind the tail: our own unfinished batch, or that of a writer who died.

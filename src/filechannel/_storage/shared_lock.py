@@ -19,12 +19,13 @@ from typing_extensions import Buffer
 from .._errors import Busy
 from .._format import PURE, load_u32, release_word, swap_if_u32, take_word, wait_word, wake_word
 from .._format.layout import CONTENDED, LOCK_GENERATION_SHIFT
+from .holder import Holder
 from .processes import Processes
 
 _SPIN = 50e-6
 _LONGEST_SLEEP = 0.1
 _NOBODY = 1 << LOCK_GENERATION_SHIFT  # slot 0 is nobody's, and never was
-_BRIEFLY = 0.2  # seconds; a thread of this process that has the mutex may wait for the GIL, or for a small flush
+_BRIEFLY = 0.05  # seconds; a thread of this process that has the mutex may wait for the GIL, or for a small flush
 
 
 def _always() -> bool:
@@ -42,7 +43,7 @@ class SharedLock:
         self._processes = processes
         self._entered = entered
         self._depth = 0
-        self._taken = False
+        self._taken = self._forked = False
         self._user = 0  # the thread that has the mutex
         self.mutex: RLock = RLock()
         """Keeps the other threads of this process out, and only those."""
@@ -94,8 +95,21 @@ class SharedLock:
             self._entered(from_the_dead)
         except BaseException:
             if from_the_dead:
-                self._leave_behind()  # what the dead left is still there: somebody else has to see to it
+                self.leave_behind()  # what the dead left is still there: somebody else has to see to it
             raise
+
+    def refuse_reentry(self, what: str) -> None:
+        """Raise `RuntimeError` if the thread is inside already: it was interrupted by a signal handler or a finalizer.
+
+        What it left half done is no state to work on, and waiting for it would be for ever.
+        """
+        if self._user == get_ident():
+            raise RuntimeError(f"{what}: this thread is in the middle of it already, and was interrupted there")
+
+    @property
+    def holder(self) -> Holder | None:
+        """Whose process has the word; None if nobody's."""
+        return self._processes.holder_of(load_u32(self._words, self._position))
 
     @property
     def is_held(self) -> bool:
@@ -137,14 +151,20 @@ class SharedLock:
     def _is_ours(self, word: int) -> bool:
         return word & ~CONTENDED == self._processes.owner
 
-    def _leave_behind(self) -> None:
-        """Let the word name somebody who is not alive."""
+    def leave_behind(self) -> None:
+        """Let the word, which is ours, name somebody who is not alive: the next one cleans up."""
         word = load_u32(self._words, self._position)
         while self._is_ours(word) and not swap_if_u32(self._words, self._position, word, _NOBODY):
             word = load_u32(self._words, self._position)
         wake_word(self._words, self._position, 1)
 
+    def abandon(self) -> None:
+        """Free nothing from now on: in a forked child the word is the parent's."""
+        self._forked = True
+
     def _free(self) -> None:
+        if self._forked:
+            return
         # Without the C core it may be another thread's, in the middle of an append that takes only the word.
         if (self._taken or not PURE) and self._is_ours(load_u32(self._words, self._position)):
             release_word(self._words, self._position)

@@ -8,21 +8,23 @@ from __future__ import annotations
 import io
 import logging
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from weakref import WeakSet
 
-from .._errors import ChannelNotFoundError, CorruptRecordError, DiskFullError, FileChannelError
+from .._errors import ChannelNotFoundError, CorruptRecordError, DiskFullError, FileChannelError, StorageError
 from .._format.layout import OPENING_BYTE
 from .._offset import Offset
 from .._options import Durability, OpenOptions
 from .bells import WAKE_FIFOS, Bells
-from .control import Control, Tail
+from .control import CONTROL, Control, Tail
 from .creation import (
     adopt,
     create,
+    is_being_made,
     open_control_file,
     prepare_directory,
     refuse_other_content,
@@ -44,6 +46,7 @@ from .processes import Processes
 from .recovery import Recovery
 from .segments import SEGMENTS, Segments
 
+_SHORTLY = 0.005  # seconds
 _logger = logging.getLogger("filechannel")
 
 
@@ -93,28 +96,50 @@ class Store:
         new: Callable[[], Manifest] | None,
         readonly: bool,
         max_mapped_segments: int,
+        wanted: Callable[[], bool],
     ) -> Store:
         """Open a directory as a channel.
 
-        `check` sees the manifest before anything is touched, and may raise; `new` describes a channel to create.
+        `check` sees the manifest before anything is touched, and may raise; `new` describes a channel to create;
+        `wanted` tells whether to go on waiting for others who open it.
         """
+        while True:
+            try:
+                return cls._open(files, path, check, new, readonly, max_mapped_segments, wanted)
+            except PermissionError:
+                if new is None or not is_being_made(path):
+                    raise
+            time.sleep(_SHORTLY)
+
+    @classmethod
+    def _open(
+        cls,
+        files: Files,
+        path: Path,
+        check: Callable[[Manifest], None],
+        new: Callable[[], Manifest] | None,
+        readonly: bool,
+        max_mapped_segments: int,
+        wanted: Callable[[], bool],
+    ) -> Store:
         if files.exists(path / MANIFEST):
             check(Manifest.read(files, path))
-        elif new is None or readonly:
-            refuse_other_content(files, path)
-            raise ChannelNotFoundError(path)
         else:
             refuse_other_content(files, path)
-            prepare_directory(files, path, new())
+            if new is not None and not readonly:
+                prepare_directory(files, path, new())
+            elif not files.exists(path / MANIFEST):  # nor was it made in this moment
+                raise ChannelNotFoundError(path)
         refuse_remote(files, path)
-        descriptor = open_control_file(files, path, readonly)
+        mode = 0o600 if new is None or readonly else new().options.mode
+        descriptor = open_control_file(files, path, readonly, mode)
         try:
             if readonly:
                 manifest = Manifest.read(files, path)
                 check(manifest)
                 control = open_control_to_read(files, path, descriptor, manifest)
                 return cls(files, path, descriptor, control, manifest, readonly=True, mapped=max_mapped_segments)
-            with entering(files, path, descriptor) as entrance:
+            with entering(files, path, descriptor, wanted) as entrance:
                 if not files.exists(path / MANIFEST):
                     assert new is not None
                     create(files, path, descriptor, entrance.control, new())
@@ -177,6 +202,8 @@ class Store:
         log.begin(alone=alone, beyond=resume)
         cursors = Cursors(files, self.path / CONSUMERS, options.mode)
         flusher = Flusher(files, control, segments, log, cursors, processes)
+        log.set_check_of_place(self._check_place)
+        cursors.check_place = self._check_place
         log.on_finished = flusher.flush_finished_later
         log.on_changed = self._follow_manifest
         log.on_deferred = flusher.commit
@@ -247,11 +274,30 @@ class Store:
         # Sealed under FSYNC: the last messages may still be on their way to disk.
         return not self.control.deferred or self.control.tail(deferred=True).offset <= offset
 
+    def _check_place(self) -> None:
+        """Make sure that the path still leads to what is open: what is made by name must not go to another channel."""
+        if not self._files.leads_to(self.path / CONTROL, self._descriptor):
+            raise StorageError(f"{self.path} was moved, removed or replaced while it was open; open it where it is now")
+
     # Changing
+
+    def seal(self) -> None:
+        """End the channel for good, durably. Sealing twice is sealing once."""
+        log, _, flusher = self._parts()
+        flusher.commit()  # most of it while others may append
+        with flusher.settled():
+            # All there is must be visible before the word says that it is all: readers wait for the rest until then,
+            # and whoever would have to bring it about may die.
+            if log.end():
+                flusher.commit_settled()
+                self.control.mark_sealed()
+            flusher.flush(settled=True)
+        log.tell_waiters()
 
     def configure(self, change: Callable[[Manifest], Manifest]) -> None:
         """Store another schema or other channel-wide options, and act on them, in every process."""
         log = self.log
+        self._check_place()
         assert self._membership is not None
         with _configuring, self._membership.locks.holding(OPENING_BYTE):  # one at a time, and nobody opens meanwhile
             manifest = change(Manifest.read(self._files, self.path))
@@ -279,6 +325,7 @@ class Store:
 
     def _follow_manifest(self) -> None:
         """Another process may have changed the options; what writers share, the control page has told already."""
+        self._check_place()
         manifest = Manifest.read(self._files, self.path)
         if manifest != self.manifest:
             self.manifest = manifest
@@ -287,6 +334,7 @@ class Store:
     def purge(self) -> None:
         """Remove every message stored now, and let every consumer of this process go on behind them."""
         log, cursors, flusher = self._parts()
+        self._check_place()
         flusher.commit()  # most of it while others may append
         with flusher.settled():
             log.finish_segment()
@@ -297,11 +345,16 @@ class Store:
                 reader.move(place)
             cursors.move_unowned(place)
             # On disk before the first file goes: after a power cut nobody must look for the others.
-            flusher.flush()
+            flusher.flush(settled=True)
             self.segments.remove_before(tail.offset)
             log.announce_change()
             with suppress(DiskFullError):  # others may have taken the room: then the next message asks for it
                 log.begin_segment()
+
+    def abandon(self) -> None:
+        """Let a thread that was inside when it forked write no more, in the child."""
+        if self._writable is not None:
+            self.log.abandon()
 
     def close(self) -> None:
         """Let go of every file. Nothing is flushed: what was sent stays with the kernel, or is on disk already."""

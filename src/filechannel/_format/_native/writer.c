@@ -7,7 +7,7 @@
 #include <limits.h>
 
 #define APPENDS_PER_LOOK 16
-#define SPINS 100 /* some microseconds */
+#define SPINS 400 /* about ten microseconds */
 
 PyTypeObject *WriterType;
 

@@ -1,0 +1,231 @@
+"""A thread that is interrupted while it writes, by a signal handler or a finalizer that writes too, or forks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from filechannel import ChannelOptions, Durability, StorageError
+from filechannel._errors import Busy
+from filechannel._format import PURE
+from filechannel._storage.active import ActiveSegment
+from filechannel._storage.background import background_threads
+from filechannel._storage.files import Files
+from filechannel._storage.flush import Ticket
+from filechannel._storage.flush_timer import FlushTimer
+from filechannel._storage.manifest import Manifest
+from filechannel._storage.segment import Segment
+from filechannel._storage.stores import STORES
+from tests.storage.channels import SMALL, open_store, opened, payloads_of
+
+shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+FSYNC = ChannelOptions(segment_size=4096, durability=Durability.FSYNC)
+
+
+def test_a_nested_append_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever appends while its own thread goes on to another segment gets an error, and nobody's message is harmed."""
+    begin, refused = ActiveSegment.begin, list[str]()
+
+    def interrupted(self: ActiveSegment, *arguments: int) -> None:
+        begin(self, *arguments)
+        with pytest.raises(RuntimeError, match="nothing was sent: this thread is in the middle of it") as error:
+            store.log.writer.append(b"nested")
+        refused.append(str(error.value))
+
+    with opened(path, SMALL) as store:
+        monkeypatch.setattr(ActiveSegment, "begin", interrupted)
+        sent = [bytes(1000) + b"%d" % number for number in range(20)]
+        for payload in sent:
+            store.log.writer.append(payload)
+        monkeypatch.undo()
+        store.log.writer.append(b"afterwards")
+        assert payloads_of(store) == [*sent, b"afterwards"]
+    assert len(refused) > 3
+    assert str(path) in refused[0]
+
+
+@pytest.mark.skipif(not PURE, reason="nothing interrupts the C core in the middle of an append")
+def test_a_nested_append_of_the_twin_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the middle of the fast path, which would wait for itself."""
+    from filechannel._format.writer import Writer
+
+    publish = Writer.publish
+
+    def interrupted(self: Writer) -> None:
+        with pytest.raises(RuntimeError, match="in the middle of appending"):
+            self.append(b"nested")
+        publish(self)
+
+    with opened(path, SMALL) as store:
+        store.log.writer.append(b"one")
+        monkeypatch.setattr(Writer, "publish", interrupted)
+        store.log.writer.append(b"two")
+        assert payloads_of(store) == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("what", ["commit", "flush"])
+def test_a_nested_flush_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """It would show readers what the flush it came into takes for unseen."""
+    flush = Segment.flush
+
+    def interrupted(self: Segment) -> None:
+        flush(self)
+        with pytest.raises(RuntimeError, match="nothing was flushed"):
+            getattr(store.flusher, what)()
+
+    with opened(path, FSYNC) as store:
+        store.log.append([b"one"])
+        monkeypatch.setattr(Segment, "flush", interrupted)
+        store.flusher.commit()
+        assert payloads_of(store) == [b"one"]
+
+
+def test_what_is_done_later_is_begun_without_the_word(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting a thread takes locks of others, whose holder may wait for the word."""
+    with opened(path, SMALL) as store:
+        free: list[bool] = []
+        store.log.on_finished = lambda: free.append(not store.log._lock.is_held)
+        for _ in range(10):
+            store.log.append([bytes(1000)])
+    assert free
+    assert all(free)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_in_the_middle_leaves_everything_to_the_parent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal handler may fork: the child, back in the middle of an append, writes nothing and frees nothing."""
+    begin = ActiveSegment.begin
+    child = -1
+
+    def interrupted(self: ActiveSegment, *arguments: int) -> None:
+        nonlocal child
+        if child < 0 and store.segments.begins:
+            child = os.fork()
+        begin(self, *arguments)
+
+    store = STORES.open(path, check=lambda _: None, new=_new, readonly=False, max_mapped_segments=8)
+    monkeypatch.setattr(ActiveSegment, "begin", interrupted)
+    outcome, sent = 9, list[bytes]()
+    try:
+        for number in range(12):
+            store.log.append([bytes(1000) + b"%d" % number])
+            sent.append(bytes(1000) + b"%d" % number)
+    except StorageError as error:
+        outcome = 3 if "forked" in str(error) else 4
+    finally:
+        if child == 0:
+            os._exit(outcome)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+    assert payloads_of(store) == sent
+    STORES.close(store)
+
+
+def _new() -> Manifest:
+    return Manifest.new("machine", "raw", None, SMALL.resolve())
+
+
+@shares
+def test_who_cannot_take_back_leaves_that_to_the_next(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If cleaning up after an error fails too, another process does it before it writes."""
+    with opened(path, SMALL) as store, opened(path, SMALL) as other:
+        store.log.append([b"first"])
+        other.log.append([b"second"])
+
+        def fail(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(Segment, "reopen", fail)
+        monkeypatch.setattr(ActiveSegment, "open_window", fail)
+        with pytest.raises(KeyboardInterrupt):
+            store.log.append([bytes(3000), bytes(3000)])
+        monkeypatch.undo()
+        for number in range(20):
+            other.log.writer.append(b"%d" % number)
+        store.log.append([b"last"])
+        expected = [b"first", b"second", *(b"%d" % number for number in range(20)), b"last"]
+        assert payloads_of(store) == payloads_of(other) == expected
+
+
+@shares
+def test_an_event_loop_does_not_flush_because_another_process_chose_to(path: Path) -> None:
+    """The first append after that has not happened where a thread must not wait; the next one knows."""
+    with opened(path, SMALL) as store, opened(path, SMALL) as other:
+        store.log.append([b"one"])
+        other.log.append([b"two"])
+        other.configure(lambda manifest: manifest.with_changes(schema=manifest.schema, options=FSYNC.resolve()))
+        store.log.may_sleep = lambda: False
+        store.log.on_deferred = pytest.fail
+        with pytest.raises(Busy):
+            store.log.append([b"three"])
+        assert store.log.writer.deferred
+        store.log.append([b"three"])
+        store.flusher.commit()
+        assert payloads_of(other) == [b"one", b"two", b"three"]
+
+
+class _Bell:
+    """Whoever waits for a commit."""
+
+    def __init__(self) -> None:
+        self.rung = Event()
+
+    def wake(self) -> None:
+        """Let it go on."""
+        self.rung.set()
+
+
+@shares
+def test_background_threads_do_not_wait_for_another_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in the middle of flushing many channels, it holds up those channels and no others."""
+    monkeypatch.setattr("filechannel._storage.flush._PATIENCE", 0.01)
+    count = 6
+    stores = [open_store(path / str(number), FSYNC) for number in range(count)]
+    others = [open_store(path / str(number), FSYNC) for number in range(count)]
+    bells = [_Bell() for _ in stores]
+    try:
+        words = [other.flusher._lock.held() for other in others]
+        for word in words:
+            word.__enter__()
+        for store, bell in zip(stores, bells, strict=True):
+            store.flusher.commit_later(Ticket(store.log.append([b"waits"]), bell))
+        assert background_threads().submit(lambda: "done").result(60) == "done"
+        assert not any(bell.rung.is_set() for bell in bells)
+        for word in words:
+            word.__exit__(None, None, None)
+        assert all(bell.rung.wait(60) for bell in bells)
+        assert [payloads_of(other) for other in others] == [[b"waits"]] * count
+    finally:
+        for store in stores + others:
+            store.close()
+
+
+@shares
+def test_the_timer_does_not_wait_for_another_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in the middle of flushing one channel, it does not hold up the others."""
+    monkeypatch.setattr("filechannel._storage.flush._PATIENCE", 0.01)
+    with opened(path / "a", SMALL) as stuck, opened(path / "a", SMALL) as stopped, opened(path / "b", SMALL) as fine:
+        stuck.log.append([b"one"])
+        fine.log.append([b"one"])
+        with stopped.flusher._lock.held():
+            FlushTimer._flush(stuck.flusher)
+            FlushTimer._flush(fine.flusher)
+        assert stuck.control.durable_offset == 0
+        assert fine.control.durable_offset == fine.control.write_offset
+        FlushTimer._flush(stuck.flusher)
+        assert stuck.control.durable_offset == stuck.control.write_offset
+
+
+def test_files_tell_whether_a_path_leads_to_what_is_open(tmp_path: Path) -> None:
+    """By what it is, not by its name."""
+    files, path = Files(), tmp_path / "a"
+    descriptor = files.open(path, create=True)
+    assert files.leads_to(path, descriptor)
+    path.rename(tmp_path / "b")
+    assert not files.leads_to(path, descriptor)
+    assert files.leads_to(tmp_path / "b", descriptor)
+    path.touch()
+    assert not files.leads_to(path, descriptor)
+    files.close(descriptor)
