@@ -238,7 +238,7 @@ class Reader:
 
     def ack(self, count: int, /) -> bool:
         """Settle the oldest ones outstanding; False, and nothing changed, if there are fewer."""
-        count = unsigned(count)
+        count = max(index(count), 0)
         with self._lock:
             moved = None if self._held is None or self._released else self._held.ack(count)
             if moved:
@@ -247,7 +247,7 @@ class Reader:
 
     def nack(self, count: int | None, /) -> bool:
         """Let the newest ones outstanding come again, None: all; False, and nothing changed, if there are fewer."""
-        count = None if count is None else unsigned(count)
+        count = None if count is None else max(index(count), 0)
         with self._lock:
             return self._held is not None and not self._released and self._held.nack(count)
 

@@ -476,15 +476,22 @@ int reader_drained(PyObject *op) {
     return (load_acquire_u32((uint8_t *)self->control.buf + STATE) & STATE_SEALED) != 0;
 }
 
+/* More than there can be is too many, less than none is none. */
+static int number_from(PyObject *given, uint64_t *count) {
+    Py_ssize_t number = PyNumber_AsSsize_t(given, NULL);
+    *count = number > 0 ? (uint64_t)number : 0;
+    return number == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
 static PyObject *py_ack(PyObject *op, PyObject *given) {
     uint64_t count;
-    return unsigned_from(given, UINT64_MAX, &count) ? NULL : PyBool_FromLong(reader_ack(op, count));
+    return number_from(given, &count) ? NULL : PyBool_FromLong(reader_ack(op, count));
 }
 
 static PyObject *py_nack(PyObject *op, PyObject *given) {
     Reader *self = (Reader *)op;
     uint64_t count = self->held ? self->held->out : 0;
-    if (given != Py_None && unsigned_from(given, UINT64_MAX, &count)) return NULL;
+    if (given != Py_None && number_from(given, &count)) return NULL;
     return PyBool_FromLong(holds(self) && held_nack(self->held, count));
 }
 
