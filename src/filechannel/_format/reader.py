@@ -10,6 +10,7 @@ by standing there for a moment.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from operator import index
 from threading import RLock
@@ -98,17 +99,23 @@ class Reader:
     @property
     def outstanding(self) -> int:
         """How many are held and neither settled nor given back."""
-        return 0 if self._held is None else len(self._held.out)
+        return 0 if self._held is None else self._held.out
 
     @property
     def ready(self) -> int:
         """How many come again now, before anything new."""
-        return 0 if self._held is None else len(self._held.ready)
+        if self._held is None:
+            return 0
+        with self._lock:
+            return self._held.ready
 
     @property
     def next_due(self) -> int:
         """When the next delayed one comes again, in ns of the monotonic clock; 0 if none is delayed."""
-        return 0 if self._held is None else self._held.next_due
+        if self._held is None:
+            return 0
+        with self._lock:
+            return self._held.next_due
 
     @property
     def drained(self) -> bool:
@@ -269,9 +276,10 @@ class Reader:
 
     def coming(self, most: int, /) -> list[tuple[int, int]]:
         """Return (offset, sequence) of what comes again now, up to so many."""
-        wanted = max(index(most), 0)
-        ready = [] if self._held is None else self._held.ready
-        return [(entry.offset, entry.sequence) for entry in ready[:wanted]]
+        wanted = min(max(index(most), 0), sys.maxsize)
+        with self._lock:
+            entries = [] if self._held is None else self._held.coming(wanted)
+            return [(entry.offset, entry.sequence) for entry in entries]
 
     def forget(self) -> None:
         """Forget what is held: the cursor goes where the next new one begins."""
@@ -294,8 +302,7 @@ class Reader:
 
     def _next_held(self, held: Held) -> tuple[object, int, int, int] | Nothing:
         """Return the next item that comes again, and then what is new, with its attempt."""
-        while ready := held.ready:
-            wanted = ready[0]
+        while (wanted := held.first_ready) is not None:
             self._step_back(wanted)
             record: tuple[object, int, int] | Nothing = NOTHING
             try:
