@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Generic, TypeVar, cast, final, overload
 
 from anyio import EndOfStream
@@ -212,13 +212,16 @@ class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
             while True:
                 yield self.receive_delivery()
 
-    @contextmanager
-    def processing(self, timeout: float | None = None) -> Iterator[T_co]:
+    def processing(self, timeout: float | None = None) -> AbstractContextManager[T_co]:
         """Receive a message for the body of a `with`: acked if that ends well, nacked if it raises.
 
         Left by anything that is no `Exception`, Ctrl-C for one, it comes again without counting as an attempt.
         *timeout* is for the message to come.
         """
+        return self._process(timeout)
+
+    @contextmanager
+    def _process(self, timeout: float | None) -> Generator[T_co]:
         value, settling = self._settling(self._wait_for_delivery(timeout))
         with settling:
             yield value

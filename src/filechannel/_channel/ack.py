@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Generic, Self, TypeVar, cast, final
 
@@ -51,7 +51,7 @@ class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
         return self._process()
 
     @asynccontextmanager
-    async def _process(self) -> AsyncIterator[T_co]:
+    async def _process(self) -> AsyncGenerator[T_co]:
         value, settling = self._settling(await self._wait_for(self._take_delivery))
         with settling:
             yield value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager, suppress
 
 import anyio
@@ -69,7 +69,7 @@ class AckSource(Source):
         self.arrivals.wake_all()
 
     @contextmanager
-    def settling(self, offset: Offset, token: int) -> Iterator[None]:
+    def settling(self, offset: Offset, token: int) -> Generator[None]:
         """Acknowledge a message if the body ends well, and otherwise let it come again.
 
         What is no `Exception`, such as cancellation, says nothing about the message: that attempt does not count.
