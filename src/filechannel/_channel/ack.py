@@ -14,7 +14,7 @@ from .any_ack_receiver import AnyAckReceiver, Handed
 from .delivery import Delivery
 from .receiver import Receiver
 from .source import Start
-from .turns import give_way_if_due
+from .turns import give_way_if_due, turn_is_over
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -37,7 +37,8 @@ class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
 
     async def receive_delivery(self) -> Delivery[T_co]:
         """Return the next message with what acknowledges it, waiting for it if need be. Errors as in `receive`."""
-        return self._delivery(await self._wait_for(self._take_delivery))
+        found = NOTHING if turn_is_over() else self._take_delivery()
+        return self._delivery(await self._wait_for(self._take_delivery) if found is NOTHING else found)
 
     def deliveries(self) -> AsyncIterator[Delivery[T_co]]:
         """Receive one delivery after the other in an `async for`, which ends where `receive` raises `EndOfStream`."""

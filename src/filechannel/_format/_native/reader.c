@@ -24,6 +24,8 @@ typedef struct {
     uint64_t generation; /* of the newest cursor slot */
     uint64_t time;       /* of the cursor: when it was last moved, or a few messages before */
     unsigned int stores; /* of the cursor until the clock is read again */
+    Held *held;          /* NULL: the cursor follows what is handed out */
+    char again;          /* we stand at `wanted`, which comes again */
     Callee decode;       /* no callable: hand out the payload itself */
     char reuse;          /* decode takes any buffer and is done with it when it returns */
     Scratch *scratch;
@@ -33,9 +35,7 @@ typedef struct {
     Py_buffer sleepers;  /* how many threads sleep in reader_wait, for whoever has to wake them; .obj is NULL where none may */
     double spin;         /* how long to watch before that; 0: briefly, if that helps */
     unsigned int misses; /* waits since watching briefly helped */
-    Held *held;          /* NULL: the cursor follows what is handed out */
-    char again;          /* we stand at `wanted`, which comes again */
-    uint64_t wanted, front, front_sequence;
+    uint64_t wanted, front, front_sequence; /* while we stand where something comes again: there, and where we go on */
 } Reader;
 
 /* What was handed out. */
@@ -78,7 +78,7 @@ static void store_cursor(Reader *self) {
     self->generation++;
     uint8_t *to = (uint8_t *)self->cursor.buf + (self->generation & 1 ? CURSOR_SLOT_1 : CURSOR_SLOT_0);
     uint64_t offset = self->offset, sequence = self->sequence;
-    if (self->held) floor_of(self, &offset, &sequence);
+    if (__builtin_expect(self->held != NULL, 0)) floor_of(self, &offset, &sequence);
     put_u64(to, self->generation);
     put_u64(to + 8, offset);
     put_u64(to + 16, sequence);
@@ -140,18 +140,17 @@ static PyObject *copy_payload(Reader *self, uint32_t *word, enum record_state *s
     return NULL;
 }
 
+/* Whether what comes again is not where it was: a callback has moved us. */
+static int is_gone(const Reader *self) { return self->again && self->offset != self->wanted; }
+
 /* The payload of the next message, or NULL with *empty set, or NULL with an exception. Moves over control records. */
 static PyObject *next_payload(Reader *self, int *empty, uint64_t *size) {
     *empty = 0;
     for (;;) {
-        if (self->again && self->offset != self->wanted) { /* a callback has moved us: it is not there any more */
-            *empty = 1;
-            return NULL;
-        }
         switch (look(self)) {
         case LOOK_NOTHING: *empty = 1; return NULL;
         case LOOK_ADVANCE:
-            if (ask(self->advance, self, NULL)) return NULL;
+            if (ask(self->advance, self, NULL) || (*empty = is_gone(self))) return NULL;
             continue;
         case LOOK_RECORD: break;
         }
@@ -160,7 +159,7 @@ static PyObject *next_payload(Reader *self, int *empty, uint64_t *size) {
         int borrowed;
         PyObject *payload = copy_payload(self, &word, &state, &borrowed);
         if (!payload) {
-            if (state == RECORD_OK || ask(self->damaged, self, record_reason(state))) return NULL;
+            if (state == RECORD_OK || ask(self->damaged, self, record_reason(state)) || (*empty = is_gone(self))) return NULL;
             continue;
         }
         if (borrowed) Py_INCREF(payload);
@@ -169,6 +168,7 @@ static PyObject *next_payload(Reader *self, int *empty, uint64_t *size) {
         Py_DECREF(payload);
         self->offset += RECORD_HEADER_SIZE + *size;
         store_cursor(self);
+        if ((*empty = is_gone(self))) return NULL;
     }
 }
 
@@ -276,7 +276,7 @@ static PyObject *hand_out_held(Reader *self, int *empty, Given *given) {
 
 /* The next item, which is not to come again: the cursor says so, or we hold it. */
 static inline PyObject *hand_out(Reader *self, int *empty, Given *given) {
-    if (self->held) return hand_out_held(self, empty, given);
+    if (__builtin_expect(self->held != NULL, 0)) return hand_out_held(self, empty, given);
     PyObject *item = next_item(self, empty, &given->offset);
     if (!item) return NULL;
     store_cursor(self);
