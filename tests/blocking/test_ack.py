@@ -36,7 +36,8 @@ def test_acks_and_nacks_are_those_of_the_async_receiver(channel: FileChannel[int
     with channel.sender() as tx:
         tx.send_many(range(10))
     with channel.ack_receiver() as rx:
-        assert isinstance(rx, Acknowledgable)
+        acks: Acknowledgable = rx
+        assert acks.unack_count == 0
         assert [way(rx) for way in WAYS.values()] == list(range(9))
         rx.ack(3)
         rx.nack(2)

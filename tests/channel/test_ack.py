@@ -114,11 +114,18 @@ async def test_a_count_is_a_number_of_messages(path: Path, count: object) -> Non
 
 
 async def test_it_is_acknowledgable(path: Path) -> None:
-    """The protocol is what users write functions for; a plain receiver is not one."""
+    """The protocol is what users write functions for, whatever the messages are and however they come."""
+
+    def settle_half(acks: Acknowledgable) -> None:
+        acks.ack(acks.unack_count // 2)
+        acks.nack()
+
     async with open_channel(path, int) as channel:
-        with channel.ack_receiver() as acks, channel.receiver("other") as plain:
-            assert isinstance(acks, Acknowledgable)
-            assert not isinstance(plain, Acknowledgable)
+        await fill(channel, 4)
+        with channel.ack_receiver() as rx:
+            rx.receive_many_nowait(4)
+            settle_half(rx)
+            assert rx.peek(5) == [2, 3]
 
 
 # Nack

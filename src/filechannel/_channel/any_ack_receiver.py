@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from .._errors import AckError
 from .._format import AckCore, Nothing
@@ -17,7 +17,6 @@ Handed: TypeAlias = tuple[T_co, Offset, int, int, int]
 """Message, offset, sequence, attempt, token."""
 
 
-@runtime_checkable
 class Acknowledgable(Protocol):
     """Whatever hands messages out and waits to be told what became of them."""
 
