@@ -51,6 +51,7 @@ def test_the_cursor_follows_the_oldest(twin: SimpleNamespace) -> None:
     """Whichever way they are taken and acknowledged."""
     bench = holding(twin)
     reader = bench.reader
+    twin.begin_turn()
     assert (reader.take(), reader.take_in_turn(), reader.take_record()) == (b"\0", b"\1", (b"\2", 18, 2))
     assert values(reader.take_many(2)) == [3, 4]
     assert reader.take_delivery() == (b"\5", 45, 5, 1, 5)
