@@ -17,6 +17,7 @@ from filechannel._format import PURE
 
 from . import (
     batch,
+    consumers,
     fairness,
     fanout,
     fsync,
@@ -38,7 +39,7 @@ Measure: TypeAlias = Callable[[Bench], Coroutine[object, object, list[Finding]]]
 
 GROUPS: dict[str, tuple[str, Measure]] = {
     module.__name__.rpartition(".")[2]: (module.TITLE, module.measure)
-    for module in (queue, batch, raw, fsync, memory, fairness, processes, fanout, writers, latency, idle)
+    for module in (queue, batch, raw, consumers, fsync, memory, fairness, processes, fanout, writers, latency, idle)
 }
 ACROSS_PROCESSES = {"processes", "fanout", "writers", "latency", "idle"}
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"

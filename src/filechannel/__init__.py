@@ -5,9 +5,12 @@ It feels like an anyio memory stream, survives restarts and `kill -9`, and needs
 
 from __future__ import annotations
 
+from ._channel.ack import AckReceiver
+from ._channel.any_ack_receiver import Acknowledgable
 from ._channel.any_receiver import Record
 from ._channel.channel import FileChannel
 from ._channel.codec import Codec, JsonCodec, MsgpackCodec, RawCodec
+from ._channel.delivery import Delivery
 from ._channel.opening import ChannelContext, open_channel
 from ._channel.receiver import FanOutReceiver, Receiver
 from ._channel.sender import Sender
@@ -41,6 +44,8 @@ from ._options import ChannelOptions, Durability
 
 __all__ = [
     "AckError",
+    "AckReceiver",
+    "Acknowledgable",
     "ChannelContext",
     "ChannelLockedError",
     "ChannelNotFoundError",
@@ -55,6 +60,7 @@ __all__ = [
     "CorruptRecordError",
     "DataExpiredError",
     "DecodeError",
+    "Delivery",
     "DiskFullError",
     "Durability",
     "FanOutReceiver",

@@ -14,17 +14,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Generic, TypeVar, cast, final, overload
 
 from anyio import EndOfStream
 from typing_extensions import TypeForm
 
 from . import _checks as checks
+from ._channel.any_ack_receiver import Acknowledgable, AnyAckReceiver
 from ._channel.any_channel import AnyChannel, check_sequence
 from ._channel.any_receiver import AnyReceiver, Named, Record, check_count, check_linger
 from ._channel.any_sender import AnySender
 from ._channel.codec import Codec, CodecName
+from ._channel.delivery import Delivery
 from ._channel.recipe import Recipe
 from ._channel.source import Start, Stop
 from ._errors import Busy, FileChannelError
@@ -41,7 +44,17 @@ R = TypeVar("R")
 
 _PAUSE = 0.001  # seconds; only for a thread that runs an event loop, and should not be here
 
-__all__ = ["FanOutReceiver", "FileChannel", "Receiver", "Record", "Sender", "open_channel"]
+__all__ = [
+    "AckReceiver",
+    "Acknowledgable",
+    "Delivery",
+    "FanOutReceiver",
+    "FileChannel",
+    "Receiver",
+    "Record",
+    "Sender",
+    "open_channel",
+]
 
 
 @final
@@ -193,6 +206,62 @@ class FanOutReceiver(Named, Receiver[T_co], Generic[T_co]):
 
 
 @final
+class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
+    """A receiver with a durable name whose position moves when messages are acknowledged.
+
+    What is received stays outstanding until it is acked or nacked. The stored position is that of the oldest message
+    that is not acked: after a crash, or when the receiver is closed, everything from there on comes again. Closing
+    acknowledges nothing. Clones share the position and what is outstanding.
+
+    After the last message of a sealed channel a receive waits as long as something is outstanding, since a nack would
+    bring it again, and raises `EndOfStream` when everything is acked. Whoever acks in batches acks the rest before it
+    asks for more.
+    """
+
+    def receive_delivery(self, timeout: float | None = None) -> Delivery[T_co]:
+        """Return the next message with what acknowledges it, waiting for it if need be. Errors as in `receive`."""
+        return self._delivery(self._wait_for_delivery(timeout))
+
+    def deliveries(self) -> Iterator[Delivery[T_co]]:
+        """Receive one delivery after the other in a `for`, which ends where `receive` raises `EndOfStream`."""
+        with suppress(EndOfStream):
+            while True:
+                yield self.receive_delivery()
+
+    def processing(self, timeout: float | None = None) -> AbstractContextManager[T_co]:
+        """Receive a message for the body of a `with`: acked if that ends well, nacked if it raises.
+
+        Left by anything that is no `Exception`, Ctrl-C for one, it comes again without counting as an attempt.
+        *timeout* is for the message to come.
+        """
+        return self._process(timeout)
+
+    @contextmanager
+    def _process(self, timeout: float | None) -> Generator[T_co]:
+        value, settling = self._settling(self._wait_for_delivery(timeout))
+        with settling:
+            yield value
+
+    def _wait_for_delivery(self, timeout: float | None) -> object:
+        until = _until(timeout)
+        found = self._take_delivery()
+        return self._wait_for(self._take_delivery, until) if found is NOTHING else found
+
+    def seek(self, to: Start) -> None:
+        """Go on at another place; clones go along. `ValueError` if no message begins at that offset.
+
+        Nothing is acknowledged by that: what is outstanding, or was nacked, and begins before that place stays so, and
+        the stored position waits for it. What begins there or later is not outstanding any more; it comes anyway.
+        """
+        super().seek(to)
+
+    def unsubscribe(self) -> None:
+        """Forget the name, and close this receiver and its clones."""
+        self._check_open()
+        self._source.errands.do(self._source.forget)
+
+
+@final
 class FileChannel(AnyChannel[T], Generic[T]):
     """A durable, typed channel in a directory. Made by `open_channel`; closing it closes what it created.
 
@@ -211,6 +280,14 @@ class FileChannel(AnyChannel[T], Generic[T]):
         offset at which no message begins or a datetime without a time zone.
         """
         return FanOutReceiver(self._named_source(name, start))
+
+    def ack_receiver(self, name: str = "default", *, start: Start = "earliest") -> AckReceiver[T]:
+        """Return a receiver of a durable name that moves on when messages are acknowledged.
+
+        The name is the same as that of `receiver`, and so are *start* and the errors: one of the two owns it at a time,
+        and goes on where the other stopped.
+        """
+        return AckReceiver(self._ack_source(name, start))
 
     def replay(self, start: Start = "earliest", stop: Stop = "latest") -> Receiver[T]:
         """Return a receiver of history without a name: it stores no position and holds no data back.

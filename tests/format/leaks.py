@@ -399,12 +399,41 @@ def leak_of(case: Callable[[], None]) -> float:
     return least
 
 
+def held() -> None:
+    """Takes, acks and nacks of a reader that holds, right and wrong."""
+    content = b"".join(packed_record(bytes([n]), 9 * n) for n in range(40))
+    control = new_control()
+    set_tail(control, WRITE_TAIL, len(content), 0, 0)
+    reader = _core.Reader(control, new_cursor(), None, None, None, None)
+    reader.hold()
+    reader.bind(new_segment(len(content), content), 0)
+
+    class Receiver(_core.AckCore):
+        def _ack_slowly(self, n: object) -> None:
+            raise LookupError(n)
+
+    receiver = Receiver()
+    receiver._attach(reader)
+    known = [reader.take_delivery() for _ in range(30)]
+    for number, (_, offset, _, _, token) in enumerate(known[10:]):
+        reader.give_back(offset, token, 1 << 62 if number % 2 else 0, True)
+        reader.settle(offset, token)
+    reader.coming(100)
+    assert reader.outstanding + reader.ready + reader.next_due
+    for call in (reader.ack, reader.nack, reader.settle, reader.give_back, reader.coming, reader.hold, receiver.ack):
+        for arguments in ((), (1,), (None,), ("text",), (1 << 80,), (0, "text"), (0, 0, 0, 0), (0, 0, object(), 0)):
+            with suppress(*ERRORS):
+                call(*arguments)
+    reader.take_many(100)
+    reader.forget()
+
+
 def main() -> int:
     """Measure every case and say which ones leak."""
     warnings.simplefilter("ignore")
     tracemalloc.start()
     leaks = 0
-    for case in (functions, writer, send_path, reader, cores, cycles):
+    for case in (functions, writer, send_path, reader, held, cores, cycles):
         leak = leak_of(case)
         if leak > MOST:
             leaks += 1

@@ -26,6 +26,7 @@ from filechannel._format.layout import (
     SEGMENT_END,
     SEGMENT_HEADER_SIZE,
     STATE,
+    STATE_SEALED,
     TAIL_SLOTS,
     WAKE,
     WRITE_TAIL,
@@ -399,6 +400,8 @@ class ReaderRun:
         self.cursor = new_cursor()
         set_cursor(self.cursor, 6, begin, 0)
         self.patience = 0
+        self.interrupted = False
+        self.known: list[tuple[int, int]] = []
         arguments = (self.control, self.cursor, self.decode, self.advance, self.damaged, self.refuse, reuse)
         self.reader = twin.Reader(*arguments)
         self.reader.move(begin, 0)
@@ -406,7 +409,7 @@ class ReaderRun:
     def decode(self, buffer: Any) -> Any:
         """Decode, or fail in some way."""
         payload = bytes(buffer)
-        if payload.startswith(b"!"):
+        if payload.startswith(b"!") or (self.interrupted and not payload):
             raise StopNow
         return payload.decode("ascii")
 
@@ -452,10 +455,37 @@ class ReaderRun:
         """Move near the begin."""
         self.reader.move((self.begin + distance) & TOP, distance)
 
-    def do_hold(self, which: int, shift: int) -> None:
+    def do_take_back(self) -> tuple[Any, ...]:
+        """Be interrupted in the middle of many."""
+        self.interrupted = True
+        try:
+            return outcome(lambda: self.reader.take_many(3))
+        finally:
+            self.interrupted = False
+
+    def do_keep(self, which: int, shift: int) -> None:
         """Bind one of the segments, or nearly so."""
         start, segment = self.segments[which]
         self.reader.bind(segment, start + shift)
+
+    def do_take_delivery(self) -> Any:
+        """Take one, and remember it."""
+        found = self.reader.take_delivery()
+        if found is not NOTHING:
+            self.known.append((found[1], found[4]))
+        return found
+
+    def do_settle_known(self, which: int) -> Any:
+        """Acknowledge one that was taken, perhaps not for the first time."""
+        return self.reader.settle(*self.known[which % len(self.known)]) if self.known else None
+
+    def do_give_back_known(self, which: int, due: int, counted: bool) -> Any:
+        """Give back one that was taken, perhaps not for the first time."""
+        return self.reader.give_back(*self.known[which % len(self.known)], due, counted) if self.known else None
+
+    def do_seal(self) -> None:
+        """Seal the channel."""
+        self.control[STATE] = STATE_SEALED
 
     def do_flip(self, which: int, position: int, bit: int) -> None:
         """Flip a bit of a record."""
@@ -476,7 +506,8 @@ class ReaderRun:
     def state(self) -> tuple[Any, ...]:
         """Return everything that can be seen from outside."""
         reader = self.reader
-        return reader.offset, reader.sequence, cursor_slots(self.cursor), self.calls
+        held = reader.outstanding, reader.ready, reader.next_due, reader.drained, reader.may_have_more
+        return reader.offset, reader.sequence, cursor_slots(self.cursor), self.calls, held
 
 
 kinds = st.sampled_from([0, 0, 0, BATCH_CONTINUES, CONTROL_RECORD])
@@ -488,7 +519,7 @@ reading = steps(
     move=(numbers, st.integers(0, 5)),
     move_from=(st.one_of(st.just(0), numbers), st.integers(0, 60), st.integers(0, 5)),
     seek=(st.integers(-3, 60),),
-    hold=(st.integers(0, 2), st.sampled_from([0, 0, 0, 1])),
+    keep=(st.integers(0, 2), st.sampled_from([0, 0, 0, 1])),
     unbind=(),
     release=(),
     flip=(st.integers(0, 2), st.integers(0, 200), st.integers(0, 7)),
@@ -504,6 +535,47 @@ def test_readers_agree(
 ) -> None:
     """Any sequence of calls, over damaged and moving pages, gives the same items, errors and cursors."""
     pure, native = (ReaderRun(twin, begin, records, reuse=reuse) for twin in both)
+    for name, arguments in plan:
+        assert pure.do(name, arguments) == native.do(name, arguments), name
+        assert pure.state() == native.state(), name
+
+
+counts = st.one_of(st.integers(0, 4), numbers)
+tokens = st.integers(0, 12)
+dues = st.sampled_from([0, 0, 1, TOP - 1, TOP])
+holding = steps(
+    take=(),
+    take_record=(),
+    take_delivery=(),
+    take_many=(st.integers(0, 9),),
+    take_back=(),
+    ack=(counts,),
+    nack=(st.one_of(st.none(), counts),),
+    settle_known=(tokens,),
+    give_back_known=(tokens, dues, st.booleans()),
+    settle=(numbers, tokens),
+    give_back=(numbers, tokens, dues, st.booleans()),
+    coming=(st.integers(-1, 5),),
+    seek=(st.integers(-3, 60),),
+    move_from=(st.one_of(st.just(0), numbers), st.integers(0, 60), st.integers(0, 5)),
+    forget=(),
+    unbind=(),
+    flip=(st.integers(0, 2), st.integers(0, 200), st.integers(0, 7)),
+    publish=(st.integers(-40, 40),),
+    seal=(),
+    release=(),
+)
+
+
+@settings(quick, max_examples=600)
+@given(begin=st.sampled_from([0, 100, 1 << 40, TOP - 400]), records=record_lists, plan=holding, reuse=st.booleans())
+def test_readers_that_hold_agree(
+    both: Twins, begin: int, records: list[tuple[bytes, int]], plan: list[Step], reuse: bool
+) -> None:
+    """Any sequence of takes, acks and nacks gives the same items, errors and cursors."""
+    pure, native = (ReaderRun(twin, begin, records, reuse=reuse) for twin in both)
+    for run in (pure, native):
+        run.reader.hold()
     for name, arguments in plan:
         assert pure.do(name, arguments) == native.do(name, arguments), name
         assert pure.state() == native.state(), name
@@ -630,11 +702,19 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Reader", "take"): list,
     ("Reader", "take_in_turn"): list,
     ("Reader", "take_record"): list,
+    ("Reader", "take_delivery"): list,
     ("Reader", "take_many"): lambda: [3],
     ("Reader", "move"): lambda: [0, 0],
     ("Reader", "move_from"): lambda: [0, 0, 0],
     ("Reader", "bind"): lambda: [bytearray(200), 0],
     ("Reader", "unbind"): list,
+    ("Reader", "hold"): list,
+    ("Reader", "ack"): lambda: [1],
+    ("Reader", "nack"): lambda: [1],
+    ("Reader", "settle"): lambda: [0, 1],
+    ("Reader", "give_back"): lambda: [0, 1, 0, True],
+    ("Reader", "coming"): lambda: [3],
+    ("Reader", "forget"): list,
     ("Reader", "release"): list,
     ("Reader", "sleep_with"): lambda: [bytearray(8), 0.5],
     ("SendPath", "put"): lambda: ["x"],
@@ -652,6 +732,7 @@ CONSTRUCTORS: dict[str, Callable[[], list[Any]]] = {
     "SendPath": lambda: [TARGET, None, None, None, ()],
     "SendCore": list,
     "ReceiveCore": list,
+    "AckCore": list,
 }
 
 

@@ -16,7 +16,7 @@ MODULES = {
     "writer": ("Writer",),
     "send_path": ("SendPath",),
     "reader": ("Reader",),
-    "cores": ("SendCore", "ReceiveCore", "own_send", "own_receive"),
+    "cores": ("SendCore", "ReceiveCore", "AckCore", "own_send", "own_receive"),
     "memory": ("populate", "populate_soon", "populate_settle"),
 }
 """Where the pure twin has each name; the native one has all of them in `_core`."""

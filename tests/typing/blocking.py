@@ -22,7 +22,16 @@ from filechannel import (
 )
 from filechannel import FileChannel as AsyncFileChannel
 from filechannel import Sender as AsyncSender
-from filechannel.blocking import FanOutReceiver, FileChannel, Receiver, Sender, open_channel
+from filechannel.blocking import (
+    Acknowledgable,
+    AckReceiver,
+    Delivery,
+    FanOutReceiver,
+    FileChannel,
+    Receiver,
+    Sender,
+    open_channel,
+)
 from tests.typing.messages import BigOrder, Cancel, Order, Page, Point, Reading
 
 
@@ -47,6 +56,7 @@ def channel(orders: FileChannel[Order]) -> None:
     """What each method returns."""
     assert_type(orders.path, Path)
     assert_type(orders.sender(), Sender[Order])
+    assert_type(orders.ack_receiver(), AckReceiver[Order])
     assert_type(orders.receiver(), FanOutReceiver[Order])
     assert_type(orders.receiver("audit", start="latest"), FanOutReceiver[Order])
     assert_type(orders.replay(), Receiver[Order])
@@ -78,6 +88,19 @@ def send(tx: Sender[Order]) -> None:
     tx.send(Order(1), timeout="soon")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     special: Sender[BigOrder] = tx  # who takes every order takes big ones
     del special
+
+
+def acknowledge(rx: AckReceiver[Order]) -> None:
+    """Every way to receive what has to be acknowledged."""
+    assert_type(rx.receive(1.5), Order)
+    assert_type(rx.receive_delivery(timeout=2), Delivery[Order])
+    for delivery in rx.deliveries():
+        assert_type(delivery.value, Order)
+        delivery.ack()
+    with rx.processing(timeout=1) as order:
+        assert_type(order, Order)
+    acks: Acknowledgable = rx
+    acks.nack()
 
 
 def receive(rx: FanOutReceiver[Order]) -> None:

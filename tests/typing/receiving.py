@@ -9,7 +9,17 @@ from typing import assert_type
 
 from anyio.abc import ObjectReceiveStream
 
-from filechannel import FanOutReceiver, FileChannel, Offset, Receiver, ReceiverStatistics, Record
+from filechannel import (
+    Acknowledgable,
+    AckReceiver,
+    Delivery,
+    FanOutReceiver,
+    FileChannel,
+    Offset,
+    Receiver,
+    ReceiverStatistics,
+    Record,
+)
 from tests.typing.messages import BigOrder, Cancel, Order
 
 
@@ -32,12 +42,42 @@ async def receive(rx: FanOutReceiver[Order]) -> None:
         assert_type(order, Order)
 
 
+async def acknowledge(rx: AckReceiver[Order]) -> None:
+    """Every way to receive what has to be acknowledged."""
+    assert_type(await rx.receive(), Order)
+    assert_type(await rx.receive_record(), Record[Order])
+    assert_type(rx.peek(3), list[Order])
+    assert_type(rx.unack_count, int)
+    delivery = await rx.receive_delivery()
+    assert_type(delivery, Delivery[Order])
+    assert_type(delivery.value, Order)
+    assert_type((delivery.offset, delivery.sequence, delivery.attempt), tuple[Offset, int, int])
+    delivery.nack(delay=0.5)
+    delivery.ack()
+    async for delivery in rx.deliveries():
+        assert_type(delivery, Delivery[Order])
+    async with rx.processing() as order:
+        assert_type(order, Order)
+    rx.ack(2)
+    rx.nack(n=None)
+    acks: Acknowledgable = rx
+    acks.ack()
+    wider: AckReceiver[Order | Cancel] = rx
+    assert_type(rx.clone(), AckReceiver[Order])
+    await wider.aclose()
+    rx.ack("all")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    plain: FanOutReceiver[Order] = rx  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    assert_type(plain, FanOutReceiver[Order])
+
+
 async def make(orders: FileChannel[Order], offset: Offset, moment: datetime) -> None:
     """Every way to make a receiver."""
     assert_type(orders.receiver(), FanOutReceiver[Order])
     assert_type(orders.receiver("audit", start="latest"), FanOutReceiver[Order])
     assert_type(orders.receiver("audit", start=offset), FanOutReceiver[Order])
     assert_type(orders.receiver(name="audit", start=moment), FanOutReceiver[Order])
+    assert_type(orders.ack_receiver(), AckReceiver[Order])
+    assert_type(orders.ack_receiver("audit", start="latest"), AckReceiver[Order])
     assert_type(orders.replay(), Receiver[Order])
     assert_type(orders.replay("latest"), Receiver[Order])
     assert_type(orders.replay(moment, "latest"), Receiver[Order])

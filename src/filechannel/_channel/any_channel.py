@@ -30,6 +30,7 @@ from .._storage.manifest import Manifest
 from .._storage.store import Store
 from .._storage.stores import STORES
 from .._wakeup.arrivals import arrivals_of
+from .ack_source import AckSource
 from .any_sender import Closable
 from .codec import JsonCodec, MsgpackCodec, schema_of
 from .errands import Errands
@@ -38,6 +39,7 @@ from .source import Source, Start, Stop, find_place, find_stop
 from .statistics import ChannelStatistics, Process
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Source)
 Encode: TypeAlias = Callable[[object], bytes]
 EncodeInto: TypeAlias = Callable[[object, bytearray], object]
 
@@ -123,6 +125,12 @@ class AnyChannel(Generic[T]):
         return SendPath(store.log.writer, encode, payloads.refuse, cast("EncodeInto | None", into), exact)
 
     def _named_source(self, name: str, start: Start) -> Source:
+        return self._named(Source, name, start)
+
+    def _ack_source(self, name: str, start: Start) -> AckSource:
+        return self._named(AckSource, name, start)
+
+    def _named(self, kind: type[S], name: str, start: Start) -> S:
         """Own a name, and stand where it stopped."""
         self._check_writable("use replay(), or open it without readonly=True")
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -134,7 +142,7 @@ class AnyChannel(Generic[T]):
                 place = find_place(self._store, start)
             else:
                 place = Mark(position.offset, position.sequence, position.time)
-            return self._source(cursor, place)
+            return self._source(kind, cursor, place)
         except BaseException:
             if cursor.position is None:
                 self._store.cursors.remove(cursor)
@@ -146,11 +154,11 @@ class AnyChannel(Generic[T]):
         self._check_open()
         # The end first: what is published while the beginning is looked for does not belong to it.
         end = find_stop(self._store, stop)
-        return self._source(None, find_place(self._store, start), end)
+        return self._source(Source, None, find_place(self._store, start), end)
 
-    def _source(self, cursor: Cursor | None, place: Mark, stop: Mark | None = None) -> Source:
+    def _source(self, kind: type[S], cursor: Cursor | None, place: Mark, stop: Mark | None = None) -> S:
         forget = self._sources.discard
-        source = Source(self._store, self._options, self._errands, self._open_reader, cursor, place, stop, forget)
+        source = kind(self._store, self._options, self._errands, self._open_reader, cursor, place, stop, forget)
         with self._lock:
             self._check_open()
             self._sources.add(source)

@@ -77,7 +77,8 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
     def _has_enough(self, max_items: int) -> bool:
         """Tell whether there is no use in waiting for more than is there."""
         source = self._source
-        there = source.end.sequence - source.reader.native.sequence
+        native = source.reader.native
+        there = source.end.sequence - native.sequence + native.ready
         return there >= max_items or self._is_closed or source.is_complete
 
     def _take_record(self) -> object | Nothing:
@@ -106,10 +107,11 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
         self._check_open()
         native, end = self._source.reader.native, self._source.end
         return ReceiverStatistics(
-            read_offset=Offset(native.offset),
+            read_offset=self.read_offset,
             next_sequence=native.sequence,
-            lag_messages=end.sequence - native.sequence,
+            lag_messages=end.sequence - native.sequence + native.ready,
             lag_bytes=end.offset - native.offset,
+            unacked=native.outstanding,
             clones=len(self._source.users),
         )
 

@@ -11,6 +11,7 @@ from typing_extensions import TypeForm
 from .._offset import Offset
 from .._options import UNSET, Durability, UnsetType
 from .._wakeup.loops import run_through_cancellation
+from .ack import AckReceiver
 from .any_channel import AnyChannel, check_sequence
 from .receiver import FanOutReceiver, Receiver
 from .sender import Sender
@@ -38,6 +39,14 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         offset at which no message begins or a datetime without a time zone.
         """
         return FanOutReceiver(self._named_source(name, start))
+
+    def ack_receiver(self, name: str = "default", *, start: Start = "earliest") -> AckReceiver[T]:
+        """Return a receiver of a durable name that moves on when messages are acknowledged.
+
+        The name is the same as that of `receiver`, and so are *start* and the errors: one of the two owns it at a time,
+        and goes on where the other stopped.
+        """
+        return AckReceiver(self._ack_source(name, start))
 
     def replay(self, start: Start = "earliest", stop: Stop = "latest") -> Receiver[T]:
         """Return a receiver of history without a name: it stores no position and holds no data back.

@@ -80,10 +80,12 @@ class ReceiverStatistics:
     read_offset: Offset
     """Where the next message begins."""
     next_sequence: int
-    """Its number."""
+    """The number of the next message that is new."""
     lag_messages: int
     """How many messages are there to be received."""
     lag_bytes: int
     """How far the receiver is behind, in offsets."""
+    unacked: int
+    """How many messages an `AckReceiver` has handed out that are neither acked nor nacked; 0 for others."""
     clones: int
     """How many receivers share the position, this one included."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from .checksum import crc32c
     from .clock import begin_turn, turn_is_over
-    from .cores import ReceiveCore, SendCore, own_receive, own_send
+    from .cores import AckCore, ReceiveCore, SendCore, own_receive, own_send
     from .forking import close_in_child, keep_in_child
     from .memory import populate, populate_settle, populate_soon
     from .reader import Reader
@@ -31,6 +31,7 @@ else:
     if not PURE:
         try:
             from ._core import (
+                AckCore,
                 Reader,
                 ReceiveCore,
                 SendCore,
@@ -75,7 +76,7 @@ else:
     if PURE:
         from .checksum import crc32c
         from .clock import begin_turn, turn_is_over
-        from .cores import ReceiveCore, SendCore, own_receive, own_send
+        from .cores import AckCore, ReceiveCore, SendCore, own_receive, own_send
         from .forking import close_in_child, keep_in_child
         from .memory import populate, populate_settle, populate_soon
         from .reader import Reader
@@ -88,6 +89,7 @@ else:
 __all__ = [
     "NOTHING",
     "PURE",
+    "AckCore",
     "Nothing",
     "Reader",
     "ReceiveCore",

@@ -109,6 +109,21 @@ class ReceiveCore:
         self._reader = None
 
 
+class AckCore(ReceiveCore):
+    """The base of a receiver that acknowledges: `ack` too, fast."""
+
+    _ack_slowly: Callable[[int], None]
+    _drained: Callable[[], None]
+
+    def ack(self, n: int = 1) -> None:
+        """Settle the oldest ones outstanding."""
+        reader = self._reader
+        if reader is None or type(n) is not int or n < 1 or not reader.ack(n):
+            self._ack_slowly(n)
+        elif reader.drained:
+            self._drained()
+
+
 def _is_time(timeout: float | None) -> bool:
     """Tell whether it is a timeout for certain; what is odd goes the slow way, which says so."""
     return timeout is None or (type(timeout) in (int, float) and 0 <= timeout <= _LONGEST)

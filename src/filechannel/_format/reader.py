@@ -2,11 +2,15 @@
 
 A reader stands at an offset and knows how far it may read without looking again (`limit`). Where that ends it looks
 at the shared words; where the segment ends it asks `advance` for the next one.
+
+One that holds stores in its cursor where the oldest message begins that was not acknowledged. What comes again is read
+by standing there for a moment.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from operator import index
 from threading import RLock
@@ -17,6 +21,7 @@ from typing_extensions import Buffer
 from .arguments import readable, unsigned, writable
 from .checksum import crc32c
 from .clock import charge_turn, turn_is_over, wall_clock_ns
+from .held import Entry, Held
 from .layout import (
     CACHE_LINE,
     CONTROL_RECORD,
@@ -68,6 +73,10 @@ class Reader:
         self._busy = False
         self._may_sleep = False
         self._released = False
+        self._held: Held | None = None
+        self._wanted: Entry | None = None
+        """What comes again, while we stand there; `_front` is then where we go on."""
+        self._front: tuple[int, int] = (0, 0)
 
     @property
     def offset(self) -> int:
@@ -78,6 +87,8 @@ class Reader:
     def may_have_more(self) -> bool:
         """Whether there is something behind our offset, or the channel is sealed."""
         words = self._control
+        if self.ready:
+            return True
         return load_u64(words, WRITE_TAIL) > self._offset or bool(load_u32(words, STATE) & STATE_SEALED)
 
     @property
@@ -85,10 +96,37 @@ class Reader:
         """Number of the next message."""
         return self._sequence
 
+    @property
+    def outstanding(self) -> int:
+        """How many are held and neither settled nor given back."""
+        return 0 if self._held is None else self._held.out
+
+    @property
+    def ready(self) -> int:
+        """How many come again now, before anything new."""
+        if self._held is None:
+            return 0
+        with self._lock:
+            return self._held.ready
+
+    @property
+    def next_due(self) -> int:
+        """When the next delayed one comes again, in ns of the monotonic clock; 0 if none is delayed."""
+        if self._held is None:
+            return 0
+        with self._lock:
+            return self._held.next_due
+
+    @property
+    def drained(self) -> bool:
+        """Whether the channel is sealed, and nothing is held."""
+        is_held = self._held is not None and self._held.oldest is not None
+        return not is_held and bool(load_u32(self._control, STATE) & STATE_SEALED)
+
     def take(self) -> object | Nothing:
         """Return the next item, decoded, or NOTHING."""
-        record = self.take_record()
-        return record if isinstance(record, Nothing) else record[0]
+        delivery = self.take_delivery()
+        return delivery if isinstance(delivery, Nothing) else delivery[0]
 
     def take_in_turn(self) -> object | Nothing:
         """The same for a coroutine: NOTHING also when it has to give way first."""
@@ -96,13 +134,23 @@ class Reader:
 
     def take_record(self) -> tuple[object, int, int] | Nothing:
         """Return (item, offset, sequence), or NOTHING."""
+        delivery = self.take_delivery()
+        return delivery if isinstance(delivery, Nothing) else delivery[:3]
+
+    def take_delivery(self) -> tuple[object, int, int, int, int] | Nothing:
+        """Return (item, offset, sequence, attempt, token), or NOTHING."""
         with self._lock:
             self._enter()
             try:
+                if self._held is not None:
+                    self._held.token += 1
+                    given = self._next_held(self._held)
+                    return given if isinstance(given, Nothing) else (*given, self._held.token)
                 record = self._next()
-                if record is not NOTHING:
-                    self._store_cursor()
-                return record
+                if isinstance(record, Nothing):
+                    return NOTHING
+                self._store_cursor()
+                return (*record, 1, 0)
             finally:
                 self._busy = False
 
@@ -112,10 +160,12 @@ class Reader:
         items: list[object] = []
         with self._lock:
             self._enter()
-            before = self._offset, self._sequence
+            before, held = (self._offset, self._sequence), self._held
+            if held is not None:
+                held.token += 1
             try:
                 while len(items) < wanted:
-                    record = self._next()
+                    record = self._next() if held is None else self._next_held(held)
                     if isinstance(record, Nothing):
                         break
                     items.append(record[0])
@@ -126,10 +176,12 @@ class Reader:
                 # Nobody gets what was taken so far: it comes again.
                 if items:
                     (self._offset, self._sequence), self._limit = before, 0
+                    if held is not None:
+                        held.take_back(before[0])
                     self._store_cursor()
                 raise
             finally:
-                if self._offset != before[0]:
+                if self._offset != before[0] and held is None:
                     self._store_cursor()
                 self._busy = False
         return items
@@ -138,8 +190,7 @@ class Reader:
         """Stand at this record boundary and store it in the cursor."""
         offset, sequence = unsigned(offset), unsigned(sequence)
         with self._lock:
-            self._offset, self._sequence, self._limit = offset, sequence, 0
-            self._store_cursor()
+            self._stand_at(offset, sequence)
 
     def move_from(self, expected: int, offset: int, sequence: int, /) -> bool:
         """Move only if still at the expected offset; tell whether."""
@@ -149,11 +200,17 @@ class Reader:
             try:
                 there = self._offset == expected and not self._released
                 if there:
-                    self._offset, self._sequence, self._limit = offset, sequence, 0
-                    self._store_cursor()
+                    self._stand_at(offset, sequence)
                 return there
             finally:
                 self._busy = False
+
+    def _stand_at(self, offset: int, sequence: int) -> None:
+        """Stand at a record boundary. What we hold from there on is forgotten: it comes anyway."""
+        if self._held is not None and self._wanted is None:
+            self._held.drop_from(offset)
+        self._offset, self._sequence, self._limit = offset, sequence, 0
+        self._store_cursor()
 
     def bind(self, segment: Buffer, begin: int, /) -> None:
         """Read from this map."""
@@ -178,6 +235,59 @@ class Reader:
             raise ValueError("sleepers is too short")
         self._may_sleep = True
 
+    # Acknowledging
+
+    def hold(self) -> None:
+        """Keep what is handed out until it is acknowledged; the cursor follows the oldest."""
+        if self._held is not None:
+            raise ValueError("said before")
+        self._held = Held()
+
+    def ack(self, count: int, /) -> bool:
+        """Settle the oldest ones outstanding; False, and nothing changed, if there are fewer."""
+        count = max(index(count), 0)
+        with self._lock:
+            moved = None if self._held is None or self._released else self._held.ack(count)
+            if moved:
+                self._store_cursor()
+            return moved is not None
+
+    def nack(self, count: int | None, /) -> bool:
+        """Let the newest ones outstanding come again, None: all; False, and nothing changed, if there are fewer."""
+        count = None if count is None else max(index(count), 0)
+        with self._lock:
+            return self._held is not None and not self._released and self._held.nack(count)
+
+    def settle(self, offset: int, token: int, /) -> bool:
+        """Settle one that is outstanding since that call; False if it is not."""
+        offset, token = unsigned(offset), unsigned(token)
+        with self._lock:
+            moved = None if self._held is None or self._released else self._held.settle(offset, token)
+            if moved:
+                self._store_cursor()
+            return moved is not None
+
+    def give_back(self, offset: int, token: int, due: int, counted: bool, /) -> bool:
+        """Let one come again, not before *due*; False if it is not outstanding since that call."""
+        offset, token, due, counted = unsigned(offset), unsigned(token), unsigned(due), bool(counted)
+        with self._lock:
+            held = None if self._released else self._held
+            return held is not None and held.give_back(offset, token, due, counted=counted)
+
+    def coming(self, most: int, /) -> list[tuple[int, int]]:
+        """Return (offset, sequence) of what comes again now, up to so many."""
+        wanted = min(max(index(most), 0), sys.maxsize)
+        with self._lock:
+            entries = [] if self._held is None else self._held.coming(wanted)
+            return [(entry.offset, entry.sequence) for entry in entries]
+
+    def forget(self) -> None:
+        """Forget what is held: the cursor goes where the next new one begins."""
+        with self._lock:
+            if self._held is not None:
+                self._held.drop_from(0)
+                self._store_cursor()
+
     def release(self) -> None:
         """Let go of segment and cursor; there is nothing to take any more."""
         with self._lock:  # whoever is inside stores the cursor first: what it hands out must not come again
@@ -189,6 +299,42 @@ class Reader:
         if self._busy:
             raise RuntimeError("this receiver is being read by the same thread already")
         self._busy = True
+
+    def _next_held(self, held: Held) -> tuple[object, int, int, int] | Nothing:
+        """Return the next item that comes again, and then what is new, with its attempt."""
+        while (wanted := held.first_ready) is not None:
+            self._step_back(wanted)
+            record: tuple[object, int, int] | Nothing = NOTHING
+            try:
+                record = self._next()
+            finally:
+                is_gone = self._step_forward(held, wanted, taken=record is not NOTHING)
+            if not isinstance(record, Nothing):
+                return (*record, held.hand_out(record[1]))
+            if not is_gone:
+                return NOTHING
+        record = self._next()
+        if isinstance(record, Nothing):
+            return NOTHING
+        held.push(record[1], record[2])
+        return (*record, 1)
+
+    def _step_back(self, wanted: Entry) -> None:
+        """Stand where one begins that comes again."""
+        self._front = self._offset, self._sequence
+        self._offset, self._sequence, self._limit, self._wanted = wanted.offset, wanted.sequence, 0, wanted
+
+    def _step_forward(self, held: Held, wanted: Entry, *, taken: bool) -> bool:
+        """Stand where we go on; if a callback has moved us, what waited in between is gone. Tell whether."""
+        reached = self._offset, self._sequence
+        (self._offset, self._sequence), self._limit, self._wanted = self._front, 0, None
+        if taken or reached[0] == wanted.offset:
+            return False
+        held.drop_waiting(wanted.offset, max(reached[0], wanted.offset + 1))
+        if reached[0] > self._offset:
+            self._offset, self._sequence = reached
+        self._store_cursor()
+        return True
 
     def _next(self) -> tuple[object, int, int] | Nothing:
         payload = self._next_payload()
@@ -206,7 +352,7 @@ class Reader:
         return item, start, sequence
 
     def _next_payload(self) -> bytes | Nothing:
-        while self._look():
+        while self._is_where_it_should_be() and self._look():
             segment = self._segment
             if segment is None or self._offset >= self._limit:
                 self._advance(self)
@@ -223,6 +369,10 @@ class Reader:
             self._offset += RECORD_HEADER_SIZE + len(payload)
             self._store_cursor()
         return NOTHING
+
+    def _is_where_it_should_be(self) -> bool:
+        """Tell whether what comes again is still there: otherwise a callback has moved us."""
+        return self._wanted is None or self._offset == self._wanted.offset
 
     def _look(self) -> bool:
         """Tell whether there is anything beyond our offset, and learn how far this segment goes."""
@@ -245,9 +395,16 @@ class Reader:
         if self._cursor is None:
             return
         self._generation += 1
-        fields = (self._generation, self._offset, self._sequence, wall_clock_ns())
+        fields = (self._generation, *self._floor(), wall_clock_ns())
         slot = CURSOR_SLOTS[self._generation & 1]
         CURSOR.pack_into(self._cursor, slot, *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
+
+    def _floor(self) -> tuple[int, int]:
+        """Return where the oldest message begins that is not acknowledged, or where we go on."""
+        oldest = None if self._held is None else self._held.oldest
+        if oldest is not None:
+            return oldest.offset, oldest.sequence
+        return (self._offset, self._sequence) if self._wanted is None else self._front
 
 
 def _newest_generation(cursor: memoryview) -> int:

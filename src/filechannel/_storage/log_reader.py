@@ -59,6 +59,11 @@ class LogReader:
         place = self._up_to_stop(place)
         self.native.move(place.offset, place.sequence)
 
+    def start_over(self, place: Mark) -> None:
+        """Stand at a record boundary, and forget what was handed out before it: it is gone."""
+        self.native.forget()
+        self.move(place)
+
     def _up_to_stop(self, place: Mark) -> Mark:
         return place if self.stop is None or place.offset < self.stop.offset else self.stop
 

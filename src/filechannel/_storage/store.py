@@ -342,7 +342,7 @@ class Store:
             self.control.oldest_offset = tail.offset
             place = Mark(tail.offset, tail.sequence, 0)
             for reader in list(self._readers):
-                reader.move(place)
+                reader.start_over(place)
             cursors.move_unowned(place)
             # On disk before the first file goes: after a power cut nobody must look for the others.
             flusher.flush(settled=True)

@@ -161,12 +161,50 @@ typedef struct {
 #define SCRATCH_LIMIT 65536 /* longer payloads get bytes of their own */
 PyObject *scratch_for(Scratch **scratch, Py_ssize_t size); /* borrowed, of that size, nobody looking at it */
 
+/* held.c: what was handed out and not acknowledged yet */
+enum held_state { HELD_OUT, HELD_SETTLED, HELD_READY, HELD_DELAYED };
+typedef struct {
+    uint64_t offset, sequence;
+    uint64_t token; /* of the call that handed it out last */
+    uint64_t due;   /* when it comes again, by the monotonic clock */
+    uint32_t attempt;
+    unsigned char state;
+} HeldEntry;
+typedef struct {
+    HeldEntry *entries;
+    uint64_t mask, head, tail;
+    uint64_t out, ready, delayed; /* how many are in these states */
+    uint64_t first_ready;         /* none before this index is */
+    uint64_t next_due;            /* none is due before */
+    uint64_t token;
+} Held;
+Held *held_new(void);
+void held_free(Held *held);
+int held_reserve(Held *held); /* -1 with an exception */
+void held_push(Held *held, uint64_t offset, uint64_t sequence);
+const HeldEntry *held_oldest(const Held *held);
+void held_drop_from(Held *held, uint64_t offset);
+void held_drop_waiting(Held *held, uint64_t begin, uint64_t end);
+/* These tell whether they did it; *moved: whether the oldest is another one now. */
+int held_ack(Held *held, uint64_t count, int *moved);
+int held_settle(Held *held, uint64_t offset, uint64_t token, int *moved);
+int held_nack(Held *held, uint64_t count);
+int held_give_back(Held *held, uint64_t offset, uint64_t token, uint64_t due, int counted);
+uint64_t held_ready(Held *held);
+uint64_t held_next_due(Held *held); /* 0: none is delayed */
+const HeldEntry *held_first_ready(Held *held);
+const HeldEntry *held_next_ready(const Held *held, uint64_t *index);
+uint32_t held_hand_out(Held *held, uint64_t offset);
+void held_take_back(Held *held, uint64_t offset);
+
 /* send_path.c, reader.c: one step of a coroutine; NULL without an exception means that it has to wait */
 extern PyTypeObject *SendPathType, *ReaderType;
 PyObject *send_path_step(PyObject *path, PyObject *item);
 PyObject *reader_step(PyObject *reader);
 PyObject *send_path_now(PyObject *path, PyObject *item); /* the same without a look at the turn */
 PyObject *reader_now(PyObject *reader);
+int reader_ack(PyObject *reader, uint64_t count); /* whether so many were outstanding */
+int reader_drained(PyObject *reader);
 int reader_wait(PyObject *reader, double seconds); /* 0: it cannot; 1: look again; -1: an exception */
 
 /* The sentinel `NOTHING` of _format/nothing.py, and the error `Busy` of _errors.py. */

@@ -25,9 +25,9 @@ typedef struct {
 } Coroutine;
 
 static PyObject *no_arguments;
-static PyTypeObject *CoroutineType, *SendCoreType, *ReceiveCoreType;
+static PyTypeObject *CoroutineType, *SendCoreType, *ReceiveCoreType, *AckCoreType;
 static PyObject *send_slowly, *receive_slowly, *send_nowait_slowly, *receive_nowait_slowly; /* names of methods */
-static PyObject *send_here_slowly, *receive_here_slowly, *begin_wait, *end_wait;
+static PyObject *send_here_slowly, *receive_here_slowly, *begin_wait, *end_wait, *ack_slowly, *drained;
 
 #define LONGEST_SLEEP 1.0 /* seconds: whoever should wake us may have died on the way */
 
@@ -486,6 +486,31 @@ static PyObject *py_receive_here(PyObject *op, PyObject *const *args, Py_ssize_t
     return item;
 }
 
+/* How many to acknowledge; 0 where that is odd: the slow way says so. */
+static uint64_t count_of(PyObject *count) {
+    int overflow;
+    long long number = PyLong_CheckExact(count) ? PyLong_AsLongLongAndOverflow(count, &overflow) : 0;
+    return number > 0 ? (uint64_t)number : 0;
+}
+
+static PyObject *py_ack(PyObject *op, PyObject *const *args, Py_ssize_t count, PyObject *names) {
+    Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
+    if (count + named > 1 || (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "n") != 0)) {
+        PyErr_SetString(PyExc_TypeError, "ack() takes one argument at most: n");
+        return NULL;
+    }
+    PyObject *target = ((Core *)op)->target;
+    uint64_t number = count + named ? count_of(args[0]) : 1;
+    if (target && number && reader_ack(target, number)) {
+        if (!reader_drained(target)) Py_RETURN_NONE;
+        return PyObject_CallMethodNoArgs(op, drained);
+    }
+    PyObject *given = count + named ? Py_NewRef(args[0]) : PyLong_FromLong(1);
+    PyObject *done = given ? PyObject_CallMethodOneArg(op, ack_slowly, given) : NULL;
+    Py_XDECREF(given);
+    return done;
+}
+
 static PyObject *attach(PyObject *op, PyObject *target, PyTypeObject *type) {
     if (!PyObject_TypeCheck(target, type))
         return PyErr_Format(PyExc_TypeError, "expected %.100s, not %.100s", type->tp_name, Py_TYPE(target)->tp_name);
@@ -548,6 +573,10 @@ static PyMethodDef receive_methods[] = {
     DETACH,
     {NULL, NULL, 0, NULL},
 };
+static PyMethodDef ack_methods[] = {
+    {"ack", FAST(py_ack), METH_FASTCALL | METH_KEYWORDS, "ack($self, n=1)\n--\n\nSettle the oldest ones outstanding."},
+    {NULL, NULL, 0, NULL},
+};
 /* No tp_new: object's own gives subclasses the attribute layout that the interpreter finds methods fastest in. */
 #define CORE_SLOTS(doc, its_methods)                                                                                   \
     {                                                                                                                  \
@@ -561,19 +590,27 @@ static PyMethodDef receive_methods[] = {
     }
 static PyType_Slot send_slots[] = CORE_SLOTS("SendCore()\n--\n\nThe base of a sender: `send`, fast.", send_methods);
 static PyType_Slot receive_slots[] = CORE_SLOTS("ReceiveCore()\n--\n\nThe base of a receiver: `receive`, fast.", receive_methods);
+static PyType_Slot ack_slots[] = CORE_SLOTS("AckCore()\n--\n\nThe base of a receiver that acknowledges: `ack` too, fast.", ack_methods);
 static PyType_Spec send_spec = CORE_SPEC("SendCore", send_slots);
 static PyType_Spec receive_spec = CORE_SPEC("ReceiveCore", receive_slots);
+static PyType_Spec ack_spec = CORE_SPEC("AckCore", ack_slots);
 
 /* The interpreter calls a method without detours only if it belongs to the very type of the object. */
-static PyObject *make_own(PyObject *cls, PyTypeObject *base, PyMethodDef *methods) {
-    if (!PyType_Check(cls) || !PyType_IsSubtype((PyTypeObject *)cls, base))
-        return PyErr_Format(PyExc_TypeError, "expected a subclass of %.100s", base->tp_name);
-    for (PyMethodDef *method = methods; method->ml_name[0] != '_'; method++) {
+static int add_own(PyObject *cls, PyMethodDef *methods) {
+    for (PyMethodDef *method = methods; method->ml_name && method->ml_name[0] != '_'; method++) {
         PyObject *own = PyDescr_NewMethod((PyTypeObject *)cls, method);
         int failed = !own || PyObject_SetAttrString(cls, method->ml_name, own);
         Py_XDECREF(own);
-        if (failed) return NULL;
+        if (failed) return -1;
     }
+    return 0;
+}
+
+static PyObject *make_own(PyObject *cls, PyTypeObject *base, PyMethodDef *methods) {
+    if (!PyType_Check(cls) || !PyType_IsSubtype((PyTypeObject *)cls, base))
+        return PyErr_Format(PyExc_TypeError, "expected a subclass of %.100s", base->tp_name);
+    if (add_own(cls, methods)) return NULL;
+    if (PyType_IsSubtype((PyTypeObject *)cls, AckCoreType) && add_own(cls, ack_methods)) return NULL;
     return Py_NewRef(cls);
 }
 
@@ -596,10 +633,17 @@ int add_coroutine(PyObject *module) {
     receive_here_slowly = PyUnicode_InternFromString("_receive_here_slowly");
     begin_wait = PyUnicode_InternFromString("_begin_wait");
     end_wait = PyUnicode_InternFromString("_end_wait");
+    ack_slowly = PyUnicode_InternFromString("_ack_slowly");
+    drained = PyUnicode_InternFromString("_drained");
+    if (!ack_slowly || !drained) return -1;
     if (!send_here_slowly || !receive_here_slowly || !begin_wait || !end_wait) return -1;
     if (!no_arguments || !send_slowly || !receive_slowly || !send_nowait_slowly || !receive_nowait_slowly || PyModule_AddFunctions(module, functions)) return -1;
     CoroutineType = (PyTypeObject *)PyType_FromSpec(&coroutine_spec);
     SendCoreType = add_type(module, &send_spec);
     ReceiveCoreType = add_type(module, &receive_spec);
-    return CoroutineType && SendCoreType && ReceiveCoreType ? 0 : -1;
+    PyObject *bases = ReceiveCoreType ? PyTuple_Pack(1, ReceiveCoreType) : NULL;
+    AckCoreType = bases ? (PyTypeObject *)PyType_FromSpecWithBases(&ack_spec, bases) : NULL;
+    Py_XDECREF(bases);
+    if (AckCoreType && PyModule_AddType(module, AckCoreType)) Py_CLEAR(AckCoreType);
+    return CoroutineType && SendCoreType && AckCoreType ? 0 : -1;
 }

@@ -1,7 +1,10 @@
 /* Reading one record after the other, decoded, with a cursor. The reference is reader.py.
  *
  * A reader stands at an offset and knows how far it may read without looking again (`limit`). Where that ends it
- * looks at the shared words; where the segment ends it asks `advance` for the next one. */
+ * looks at the shared words; where the segment ends it asks `advance` for the next one.
+ *
+ * One that holds (`held` is not NULL) stores in its cursor where the oldest message begins that was not acknowledged.
+ * What comes again is read by standing there for a moment; `front` is then where we go on. */
 #include "core.h"
 #include <errno.h>
 #include <sched.h>
@@ -22,6 +25,8 @@ typedef struct {
     uint64_t generation; /* of the newest cursor slot */
     uint64_t time;       /* of the cursor: when it was last moved, or a few messages before */
     unsigned int stores; /* of the cursor until the clock is read again */
+    Held *held;          /* NULL: the cursor follows what is handed out */
+    char again;          /* we stand at `wanted`, which comes again */
     Callee decode;       /* no callable: hand out the payload itself */
     char reuse;          /* decode takes any buffer and is done with it when it returns */
     Scratch *scratch;
@@ -31,7 +36,14 @@ typedef struct {
     Py_buffer sleepers;  /* how many threads sleep in reader_wait, for whoever has to wake them; .obj is NULL where none may */
     double spin;         /* how long to watch before that; 0: briefly, if that helps */
     unsigned int misses; /* waits since watching briefly helped */
+    uint64_t wanted, front, front_sequence; /* while we stand where something comes again: there, and where we go on */
 } Reader;
+
+/* What was handed out. */
+typedef struct {
+    uint64_t offset, sequence, token;
+    uint32_t attempt;
+} Given;
 
 /* Something that this thread has and no other: cheaper than asking for its name. */
 static const void *this_thread(void) { return &turn_units; }
@@ -54,14 +66,23 @@ static int enter(Reader *self) {
 
 static void leave(Reader *self) { self->owner = NULL; }
 
+/* The oldest that is not acknowledged, or where we go on. */
+static void floor_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
+    const HeldEntry *oldest = held_oldest(self->held);
+    *offset = oldest ? oldest->offset : self->again ? self->front : self->offset;
+    *sequence = oldest ? oldest->sequence : self->again ? self->front_sequence : self->sequence;
+}
+
 /* Two slots in turn, so that one of them is whole whenever we are killed. */
 static void store_cursor(Reader *self) {
     if (!self->cursor.obj) return;
     self->generation++;
     uint8_t *to = (uint8_t *)self->cursor.buf + (self->generation & 1 ? CURSOR_SLOT_1 : CURSOR_SLOT_0);
+    uint64_t offset = self->offset, sequence = self->sequence;
+    if (__builtin_expect(self->held != NULL, 0)) floor_of(self, &offset, &sequence);
     put_u64(to, self->generation);
-    put_u64(to + 8, self->offset);
-    put_u64(to + 16, self->sequence);
+    put_u64(to + 8, offset);
+    put_u64(to + 16, sequence);
     if (!self->stores--) {
         self->time = wall_clock_ns();
         self->stores = STORES_PER_LOOK - 1;
@@ -120,6 +141,9 @@ static PyObject *copy_payload(Reader *self, uint32_t *word, enum record_state *s
     return NULL;
 }
 
+/* Whether what comes again is not where it was: a callback has moved us. */
+static int is_gone(const Reader *self) { return self->again && self->offset != self->wanted; }
+
 /* The payload of the next message, or NULL with *empty set, or NULL with an exception. Moves over control records. */
 static PyObject *next_payload(Reader *self, int *empty, uint64_t *size) {
     *empty = 0;
@@ -127,7 +151,7 @@ static PyObject *next_payload(Reader *self, int *empty, uint64_t *size) {
         switch (look(self)) {
         case LOOK_NOTHING: *empty = 1; return NULL;
         case LOOK_ADVANCE:
-            if (ask(self->advance, self, NULL)) return NULL;
+            if (ask(self->advance, self, NULL) || (*empty = is_gone(self))) return NULL;
             continue;
         case LOOK_RECORD: break;
         }
@@ -136,7 +160,7 @@ static PyObject *next_payload(Reader *self, int *empty, uint64_t *size) {
         int borrowed;
         PyObject *payload = copy_payload(self, &word, &state, &borrowed);
         if (!payload) {
-            if (state == RECORD_OK || ask(self->damaged, self, record_reason(state))) return NULL;
+            if (state == RECORD_OK || ask(self->damaged, self, record_reason(state)) || (*empty = is_gone(self))) return NULL;
             continue;
         }
         if (borrowed) Py_INCREF(payload);
@@ -145,6 +169,7 @@ static PyObject *next_payload(Reader *self, int *empty, uint64_t *size) {
         Py_DECREF(payload);
         self->offset += RECORD_HEADER_SIZE + *size;
         store_cursor(self);
+        if ((*empty = is_gone(self))) return NULL;
     }
 }
 
@@ -192,13 +217,82 @@ static PyObject *next_item(Reader *self, int *empty, uint64_t *start) {
     return item;
 }
 
+/* --- Holding: what is handed out stays ours until it is acknowledged ------------------------------------------ */
+
+/* Stand where the next one begins that comes again. */
+static void step_back(Reader *self, const HeldEntry *entry) {
+    self->front = self->offset;
+    self->front_sequence = self->sequence;
+    self->wanted = self->offset = entry->offset;
+    self->sequence = entry->sequence;
+    self->limit = 0;
+    self->again = 1;
+}
+
+/* Stand where we go on; if a callback has moved us, what waited in between is gone. */
+static void step_forward(Reader *self, int taken) {
+    uint64_t offset = self->offset, sequence = self->sequence;
+    self->again = 0;
+    self->limit = 0;
+    self->offset = self->front;
+    self->sequence = self->front_sequence;
+    if (taken || offset == self->wanted) return;
+    held_drop_waiting(self->held, self->wanted, offset > self->wanted ? offset : self->wanted + 1);
+    if (offset > self->front) {
+        self->offset = offset;
+        self->sequence = sequence;
+    }
+    store_cursor(self);
+}
+
+/* The next item, held: what comes again, and then what is new. */
+static PyObject *next_held(Reader *self, int *empty, Given *given) {
+    Held *held = self->held;
+    const HeldEntry *entry;
+    while ((entry = held_first_ready(held))) {
+        step_back(self, entry);
+        PyObject *item = next_item(self, empty, &given->offset);
+        int gone = !item && *empty && self->offset != self->wanted;
+        given->sequence = self->sequence - 1;
+        step_forward(self, item != NULL);
+        if (item) given->attempt = held_hand_out(held, given->offset);
+        if (!gone) return item;
+    }
+    if (held_reserve(held)) {
+        *empty = 0;
+        return NULL;
+    }
+    PyObject *item = next_item(self, empty, &given->offset);
+    if (!item) return NULL;
+    given->sequence = self->sequence - 1;
+    given->attempt = 1;
+    held_push(held, given->offset, given->sequence);
+    return item;
+}
+
+static PyObject *hand_out_held(Reader *self, int *empty, Given *given) {
+    given->token = ++self->held->token;
+    return next_held(self, empty, given);
+}
+
+/* The next item, which is not to come again: the cursor says so, or we hold it. */
+static inline PyObject *hand_out(Reader *self, int *empty, Given *given) {
+    if (__builtin_expect(self->held != NULL, 0)) return hand_out_held(self, empty, given);
+    PyObject *item = next_item(self, empty, &given->offset);
+    if (!item) return NULL;
+    store_cursor(self);
+    given->sequence = self->sequence - 1;
+    given->attempt = 1;
+    given->token = 0;
+    return item;
+}
+
 static PyObject *py_take(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
     int empty;
-    uint64_t start;
+    Given given;
     if (enter(self)) return NULL;
-    PyObject *item = next_item(self, &empty, &start);
-    if (item) store_cursor(self);
+    PyObject *item = hand_out(self, &empty, &given);
     leave(self);
     return item || !empty ? item : Py_NewRef(nothing);
 }
@@ -218,6 +312,7 @@ PyObject *reader_now(PyObject *op) {
 int reader_wait(PyObject *op, double seconds) {
     Reader *self = (Reader *)op;
     uint8_t *words = self->control.buf;
+    if (self->held && self->held->delayed) return 0; /* what is delayed may come before the sleep would end */
     if (!self->sleepers.obj || self->released || load_acquire_u32(words + STATE) & STATE_SEALED) return 0;
     uint64_t *sleepers = self->sleepers.buf, offset = self->offset;
     /* First be counted, then look at the word: who closes or moves us after that sees the count, and changes the word. */
@@ -240,20 +335,23 @@ int reader_wait(PyObject *op, double seconds) {
 
 PyObject *reader_step(PyObject *op) { return turn_over() ? NULL : reader_now(op); }
 
-static PyObject *py_take_record(PyObject *op, PyObject *Py_UNUSED(none)) {
-    Reader *self = (Reader *)op;
+static PyObject *take_tuple(Reader *self, int with_attempt) {
     int empty;
-    uint64_t start;
+    Given given;
     if (enter(self)) return NULL;
-    PyObject *item = next_item(self, &empty, &start), *result = NULL;
+    PyObject *item = hand_out(self, &empty, &given), *result = NULL;
     if (item) {
-        store_cursor(self);
-        result = Py_BuildValue("NKK", item, (unsigned long long)start, (unsigned long long)(self->sequence - 1));
+        unsigned long long offset = given.offset, sequence = given.sequence, token = given.token;
+        result = with_attempt ? Py_BuildValue("NKKIK", item, offset, sequence, (unsigned int)given.attempt, token)
+                              : Py_BuildValue("NKK", item, offset, sequence);
     } else if (empty)
         result = Py_NewRef(nothing);
     leave(self);
     return result;
 }
+
+static PyObject *py_take_record(PyObject *op, PyObject *Py_UNUSED(none)) { return take_tuple((Reader *)op, 0); }
+static PyObject *py_take_delivery(PyObject *op, PyObject *Py_UNUSED(none)) { return take_tuple((Reader *)op, 1); }
 
 /* Nobody gets what was taken so far: it comes again. */
 static void take_back(Reader *self, PyObject **items, uint64_t offset, uint64_t sequence) {
@@ -261,6 +359,7 @@ static void take_back(Reader *self, PyObject **items, uint64_t offset, uint64_t 
         self->offset = offset;
         self->sequence = sequence;
         self->limit = 0;
+        if (self->held) held_take_back(self->held, offset);
         store_cursor(self);
     }
     Py_CLEAR(*items);
@@ -291,7 +390,7 @@ static int list_add(PyObject *items, PyObject *item) {
 static PyObject *py_take_many(PyObject *op, PyObject *most) {
     Reader *self = (Reader *)op;
     int empty;
-    uint64_t start;
+    Given given;
     Py_ssize_t wanted = PyNumber_AsSsize_t(most, NULL); /* more than there can be means all */
     if (wanted == -1 && PyErr_Occurred()) return NULL;
     PyObject *items = new_list(wanted);
@@ -300,8 +399,9 @@ static PyObject *py_take_many(PyObject *op, PyObject *most) {
         return NULL;
     }
     uint64_t before = self->offset, sequence = self->sequence;
+    if (self->held) self->held->token++;
     while (PyList_GET_SIZE(items) < wanted) {
-        PyObject *item = next_item(self, &empty, &start);
+        PyObject *item = self->held ? next_held(self, &empty, &given) : next_item(self, &empty, &given.offset);
         if (!item) {
             /* What came before an error is handed out; the error comes again with the next call. */
             if (empty || (PyList_GET_SIZE(items) && PyErr_ExceptionMatches(PyExc_Exception))) PyErr_Clear();
@@ -313,9 +413,18 @@ static PyObject *py_take_many(PyObject *op, PyObject *most) {
             break;
         }
     }
-    if (self->offset != before) store_cursor(self);
+    if (self->offset != before && !self->held) store_cursor(self);
     leave(self);
     return items;
+}
+
+/* Stand at a record boundary. What we hold from there on is forgotten: it comes anyway. */
+static void stand_at(Reader *self, uint64_t offset, uint64_t sequence) {
+    if (self->held && !self->again) held_drop_from(self->held, offset);
+    self->offset = offset;
+    self->sequence = sequence;
+    self->limit = 0;
+    store_cursor(self);
 }
 
 static PyObject *py_move(PyObject *op, PyObject *const *args, Py_ssize_t count) {
@@ -327,10 +436,7 @@ static PyObject *py_move(PyObject *op, PyObject *const *args, Py_ssize_t count) 
     /* Our own callbacks move us while the thread is inside; anybody else waits for it to come out. */
     int inside = self->owner == this_thread();
     if (!inside && enter(self)) return NULL;
-    self->offset = offset;
-    self->sequence = sequence;
-    self->limit = 0;
-    store_cursor(self);
+    stand_at(self, offset, sequence);
     if (!inside) leave(self);
     Py_RETURN_NONE;
 }
@@ -342,14 +448,107 @@ static PyObject *py_move_from(PyObject *op, PyObject *const *args, Py_ssize_t co
         unsigned_from(args[1], UINT64_MAX, &offset) || unsigned_from(args[2], UINT64_MAX, &sequence) || enter(self))
         return NULL;
     int there = self->offset == expected && !self->released;
-    if (there) {
-        self->offset = offset;
-        self->sequence = sequence;
-        self->limit = 0;
-        store_cursor(self);
-    }
+    if (there) stand_at(self, offset, sequence);
     leave(self);
     return PyBool_FromLong(there);
+}
+
+/* --- Acknowledging. No need to come in: nothing here calls Python, so the GIL orders us ---------------------- */
+
+static PyObject *py_hold(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Reader *self = (Reader *)op;
+    if (self->held) {
+        PyErr_SetString(PyExc_ValueError, "said before");
+        return NULL;
+    }
+    if (!(self->held = held_new())) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static int holds(const Reader *self) { return self->held && !self->released; }
+
+int reader_ack(PyObject *op, uint64_t count) {
+    Reader *self = (Reader *)op;
+    int moved, done = holds(self) && held_ack(self->held, count, &moved);
+    if (done && moved) store_cursor(self);
+    return done;
+}
+
+int reader_drained(PyObject *op) {
+    const Reader *self = (Reader *)op;
+    if (self->held && held_oldest(self->held)) return 0;
+    return (load_acquire_u32((uint8_t *)self->control.buf + STATE) & STATE_SEALED) != 0;
+}
+
+/* More than there can be is too many, less than none is none. */
+static int number_from(PyObject *given, uint64_t *count) {
+    Py_ssize_t number = PyNumber_AsSsize_t(given, NULL);
+    *count = number > 0 ? (uint64_t)number : 0;
+    return number == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static PyObject *py_ack(PyObject *op, PyObject *given) {
+    uint64_t count;
+    return number_from(given, &count) ? NULL : PyBool_FromLong(reader_ack(op, count));
+}
+
+static PyObject *py_nack(PyObject *op, PyObject *given) {
+    Reader *self = (Reader *)op;
+    uint64_t count = self->held ? self->held->out : 0;
+    if (given != Py_None && number_from(given, &count)) return NULL;
+    return PyBool_FromLong(holds(self) && held_nack(self->held, count));
+}
+
+static PyObject *py_settle(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)op;
+    uint64_t offset, token;
+    if (check_count("settle", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
+        return NULL;
+    int moved, done = holds(self) && held_settle(self->held, offset, token, &moved);
+    if (done && moved) store_cursor(self);
+    return PyBool_FromLong(done);
+}
+
+static PyObject *py_give_back(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)op;
+    uint64_t offset, token, due;
+    if (check_count("give_back", count, 4) || unsigned_from(args[0], UINT64_MAX, &offset) ||
+        unsigned_from(args[1], UINT64_MAX, &token) || unsigned_from(args[2], UINT64_MAX, &due))
+        return NULL;
+    int counted = PyObject_IsTrue(args[3]);
+    if (counted < 0) return NULL;
+    return PyBool_FromLong(holds(self) && held_give_back(self->held, offset, token, due, counted));
+}
+
+static PyObject *py_coming(PyObject *op, PyObject *most) {
+    Reader *self = (Reader *)op;
+    Py_ssize_t wanted = PyNumber_AsSsize_t(most, NULL);
+    if (wanted == -1 && PyErr_Occurred()) return NULL;
+    PyObject *places = PyList_New(0);
+    if (!places || !self->held || !held_ready(self->held)) return places;
+    const HeldEntry *entry;
+    for (uint64_t index = 0; PyList_GET_SIZE(places) < wanted && (entry = held_next_ready(self->held, &index));) {
+        PyObject *place = Py_BuildValue("KK", (unsigned long long)entry->offset, (unsigned long long)entry->sequence);
+        int failed = !place || PyList_Append(places, place);
+        Py_XDECREF(place);
+        if (failed) {
+            Py_DECREF(places);
+            return NULL;
+        }
+    }
+    return places;
+}
+
+static PyObject *py_forget(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Reader *self = (Reader *)op;
+    int inside = self->owner == this_thread();
+    if (!inside && enter(self)) return NULL;
+    if (self->held) {
+        held_drop_from(self->held, 0);
+        store_cursor(self);
+    }
+    if (!inside) leave(self);
+    Py_RETURN_NONE;
 }
 
 static void unbind(Reader *self) {
@@ -462,6 +661,7 @@ static void reader_dealloc(PyObject *op) {
     let_go(&self->cursor);
     let_go(&self->control);
     let_go(&self->sleepers);
+    held_free(self->held);
     Py_XDECREF(self->decode.callable);
     Py_XDECREF(self->scratch);
     Py_XDECREF(self->advance);
@@ -477,11 +677,26 @@ static PyObject *get_offset(PyObject *op, void *Py_UNUSED(closure)) {
 static PyObject *get_may_have_more(PyObject *op, void *Py_UNUSED(closure)) {
     Reader *self = (Reader *)op;
     const uint8_t *words = self->control.buf;
+    if (self->held && held_ready(self->held)) Py_RETURN_TRUE;
     return PyBool_FromLong(load_acquire_u64(words + WRITE_TAIL) > self->offset || load_acquire_u32(words + STATE) & STATE_SEALED);
 }
 static PyObject *get_sequence(PyObject *op, void *Py_UNUSED(closure)) {
     return PyLong_FromUnsignedLongLong(((Reader *)op)->sequence);
 }
+
+static PyObject *get_outstanding(PyObject *op, void *Py_UNUSED(closure)) {
+    const Reader *self = (Reader *)op;
+    return PyLong_FromUnsignedLongLong(self->held ? self->held->out : 0);
+}
+static PyObject *get_ready(PyObject *op, void *Py_UNUSED(closure)) {
+    const Reader *self = (Reader *)op;
+    return PyLong_FromUnsignedLongLong(self->held ? held_ready(self->held) : 0);
+}
+static PyObject *get_next_due(PyObject *op, void *Py_UNUSED(closure)) {
+    const Reader *self = (Reader *)op;
+    return PyLong_FromUnsignedLongLong(self->held ? held_next_due(self->held) : 0);
+}
+static PyObject *get_drained(PyObject *op, void *Py_UNUSED(closure)) { return PyBool_FromLong(reader_drained(op)); }
 
 #define FAST(name) (PyCFunction)(void (*)(void)) name
 static PyMethodDef methods[] = {
@@ -490,6 +705,8 @@ static PyMethodDef methods[] = {
      "take_in_turn($self, /)\n--\n\nThe same for a coroutine: NOTHING also when it has to give way first."},
     {"take_record", py_take_record, METH_NOARGS,
      "take_record($self, /)\n--\n\nReturn (item, offset, sequence), or NOTHING."},
+    {"take_delivery", py_take_delivery, METH_NOARGS,
+     "take_delivery($self, /)\n--\n\nReturn (item, offset, sequence, attempt, token), or NOTHING."},
     {"take_many", py_take_many, METH_O,
      "take_many($self, most, /)\n--\n\nReturn up to `most` items; an error waits until what came before it is taken."},
     {"move", FAST(py_move), METH_FASTCALL,
@@ -501,6 +718,18 @@ static PyMethodDef methods[] = {
     {"sleep_with", FAST(py_sleep_with), METH_FASTCALL,
      "sleep_with($self, sleepers, spin, /)\n--\n\n"
      "Let threads sleep for more where they receive, having watched for so long, and count them."},
+    {"hold", py_hold, METH_NOARGS,
+     "hold($self, /)\n--\n\nKeep what is handed out until it is acknowledged; the cursor follows the oldest."},
+    {"ack", py_ack, METH_O, "ack($self, count, /)\n--\n\nSettle the oldest ones outstanding; False, and nothing changed, if there are fewer."},
+    {"nack", py_nack, METH_O,
+     "nack($self, count, /)\n--\n\nLet the newest ones outstanding come again, None: all; False, and nothing changed, if there are fewer."},
+    {"settle", FAST(py_settle), METH_FASTCALL,
+     "settle($self, offset, token, /)\n--\n\nSettle one that is outstanding since that call; False if it is not."},
+    {"give_back", FAST(py_give_back), METH_FASTCALL,
+     "give_back($self, offset, token, due, counted, /)\n--\n\nLet one come again, not before *due*; False if it is not outstanding since that call."},
+    {"coming", py_coming, METH_O,
+     "coming($self, most, /)\n--\n\nReturn (offset, sequence) of what comes again now, up to so many."},
+    {"forget", py_forget, METH_NOARGS, "forget($self, /)\n--\n\nForget what is held: the cursor goes where the next new one begins."},
     {"release", py_release, METH_NOARGS, "release($self, /)\n--\n\nLet go of segment and cursor; there is nothing to take any more."},
     {NULL, NULL, 0, NULL},
 };
@@ -508,6 +737,10 @@ static PyGetSetDef getset[] = {
     {"offset", get_offset, NULL, "Where the next record begins.", NULL},
     {"may_have_more", get_may_have_more, NULL, "Whether there is something behind our offset, or the channel is sealed.", NULL},
     {"sequence", get_sequence, NULL, "Number of the next message.", NULL},
+    {"outstanding", get_outstanding, NULL, "How many are held and neither settled nor given back.", NULL},
+    {"ready", get_ready, NULL, "How many come again now, before anything new.", NULL},
+    {"next_due", get_next_due, NULL, "When the next delayed one comes again, in ns of the monotonic clock; 0 if none is delayed.", NULL},
+    {"drained", get_drained, NULL, "Whether the channel is sealed, and nothing is held.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot slots[] = {

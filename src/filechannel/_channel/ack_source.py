@@ -1,0 +1,151 @@
+"""The position of receivers that acknowledge: what they were given stays theirs, and may come again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextlib import contextmanager, suppress
+
+import anyio
+from anyio import ClosedResourceError
+
+from .._errors import AckError
+from .._offset import Offset
+from .._options import OpenOptions
+from .._storage.cursors import Cursor
+from .._storage.index import Mark
+from .._storage.log_reader import LogReader
+from .._storage.store import Store
+from .errands import Errands
+from .source import Source
+
+_NANOSECOND = 1e-9
+
+
+class AckSource(Source):
+    """A source whose cursor follows the oldest message that is not acknowledged."""
+
+    def __init__(
+        self,
+        store: Store,
+        options: OpenOptions,
+        errands: Errands,
+        open_reader: Callable[[Cursor | None, Mark | None], LogReader],
+        cursor: Cursor | None,
+        place: Mark,
+        stop: Mark | None,
+        on_close: Callable[[Source], object],
+    ) -> None:
+        super().__init__(store, options, errands, open_reader, cursor, place, stop, on_close)
+        self.reader.native.hold()
+
+    # Settling: a nack, and the last ack of a sealed channel, are what others may wait for
+
+    def nack(self, count: int | None) -> bool:
+        """Let the newest ones outstanding come again, None: all; tell whether there are so many."""
+        done = self.reader.native.nack(count)
+        if done:
+            self.arrivals.wake_all()
+        return done
+
+    def settle(self, offset: Offset, token: int) -> None:
+        """Acknowledge one message; `AckError` if it is not outstanding since that call."""
+        self._check_open()
+        self._check(offset, self.reader.native.settle(offset, token))
+        if self.reader.native.drained:
+            self.arrivals.wake_all()
+
+    def give_back(self, offset: Offset, token: int, delay: float = 0.0, *, counted: bool = True) -> None:
+        """Let one message come again, so many seconds later; `AckError` if it is not outstanding since that call."""
+        self._check_open()
+        due = time.monotonic_ns() + int(delay / _NANOSECOND) if delay else 0
+        self._check(offset, self.reader.native.give_back(offset, token, due, counted))
+        self.arrivals.wake_all()
+
+    def take_back(self, taken: Iterable[tuple[Offset, int]]) -> None:
+        """Let messages come again that nobody has got; what was settled meanwhile is left out."""
+        for offset, token in taken:
+            self.reader.native.give_back(offset, token, 0, False)
+        self.arrivals.wake_all()
+
+    @contextmanager
+    def settling(self, offset: Offset, token: int) -> Generator[None]:
+        """Acknowledge a message if the body ends well, and otherwise let it come again.
+
+        What is no `Exception`, such as cancellation, says nothing about the message: that attempt does not count.
+        """
+        try:
+            yield
+        except BaseException as error:
+            with suppress(AckError, ClosedResourceError):  # the body has settled it, or it comes again anyway
+                self.give_back(offset, token, counted=isinstance(error, Exception))
+            raise
+        self.settle(offset, token)
+
+    def _check_open(self) -> None:
+        if self._closed:  # in a forked child not even a look is taken
+            raise ClosedResourceError
+
+    def _check(self, offset: Offset, done: bool) -> None:
+        if not done:
+            self._check_open()  # closed by another thread in this moment
+            raise AckError(self.name, f"the message at offset {offset} was settled already, or has come again since")
+
+    @property
+    def name(self) -> str:
+        """The consumer's name."""
+        assert self.cursor is not None
+        return self.cursor.name
+
+    def abandon(self) -> None:
+        """Close the receivers in a forked child, and refuse what deliveries ask for: the cursor is the parent's."""
+        self._closed = True
+        super().abandon()
+
+    # What comes next
+
+    def has_news(self) -> bool:
+        """Tell whether a look at the log would find something, or something comes again, or this is the end."""
+        return self.reader.native.ready > 0 or super().has_news()
+
+    def has_ended(self) -> bool:
+        """Tell whether everything that will ever come has been taken, and acknowledged: it could come again."""
+        return super().has_ended() and self.reader.native.drained
+
+    def peek(self, most: int) -> list[object]:
+        """Return up to so many of the messages that come next; an error waits until it is what comes next."""
+        scout, items = self.scout(), list[object]()
+        try:
+            for offset, sequence in self.reader.native.coming(most):
+                scout.move(Mark(Offset(offset), sequence, 0))
+                items += scout.take_many(1)
+            if len(items) < most:
+                scout.stand_beside(self.reader)
+                items += scout.take_many(most - len(items))
+        except Exception:
+            if not items:
+                raise
+        finally:
+            scout.close()
+        return items
+
+    # Waiting, also for the end of a delay
+
+    def wait(self, has_news: Callable[[], bool]) -> Coroutine[object, object, None]:
+        """Sleep until there may be news, or the next delay is over."""
+        due = self.reader.native.next_due
+        return self._wait_until(due, has_news) if due else super().wait(has_news)
+
+    async def _wait_until(self, due: int, has_news: Callable[[], bool]) -> None:
+        with anyio.move_on_after((due - time.monotonic_ns()) * _NANOSECOND):
+            await super().wait(lambda: has_news() or self.reader.native.next_due != due)
+
+    def sleep(self, has_news: Callable[[], bool], until: float | None) -> bool:
+        """Let the thread sleep until there are news, or the monotonic clock says *until*; tell whether there are."""
+        while not has_news():
+            due = self.reader.native.next_due
+            ends = [end for end in (until, due * _NANOSECOND) if end]
+            if until is not None and time.monotonic() >= until:
+                return False
+            super().sleep(lambda: has_news() or self.reader.native.next_due != due, min(ends, default=None))  # noqa: B023
+        return True

@@ -1,0 +1,538 @@
+"""Acknowledging in order: what is handed out comes again until it is acked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+from anyio import ClosedResourceError, EndOfStream, WouldBlock
+from anyio.to_thread import run_sync
+
+from filechannel import (
+    AckError,
+    Acknowledgable,
+    AckReceiver,
+    ChannelOptions,
+    ConsumerBusyError,
+    DecodeError,
+    FileChannel,
+    open_channel,
+)
+from filechannel._format import PURE
+from filechannel._storage.cursors import read_position
+from tests.backends import one_loop
+
+pytestmark = pytest.mark.anyio
+SMALL = ChannelOptions(segment_size=4096)
+
+
+def stored(channel: FileChannel[int], name: str = "default") -> int:
+    """Return the number of the message at which a consumer would go on after a crash."""
+    position = read_position((channel.path / "consumers" / f"{name}.cursor").read_bytes())
+    assert position is not None
+    return position.sequence
+
+
+async def fill(channel: FileChannel[int], count: int) -> None:
+    """Send so many numbers."""
+    with channel.sender() as tx:
+        await tx.send_many(range(count))
+
+
+# Ack
+
+
+async def test_receiving_does_not_move_the_stored_position(path: Path) -> None:
+    """However it is received, the cursor stays where the oldest message begins that is not acked."""
+    async with open_channel(path, int, options=SMALL) as channel:
+        await fill(channel, 5000)
+        with channel.ack_receiver() as rx:
+            assert await rx.receive() == 0
+            assert rx.receive_nowait() == 1
+            assert (await rx.receive_record()).sequence == 2
+            assert rx.receive_many_nowait(2) == [3, 4]
+            assert await rx.receive_many(3) == [5, 6, 7]
+            assert await rx.receive_many(2000) == list(range(8, 2008))
+            assert await anext(rx) == 2008
+            assert rx.unack_count == 2009
+            assert rx.statistics().unacked == 2009
+            assert stored(channel) == 0
+            rx.ack(2009)
+            assert stored(channel) == 2009
+
+
+async def test_ack_moves_past_the_oldest(path: Path) -> None:
+    """Each ack settles the oldest outstanding messages, one if nothing else is said."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 10)
+        with channel.ack_receiver() as rx:
+            rx.receive_many_nowait(6)
+            rx.ack()
+            assert (rx.unack_count, stored(channel)) == (5, 1)
+            rx.ack(n=2)
+            assert (rx.unack_count, stored(channel)) == (3, 3)
+            rx.ack(3)
+            assert (rx.unack_count, stored(channel)) == (0, 6)
+
+
+async def test_acking_more_than_is_outstanding_moves_nothing(path: Path) -> None:
+    """`AckError` says how many there are, and names the consumer."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 3)
+        with channel.ack_receiver("mail") as rx:
+            with pytest.raises(AckError, match="0 messages are outstanding"):
+                rx.ack()
+            rx.receive_many_nowait(2)
+            with pytest.raises(AckError, match="n=3: only 2 messages are outstanding") as caught:
+                rx.ack(3)
+            assert caught.value.name == "mail"
+            with pytest.raises(AckError):
+                rx.nack(3)
+            with pytest.raises(AckError):
+                rx.ack(1 << 80)
+            assert (rx.unack_count, stored(channel, "mail")) == (2, 0)
+            assert rx.peek(5) == [2]
+
+
+@one_loop
+@pytest.mark.parametrize("count", [0, -1, -(1 << 80), 1.0, "1", True, b"1"])
+async def test_a_count_is_a_number_of_messages(path: Path, count: object) -> None:
+    """Anything else is refused, and nothing changed."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 3)
+        with channel.ack_receiver() as rx:
+            rx.receive_many_nowait(2)
+            for method in (rx.ack, rx.nack, rx.peek):
+                with pytest.raises((ValueError, TypeError), match="must be"):
+                    method(count)  # type: ignore[arg-type]
+            for arguments, names in (((1, 2), {}), ((), {"m": 1}), ((1,), {"n": 1})):
+                with pytest.raises(TypeError):
+                    rx.ack(*arguments, **names)
+            assert (rx.unack_count, stored(channel)) == (2, 0)
+
+
+async def test_it_is_acknowledgable(path: Path) -> None:
+    """The protocol is what users write functions for, whatever the messages are and however they come."""
+
+    def settle_half(acks: Acknowledgable) -> None:
+        acks.ack(acks.unack_count // 2)
+        acks.nack()
+
+    async with open_channel(path, int) as channel:
+        await fill(channel, 4)
+        with channel.ack_receiver() as rx:
+            rx.receive_many_nowait(4)
+            settle_half(rx)
+            assert rx.peek(5) == [2, 3]
+
+
+# Nack
+
+
+async def test_what_is_nacked_comes_again_in_order_before_anything_new(path: Path) -> None:
+    """The newest n, or all of them, also over segments."""
+    async with open_channel(path, int, options=SMALL) as channel:
+        await fill(channel, 3000)
+        with channel.ack_receiver() as rx:
+            rx.receive_many_nowait(2000)
+            rx.nack(1500)
+            assert rx.unack_count == 500
+            assert rx.read_offset == (await channel.offset_of(500))
+            assert await rx.receive_many(1600) == list(range(500, 2100))
+            rx.nack()
+            assert rx.unack_count == 0
+            assert [await rx.receive() for _ in range(3000)] == list(range(3000))
+            rx.ack(3000)
+            assert stored(channel) == 3000
+
+
+async def test_nack_of_nothing_is_nothing(path: Path) -> None:
+    """Without anything outstanding there is nothing that could come again."""
+    async with open_channel(path, int) as channel:
+        with channel.ack_receiver() as rx:
+            rx.nack()
+            with pytest.raises(WouldBlock):
+                rx.receive_nowait()
+
+
+async def test_ack_leaves_out_what_was_nacked(path: Path) -> None:
+    """Acks count what is outstanding; the cursor waits for what comes again."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 6)
+        with channel.ack_receiver() as rx:
+            rx.receive_many_nowait(4)
+            rx.nack(2)
+            rx.ack(2)
+            assert stored(channel) == 2
+            with pytest.raises(AckError):
+                rx.ack()
+            assert rx.receive_many_nowait(1) == [2]
+            rx.ack()
+            assert stored(channel) == 3
+            assert rx.receive_many_nowait(10) == [3, 4, 5]
+
+
+async def test_peek_shows_what_comes_again_and_then_what_is_new(path: Path) -> None:
+    """In the order in which it would be received, and nothing is taken."""
+    async with open_channel(path, int, options=SMALL) as channel:
+        await fill(channel, 2000)
+        with channel.ack_receiver() as rx:
+            rx.receive_many_nowait(1500)
+            rx.nack(3)
+            assert rx.peek() == [1497]
+            assert rx.peek(2) == [1497, 1498]
+            assert rx.peek(5) == [1497, 1498, 1499, 1500, 1501]
+            assert rx.unack_count == 1497
+            assert rx.receive_many_nowait(5) == [1497, 1498, 1499, 1500, 1501]
+            assert rx.peek(2) == [1502, 1503]
+
+
+async def test_statistics_count_what_comes_again(path: Path) -> None:
+    """It is there to be received."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 5)
+        with channel.ack_receiver() as rx:
+            rx.receive_many_nowait(4)
+            rx.nack(2)
+            found = rx.statistics()
+            assert (found.lag_messages, found.unacked, found.next_sequence) == (3, 2, 4)
+
+
+async def test_a_task_that_waits_is_woken_by_a_nack(path: Path) -> None:
+    """Whichever way it waits, what another task gives back wakes it."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 1)
+        with channel.ack_receiver() as rx, rx.clone() as other:
+            assert await rx.receive() == 0
+            for way in (other.receive, lambda: other.receive_many(5), other.receive_delivery, other.receive_record):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(way)
+                    await anyio.wait_all_tasks_blocked()
+                    rx.nack()
+                assert rx.unack_count == 1
+
+
+async def test_a_nack_in_another_thread_wakes_a_task(path: Path) -> None:
+    """Receivers may be used from any thread."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 1)
+        with channel.ack_receiver() as rx, rx.clone() as other:
+            assert await rx.receive() == 0
+            async with anyio.create_task_group() as group:
+                group.start_soon(other.receive)
+                await anyio.wait_all_tasks_blocked()
+                await run_sync(rx.nack)
+            assert rx.unack_count == 1
+
+
+async def test_a_nack_wakes_where_everybody_polls(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no FIFO it is noticed at once all the same."""
+    monkeypatch.setattr("filechannel._wakeup.arrivals.POLL", True)
+    options = ChannelOptions(poll_interval=60)
+    async with open_channel(path, int, options=options) as channel:
+        await fill(channel, 1)
+        with channel.ack_receiver() as rx:
+            assert await rx.receive() == 0
+            async with anyio.create_task_group() as group:
+                group.start_soon(rx.receive)
+                await anyio.wait_all_tasks_blocked()
+                rx.nack()
+            assert rx.unack_count == 1
+
+
+@pytest.mark.skipif(PURE, reason="the pure twin lets other threads run while it spins, which the guard forbids")
+async def test_a_nack_is_noticed_by_who_spins(path: Path) -> None:
+    """Watching for new messages, it sees what comes again too."""
+    async with open_channel(path, int, options=ChannelOptions(spin=0.05)) as channel:
+        await fill(channel, 1)
+        with channel.ack_receiver() as rx:
+            assert await rx.receive() == 0
+            async with anyio.create_task_group() as group:
+                group.start_soon(rx.receive)
+                await anyio.lowlevel.checkpoint()
+                rx.nack()
+            assert rx.unack_count == 1
+
+
+# Reopening
+
+
+async def test_closing_never_advances(path: Path) -> None:
+    """5 unacked receives, reopen: the same 5 again."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 8)
+        with channel.ack_receiver() as rx:
+            assert rx.receive_many_nowait(5) == [0, 1, 2, 3, 4]
+        with channel.ack_receiver() as rx:
+            assert rx.unack_count == 0
+            assert rx.receive_many_nowait(5) == [0, 1, 2, 3, 4]
+            rx.ack(2)
+    async with open_channel(path, int) as channel:
+        with channel.ack_receiver() as rx:
+            assert rx.receive_many_nowait(10) == [2, 3, 4, 5, 6, 7]
+
+
+async def test_the_name_is_that_of_a_plain_receiver(path: Path) -> None:
+    """Either owns it at a time, and goes on where the other stopped."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 5)
+        with channel.receiver("mail") as plain:
+            assert await plain.receive() == 0
+            with pytest.raises(ConsumerBusyError):
+                channel.ack_receiver("mail")
+        with channel.ack_receiver("mail") as rx:
+            with pytest.raises(ConsumerBusyError):
+                channel.receiver("mail")
+            with pytest.raises(ConsumerBusyError):
+                channel.ack_receiver("mail")
+            assert rx.receive_many_nowait(3) == [1, 2, 3]
+            rx.ack()
+            assert (rx.name, rx.id) == ("mail", f"{path}#mail")
+        with channel.receiver("mail") as plain:
+            assert await plain.receive() == 2
+
+
+async def test_start_counts_the_first_time(path: Path) -> None:
+    """As for a plain receiver."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 5)
+        with channel.ack_receiver(start="latest") as rx:
+            with pytest.raises(WouldBlock):
+                rx.receive_nowait()
+        with channel.ack_receiver("other", start=await channel.offset_of(3)) as rx:
+            assert rx.receive_many_nowait(5) == [3, 4]
+        with channel.ack_receiver("other", start="latest") as rx:
+            assert rx.receive_many_nowait(5) == [3, 4]
+
+
+async def test_unsubscribe_forgets_the_name(path: Path) -> None:
+    """It begins anew, and what was outstanding with it."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 3)
+        with channel.ack_receiver() as rx:
+            delivery = await rx.receive_delivery()
+            delivery.ack()
+            last = await rx.receive_delivery()
+            await rx.unsubscribe()
+            with pytest.raises(ClosedResourceError):
+                last.ack()
+            with pytest.raises(ClosedResourceError):
+                await rx.receive()
+        with channel.ack_receiver() as rx:
+            assert await rx.receive() == 0
+
+
+async def test_a_closed_receiver_refuses_everything(path: Path) -> None:
+    """Each method says so, and nothing is acknowledged."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 3)
+        rx = channel.ack_receiver()
+        await rx.receive()
+        await rx.aclose()
+        for call in (rx.ack, rx.nack, rx.peek, rx.clone, lambda: rx.unack_count, lambda: rx.read_offset):
+            with pytest.raises(ClosedResourceError):
+                call()
+        with pytest.raises(ClosedResourceError):
+            await rx.receive_delivery()
+        with pytest.raises(ClosedResourceError):
+            async with rx.processing():
+                raise AssertionError
+        assert stored(channel) == 0
+
+
+async def test_closing_tells_a_task_that_waits(path: Path) -> None:
+    """It raises `ClosedResourceError` there."""
+    async with open_channel(path, int) as channel:
+        with channel.ack_receiver() as rx:
+            async with anyio.create_task_group() as group:
+
+                async def wait() -> None:
+                    with pytest.raises(ClosedResourceError):
+                        await rx.receive_delivery()
+
+                group.start_soon(wait)
+                await anyio.wait_all_tasks_blocked()
+                rx.close()
+
+
+async def test_clones_share_cursor_and_unacked_set(path: Path) -> None:
+    """Each message goes to one of them, any of them acks, and the last close releases the name."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 5)
+        first = channel.ack_receiver()
+        second = first.clone()
+        assert isinstance(second, AckReceiver)
+        assert (await first.receive(), await second.receive(), await first.receive()) == (0, 1, 2)
+        assert first.unack_count == second.unack_count == 3
+        second.ack(2)
+        assert (first.unack_count, stored(channel)) == (1, 2)
+        first.close()
+        second.nack()
+        assert await second.receive() == 2
+        with pytest.raises(ConsumerBusyError):
+            channel.ack_receiver()
+        second.close()
+        channel.ack_receiver().close()
+
+
+# Seek
+
+
+async def test_seek_backwards_forgets_what_comes_anyway(path: Path) -> None:
+    """What begins before that place stays outstanding; the rest comes again, without being nacked."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 6)
+        with channel.ack_receiver() as rx:
+            rx.receive_many_nowait(5)
+            await rx.seek(await channel.offset_of(2))
+            assert (rx.unack_count, stored(channel)) == (2, 0)
+            assert rx.receive_many_nowait(9) == [2, 3, 4, 5]
+            rx.ack(6)
+            assert stored(channel) == 6
+            await rx.seek("earliest")
+            assert (rx.unack_count, stored(channel)) == (0, 0)
+
+
+async def test_seek_forwards_acknowledges_nothing(path: Path) -> None:
+    """The cursor waits for what is outstanding or nacked, and then goes where the receiver went."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 6)
+        with channel.ack_receiver() as rx:
+            rx.receive_many_nowait(2)
+            rx.nack(1)
+            await rx.seek("latest")
+            assert (rx.unack_count, stored(channel)) == (1, 0)
+            assert rx.receive_many_nowait(9) == [1]
+            rx.ack(2)
+            assert stored(channel) == 6
+            with pytest.raises(WouldBlock):
+                rx.receive_nowait()
+
+
+async def test_purge_leaves_nothing_outstanding(path: Path) -> None:
+    """What was removed cannot come again."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 6)
+        with channel.ack_receiver() as rx:
+            rx.receive_many_nowait(4)
+            rx.nack(2)
+            await channel.purge()
+            assert (rx.unack_count, stored(channel)) == (0, 6)
+            await fill(channel, 1)
+            assert rx.receive_many_nowait(9) == [0]
+
+
+# Bad messages
+
+
+class Old(msgspec.Struct):
+    """What was sent."""
+
+    id: int | str
+
+
+class New(msgspec.Struct):
+    """What is expected."""
+
+    id: int
+
+
+async def test_a_message_that_does_not_decode_stays(path: Path) -> None:
+    """The cursor and what is outstanding stay; behind it things go on, and the others still have to be acked."""
+    async with open_channel(path, Old) as channel:
+        with channel.sender() as tx:
+            await tx.send_many([Old(0), Old("one"), Old(2)])
+        await channel.configure(schema=New)
+    async with open_channel(path, New) as channel:
+        with channel.ack_receiver() as rx:
+            assert await rx.receive() == New(0)
+            for way in (rx.receive, rx.receive_delivery, lambda: rx.receive_many(3), lambda: rx.receive_many(3000)):
+                with pytest.raises(DecodeError) as caught:
+                    await way()
+                assert rx.unack_count == 1
+            with pytest.raises(DecodeError):
+                rx.peek(2)
+            rx.nack()
+            assert rx.peek(2) == [New(0)]
+            assert rx.receive_many_nowait(5) == [New(0)]
+            await rx.seek(caught.value.next_offset)
+            assert await rx.receive() == New(2)
+            assert rx.unack_count == 2
+            rx.ack(2)
+        with channel.ack_receiver() as rx, pytest.raises(WouldBlock):
+            rx.receive_nowait()
+
+
+# The end
+
+
+async def test_the_end_comes_when_everything_is_acked(path: Path) -> None:
+    """A nack would bring a message again, so a receive waits until there is none that could come."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 2)
+        await channel.seal()
+        with channel.ack_receiver() as rx:
+            assert rx.receive_many_nowait(5) == [0, 1]
+            with pytest.raises(WouldBlock):
+                rx.receive_nowait()
+            assert rx.receive_many_nowait(5) == []
+            rx.nack(1)
+            assert await rx.receive() == 1
+            rx.ack(2)
+            for call in (rx.receive_nowait, lambda: rx.receive_many_nowait(1)):
+                with pytest.raises(EndOfStream):
+                    call()
+            with pytest.raises(EndOfStream):
+                await rx.receive()
+            assert [item async for item in rx] == []
+            assert [delivery async for delivery in rx.deliveries()] == []
+
+
+async def test_the_last_ack_ends_a_receive_that_waits(path: Path) -> None:
+    """However the last message is acked, and however the others wait."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 1)
+        await channel.seal()
+        for number in range(6):
+            with channel.ack_receiver(f"consumer {number}") as rx:
+                delivery = await rx.receive_delivery()
+                waits = (rx.receive, rx.receive_delivery, lambda: rx.receive_many(5))
+                async with anyio.create_task_group() as group:
+
+                    async def wait() -> None:
+                        with pytest.raises(EndOfStream):
+                            await waits[number % 3]()  # noqa: B023
+
+                    group.start_soon(wait)
+                    await anyio.wait_all_tasks_blocked()
+                    if number < 3:
+                        rx.ack()
+                    else:
+                        delivery.ack()
+
+
+async def test_an_iteration_gets_what_is_nacked_after_the_last_message(path: Path) -> None:
+    """Workers that share a position end together, when all is done."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 20)
+        await channel.seal()
+        done: list[int] = []
+
+        async def work(rx: AckReceiver[int]) -> None:
+            with rx:
+                async for delivery in rx.deliveries():
+                    await anyio.lowlevel.checkpoint()
+                    if delivery.attempt < 3:
+                        delivery.nack()
+                    else:
+                        done.append(delivery.value)
+                        delivery.ack()
+
+        with channel.ack_receiver() as rx:
+            async with anyio.create_task_group() as group:
+                for _ in range(3):
+                    group.start_soon(work, rx.clone())
+        assert sorted(done) == list(range(20))
+        assert stored(channel) == 20

@@ -1,0 +1,326 @@
+"""A reader that holds what it hands out until it is acknowledged."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from filechannel._format import NOTHING
+from filechannel._format.layout import STATE, STATE_SEALED
+from tests.format.pages import cursor_of, packed_record
+from tests.format.test_reader import Bench, DamagedError, RefusedError, StopNow
+
+FAR = (1 << 64) - 1
+
+
+def holding(twin: SimpleNamespace, count: int = 10, **options: Any) -> Bench:
+    """Return a bench whose reader holds, with records of one byte: each takes nine."""
+    bench = Bench(twin, [bytes([n]) for n in range(count)], **options)
+    bench.reader.hold()
+    return bench
+
+
+def values(items: list[bytes]) -> list[int]:
+    """Return the numbers in payloads of one byte."""
+    return [item[0] for item in items]
+
+
+def test_a_reader_that_does_not_hold_has_nothing_to_acknowledge(twin: SimpleNamespace) -> None:
+    """Its cursor follows what is handed out."""
+    bench = Bench(twin, [b"a", b"b"])
+    reader = bench.reader
+    assert reader.take_delivery() == (b"a", 0, 0, 1, 0)
+    assert cursor_of(bench.cursor) == (9, 1)
+    assert (reader.outstanding, reader.ready, reader.next_due, reader.coming(5)) == (0, 0, 0, [])
+    assert [reader.ack(1), reader.nack(1), reader.nack(None), reader.settle(0, 1)] == [False] * 4
+    assert not reader.give_back(0, 1, 0, True)
+    reader.forget()
+    assert cursor_of(bench.cursor) == (9, 1)
+
+
+def test_holding_begins_once(twin: SimpleNamespace) -> None:
+    """A second time it is a mistake."""
+    with pytest.raises(ValueError, match="said before"):
+        holding(twin).reader.hold()
+
+
+def test_the_cursor_follows_the_oldest(twin: SimpleNamespace) -> None:
+    """Whichever way they are taken and acknowledged."""
+    bench = holding(twin)
+    reader = bench.reader
+    twin.begin_turn()
+    assert (reader.take(), reader.take_in_turn(), reader.take_record()) == (b"\0", b"\1", (b"\2", 18, 2))
+    assert values(reader.take_many(2)) == [3, 4]
+    assert reader.take_delivery() == (b"\5", 45, 5, 1, 5)
+    assert (reader.outstanding, cursor_of(bench.cursor)) == (6, (0, 0))
+    assert reader.ack(2)
+    assert (reader.outstanding, cursor_of(bench.cursor)) == (4, (18, 2))
+    assert reader.settle(45, 5)
+    assert cursor_of(bench.cursor) == (18, 2)
+    assert not reader.ack(4)
+    assert reader.ack(3)
+    assert cursor_of(bench.cursor) == (54, 6)
+
+
+def test_many_are_held(twin: SimpleNamespace) -> None:
+    """More than there was room for at first, again and again."""
+    bench = Bench(twin, [b"x"] * 5000)
+    bench.reader.hold()
+    for taken in range(0, 5000, 50):
+        bench.reader.take_many(50)
+        assert bench.reader.ack(25)
+        assert cursor_of(bench.cursor) == (9 * (taken // 2 + 25), taken // 2 + 25)
+    assert bench.reader.nack(None)
+    assert bench.reader.ready == 2500
+    assert [bench.reader.take_record()[2] for _ in range(2500)] == list(range(2500, 5000))
+
+
+def test_what_is_given_back_comes_first_and_in_order(twin: SimpleNamespace) -> None:
+    """Also when it is given back out of order, while others are outstanding."""
+    bench = holding(twin)
+    taken = [bench.reader.take_delivery() for _ in range(6)]
+    for number in (4, 1, 3):
+        assert bench.reader.give_back(taken[number][1], taken[number][4], 0, number != 3)
+    assert bench.reader.coming(2) == [(9, 1), (27, 3)]
+    assert [bench.reader.take_delivery()[2:4] for _ in range(4)] == [(1, 2), (3, 1), (4, 2), (6, 1)]
+    assert bench.reader.offset == 63
+
+
+def test_what_is_delayed_comes_when_it_is_due(twin: SimpleNamespace) -> None:
+    """Not before, and the earliest is known."""
+    bench = holding(twin, 3)
+    taken = [bench.reader.take_delivery() for _ in range(3)]
+    dues = (FAR, FAR - 5, 1)
+    for (_, offset, _, _, token), due in zip(taken, dues, strict=True):
+        assert bench.reader.give_back(offset, token, due, True)
+    assert (bench.reader.ready, bench.reader.next_due, bench.reader.outstanding) == (1, FAR - 5, 0)
+    assert bench.reader.may_have_more
+    assert bench.reader.take() == b"\2"
+    assert bench.reader.take() is NOTHING
+    assert not bench.reader.may_have_more
+    assert cursor_of(bench.cursor) == (0, 0)
+
+
+def test_only_the_call_that_handed_it_out_settles_it(twin: SimpleNamespace) -> None:
+    """What came again has another token."""
+    bench = holding(twin)
+    _, offset, _, _, token = bench.reader.take_delivery()
+    assert not bench.reader.settle(offset, token + 1)
+    assert not bench.reader.settle(offset + 1, token)
+    assert bench.reader.give_back(offset, token, 0, True)
+    assert not bench.reader.settle(offset, token)
+    assert bench.reader.take_delivery()[4] != token
+    assert not bench.reader.give_back(offset, token, 0, True)
+
+
+def test_moving_keeps_what_was_before(twin: SimpleNamespace) -> None:
+    """What begins there or later comes anyway."""
+    bench = holding(twin)
+    bench.reader.take_many(6)
+    bench.reader.nack(3)
+    bench.reader.move(36, 4)
+    assert (bench.reader.outstanding, bench.reader.coming(9)) == (3, [(27, 3)])
+    assert values(bench.reader.take_many(3)) == [3, 4, 5]
+    bench.reader.forget()
+    assert (bench.reader.outstanding, cursor_of(bench.cursor)) == (0, (54, 6))
+    assert bench.reader.move_from(54, 0, 0)
+    assert cursor_of(bench.cursor) == (0, 0)
+
+
+def test_an_interrupted_batch_comes_again(twin: SimpleNamespace) -> None:
+    """What was new is as if it had not been taken; what came again comes again, and no attempt is counted."""
+    interrupted = True
+
+    def decode(payload: bytes) -> bytes:
+        if interrupted and payload == b"\4":
+            raise StopNow
+        return bytes(payload)
+
+    bench = holding(twin, decode=decode)
+    bench.reader.take_many(3)
+    bench.reader.nack(2)
+    with pytest.raises(StopNow):
+        bench.reader.take_many(9)
+    assert (bench.reader.outstanding, bench.reader.ready, bench.reader.offset) == (1, 2, 27)
+    interrupted = False
+    assert [bench.reader.take_delivery()[2:4] for _ in range(3)] == [(1, 2), (2, 2), (3, 1)]
+
+
+def test_damage_of_what_comes_again_is_told(twin: SimpleNamespace) -> None:
+    """As often as one asks; skipped, it is gone, and the others come."""
+    bench = holding(twin, 5)
+    bench.reader.take_many(4)
+    bench.reader.nack(3)
+    bench.segment[64 + 18 + 8] ^= 1
+    assert bench.reader.take() == b"\1"
+    for _ in range(2):
+        with pytest.raises(DamagedError):
+            bench.reader.take()
+    bench.on_damage = lambda reader: reader.move(27, 3)
+    assert values(bench.reader.take_many(9)) == [3, 4]
+    assert (bench.reader.outstanding, bench.reader.ready) == (4, 0)
+    assert bench.reader.ack(4)
+    assert cursor_of(bench.cursor) == (45, 5)
+
+
+def test_a_callback_may_move_beyond_everything(twin: SimpleNamespace) -> None:
+    """As when all of it was dropped: what waited is gone, and we go on there."""
+    bench = holding(twin, 6)
+    bench.reader.take_many(4)
+    bench.reader.nack(3)
+    bench.segment[64 + 9 + 8] ^= 1
+    bench.on_damage = lambda reader: reader.move(45, 5)
+    assert bench.reader.take_record() == (b"\5", 45, 5)
+    assert (bench.reader.outstanding, bench.reader.ready) == (2, 0)
+    assert cursor_of(bench.cursor) == (0, 0)
+    assert bench.reader.ack(2)
+    assert cursor_of(bench.cursor) == (54, 6)
+
+
+def test_what_does_not_decode_any_more_stays(twin: SimpleNamespace) -> None:
+    """It is refused as often as one asks, and nothing moves."""
+    decodes = True
+
+    def decode(payload: bytes) -> bytes:
+        if not decodes:
+            raise LookupError
+        return bytes(payload)
+
+    bench = holding(twin, 3, decode=decode)
+    bench.reader.take()
+    bench.reader.nack(None)
+    decodes = False
+    for _ in range(2):
+        with pytest.raises(RefusedError):
+            bench.reader.take()
+    decodes = True
+    assert values(bench.reader.take_many(9)) == [0, 1, 2]
+
+
+def test_control_records_do_not_move_the_cursor_past_what_is_held(twin: SimpleNamespace) -> None:
+    """They are passed when what is before them is acknowledged."""
+    content = packed_record(b"a", 0)
+    content += packed_record(b"\1x", len(content), 1 << 30)
+    bench = Bench(twin, content=content)
+    bench.reader.hold()
+    assert (bench.reader.take(), bench.reader.take()) == (b"a", NOTHING)
+    assert cursor_of(bench.cursor) == (0, 0)
+    assert bench.reader.ack(1)
+    assert cursor_of(bench.cursor) == (19, 1)
+
+
+def test_a_sealed_channel_is_drained_when_nothing_is_held(twin: SimpleNamespace) -> None:
+    """Neither outstanding nor to come again."""
+    bench = holding(twin, 1)
+    assert not bench.reader.drained
+    bench.control[STATE] = STATE_SEALED
+    assert bench.reader.drained
+    bench.reader.take()
+    assert not bench.reader.drained
+    bench.reader.nack(None)
+    assert not bench.reader.drained
+    bench.reader.take()
+    bench.reader.ack(1)
+    assert bench.reader.drained
+
+
+def test_a_released_reader_settles_nothing(twin: SimpleNamespace) -> None:
+    """What it held comes again for whoever owns the name next."""
+    bench = holding(twin)
+    _, offset, _, _, token = bench.reader.take_delivery()
+    bench.reader.release()
+    assert not bench.reader.ack(1)
+    assert not bench.reader.nack(None)
+    assert not bench.reader.settle(offset, token)
+    assert not bench.reader.give_back(offset, token, 0, True)
+    assert cursor_of(bench.cursor) == (0, 0)
+
+
+def test_acks_while_another_thread_decodes(twin: SimpleNamespace) -> None:
+    """The one that is being decoded again is nobody's yet, and what is acked meanwhile is stored."""
+    inside, go_on = threading.Event(), threading.Event()
+    slow = False
+
+    def decode(payload: bytes) -> bytes:
+        if slow:
+            inside.set()
+            assert go_on.wait(60)
+        return bytes(payload)
+
+    bench = holding(twin, 4, decode=decode)
+    bench.reader.take_many(3)
+    bench.reader.nack(1)
+    slow = True
+    taken: list[object] = []
+    thread = threading.Thread(target=lambda: taken.append(bench.reader.take()))
+    thread.start()
+    assert inside.wait(60)
+    acking = threading.Thread(target=lambda: taken.append(bench.reader.ack(2)))
+    acking.start()
+    go_on.set()
+    thread.join(60)
+    acking.join(60)
+    assert sorted(map(str, taken)) == sorted(map(str, [b"\2", True]))
+    assert (bench.reader.outstanding, cursor_of(bench.cursor)) == (1, (18, 2))
+
+
+# The base of the receivers
+
+
+def core_on(twin: SimpleNamespace, bench: Bench) -> tuple[Any, list[object]]:
+    """Return a receiver that acknowledges, and what went the slow way."""
+    slow: list[object] = []
+
+    class Receiver(twin.AckCore):
+        def _ack_slowly(self, n: object) -> None:
+            slow.append(n)
+
+        def _drained(self) -> None:
+            slow.append("drained")
+
+    receiver = twin.own_receive(Receiver)()
+    receiver._attach(bench.reader)
+    return receiver, slow
+
+
+def test_ack_is_done_at_once_if_it_can(twin: SimpleNamespace) -> None:
+    """One, or as many as are said, by position or by name."""
+    bench = holding(twin)
+    receiver, slow = core_on(twin, bench)
+    bench.reader.take_many(6)
+    assert receiver.ack() is None
+    assert receiver.ack(2) is None
+    assert receiver.ack(n=3) is None
+    assert (bench.reader.outstanding, cursor_of(bench.cursor), slow) == (0, (54, 6), [])
+
+
+def test_what_is_odd_about_an_ack_goes_the_slow_way(twin: SimpleNamespace) -> None:
+    """Too many, no number, or detached: the slow way says so."""
+    bench = holding(twin)
+    receiver, slow = core_on(twin, bench)
+    bench.reader.take()
+    odd = [2, 0, -1, 1 << 80, -(1 << 80), True, 1.0, "1", None]
+    for count in odd:
+        receiver.ack(count)
+    assert (slow, bench.reader.outstanding) == (odd, 1)
+    receiver._detach()
+    receiver.ack()
+    assert (slow, bench.reader.outstanding) == ([*odd, 1], 1)
+    for arguments, names in (((1, 1), {}), ((), {"m": 1}), ((1,), {"n": 1})):
+        with pytest.raises(TypeError):
+            receiver.ack(*arguments, **names)
+
+
+def test_the_last_ack_of_a_sealed_channel_is_told(twin: SimpleNamespace) -> None:
+    """Whoever waits for the end is to be woken."""
+    bench = holding(twin, 2)
+    receiver, slow = core_on(twin, bench)
+    bench.reader.take_many(2)
+    bench.control[STATE] = STATE_SEALED
+    receiver.ack()
+    assert slow == []
+    receiver.ack()
+    assert slow == ["drained"]
