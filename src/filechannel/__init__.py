@@ -8,6 +8,7 @@ from __future__ import annotations
 from ._channel.any_receiver import Record
 from ._channel.channel import FileChannel
 from ._channel.codec import Codec, JsonCodec, MsgpackCodec, RawCodec
+from ._channel.consumers import Consumer
 from ._channel.opening import ChannelContext, open_channel
 from ._channel.receiver import FanOutReceiver, Receiver
 from ._channel.sender import Sender
@@ -49,6 +50,7 @@ __all__ = [
     "ChannelStatistics",
     "Codec",
     "CodecError",
+    "Consumer",
     "ConsumerBusyError",
     "ConsumerError",
     "ConsumerMismatchError",

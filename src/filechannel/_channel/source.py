@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from threading import Lock
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from anyio import ClosedResourceError
 from anyio.lowlevel import checkpoint
@@ -19,6 +19,8 @@ from .._storage.log_reader import LogReader
 from .._storage.store import Store
 from .._wakeup.arrivals import Arrivals, arrivals_of
 from .errands import Errands
+
+V = TypeVar("V")
 
 _BRIEFLY = 5e-6  # seconds
 _SLICE = 0.01  # seconds between two looks at what else may have happened, Ctrl-C for one
@@ -205,9 +207,9 @@ def find_place(store: Store, start: Start, argument: str = "start") -> Mark:
     if start == "latest":
         return store.places.latest()
     if isinstance(start, datetime):
-        return store.places.since(start)
+        return naming(argument, start, store, store.places.since)
     if type(start) is int:
-        return store.places.at(start)
+        return naming(argument, start, store, store.places.at)
     raise ValueError(f"{argument}={start!r}: must be 'earliest', 'latest', an Offset or an aware datetime")
 
 
@@ -218,5 +220,13 @@ def find_stop(store: Store, stop: Stop) -> Mark | None:
     if stop == "latest":
         return store.places.latest()
     if type(stop) is int:
-        return store.places.at(stop)
+        return naming("stop", stop, store, store.places.at)
     raise ValueError(f"stop={stop!r}: must be 'latest', an Offset, or None to go on live")
+
+
+def naming(argument: str, value: V, store: Store, find: Callable[[V], Mark]) -> Mark:
+    """Find a place, and let a `ValueError` say which argument of which channel it is about."""
+    try:
+        return find(value)
+    except ValueError as error:
+        raise ValueError(f"{argument}={value!r}: {error} ({store.path})") from None

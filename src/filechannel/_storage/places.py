@@ -101,6 +101,22 @@ class Places:
                 return older[-1] if older else _first(segment)
         return self.earliest()
 
+    def written_at(self, place: Mark) -> int:
+        """Return a time before which the record at a place was not written (ns since the epoch), by the index.
+
+        Where damage lies in the way that is the time of the place itself.
+        """
+        try:
+            begin = self._segments.covering(place.offset)
+            if begin is None or place.offset >= self._segments.get(begin).limit:
+                begin = self._segments.following(place.offset)
+            if begin is None:
+                return place.time
+            segment = self._segments.get(begin)
+            return (last_mark_at_or_before(self.marks(segment), place.offset) or _first(segment)).time
+        except CorruptRecordError:
+            return place.time
+
     def marks(self, segment: Segment) -> list[Mark]:
         """Return the index of a segment, as far as readers see it."""
         # Before the index: what it says beyond may be taken back and written anew meanwhile.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,3 +80,21 @@ class Roster:
             return None
         owner = read_owner(head) if is_owned else None
         return Registration(name, position, owner, read_term(head), read_departure(head))
+
+    def watch(self, name: str) -> mmap.mmap | None:
+        """Return a map in which `read` finds the position of a name from now on; None if it is not registered."""
+        try:
+            descriptor = self._files.open(self._directory / file_name(name), writable=False)
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+        try:
+            if read_position(self._files.read_at(descriptor, HEAD_SIZE, 0)) is None:
+                return None
+            return self._files.map(descriptor, self._files.size(descriptor), writable=False)
+        finally:
+            self._files.close(descriptor)
+
+    @staticmethod
+    def read(watched: mmap.mmap) -> Position | None:
+        """Return the position in a map; None in the moment in which it is written twice."""
+        return read_position(watched[:CURSOR_OWNER])
