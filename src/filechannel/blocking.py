@@ -106,13 +106,21 @@ class Receiver(AnyReceiver[T_co], Generic[T_co]):
     def _receive_here_slowly(self, timeout: float | None) -> object:
         until = _until(timeout)
         item = self._take()
-        return self._wait_for(self._take, until) if item is NOTHING else item
+        item = self._wait_for(self._take, until) if item is NOTHING else item
+        self._settle()
+        return item
+
+    def _settle(self) -> None:
+        """Wait until the position is on disk, if the options say so."""
+        if self._source.must_settle:
+            self._source.settle()
 
     def receive_record(self, timeout: float | None = None) -> Record[T_co]:
         """Return the next message with its offset and sequence, waiting for it if need be."""
         until = _until(timeout)
         found = self._take_record()
         found = self._wait_for(self._take_record, until) if found is NOTHING else found
+        self._settle()
         value, offset, sequence = cast("tuple[T_co, Offset, int]", found)
         return Record(value, offset, sequence)
 
@@ -129,8 +137,9 @@ class Receiver(AnyReceiver[T_co], Generic[T_co]):
                 self._until_news(until)
                 self._source.sleep(lambda: self._has_enough(max_items), time.monotonic() + linger)
                 self._check_open()
-            items = self.receive_many_nowait(max_items)
+            items = self._take_many(max_items)
             if items:
+                self._settle()
                 return items
             if not self._source.watch_until(self._has_news, until):
                 self._until_news(until)

@@ -51,10 +51,13 @@ def list_consumers(store: Store) -> tuple[Consumer, ...]:
     if not store.readonly:
         store.remove_expired()
     now, end = time.time_ns(), store.places.latest()
-    return tuple(_describe(each, store, end, now) for each in store.roster.registrations())
+    known: dict[Offset, list[Mark]] = {}
+    return tuple(_describe(each, store, end, now, known) for each in store.roster.registrations())
 
 
-def _describe(registration: Registration, store: Store, end: Mark, now: int) -> Consumer:
+def _describe(
+    registration: Registration, store: Store, end: Mark, now: int, known: dict[Offset, list[Mark]]
+) -> Consumer:
     position = registration.position
     place = Mark(position.offset, position.sequence, position.time)
     if place.offset < store.control.oldest_offset:
@@ -67,7 +70,7 @@ def _describe(registration: Registration, store: Store, end: Mark, now: int) -> 
         next_sequence=position.sequence,
         lag_messages=lag,
         lag_bytes=max(0, end.offset - place.offset) if lag else 0,
-        lag_seconds=max(0, now - store.places.written_at(place)) / 1e9 if lag else 0.0,
+        lag_seconds=max(0, now - store.places.written_at(place, known)) / 1e9 if lag else 0.0,
         idle=max(0, now - position.time) / 1e9,
         owner=None if registration.owner is None else process_of(registration.owner),
         expires=None if registration.expires is None else registration.expires / 1e9,

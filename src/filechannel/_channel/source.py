@@ -11,11 +11,13 @@ from typing import Literal, Protocol, TypeAlias, TypeVar
 from anyio import ClosedResourceError
 from anyio.lowlevel import checkpoint
 
+from .._format import NOTHING
 from .._offset import Offset
 from .._options import OpenOptions
 from .._storage.cursors import Cursor
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
+from .._storage.position_flush import PositionFlush
 from .._storage.store import Store
 from .._wakeup.arrivals import Arrivals, arrivals_of
 from .errands import Errands
@@ -70,6 +72,9 @@ class Source:
         self._users: list[User] = []
         self._closed = False
         self._forgotten = False
+        self._flush: PositionFlush | None = None
+        if cursor is not None and options.cursor_flush is not None:
+            self._flush = PositionFlush(store.cursors, cursor, options.cursor_flush)
         self.reader: LogReader = open_reader(cursor, stop)
         self.reader.move(place)
         if stop is None:
@@ -116,8 +121,61 @@ class Source:
         self._forgotten = True  # from here on the name may be somebody else's
         self.close()
 
+    # How often the position reaches the disk
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether every message that is taken has to be told with `took`."""
+        return self._flush is not None and self._flush.counts
+
+    @property
+    def must_settle(self) -> bool:
+        """Whether whoever may wait hands a message out only after `settle`."""
+        return self._flush is not None and self._flush.waits
+
+    def counting(self, take: Callable[[], object]) -> Callable[[], object]:
+        """Return what takes a message, or a record, and tells so."""
+        flush = self._flush
+        if flush is None or not flush.counts:
+            return take
+
+        def take_and_tell() -> object:
+            flush.check()
+            item = take()
+            if item is not NOTHING:
+                flush.took(1)
+            return item
+
+        return take_and_tell
+
+    def take_many(self, most: int) -> list[object]:
+        """Take up to so many messages."""
+        if self._flush is None:
+            return self.reader.take_many(most)
+        self._flush.check()
+        items = self.reader.take_many(most)
+        self.took(len(items))
+        return items
+
+    def took(self, messages: int) -> None:
+        """So many messages were taken."""
+        if self._flush is not None and self._flush.counts and messages:
+            self._flush.took(messages)
+
+    def settle(self) -> None:
+        """Wait until the position is on disk; what goes wrong is told by the next one who takes something."""
+        if self._flush is not None:
+            self._flush.settle()
+
+    def settle_soon(self) -> None:
+        """Do so in another thread, if somebody who may not wait has taken something."""
+        if self._flush is not None and self._flush.waits:
+            self._flush.flush_soon()
+
     def _let_go(self) -> None:
         self.reader.close()
+        if self._flush is not None:
+            self._flush.close()
         if self.cursor is not None and not self._forgotten:
             self.store.cursors.close(self.cursor)
         self._on_close(self)

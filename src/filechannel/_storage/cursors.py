@@ -277,6 +277,14 @@ class Cursors:
         if names_changed:
             self._files.flush_directory(self._directory)
 
+    def flush_one(self, name: str) -> None:
+        """Wait until one position is on disk, whoever owns it, and all names."""
+        self._flush(name)
+        with self._lock:
+            names_changed, self._names_changed = self._names_changed, False
+        if names_changed:
+            self._files.flush_directory(self._directory)
+
     def _flush(self, name: str) -> None:
         # Through a descriptor of our own: the owner may close its one at any time.
         try:

@@ -101,10 +101,11 @@ class Places:
         older = [mark for mark in self.marks(segment) if mark.time < wanted]
         return older[-1] if older else _first(segment)
 
-    def written_at(self, place: Mark) -> int:
+    def written_at(self, place: Mark, known: dict[Offset, list[Mark]]) -> int:
         """Return a time before which the record at a place was not written (ns since the epoch), by the index.
 
-        Where damage lies in the way that is the time of the place itself.
+        Where damage lies in the way that is the time of the place itself. Indexes that were read stay in *known*, for
+        whoever asks about many places.
         """
         try:
             begin = self._segments.covering(place.offset)
@@ -113,7 +114,9 @@ class Places:
             if begin is None:
                 return place.time
             segment = self._segments.get(begin)
-            return (last_mark_at_or_before(self.marks(segment), place.offset) or _first(segment)).time
+            if begin not in known:
+                known[begin] = self.marks(segment)
+            return (last_mark_at_or_before(known[begin], place.offset) or _first(segment)).time
         except CorruptRecordError:
             return place.time
 
