@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import shutil
@@ -141,6 +142,43 @@ async def test_a_receive_that_is_cancelled_while_it_flushes_hands_out_its_messag
                     assert got == []
             assert got == [0]
             assert await rx.receive() == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_loop_of_receives_that_flush_can_be_cancelled(path: Path, way: str) -> None:
+    """Each one hands out what it took, and the next one notices; nothing is lost in between."""
+    async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        await tx.send_many(range(10_000))
+        taken = 0
+        with channel.receiver("a") as rx:
+            with anyio.move_on_after(0.02) as scope:
+                while True:
+                    await WAYS[way](rx)
+                    taken += 1
+            assert scope.cancelled_caught
+            assert 0 < taken < 10_000
+            assert rx.peek() == [taken]
+
+
+async def test_a_task_that_receives_and_flushes_can_be_cancelled(path: Path, asyncio_only: None) -> None:
+    """Also in asyncio's own way."""
+    async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        await tx.send_many(range(10_000))
+        taken: list[int] = []
+        begun = asyncio.Event()
+        with channel.receiver("a") as rx:
+
+            async def receive() -> None:
+                while True:
+                    taken.append(await rx.receive())
+                    begun.set()
+
+            task = asyncio.create_task(receive())
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert rx.peek() == [len(taken)]
 
 
 async def test_a_position_that_cannot_be_flushed_is_told_once(path: Path, gate: Gate) -> None:

@@ -12,7 +12,7 @@ from anyio.abc import ObjectReceiveStream
 
 from .._format import NOTHING, own_receive
 from .._offset import Offset
-from .._wakeup.loops import run_through_cancellation
+from .._wakeup.loops import notice_cancellation, run_through_cancellation
 from .any_receiver import AnyReceiver, Named, Record, check_count, check_linger
 from .source import Start
 from .turns import begin_turn, give_way_if_due, turn_is_over
@@ -81,6 +81,8 @@ class Receiver(AnyReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
         # What most waits need is what is at the top: they wait for one message, once, and a microsecond counts there.
         if turn_is_over():
             await give_way_if_due()
+        if self._source.must_settle:
+            await notice_cancellation()
         while (item := take()) is NOTHING:
             await self._source.wait(self._has_news)
             begin_turn()
@@ -100,6 +102,8 @@ class Receiver(AnyReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
 
     async def _until_news(self) -> None:
         await give_way_if_due()
+        if self._source.must_settle:
+            await notice_cancellation()  # the wait for a flush is shielded: here a loop of receives can be cancelled
         self._check_open()
         if not self._source.has_news():
             await self._source.wait(self._has_news)
