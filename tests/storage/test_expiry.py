@@ -201,7 +201,8 @@ def test_a_visitor_that_stands_still_is_not_waited_for(names: Names, tmp_path: P
     assert locks.take(CURSOR_OWNER)
     assert locks.take(CURSOR_OWNER + 1)
     assert names.remove_expired() == []
-    with pytest.raises(ConsumerBusyError):
-        names.cursors.open("a")
+    for call in (names.cursors.open, names.cursors.remove_unowned):
+        with pytest.raises(ConsumerBusyError):
+            call("a")
     locks.close()
     assert names.remove_expired() == ["a"]

@@ -44,10 +44,9 @@ from .files import Files
 from .holder import describe_this_process
 from .index import Mark
 from .kernel_locks import KernelLocks
-from .visits import busy, visiting
+from .visits import BRIEFLY, busy, visiting
 
-_BRIEFLY = 0.2  # seconds; whoever removes a name needs far less, unless it is stopped
-_PAUSE = 0.001
+_PAUSE = 0.001  # seconds
 _logger = logging.getLogger("filechannel")
 
 
@@ -62,7 +61,7 @@ class Cursor:
     @classmethod
     def open(cls, files: Files, path: Path, name: str, mode: int) -> Cursor:
         """Own the name; `ConsumerBusyError` if somebody does already."""
-        patience = time.monotonic() + _BRIEFLY
+        patience = time.monotonic() + BRIEFLY
         while True:
             locks = KernelLocks(files, path, create=True, mode=mode)
             try:

@@ -34,7 +34,14 @@ class KernelLocks:
 
     def are_at(self, path: Path) -> bool:
         """Tell whether they are locks of the file that a path leads to."""
-        return self._files.identity(self._descriptor) == self._files.identity_of(path)
+        try:
+            descriptor = self._files.open(path, writable=False)
+        except FileNotFoundError:
+            return False
+        try:
+            return self.are_of(descriptor)
+        finally:
+            self._files.close(descriptor)
 
     def read(self, size: int, position: int) -> bytes:
         """Return up to size bytes of the file."""

@@ -13,16 +13,19 @@ from .cursor_file import HEAD_SIZE, read_owner
 from .files import Files
 from .kernel_locks import KernelLocks
 
-_PAUSE = 0.001  # seconds
+BRIEFLY = 0.2
+"""Seconds; a visit takes far less, unless the visitor is stopped."""
+_PAUSE = 0.001
 
 
 @contextmanager
 def visiting(files: Files, path: Path, name: str, *, patiently: bool = False) -> Generator[KernelLocks | None]:
     """Hold the name for a moment without owning it; None if it is not there, or another visitor is.
 
-    *patiently*: wait for other visitors. Raises `ConsumerBusyError` if the name has a live owner. Whoever wants to own
-    it meanwhile sees that there is a visitor, and tries again.
+    *patiently*: wait for other visitors, though not for one that stands still. Raises `ConsumerBusyError` if the name
+    has a live owner. Whoever wants to own it meanwhile sees that there is a visitor, and tries again.
     """
+    patience = time.monotonic() + BRIEFLY
     while True:
         try:
             locks = KernelLocks(files, path)
@@ -31,7 +34,8 @@ def visiting(files: Files, path: Path, name: str, *, patiently: bool = False) ->
             return
         try:
             free = locks.take(CURSOR_REMOVER)
-            if free and not locks.take(CURSOR_OWNER):
+            is_late = patiently and time.monotonic() > patience
+            if (is_late and not free) or (free and not locks.take(CURSOR_OWNER)):
                 raise busy(path, name, locks.read(HEAD_SIZE, 0), "close it there, or let it unsubscribe()")
             if free and locks.are_at(path):
                 yield locks
