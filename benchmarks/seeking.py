@@ -41,7 +41,7 @@ async def measure(bench: Bench) -> list[Finding]:
                 for size, history in (("small", small), ("large", large))
                 for kind, seeking in history.contestants().items()
             }
-            found = await take_turns(contestants, bench.rounds(200))
+            found = await take_turns(contestants, bench.rounds(60))
     findings = list[Finding]()
     for kind, target in (("time", 1.5), ("number", None), ("offset", None)):
         own, other = found[f"{kind}, small"], found[f"{kind}, large"]
