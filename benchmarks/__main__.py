@@ -20,6 +20,7 @@ from . import (
     consumers,
     fairness,
     fanout,
+    fanout_local,
     fsync,
     idle,
     latency,
@@ -30,6 +31,7 @@ from . import (
     queue,
     raw,
     report,
+    seeking,
     writers,
 )
 from .harness import Bench
@@ -39,7 +41,22 @@ Measure: TypeAlias = Callable[[Bench], Coroutine[object, object, list[Finding]]]
 
 GROUPS: dict[str, tuple[str, Measure]] = {
     module.__name__.rpartition(".")[2]: (module.TITLE, module.measure)
-    for module in (queue, batch, raw, consumers, fsync, memory, fairness, processes, fanout, writers, latency, idle)
+    for module in (
+        queue,
+        batch,
+        raw,
+        consumers,
+        fanout_local,
+        seeking,
+        fsync,
+        memory,
+        fairness,
+        processes,
+        fanout,
+        writers,
+        latency,
+        idle,
+    )
 }
 ACROSS_PROCESSES = {"processes", "fanout", "writers", "latency", "idle"}
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
@@ -70,7 +87,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     arguments = parse_arguments()
     if arguments.list:
-        print(*(f"{name:10}{title}" for name, (title, _) in GROUPS.items()), sep="\n")
+        print(*(f"{name:14}{title}" for name, (title, _) in GROUPS.items()), sep="\n")
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the directories are removed then too
     bench = Bench(

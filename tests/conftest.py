@@ -17,7 +17,7 @@ MAY_TOUCH_FILES = {
     "filechannel/_channel/opening.py": {"open_channel"},
     "filechannel/_channel/recipe.py": {"_absolute"},
     "filechannel/_channel/channel.py": {"sender", "receiver", "ack_receiver", "replay"},
-    "filechannel/_channel/any_channel.py": {"statistics", "close"},
+    "filechannel/_channel/any_channel.py": {"statistics", "consumers", "close"},
     "filechannel/_channel/any_receiver.py": {"close", "peek"},
     "filechannel/_storage/bells.py": {"ring"},
     "filechannel/_storage/log.py": {"append"},

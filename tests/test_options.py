@@ -55,7 +55,7 @@ def test_unset_options_mean_the_defaults_of_a_new_channel() -> None:
 def test_unset_options_mean_the_defaults_of_an_open() -> None:
     """Without options an open maps 8 segments, never spins, raises at damage and checks only the type of messages."""
     assert ChannelOptions().per_open() == OpenOptions(
-        max_mapped_segments=8, spin=0.0, poll_interval=0.05, on_corruption="raise", validate=False
+        max_mapped_segments=8, spin=0.0, poll_interval=0.05, on_corruption="raise", cursor_flush=None, validate=False
     )
 
 
@@ -87,6 +87,10 @@ def test_every_default_is_allowed() -> None:
         ("mode", -1, "0o777"),
         ("max_mapped_segments", 1, "at least 2"),
         ("on_corruption", "ignore", "'raise' or 'skip'"),
+        ("cursor_flush", 0, "an int"),
+        ("cursor_flush", -1, "an int"),
+        ("cursor_flush", 0.0, "a float"),
+        ("cursor_flush", float("inf"), "a float"),
     ],
 )
 def test_a_value_that_is_not_allowed_is_a_value_error(name: str, value: object, allowed: str) -> None:
@@ -112,6 +116,9 @@ def test_a_value_that_is_not_allowed_is_a_value_error(name: str, value: object, 
         ("durability", 0.5),
         ("max_mapped_segments", 2.5),
         ("on_corruption", None),
+        ("cursor_flush", "os"),
+        ("cursor_flush", True),
+        ("cursor_flush", [1]),
         ("validate", 1),
         ("validate", "yes"),
     ],

@@ -10,6 +10,7 @@ from ._channel.any_ack_receiver import Acknowledgable
 from ._channel.any_receiver import Record
 from ._channel.channel import FileChannel
 from ._channel.codec import Codec, JsonCodec, MsgpackCodec, RawCodec
+from ._channel.consumers import Consumer
 from ._channel.delivery import Delivery
 from ._channel.opening import ChannelContext, open_channel
 from ._channel.receiver import FanOutReceiver, Receiver
@@ -54,6 +55,7 @@ __all__ = [
     "ChannelStatistics",
     "Codec",
     "CodecError",
+    "Consumer",
     "ConsumerBusyError",
     "ConsumerError",
     "ConsumerMismatchError",

@@ -77,6 +77,18 @@ def seconds_or_zero(name: str, value: object) -> None:
     _duration(name, value, "a number of seconds, 0 or more")
 
 
+def messages_or_seconds(name: str, value: object) -> None:
+    """Accept a number of messages (an int), a duration (a float), ``"fsync"``, or None."""
+    if value is None or value == "fsync":
+        return
+    allowed = "a number of messages (an int), of seconds (a float) or 'fsync'"
+    if type(value) not in (int, float):
+        raise TypeError(f"{name}={value!r}: must be {allowed}, not {type(value).__name__}")
+    number = cast("float", value)
+    if not 0 < number <= _LONGEST:
+        raise ValueError(f"{name}={value!r}: must be {allowed}, greater than 0 and at most {_LONGEST:.0e}")
+
+
 def _duration(name: str, value: object, allowed: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{name}={value!r}: must be {allowed}, not {type(value).__name__}")

@@ -298,11 +298,15 @@ class ConsumerError(FileChannelError):
 
     name: str
     reason: str
+    path: Path | None
+    """The channel's directory, if known."""
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, name: str, reason: str, *, path: str | os.PathLike[str] | None = None) -> None:
         self.name = name
         self.reason = reason
-        super().__init__(f"consumer {name!r}: {reason}")
+        self.path = _path(path)
+        where = "" if path is None else f" of {self.path}"
+        super().__init__(f"consumer {name!r}{where}: {reason}")
 
 
 class ConsumerBusyError(ConsumerError, anyio.BusyResourceError):
@@ -315,15 +319,23 @@ class ConsumerBusyError(ConsumerError, anyio.BusyResourceError):
     since: datetime | None
     """When the owner took it (an aware datetime), if known."""
 
-    def __init__(self, name: str, pid: int | None, host: str | None, since: datetime | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        pid: int | None,
+        host: str | None,
+        since: datetime | None,
+        advice: str | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+    ) -> None:
         self.pid = pid
         self.host = host
         self.since = since
-        super().__init__(
-            name,
-            f"in use by {_holder(pid, host, since)}; share it inside one process with clone(), "
-            "over many processes with group(), or choose another name",
+        advice = advice or (
+            "share it inside one process with clone(), over many processes with group(), or choose another name"
         )
+        super().__init__(name, f"in use by {_holder(pid, host, since)}; {advice}", path=path)
 
 
 class ConsumerMismatchError(ConsumerError):
@@ -332,20 +344,21 @@ class ConsumerMismatchError(ConsumerError):
     found: str
     wanted: str
 
-    def __init__(self, name: str, found: str, wanted: str) -> None:
+    def __init__(self, name: str, found: str, wanted: str, *, path: str | os.PathLike[str] | None = None) -> None:
         self.found = found
         self.wanted = wanted
         super().__init__(
             name,
             f"registered as {found}, not {wanted}; choose another name, or remove it with remove_consumer()",
+            path=path,
         )
 
 
 class UnknownConsumerError(ConsumerError):
     """No consumer of that name is registered."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name, "no such consumer; consumers() lists the names")
+    def __init__(self, name: str, *, path: str | os.PathLike[str] | None = None) -> None:
+        super().__init__(name, "no such consumer; consumers() lists the names", path=path)
 
 
 class AckError(ConsumerError):

@@ -37,6 +37,8 @@ MAX_MESSAGE_SIZE: Final = (1 << 30) - 1
 """What the 30 length bits of a record can say."""
 
 OnCorruption: TypeAlias = Literal["raise", "skip"]
+CursorFlush: TypeAlias = int | float | Literal["fsync"]
+"""An int is a number of messages, a float a number of seconds."""
 
 
 @final
@@ -159,6 +161,9 @@ class ChannelOptions:
     """Per open: the longest pause between two looks where nobody can be woken, as with readonly. Default 0.05 s."""
     on_corruption: OnCorruption | UnsetType = UNSET
     """Per open: ``"raise"`` (default) at a damaged record, or ``"skip"`` to the next valid one."""
+    cursor_flush: CursorFlush | UnsetType | None = UNSET
+    """Per open: how often positions of receivers reach the disk, for the case of a power cut. After so many messages
+    (an int), so many seconds (a float), or ``"fsync"``: before a message is handed out. Default None: with the data."""
     validate: bool | UnsetType = UNSET
     """Per open: check the fields of what is sent too, not only its type. Default False."""
 
@@ -252,6 +257,7 @@ class OpenOptions:
     spin: float
     poll_interval: float
     on_corruption: OnCorruption
+    cursor_flush: CursorFlush | None
     validate: bool
 
     def __post_init__(self) -> None:
@@ -277,6 +283,7 @@ OPTIONS: Final[Mapping[str, Option]] = MappingProxyType(
         "spin": Option(OptionScope.OPEN, 0.0, checks.seconds_or_zero),
         "poll_interval": Option(OptionScope.OPEN, 0.05, checks.seconds),
         "on_corruption": Option(OptionScope.OPEN, "raise", checks.one_of("raise", "skip")),
+        "cursor_flush": Option(OptionScope.OPEN, None, checks.messages_or_seconds),
         "validate": Option(OptionScope.OPEN, False, checks.instance_of(bool, "True or False")),
     }
 )

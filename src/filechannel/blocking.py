@@ -12,6 +12,7 @@ in the async classes.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -134,13 +135,21 @@ class Receiver(AnyReceiver[T_co], Generic[T_co]):
     def _receive_here_slowly(self, timeout: float | None) -> object:
         until = _until(timeout)
         item = self._take()
-        return self._wait_for(self._take, until) if item is NOTHING else item
+        item = self._wait_for(self._take, until) if item is NOTHING else item
+        self._settle()
+        return item
+
+    def _settle(self) -> None:
+        """Wait until the position is on disk, if the options say so."""
+        if self._source.must_settle:
+            self._source.settle()
 
     def receive_record(self, timeout: float | None = None) -> Record[T_co]:
         """Return the next message with its offset and sequence, waiting for it if need be."""
         until = _until(timeout)
         found = self._take_record()
         found = self._wait_for(self._take_record, until) if found is NOTHING else found
+        self._settle()
         value, offset, sequence = cast("tuple[T_co, Offset, int]", found)
         return Record(value, offset, sequence)
 
@@ -157,8 +166,9 @@ class Receiver(AnyReceiver[T_co], Generic[T_co]):
                 self._until_news(until)
                 self._source.sleep(lambda: self._has_enough(max_items), time.monotonic() + linger)
                 self._check_open()
-            items = self.receive_many_nowait(max_items)
+            items = self._take_many(max_items)
             if items:
+                self._settle()
                 return items
             if not self._source.watch_until(self._has_news, until):
                 self._until_news(until)
@@ -272,14 +282,18 @@ class FileChannel(AnyChannel[T], Generic[T]):
         """Return a new sender."""
         return Sender(self)
 
-    def receiver(self, name: str = "default", *, start: Start = "earliest") -> FanOutReceiver[T]:
+    def receiver(
+        self, name: str = "default", *, start: Start = "earliest", expires: float | None = None
+    ) -> FanOutReceiver[T]:
         """Return the receiver of a durable name: every name gets every message.
 
         *start* counts only the first time a name appears. The name is registered when this returns, so everything
-        sent afterwards is received. Raises `ConsumerBusyError` if the name has a live owner, and `ValueError` for an
-        offset at which no message begins or a datetime without a time zone.
+        sent afterwards is received. With *expires*, a name that has no live owner for so many seconds is removed, by
+        whoever notices; it is stored with the name, and None leaves what is stored. Raises `ConsumerBusyError` if the
+        name has a live owner, `ConsumerMismatchError` if it is that of a group, and `ValueError` for an offset at which
+        no message begins or a datetime without a time zone.
         """
-        return FanOutReceiver(self._named_source(name, start))
+        return FanOutReceiver(self._named_source(name, start, expires))
 
     def ack_receiver(self, name: str = "default", *, start: Start = "earliest") -> AckReceiver[T]:
         """Return a receiver of a durable name that moves on when messages are acknowledged.
@@ -296,6 +310,34 @@ class FileChannel(AnyChannel[T], Generic[T]):
         *stop* it ends before the message there; with None it goes on live, with what is sent afterwards.
         """
         return Receiver(self._replay_source(start, stop))
+
+    def remove_consumer(self, name: str) -> None:
+        """Forget a consumer and its position; the name can begin anew.
+
+        Raises `UnknownConsumerError` if there is none, and `ConsumerBusyError`, with nothing changed, if it has a live
+        owner in this or any other process: close that, or let it `unsubscribe()`.
+        """
+        self._errands.do(self._removal(name))
+
+    def join(self, name: str = "default", timeout: float | None = None) -> None:
+        """Wait until a consumer has taken everything that was published when this was called.
+
+        Whoever owns it, in any process. Raises `TimeoutError` if it has not in time, and `UnknownConsumerError` if it
+        is not registered, or not any more.
+        """
+        until = _until(timeout)
+        pursuit = self._errands.do(self._pursuit(name))
+        try:
+            while not pursuit.has_arrived():
+                left = math.inf if until is None else until - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"consumer {name!r} has not caught up in time")
+                time.sleep(min(pursuit.pause(), left))
+                self._check_open()
+                if pursuit.is_stale:
+                    self._errands.do(pursuit.look_up)
+        finally:
+            pursuit.close()
 
     def offset_of(self, sequence: int) -> Offset:
         """Return where the message with this number begins; `ValueError` if it is not stored."""

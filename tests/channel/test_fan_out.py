@@ -10,7 +10,7 @@ import anyio
 import pytest
 from anyio import BusyResourceError, ClosedResourceError
 
-from filechannel import ChannelOptions, ConsumerBusyError, Durability, FanOutReceiver, open_channel
+from filechannel import ChannelOptions, ConsumerBusyError, Durability, FanOutReceiver, Offset, open_channel
 from tests.backends import one_loop
 
 pytestmark = pytest.mark.anyio
@@ -304,3 +304,54 @@ async def test_positions_are_stored_under_every_durability(path: Path) -> None:
                 assert await rx.receive_many(2) == [1, 2]
         async with open_channel(where, int) as channel, channel.receiver("a") as rx:
             assert rx.receive_many_nowait(5) == [3]
+
+
+# Places that are none
+
+
+@one_loop
+@pytest.mark.parametrize("offset", [-1, 1, 10**15], ids=repr)
+async def test_an_offset_out_of_range_moves_nothing(path: Path, offset: int) -> None:
+    """The error says which argument of which channel it is about; nobody is registered, and nobody has moved."""
+    async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
+        await tx.send_many([1, 2, 3])
+        assert await rx.receive() == 1
+        before = rx.read_offset
+        for argument, attempt in (
+            ("start", lambda: channel.receiver("b", start=Offset(offset))),
+            ("start", lambda: channel.replay(Offset(offset))),
+            ("stop", lambda: channel.replay(stop=Offset(offset))),
+        ):
+            with pytest.raises(ValueError, match=f"{argument}={offset}: ") as caught:
+                attempt()
+            assert str(path) in str(caught.value)
+        with pytest.raises(ValueError, match=f"to={offset}: ") as caught:
+            await rx.seek(Offset(offset))
+        assert str(path) in str(caught.value)
+        assert rx.read_offset == before
+        assert [consumer.name for consumer in channel.consumers()] == ["a"]
+
+
+@one_loop
+async def test_a_number_that_is_not_stored_is_named(path: Path) -> None:
+    """So is the channel."""
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        await tx.send(1)
+        for sequence in (-1, 2):
+            with pytest.raises(ValueError, match=f"sequence={sequence}: message {sequence} is not stored") as caught:
+                await channel.offset_of(sequence)
+            assert str(path) in str(caught.value)
+
+
+async def test_seeking_by_number(path: Path) -> None:
+    """`offset_of` leads from the number of a message to its place, for `seek`, `start` and `stop` alike."""
+    async with open_channel(path, int, options=ChannelOptions(segment_size=4096)) as channel, channel.sender() as tx:
+        await tx.send_many(range(3000))
+        with channel.receiver("a") as rx:
+            for number in (2999, 0, 1234):
+                await rx.seek(await channel.offset_of(number))
+                record = await rx.receive_record()
+                assert (record.value, record.sequence) == (number, number)
+        start, stop = await channel.offset_of(100), await channel.offset_of(103)
+        with channel.replay(start, stop) as history:
+            assert [item async for item in history] == [100, 101, 102]

@@ -33,8 +33,16 @@ STRUCTS = {
     "PROCESS",
     "HOLDER",
     "CURSOR",
+    "TERM",
+    "DEPARTURE",
 }
-CHECKED = {"TAIL_CHECKED": "TAIL_SLOT", "CHECKPOINT_CHECKED": "CHECKPOINT", "CURSOR_CHECKED": "CURSOR"}
+CHECKED = {
+    "TAIL_CHECKED": "TAIL_SLOT",
+    "CHECKPOINT_CHECKED": "CHECKPOINT",
+    "CURSOR_CHECKED": "CURSOR",
+    "TERM_CHECKED": "TERM",
+    "DEPARTURE_CHECKED": "DEPARTURE",
+}
 """What the CRC of a structure covers: all of it but the CRC, which is its last field."""
 ELSEWHERE = {
     # Tables of their own below.
@@ -46,7 +54,8 @@ ELSEWHERE = {
     *("CONTENDED", "LOCK_GENERATION_SHIFT", "LOCK_GENERATION_BITS", "LOCK_SLOT_SHIFT"),
     *("TAIL_SLOTS", "CHECKPOINT_SLOTS", "MODE_BYTE", "OPENING_BYTE"),
     *("PROCESS_SLOTS", "PROCESS_SLOT_COUNT", "PROCESS_SLOT_SIZE"),
-    *("CURSOR_SIZE", "CURSOR_SLOTS", "CURSOR_OWNER"),
+    *("CURSOR_SIZE", "CURSOR_SLOTS", "CURSOR_OWNER", "CURSOR_REMOVER", "CURSOR_TERM", "CURSOR_DEPARTURE"),
+    "REGISTRATIONS",
 }
 CONSTANTS = {
     "format version": layout.FORMAT_VERSION,
@@ -219,6 +228,7 @@ def test_the_control_file() -> None:
         "durable offset": (layout.DURABLE_OFFSET, 8),
         "flush lock": (layout.FLUSH_LOCK, 4),
         "failed flushes": (layout.FAILED_FLUSHES, 4),
+        "registrations": (layout.REGISTRATIONS, 4),
         "waiting loops": (layout.WAITING_LOOPS, layout.PROCESS_SLOT_COUNT // 8),
         "checkpoint 0": (first, layout.CHECKPOINT.size),
         "checkpoint 1": (second, layout.CHECKPOINT.size),
@@ -285,6 +295,8 @@ def test_tails_and_cursors() -> None:
         "slot 0": slots[0],
         "slot 1": slots[1],
         "owner": (layout.CURSOR_OWNER, layout.HOLDER.size),
+        "term": (layout.CURSOR_TERM, layout.TERM.size),
+        "departure": (layout.CURSOR_DEPARTURE, layout.DEPARTURE.size),
         "end of file": (layout.CURSOR_SIZE, 0),
     }
 

@@ -11,7 +11,8 @@ import pytest
 from filechannel import ConsumerBusyError, DiskFullError
 from filechannel._format.layout import CURSOR, CURSOR_OWNER, CURSOR_SIZE, CURSOR_SLOTS
 from filechannel._offset import Offset
-from filechannel._storage.cursors import Cursors, Position, file_name, name_of, read_position
+from filechannel._storage.cursor_file import Position, file_name, name_of, read_position
+from filechannel._storage.cursors import Cursors
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
 from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from filechannel import ChannelOptions, CorruptRecordError
+from filechannel._format.layout import INDEX_BYTES
+from filechannel._storage import places
+from filechannel._storage.files import Files
 from filechannel._storage.index import index_path
+from filechannel._storage.segment import Segment
 from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import Message, opened, payloads_of, read_all
@@ -196,6 +200,134 @@ def test_a_moment_without_a_time_zone_is_refused(store: Store) -> None:
     """Nobody can tell when it was."""
     with pytest.raises(ValueError, match="has no time zone"):
         store.places.since(datetime(2030, 1, 1))  # noqa: DTZ001
+
+
+# Cost
+
+
+class Counting(Files):
+    """Counts what is opened and read."""
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
+        """Open a file, and remember which."""
+        self.opened.append(path.name)
+        return super().open(path, create=create, writable=writable, mode=mode)
+
+    def read(self, path: Path) -> bytes:
+        """Read a file, and remember which."""
+        self.opened.append(path.name)
+        return super().read(path)
+
+    def take(self) -> tuple[int, int]:
+        """Return how many segments and how many indexes were looked at since the last time."""
+        opened, self.opened = self.opened, []
+        return sum(name.endswith(".seg") for name in opened), sum(name.endswith(".idx") for name in opened)
+
+
+SEGMENTS_OF_HISTORY = 200
+FEW = 10
+"""More than halving so many segments takes."""
+
+
+@pytest.fixture
+def long_history(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Store, Counting, list[int]]]:
+    """A channel with many segments, freshly opened, and when each of its messages was sent."""
+    clock, sent = Clock.install(monkeypatch), list[int]()
+    with opened(path) as store:
+        while len(store.segments.begins) < SEGMENTS_OF_HISTORY:
+            sent.append(clock.now)
+            store.log.append([b"." * 900])
+            store.log.store_marks()
+            clock.pass_seconds(2)
+    files = Counting()
+    with opened(path, files=files, create=False) as store:
+        files.take()
+        yield store, files, sent
+
+
+def test_a_seek_by_time_looks_at_few_segments(
+    long_history: tuple[Store, Counting, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It halves the segments, reads one index and not a single record; asked again, it knows the way."""
+    store, files, sent = long_history
+    monkeypatch.setattr(places, "_read", _no_record_is_read)
+    for number in (len(sent) // 2, 3, len(sent) - 1, len(sent) // 3):
+        found = store.places.since(_moment(sent[number]))
+        assert 0 <= number - found.sequence <= 1
+        segments, indexes = files.take()
+        assert segments <= FEW
+        assert indexes <= 1
+        store.places.since(_moment(sent[number]))
+        assert files.take() == (0, indexes)
+
+
+def _no_record_is_read(*_: object) -> tuple[bool, int]:
+    raise AssertionError
+
+
+def test_a_seek_by_number_looks_at_few_segments(long_history: tuple[Store, Counting, list[int]]) -> None:
+    """It halves the segments and reads one index."""
+    store, files, sent = long_history
+    for number in (len(sent) // 2, 3, len(sent) - 1, len(sent) // 3):
+        assert store.places.numbered(number).sequence == number
+        segments, indexes = files.take()
+        assert segments <= FEW + 1  # with the oldest, whose number is the first there is
+        assert indexes == 1
+
+
+def test_a_seek_by_offset_looks_at_one_segment(long_history: tuple[Store, Counting, list[int]]) -> None:
+    """The name of a segment says which offsets it has."""
+    store, files, sent = long_history
+    offsets = [store.places.numbered(number).offset for number in (len(sent) // 2, 3, len(sent) // 3)]
+    for offset in offsets:
+        files.take()
+        assert store.places.at(offset).offset == offset
+        segments, indexes = files.take()
+        assert segments <= 1
+        assert indexes == 1
+
+
+def test_a_seek_walks_only_from_one_mark_to_the_next(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By offset and by number, no more records are read than lie between two entries of the index."""
+    walked = list[int]()
+    read = places._read
+
+    def counted(segment: Segment, offset: int) -> tuple[bool, int]:
+        walked.append(offset)
+        return read(segment, offset)
+
+    monkeypatch.setattr(places, "_read", counted)
+    with opened(path, ChannelOptions(segment_size=1 << 22)) as store:
+        for _ in range(300):
+            store.log.append([b"." * 1000] * 10)
+        for number in (7, 1500, 2990):
+            for seek in (lambda n=number: store.places.numbered(n), lambda n=number: store.places.at(n * 1008)):
+                walked.clear()
+                assert seek().offset == number * 1008
+                assert len(walked) <= INDEX_BYTES // 1008 + 2
+
+
+def test_headers_that_were_looked_at_are_forgotten_with_their_segments(path: Path) -> None:
+    """Another file under the same name is looked at anew, and a damaged one is told."""
+    with opened(path, mapped=2) as store:
+        _send_all(store)
+        begins = store.segments.begins
+        header = store.segments.header(begins[3])
+        assert header.begin == begins[3]
+        assert header is store.segments.header(begins[3])
+        store.segments.path(begins[3]).write_bytes(b"nothing")
+        store.segments.scan()
+        with pytest.raises(CorruptRecordError, match="shorter than a segment header"):
+            store.segments.header(begins[3])
+        store.segments.path(begins[3]).unlink()
+        with pytest.raises(CorruptRecordError, match="missing"):
+            store.segments.header(begins[3])
+        store.segments.path(begins[3]).mkdir()
+        with pytest.raises(CorruptRecordError, match="directory"):
+            store.segments.header(begins[3])
 
 
 # The beginning

@@ -6,19 +6,22 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import assert_type
+from typing import Literal, assert_type
 
 import anyio
 
 from filechannel import (
     ChannelLockedError,
+    ChannelOptions,
     ChannelStatistics,
+    Consumer,
     ConsumerBusyError,
     DecodeError,
     Durability,
     FileChannel,
     FileChannelError,
     Offset,
+    Process,
     SchemaMismatchError,
 )
 from tests.typing.messages import Cancel, Order
@@ -28,6 +31,8 @@ async def methods(orders: FileChannel[Order]) -> None:
     """What each one returns."""
     assert_type(orders.path, Path)
     assert_type(await orders.offset_of(3), Offset)
+    assert_type(await orders.remove_consumer("audit"), None)
+    assert_type(await orders.join("audit"), None)
     assert_type(await orders.flush(), None)
     assert_type(await orders.seal(), None)
     assert_type(await orders.purge(), None)
@@ -47,6 +52,23 @@ def statistics(orders: FileChannel[Order]) -> None:
     assert_type(found.messages, int)
     assert_type(found.oldest_age, timedelta | None)
     found.messages = 3  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def consumers(orders: FileChannel[Order]) -> None:
+    """So has a consumer."""
+    found = orders.consumers()
+    assert_type(found, tuple[Consumer, ...])
+    assert_type(found[0].kind, Literal["single", "group"])
+    assert_type(found[0].lag_seconds, float)
+    assert_type(found[0].owner, Process | None)
+    assert_type(found[0].expires, float | None)
+    found[0].offset = Offset(3)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    orders.receiver("audit", expires=60.0)
+    orders.receiver("audit", expires="1 h")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    ChannelOptions(cursor_flush=100)
+    ChannelOptions(cursor_flush=0.5)
+    ChannelOptions(cursor_flush="fsync")
+    ChannelOptions(cursor_flush="often")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def errors(error: FileChannelError) -> None:

@@ -19,11 +19,11 @@ from weakref import WeakSet
 from anyio import ClosedResourceError
 from typing_extensions import TypeForm
 
+from .. import _checks as checks
 from .._format import SendPath
 from .._offset import Offset
 from .._options import UNSET, ChannelOptions, Durability, UnsetType
 from .._storage.cursors import Cursor
-from .._storage.holder import Holder
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
 from .._storage.manifest import Manifest
@@ -33,10 +33,12 @@ from .._wakeup.arrivals import arrivals_of
 from .ack_source import AckSource
 from .any_sender import Closable
 from .codec import JsonCodec, MsgpackCodec, schema_of
+from .consumers import Consumer, check_name, list_consumers, process_of
 from .errands import Errands
+from .pursuit import Pursuit
 from .recipe import Recipe
-from .source import Source, Start, Stop, find_place, find_stop
-from .statistics import ChannelStatistics, Process
+from .source import Source, Start, Stop, find_place, find_stop, naming
+from .statistics import ChannelStatistics
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Source)
@@ -124,19 +126,22 @@ class AnyChannel(Generic[T]):
         exact = tuple(payloads.exact_types)
         return SendPath(store.log.writer, encode, payloads.refuse, cast("EncodeInto | None", into), exact)
 
-    def _named_source(self, name: str, start: Start) -> Source:
-        return self._named(Source, name, start)
+    def _named_source(self, name: str, start: Start, expires: float | None) -> Source:
+        return self._named(Source, name, start, expires)
 
-    def _ack_source(self, name: str, start: Start) -> AckSource:
-        return self._named(AckSource, name, start)
+    def _ack_source(self, name: str, start: Start, expires: float | None) -> AckSource:
+        return self._named(AckSource, name, start, expires)
 
-    def _named(self, kind: type[S], name: str, start: Start) -> S:
+    def _named(self, kind: type[S], name: str, start: Start, expires: float | None) -> S:
         """Own a name, and stand where it stopped."""
         self._check_writable("use replay(), or open it without readonly=True")
-        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"name={name!r}: a consumer's name must be a text, not {type(name).__name__}")
+        check_name(name)
+        if expires is not None:
+            checks.seconds("expires", expires)
         cursor = self._store.cursors.open(name)
         try:
+            if expires is not None:
+                cursor.expire_after(expires)
             position = cursor.position
             if position is None:
                 place = find_place(self._store, start)
@@ -202,14 +207,39 @@ class AnyChannel(Generic[T]):
             senders=len(self._senders),
             receivers=sum(len(source.users) for source in list(self._sources)),
             waiters=arrivals_of(store).waiting,
-            writers=() if store.processes is None else tuple(map(_process, store.processes.alive())),
+            writers=() if store.processes is None else tuple(map(process_of, store.processes.alive())),
             busy_writer=_busy_writer(store),
             oldest_age=timedelta(seconds=(time.time_ns() - earliest.time) / 1e9) if messages else None,
             sealed=control.sealed,
         )
 
+    def consumers(self) -> tuple[Consumer, ...]:
+        """Return every registered consumer, in order of their names; those that have expired are removed first."""
+        self._check_open()
+        return list_consumers(self._store)
+
+    def _removal(self, name: str) -> Callable[[], None]:
+        """Check a name that is to be removed, and return what does it."""
+        self._check_writable()
+        check_name(name)
+        return lambda: self._store.cursors.remove_unowned(name)
+
+    def _pursuit(self, name: str) -> Callable[[], Pursuit]:
+        """Check a name that is to catch up with what is published now, and return what finds it."""
+        self._check_open()
+        check_name(name)
+        goal = None if self._open_store is None else self._open_store.places.latest()
+
+        def begin() -> Pursuit:
+            store = self._store
+            pursuit = Pursuit(store, name, goal or store.places.latest(), self._options.poll_interval)
+            pursuit.look_up()
+            return pursuit
+
+        return begin
+
     def _offset_of(self, sequence: int) -> Offset:
-        return self._store.places.numbered(sequence).offset
+        return naming("sequence", sequence, self._store, self._store.places.numbered).offset
 
     def _flush(self) -> None:
         self._store.flusher.flush()
@@ -331,11 +361,7 @@ def _refuse_closed() -> None:
 
 def _busy_writer(store: Store) -> Process | None:
     holder = None if store.processes is None else store.log.holder
-    return None if holder is None else _process(holder)
-
-
-def _process(holder: Holder) -> Process:
-    return Process(pid=holder.pid, host=holder.host, since=holder.since)
+    return None if holder is None else process_of(holder)
 
 
 def check_sequence(sequence: int) -> None:

@@ -36,8 +36,9 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
         source.acquire(self)
         self._source = source
         # Looked up once: this is the hot path. Closing replaces it.
-        self._take: Callable[[], object] = source.reader.native.take
-        self._attach(source.reader.native)
+        self._take: Callable[[], object] = source.counting(source.reader.native.take)
+        if not source.is_counted:  # else the slow way, which counts
+            self._attach(source.reader.native)
 
     if TYPE_CHECKING:  # ReceiveCore has it
 
@@ -50,13 +51,20 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
         if item is NOTHING:
             self._check_end()
             raise WouldBlock
+        self._source.settle_soon()
         return item
 
     def receive_many_nowait(self, max_items: int) -> list[T_co]:
         """Return up to *max_items* messages that are there; an empty list if there are none."""
         check_count("max_items", max_items)
+        items = self._take_many(max_items)
+        if items:
+            self._source.settle_soon()
+        return items
+
+    def _take_many(self, max_items: int) -> list[T_co]:
         self._check_open()
-        items = self._source.reader.take_many(max_items)
+        items = self._source.take_many(max_items)
         if not items:
             self._check_end()
         return cast("list[T_co]", items)
@@ -83,7 +91,7 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
 
     def _take_record(self) -> object | Nothing:
         self._check_open()
-        return self._source.reader.native.take_record()
+        return self._source.counting(self._source.reader.native.take_record)()
 
     def _check_end(self) -> None:
         if self._source.has_ended():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Generic, Self, TypeVar, final
 
+import anyio
 from anyio.abc import AsyncResource
 from typing_extensions import TypeForm
 
@@ -31,14 +32,18 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         """Return a new sender."""
         return Sender(self)
 
-    def receiver(self, name: str = "default", *, start: Start = "earliest") -> FanOutReceiver[T]:
+    def receiver(
+        self, name: str = "default", *, start: Start = "earliest", expires: float | None = None
+    ) -> FanOutReceiver[T]:
         """Return the receiver of a durable name: every name gets every message.
 
         *start* counts only the first time a name appears. The name is registered when this returns, so everything
-        sent afterwards is received. Raises `ConsumerBusyError` if the name has a live owner, and `ValueError` for an
-        offset at which no message begins or a datetime without a time zone.
+        sent afterwards is received. With *expires*, a name that has no live owner for so many seconds is removed, by
+        whoever notices; it is stored with the name, and None leaves what is stored. Raises `ConsumerBusyError` if the
+        name has a live owner, `ConsumerMismatchError` if it is that of a group, and `ValueError` for an offset at which
+        no message begins or a datetime without a time zone.
         """
-        return FanOutReceiver(self._named_source(name, start))
+        return FanOutReceiver(self._named_source(name, start, expires))
 
     def ack_receiver(self, name: str = "default", *, start: Start = "earliest") -> AckReceiver[T]:
         """Return a receiver of a durable name that moves on when messages are acknowledged.
@@ -56,6 +61,30 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         `ValueError` for an offset at which no message begins or a datetime without a time zone.
         """
         return Receiver(self._replay_source(start, stop))
+
+    async def remove_consumer(self, name: str) -> None:
+        """Forget a consumer and its position; the name can begin anew.
+
+        Raises `UnknownConsumerError` if there is none, and `ConsumerBusyError`, with nothing changed, if it has a live
+        owner in this or any other process: close that, or let it `unsubscribe()`.
+        """
+        await self._errands.run(self._removal(name))
+
+    async def join(self, name: str = "default") -> None:
+        """Wait until a consumer has taken everything that was published when this was called.
+
+        Whoever owns it, in any process. Raises `UnknownConsumerError` if it is not registered, or not any more.
+        Cancelling it changes nothing.
+        """
+        pursuit = await self._errands.run(self._pursuit(name))
+        try:
+            while not pursuit.has_arrived():
+                await anyio.sleep(pursuit.pause())
+                self._check_open()
+                if pursuit.is_stale:
+                    await self._errands.run(pursuit.look_up)
+        finally:
+            pursuit.close()
 
     async def offset_of(self, sequence: int) -> Offset:
         """Return where the message with this number begins; `ValueError` if it is not stored.

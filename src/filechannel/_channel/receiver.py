@@ -12,6 +12,7 @@ from anyio.abc import ObjectReceiveStream
 
 from .._format import NOTHING, own_receive
 from .._offset import Offset
+from .._wakeup.loops import notice_cancellation, run_through_cancellation
 from .any_receiver import AnyReceiver, Named, Record, check_count, check_linger
 from .source import Start
 from .turns import begin_turn, give_way_if_due, turn_is_over
@@ -62,8 +63,9 @@ class Receiver(AnyReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
             await self._until_news()
             if linger > 0:
                 await self._linger(max_items, linger)
-            items = self.receive_many_nowait(max_items) if max_items <= _SLICE else await self._take_slices(max_items)
+            items = self._take_many(max_items) if max_items <= _SLICE else await self._take_slices(max_items)
             if items:
+                await self._settle()
                 return items
 
     async def __anext__(self) -> T_co:
@@ -79,6 +81,8 @@ class Receiver(AnyReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
         # What most waits need is what is at the top: they wait for one message, once, and a microsecond counts there.
         if turn_is_over():
             await give_way_if_due()
+        if self._source.must_settle:
+            await notice_cancellation()
         while (item := take()) is NOTHING:
             await self._source.wait(self._has_news)
             begin_turn()
@@ -87,10 +91,19 @@ class Receiver(AnyReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
                 break
             self._check_end()
             await give_way_if_due()
+        if self._source.must_settle:
+            await self._settle()
         return item
+
+    async def _settle(self) -> None:
+        """Wait until the position is on disk, if the options say so. What was taken is handed out, cancelled or not."""
+        if self._source.must_settle:
+            await run_through_cancellation(self._source.settle)
 
     async def _until_news(self) -> None:
         await give_way_if_due()
+        if self._source.must_settle:
+            await notice_cancellation()  # the wait for a flush is shielded: here a loop of receives can be cancelled
         self._check_open()
         if not self._source.has_news():
             await self._source.wait(self._has_news)
@@ -129,8 +142,9 @@ class Receiver(AnyReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
                 await give_way_if_due()
             self._check_open()
             if items and self._source.reader.native.move_from(start, *end):
+                self._source.took(len(items))
                 return cast("list[T_co]", items)
-            return self.receive_many_nowait(_SLICE)
+            return self._take_many(_SLICE)
         finally:
             scout.close()
 

@@ -6,19 +6,23 @@ import time
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from threading import Lock
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from anyio import ClosedResourceError
 from anyio.lowlevel import checkpoint
 
+from .._format import NOTHING
 from .._offset import Offset
 from .._options import OpenOptions
 from .._storage.cursors import Cursor
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
+from .._storage.position_flush import PositionFlush
 from .._storage.store import Store
 from .._wakeup.arrivals import Arrivals, arrivals_of
 from .errands import Errands
+
+V = TypeVar("V")
 
 _BRIEFLY = 5e-6  # seconds
 _SLICE = 0.01  # seconds between two looks at what else may have happened, Ctrl-C for one
@@ -68,6 +72,9 @@ class Source:
         self._users: list[User] = []
         self._closed = False
         self._forgotten = False
+        self._flush: PositionFlush | None = None
+        if cursor is not None and options.cursor_flush is not None:
+            self._flush = PositionFlush(store.cursors, cursor, options.cursor_flush)
         self.reader: LogReader = open_reader(cursor, stop)
         self.reader.move(place)
         if stop is None:
@@ -114,8 +121,61 @@ class Source:
         self._forgotten = True  # from here on the name may be somebody else's
         self.close()
 
+    # How often the position reaches the disk
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether every message that is taken has to be told with `took`."""
+        return self._flush is not None and self._flush.counts
+
+    @property
+    def must_settle(self) -> bool:
+        """Whether whoever may wait hands a message out only after `settle`."""
+        return self._flush is not None and self._flush.waits
+
+    def counting(self, take: Callable[[], object]) -> Callable[[], object]:
+        """Return what takes a message, or a record, and tells so."""
+        flush = self._flush
+        if flush is None or not flush.counts:
+            return take
+
+        def take_and_tell() -> object:
+            flush.check()
+            item = take()
+            if item is not NOTHING:
+                flush.took(1)
+            return item
+
+        return take_and_tell
+
+    def take_many(self, most: int) -> list[object]:
+        """Take up to so many messages."""
+        if self._flush is None:
+            return self.reader.take_many(most)
+        self._flush.check()
+        items = self.reader.take_many(most)
+        self.took(len(items))
+        return items
+
+    def took(self, messages: int) -> None:
+        """So many messages were taken."""
+        if self._flush is not None and self._flush.counts and messages:
+            self._flush.took(messages)
+
+    def settle(self) -> None:
+        """Wait until the position is on disk; what goes wrong is told by the next one who takes something."""
+        if self._flush is not None:
+            self._flush.settle()
+
+    def settle_soon(self) -> None:
+        """Do so in another thread, if somebody who may not wait has taken something."""
+        if self._flush is not None and self._flush.waits:
+            self._flush.flush_soon()
+
     def _let_go(self) -> None:
         self.reader.close()
+        if self._flush is not None:
+            self._flush.close()
         if self.cursor is not None and not self._forgotten:
             self.store.cursors.close(self.cursor)
         self._on_close(self)
@@ -205,9 +265,9 @@ def find_place(store: Store, start: Start, argument: str = "start") -> Mark:
     if start == "latest":
         return store.places.latest()
     if isinstance(start, datetime):
-        return store.places.since(start)
+        return naming(argument, start, store, store.places.since)
     if type(start) is int:
-        return store.places.at(start)
+        return naming(argument, start, store, store.places.at)
     raise ValueError(f"{argument}={start!r}: must be 'earliest', 'latest', an Offset or an aware datetime")
 
 
@@ -218,5 +278,13 @@ def find_stop(store: Store, stop: Stop) -> Mark | None:
     if stop == "latest":
         return store.places.latest()
     if type(stop) is int:
-        return store.places.at(stop)
+        return naming("stop", stop, store, store.places.at)
     raise ValueError(f"stop={stop!r}: must be 'latest', an Offset, or None to go on live")
+
+
+def naming(argument: str, value: V, store: Store, find: Callable[[V], Mark]) -> Mark:
+    """Find a place, and let a `ValueError` say which argument of which channel it is about."""
+    try:
+        return find(value)
+    except ValueError as error:
+        raise ValueError(f"{argument}={value!r}: {error} ({store.path})") from None

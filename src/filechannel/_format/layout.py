@@ -81,6 +81,8 @@ FLUSH_LOCK: Final = 896
 """A lock word: whoever has it may flush."""
 FAILED_FLUSHES: Final = 900
 """How many flushes the disk has refused."""
+REGISTRATIONS: Final = 904
+"""Counted up after a consumer's name was registered or removed: whoever knows the names has to look again."""
 WAITING_LOOPS: Final = 960
 """A bit for each process slot: an event loop of that process waits, and watches the FIFO `wake/<slot>`."""
 
@@ -136,4 +138,16 @@ CURSOR: Final = Struct("<QQQQI")
 """generation, offset, sequence, time, crc over those four."""
 CURSOR_CHECKED: Final = Struct("<QQQQ")
 CURSOR_OWNER: Final = 128
-"""Position of a HOLDER: who owns the name now, for error messages only."""
+"""Position of a HOLDER: who owns the name now. The kernel's lock on its first byte says whether anybody does."""
+CURSOR_REMOVER: Final = CURSOR_OWNER + 1
+"""Its kernel lock is held by whoever removes the name, before it takes that of the owner."""
+CURSOR_TERM: Final = 256
+"""Position of a TERM; zeros for a name that stays until it is removed."""
+CURSOR_DEPARTURE: Final = 320
+"""Position of a DEPARTURE."""
+TERM: Final = Struct("<QI")
+"""expires (ns), crc over it: how long the name stays without a live owner."""
+TERM_CHECKED: Final = Struct("<Q")
+DEPARTURE: Final = Struct("<QQI")
+"""left (ns since the epoch), since (ns since the epoch), crc over those two: when the owner that came then was gone."""
+DEPARTURE_CHECKED: Final = Struct("<QQ")

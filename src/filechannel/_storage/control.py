@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._format import crc32c, load_u32, load_u64, store_u32, store_u64, take_bits
+from .._format import crc32c, load_u32, load_u64, store_u32, store_u64, swap_if_u32, take_bits
 from .._format.layout import (
     ALLOCATED_END,
     APPEND_TAIL,
@@ -28,6 +28,7 @@ from .._format.layout import (
     FORMAT_VERSION,
     OLDEST_OFFSET,
     PROCESS_SLOT_COUNT,
+    REGISTRATIONS,
     RESERVED_END,
     STATE,
     STATE_DEFERRED,
@@ -147,6 +148,17 @@ class Control:
     def count_failed_flush(self) -> None:
         """One more. The caller holds the flush word."""
         store_u32(self.map, FAILED_FLUSHES, self.failed_flushes + 1 & 0xFFFFFFFF)
+
+    @property
+    def registrations(self) -> int:
+        """Changes whenever a consumer's name was registered or removed, by any process."""
+        return load_u32(self.map, REGISTRATIONS)
+
+    def count_registration(self) -> None:
+        """One more name, or one less. After it is so: whoever looked before has to look again."""
+        seen = self.registrations
+        while not swap_if_u32(self.map, REGISTRATIONS, seen, seen + 1 & 0xFFFFFFFF):
+            seen = self.registrations
 
     @property
     def deferred(self) -> bool:

@@ -12,7 +12,7 @@ from .._errors import NotAChannelError, StorageError
 from .._offset import Offset
 from .bells import WAKE_FIFOS
 from .control import CONTROL, Checkpoint, Control, Tail
-from .cursors import CONSUMERS
+from .cursor_file import CONSUMERS
 from .files import Files, directory_mode
 from .machine import boot_id, machine_id
 from .manifest import MANIFEST, Manifest

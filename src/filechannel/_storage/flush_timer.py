@@ -1,4 +1,4 @@
-"""Flushes channels with `Durability.interval` in the background: one thread for all of them."""
+"""Flushes in the background what is to be flushed at intervals, data and positions: one thread for all of it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,24 @@ import os
 import time
 import weakref
 from threading import Condition, Thread
+from typing import Protocol
 
 from .._errors import Busy
-from .flush import Flusher
 
 _logger = logging.getLogger("filechannel")
+
+
+class Flushable(Protocol):
+    """Whatever wants to be flushed at intervals."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it flushes nothing any more."""
+        ...
+
+    def flush_if_needed(self) -> None:
+        """Flush unless everything is on disk already."""
+        ...
 
 
 class FlushTimer:
@@ -23,10 +36,10 @@ class FlushTimer:
     def start_over(self) -> None:
         """Forget everything: a forked child has not got the thread, and its channels are the parent's."""
         self._changed = Condition()
-        self._registered: weakref.WeakKeyDictionary[Flusher, tuple[float, float]] = weakref.WeakKeyDictionary()
+        self._registered: weakref.WeakKeyDictionary[Flushable, tuple[float, float]] = weakref.WeakKeyDictionary()
         self._running = False
 
-    def register(self, flusher: Flusher, seconds: float) -> None:
+    def register(self, flusher: Flushable, seconds: float) -> None:
         """Flush every so many seconds from now on."""
         with self._changed:
             self._registered[flusher] = (time.monotonic() + seconds, seconds)
@@ -35,7 +48,7 @@ class FlushTimer:
                 Thread(target=self._run, name="filechannel-flush-timer", daemon=True).start()
             self._changed.notify()
 
-    def forget(self, flusher: Flusher) -> None:
+    def forget(self, flusher: Flushable) -> None:
         """Stop flushing it."""
         with self._changed:
             self._registered.pop(flusher, None)
@@ -47,7 +60,7 @@ class FlushTimer:
             while due:
                 self._flush(due.pop())
 
-    def _due(self) -> list[Flusher] | None:
+    def _due(self) -> list[Flushable] | None:
         """Return whose time has come, perhaps nobody's after a wait; None when there is nobody left."""
         with self._changed:
             now = time.monotonic()
@@ -66,7 +79,7 @@ class FlushTimer:
             return due
 
     @staticmethod
-    def _flush(flusher: Flusher) -> None:
+    def _flush(flusher: Flushable) -> None:
         try:
             flusher.flush_if_needed()
         except Busy:

@@ -38,6 +38,21 @@ class KernelLocks:
         """Tell whether they are locks of the file that a descriptor has open."""
         return self._files.identity(self._descriptor) == self._files.identity(descriptor)
 
+    def are_at(self, path: Path) -> bool:
+        """Tell whether they are locks of the file that a path leads to."""
+        try:
+            descriptor = self._files.open(path, writable=False)
+        except FileNotFoundError:
+            return False
+        try:
+            return self.are_of(descriptor)
+        finally:
+            self._files.close(descriptor)
+
+    def read(self, size: int, position: int) -> bytes:
+        """Return up to size bytes of the file."""
+        return self._files.read_at(self._descriptor, size, position)
+
     def take(self, byte: int, *, shared: bool = False) -> bool:
         """Lock a byte until it is given back, and tell whether nobody else has it."""
         return self._files.lock(self._descriptor, byte, shared=shared)
@@ -83,9 +98,10 @@ class KernelLocks:
                 ranges += [(start, begin - 1), (stop + 1, end)]
         return sorted(found)
 
-    def close(self) -> None:
-        """Free everything; nothing to do in a forked child."""
+    def close(self, finish: Callable[[], object] = lambda: None) -> None:
+        """Finish what they were taken for, and free everything; nothing to do in a forked child, or a second time."""
         if keep_in_child(self._ours):
+            finish()
             self._files.unlock(self._descriptor, 0, _EVERYTHING)
             self._files.close(self._descriptor)
 

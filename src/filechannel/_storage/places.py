@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from datetime import datetime
 
@@ -80,7 +80,7 @@ class Places:
         if sequence == tail.sequence:
             return tail
         begins = [begin for begin in self._segments.begins if begin >= first.offset]
-        place = bisect_right(begins, sequence, key=lambda begin: self._segments.get(begin).header.first_sequence)
+        place = bisect_right(begins, sequence, key=lambda begin: self._segments.header(begin).first_sequence)
         segment = self._segments.get(begins[place - 1])
         older = [mark for mark in self.marks(segment) if mark.sequence <= sequence]
         return _walk_to_sequence(segment, older[-1] if older else _first(segment), sequence)
@@ -90,16 +90,35 @@ class Places:
         if moment.tzinfo is None:
             raise ValueError(f"{moment.isoformat()} has no time zone: give an aware datetime")
         wanted = int(moment.timestamp() * 1e9)
-        for begin in reversed(self._segments.begins):
-            if begin < self._control.oldest_offset:
-                break
+        oldest = self._control.oldest_offset
+        begins = [begin for begin in self._segments.begins if begin >= oldest]
+        place = bisect_left(begins, wanted, key=lambda begin: self._segments.header(begin).created)
+        if not place:
+            return self.earliest()
+        segment = self._segments.get(begins[place - 1])
+        # An entry is written before its record: what comes before the last entry that is older than the moment is
+        # older too, and only the entry itself may straddle it.
+        older = [mark for mark in self.marks(segment) if mark.time < wanted]
+        return older[-1] if older else _first(segment)
+
+    def written_at(self, place: Mark, known: dict[Offset, list[Mark]]) -> int:
+        """Return a time before which the record at a place was not written (ns since the epoch), by the index.
+
+        Where damage lies in the way that is the time of the place itself. Indexes that were read stay in *known*, for
+        whoever asks about many places.
+        """
+        try:
+            begin = self._segments.covering(place.offset)
+            if begin is None or place.offset >= self._segments.get(begin).limit:
+                begin = self._segments.following(place.offset)
+            if begin is None:
+                return place.time
             segment = self._segments.get(begin)
-            if segment.header.created < wanted:
-                # An entry is written before its record: what comes before the last entry that is
-                # older than the moment is older too, and only the entry itself may straddle it.
-                older = [mark for mark in self.marks(segment) if mark.time < wanted]
-                return older[-1] if older else _first(segment)
-        return self.earliest()
+            if begin not in known:
+                known[begin] = self.marks(segment)
+            return (last_mark_at_or_before(known[begin], place.offset) or _first(segment)).time
+        except CorruptRecordError:
+            return place.time
 
     def marks(self, segment: Segment) -> list[Mark]:
         """Return the index of a segment, as far as readers see it."""

@@ -23,9 +23,10 @@ from .._format import read_record, scan_records
 from .._format.layout import CONTROL_RECORD, SEAL
 from .._offset import Offset
 from .control import Checkpoint, Control, Tail
-from .cursors import CONSUMERS, Cursors
+from .cursor_file import CONSUMERS
+from .cursors import Cursors
 from .files import Files
-from .index import index_path
+from .index import Mark, index_path
 from .loss import find_loss, stored_end
 from .quarantine import Quarantine
 from .segment import Segment
@@ -186,10 +187,5 @@ class Recovery:
 
     def _move_cursors(self, tail: Tail) -> None:
         """A consumer beyond the cut has seen all that is left."""
-        for name in self._cursors.names():
-            cursor = self._cursors.open(name)
-            position = cursor.position
-            if position is not None and position.offset > tail.offset:
-                cursor.store(tail.offset, tail.sequence, position.time)
-            self._cursors.close(cursor)
+        self._cursors.move_unowned(Mark(tail.offset, tail.sequence, 0), back=True)
         self._cursors.flush()

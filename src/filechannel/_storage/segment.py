@@ -95,6 +95,25 @@ def _end_crc(begin: int, end: int) -> int:
     return crc32c(SEGMENT_EXTENT.pack(begin, end))
 
 
+def read_header(files: Files, path: Path) -> Header:
+    """Read the header of a segment's file; `ValueError` says why it is not one."""
+    try:
+        descriptor = files.open(path, writable=False)
+        try:
+            header = Header.unpack(files.read_at(descriptor, SEGMENT_HEADER_SIZE, 0))
+        finally:
+            files.close(descriptor)
+    except IsADirectoryError as error:
+        raise ValueError("it is a directory") from error
+    _check_name(path, header)
+    return header
+
+
+def _check_name(path: Path, header: Header) -> None:
+    if header.begin != begin_of(path.name):
+        raise ValueError(f"the header is of the segment at {header.begin}")
+
+
 class Segment:
     """An open, mapped segment. The map lives as long as anybody holds a view of it."""
 
@@ -141,8 +160,7 @@ class Segment:
             raise ValueError("it is a directory") from error
         try:
             header = Header.unpack(files.read_at(descriptor, SEGMENT_HEADER_SIZE, 0))
-            if header.begin != begin_of(path.name):
-                raise ValueError(f"the header is of the segment at {header.begin}")
+            _check_name(path, header)
             map_ = files.map(descriptor, files.size(descriptor), writable=writable)
         except BaseException:
             files.close(descriptor)

@@ -8,15 +8,17 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from threading import RLock
+from typing import TypeVar
 
 from .._errors import CorruptRecordError
 from .._offset import Offset
 from .background import do_all_at_once
 from .files import Files
 from .index import index_path
-from .segment import Segment, begin_of, segment_name
+from .segment import Header, Segment, begin_of, read_header, segment_name
 
 SEGMENTS = "segments"
+R = TypeVar("R")
 
 
 class Segments:
@@ -41,6 +43,8 @@ class Segments:
         self._lock = RLock()
         self._begins: list[Offset] = []
         self._mapped: OrderedDict[Offset, Segment] = OrderedDict()
+        self._headers: dict[Offset, Header] = {}
+        """Of segments that somebody had a look at on the way to another."""
         self.scan()
 
     def scan(self) -> None:
@@ -49,6 +53,7 @@ class Segments:
             self._known_epoch = self._epoch()  # before the look: a change that comes later is seen the next time
             names = map(begin_of, self._files.list(self.directory))
             self._begins = sorted(begin for begin in names if begin is not None)
+            self._headers.clear()
             for begin in [begin for begin, segment in self._mapped.items() if not segment.is_valid]:
                 del self._mapped[begin]  # another file has its name, or none
 
@@ -99,15 +104,26 @@ class Segments:
         with self._lock:
             segment = self._mapped.get(begin)
             if segment is None:
-                segment = self._open(begin)
+                segment = self._open(begin, partial(Segment.open, self._files, writable=self._writable))
                 self._keep(segment)
             self._mapped.move_to_end(begin)
             return segment
 
-    def _open(self, begin: Offset) -> Segment:
+    def header(self, begin: Offset) -> Header:
+        """Return what a segment is, without mapping it; `CorruptRecordError` if the file is not one any more."""
+        with self._lock:
+            segment = self._mapped.get(begin)
+            if segment is not None:
+                return segment.header
+            header = self._headers.get(begin)
+            if header is None:
+                header = self._headers[begin] = self._open(begin, partial(read_header, self._files))
+            return header
+
+    def _open(self, begin: Offset, read: Callable[[Path], R]) -> R:
         path = self.path(begin)
         try:
-            return Segment.open(self._files, path, writable=self._writable)
+            return read(path)
         except FileNotFoundError as error:
             raise CorruptRecordError(path.name, begin, "the file is missing") from error
         except ValueError as error:
@@ -117,11 +133,13 @@ class Segments:
         """Open the segment anew the next time: another file has taken its name."""
         with self._lock:
             self._mapped.pop(begin, None)
+            self._headers.pop(begin, None)
 
     def add(self, segment: Segment) -> None:
         """Take in a segment that was just made, in place of what may have had its name."""
         with self._lock:
             self._mapped.pop(segment.begin, None)
+            self._headers.pop(segment.begin, None)
             place = bisect_left(self._begins, segment.begin)
             if self._begins[place : place + 1] != [segment.begin]:
                 insort(self._begins, segment.begin)
@@ -131,6 +149,7 @@ class Segments:
         """Remove a segment and its index from the directory. Maps that readers hold stay valid."""
         with self._lock:
             self._mapped.pop(begin, None)
+            self._headers.pop(begin, None)
             if begin in self._begins:  # another process may have done it
                 self._begins.remove(begin)
         self._files.unlink(self.path(begin))

@@ -30,8 +30,10 @@ from .creation import (
     refuse_other_content,
     refuse_remote,
 )
-from .cursors import CONSUMERS, Cursor, Cursors
+from .cursor_file import CONSUMERS
+from .cursors import Cursor, Cursors
 from .entrance import Membership, entering, open_control_to_read
+from .expiry import remove_expired
 from .files import Files
 from .flush import Flusher
 from .flush_timer import FLUSH_TIMER
@@ -44,6 +46,7 @@ from .manifest import MANIFEST, Manifest
 from .places import Places
 from .processes import Processes
 from .recovery import Recovery
+from .roster import Roster
 from .segments import SEGMENTS, Segments
 
 _SHORTLY = 0.005  # seconds
@@ -78,6 +81,7 @@ class Store:
             files, path / SEGMENTS, writable=not readonly, most_mapped=mapped, epoch=lambda: control.epoch
         )
         self.places: Places = Places(files, control, self.segments)
+        self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations)
         self._readers: WeakSet[LogReader] = WeakSet()
         self._membership: Membership | None = None
         self.bells: Bells | None = None
@@ -193,6 +197,7 @@ class Store:
         if alone:
             self.control.identify(bytes.fromhex(self.manifest.id), boot_id())
             self._finish_purge()
+        self.remove_expired()
         self._set_timer(self.manifest.options.durability)
         self.bells = Bells(self._files, self.path / WAKE_FIFOS, self.manifest.options.mode, membership.processes)
 
@@ -200,7 +205,7 @@ class Store:
         files, control, segments, options = self._files, self.control, self.segments, self.manifest.options
         log = Log(files, self.path, control, segments, processes, options, self._notify)
         log.begin(alone=alone, beyond=resume)
-        cursors = Cursors(files, self.path / CONSUMERS, options.mode)
+        cursors = Cursors(files, self.path / CONSUMERS, options.mode, control.count_registration)
         flusher = Flusher(files, control, segments, log, cursors, processes)
         log.set_check_of_place(self._check_place)
         cursors.check_place = self._check_place
@@ -218,6 +223,10 @@ class Store:
             self.cursors.move_unowned(self.places.earliest())
             self.flusher.flush()
             self.segments.remove_before(oldest)
+
+    def remove_expired(self) -> list[str]:
+        """Remove the consumers that had no live owner for as long as they were to stay; return their names."""
+        return remove_expired(self.roster, self.cursors)
 
     def _notify(self) -> None:
         self.notify()

@@ -1,0 +1,143 @@
+"""The file of a consumer: what its name means, where it stands, and how long it stays without an owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from typing_extensions import Buffer
+
+from .._format import crc32c
+from .._format.layout import (
+    CURSOR,
+    CURSOR_CHECKED,
+    CURSOR_DEPARTURE,
+    CURSOR_OWNER,
+    CURSOR_SLOTS,
+    CURSOR_TERM,
+    DEPARTURE,
+    DEPARTURE_CHECKED,
+    HOLDER,
+    TERM,
+    TERM_CHECKED,
+)
+from .._offset import Offset
+from .holder import Holder
+
+CONSUMERS = "consumers"
+HEAD_SIZE = CURSOR_DEPARTURE + DEPARTURE.size
+"""Everything that counts lies in so many bytes."""
+_SUFFIX = ".cursor"
+_GROUP_SUFFIX = ".group"
+_LONGEST_NAME = 200
+
+
+def file_name(name: str) -> str:
+    """Return the file name for a consumer's name; `ValueError` if it cannot be one."""
+    return _encoded(name) + _SUFFIX
+
+
+def group_file_name(name: str) -> str:
+    """Return the file name that the name would have as that of a group."""
+    return _encoded(name) + _GROUP_SUFFIX
+
+
+def _encoded(name: str) -> str:
+    if not name:
+        raise ValueError("a consumer's name must not be empty")
+    try:
+        encoded = quote(name, safe="").replace(".", "%2E")
+    except UnicodeEncodeError:
+        raise ValueError(f"consumer name {name[:20]!r} cannot be stored: it has a lone surrogate") from None
+    if len(encoded) > _LONGEST_NAME:
+        raise ValueError(f"consumer name {name[:20]!r}… is too long: at most {_LONGEST_NAME} bytes once encoded")
+    return encoded
+
+
+def name_of(file: str) -> str | None:
+    """Return the consumer's name in a file name; None if it is some other file."""
+    try:
+        name = unquote(file.removesuffix(_SUFFIX), errors="strict")
+        return name if file_name(name) == file else None
+    except ValueError:
+        return None
+
+
+# Positions
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a consumer stands, and since when (ns since the epoch)."""
+
+    offset: Offset
+    sequence: int
+    time: int
+
+
+def read_position(content: Buffer) -> Position | None:
+    """Return the newest whole position in a cursor file."""
+    found = read_slots(content)
+    if not found:
+        return None
+    _, offset, sequence, time = max(found)
+    return Position(Offset(offset), sequence, time)
+
+
+def read_slots(content: Buffer) -> list[tuple[int, int, int, int]]:
+    """Return (generation, offset, sequence, time) of each slot that is whole."""
+    found: list[tuple[int, int, int, int]] = []
+    for slot in CURSOR_SLOTS:
+        if slot + CURSOR.size > memoryview(content).nbytes:
+            continue
+        generation, offset, sequence, time, crc = CURSOR.unpack_from(content, slot)
+        if generation and crc == crc32c(CURSOR_CHECKED.pack(generation, offset, sequence, time)):
+            found.append((generation, offset, sequence, time))
+    return found
+
+
+# Owners and terms
+
+
+def read_owner(content: bytes) -> Holder:
+    """Return who described itself as the owner; whether it lives is for the kernel to say."""
+    return Holder.unpack(content[CURSOR_OWNER : CURSOR_OWNER + HOLDER.size])
+
+
+def pack_term(expires: int) -> bytes:
+    """Return how long a name stays without a live owner, in nanoseconds, for its file."""
+    return TERM.pack(expires, crc32c(TERM_CHECKED.pack(expires)))
+
+
+def read_term(content: Buffer) -> int | None:
+    """Return how long a name stays without a live owner, in nanoseconds; None if it stays until it is removed."""
+    if memoryview(content).nbytes < CURSOR_TERM + TERM.size:
+        return None
+    expires, crc = TERM.unpack_from(content, CURSOR_TERM)
+    return expires if crc == crc32c(TERM_CHECKED.pack(expires)) else None
+
+
+def pack_departure(content: Buffer, left: int) -> bytes:
+    """Return that the owner in a file was gone at a time (ns since the epoch), for that file."""
+    fields = (left, _since(content))
+    return DEPARTURE.pack(*fields, crc32c(DEPARTURE_CHECKED.pack(*fields)))
+
+
+def read_departure(content: Buffer) -> int | None:
+    """Return when the last owner was known to be gone (ns since the epoch); None if nobody has noticed yet."""
+    if memoryview(content).nbytes < HEAD_SIZE:
+        return None
+    left, since, crc = DEPARTURE.unpack_from(content, CURSOR_DEPARTURE)
+    whole = crc == crc32c(DEPARTURE_CHECKED.pack(left, since))
+    return left if whole and since == _since(content) else None
+
+
+def _since(content: Buffer) -> int:
+    since: int = HOLDER.unpack_from(content, CURSOR_OWNER)[1]
+    return since
+
+
+def is_overdue(content: Buffer, now: int) -> bool:
+    """Tell whether a name had no live owner for as long as its term says. The caller knows that it has none."""
+    expires, left = read_term(content), read_departure(content)
+    return expires is not None and left is not None and left + expires <= now

@@ -1,0 +1,100 @@
+"""Who consumes a channel: the registered names, and what the file of each one says. Changes nothing."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from .._format.layout import CURSOR_OWNER
+from .cursor_file import (
+    HEAD_SIZE,
+    Position,
+    file_name,
+    name_of,
+    read_departure,
+    read_owner,
+    read_position,
+    read_term,
+)
+from .files import Files
+from .holder import Holder
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What the file of a consumer says, and the kernel about its owner."""
+
+    name: str
+    position: Position
+    owner: Holder | None
+    """Who has it; None if nobody does that lives."""
+    expires: int | None
+    """How long it stays without a live owner (ns); None if it stays until it is removed."""
+    left: int | None
+    """When the last owner was known to be gone (ns since the epoch)."""
+
+
+class Roster:
+    """The names of one channel. Looks at the directory only when a shared word says that something changed."""
+
+    def __init__(self, files: Files, directory: Path, registrations: Callable[[], int]) -> None:
+        self._files = files
+        self._directory = directory
+        self._registrations = registrations
+        self._lock = Lock()
+        self._known: int | None = None
+        self._names: list[str] = []
+
+    def names(self) -> list[str]:
+        """Return the names that are registered, in order."""
+        with self._lock:
+            registrations = self._registrations()  # before the look: a change that comes later is seen the next time
+            if registrations != self._known:
+                names = map(name_of, self._files.list(self._directory))
+                self._names = sorted(name for name in names if name is not None)
+                self._known = registrations
+            return list(self._names)
+
+    def registrations(self) -> list[Registration]:
+        """Return everybody who is registered."""
+        found = map(self.look, self.names())
+        return [registration for registration in found if registration is not None]
+
+    def look(self, name: str) -> Registration | None:
+        """Return what is known of a name; None if it is not registered, or about to be and stands nowhere yet."""
+        try:
+            descriptor = self._files.open(self._directory / file_name(name), writable=False)
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+        try:
+            # Who lives before who left: an owner that goes in between is one who has not left yet.
+            is_owned = self._files.locked_range(descriptor, CURSOR_OWNER, 1) is not None
+            head = self._files.read_at(descriptor, HEAD_SIZE, 0)
+        finally:
+            self._files.close(descriptor)
+        position = read_position(head)
+        if position is None:
+            return None
+        owner = read_owner(head) if is_owned else None
+        return Registration(name, position, owner, read_term(head), read_departure(head))
+
+    def watch(self, name: str) -> mmap.mmap | None:
+        """Return a map in which `read` finds the position of a name from now on; None if it is not registered."""
+        try:
+            descriptor = self._files.open(self._directory / file_name(name), writable=False)
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+        try:
+            if read_position(self._files.read_at(descriptor, HEAD_SIZE, 0)) is None:
+                return None
+            return self._files.map(descriptor, self._files.size(descriptor), writable=False)
+        finally:
+            self._files.close(descriptor)
+
+    @staticmethod
+    def read(watched: mmap.mmap) -> Position | None:
+        """Return the position in a map; None in the moment in which it is written twice."""
+        return read_position(watched[:CURSOR_OWNER])

@@ -1,0 +1,507 @@
+"""Who consumes a channel: listing, removing, expiring and waiting for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import ClosedResourceError
+from anyio.to_thread import run_sync
+
+from filechannel import (
+    ChannelOptions,
+    Consumer,
+    ConsumerBusyError,
+    ConsumerMismatchError,
+    FileChannel,
+    UnknownConsumerError,
+    blocking,
+    open_channel,
+)
+from filechannel._storage.files import Files
+from tests.backends import one_loop
+from tests.storage.clocks import Clock
+
+pytestmark = pytest.mark.anyio
+
+STRANGE = ["a/b", "../../escape", "..", "/etc/passwd", "nul\0inside", "grün 雪 🦀"]
+SMALL = ChannelOptions(segment_size=4096)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time of day, which stands still."""
+    return Clock.install(monkeypatch)
+
+
+def names(channel: FileChannel[int]) -> list[str]:
+    """Return the names of the consumers."""
+    return [consumer.name for consumer in channel.consumers()]
+
+
+# Listing
+
+
+async def test_a_channel_without_consumers_lists_none(path: Path) -> None:
+    """Senders, replays and messages are no consumers."""
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        await tx.send(1)
+        with channel.replay():
+            assert channel.consumers() == ()
+
+
+async def test_a_consumer_is_described(path: Path) -> None:
+    """Name, position, lag, owner and term are those of the receiver; the object is frozen."""
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        with channel.receiver("b", expires=60) as rx:
+            await tx.send_many([1, 2, 3])
+            assert await rx.receive() == 1
+            [found] = channel.consumers()
+            assert isinstance(found, Consumer)
+            assert (found.name, found.kind, found.expires) == ("b", "single", 60.0)
+            assert (found.offset, found.next_sequence) == (rx.read_offset, 1)
+            assert found.lag_messages == rx.statistics().lag_messages == 2
+            assert found.lag_bytes == rx.statistics().lag_bytes
+            assert found.owner is not None
+            assert found.owner.pid == os.getpid()
+            assert found.idle >= 0
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                found.offset = 0  # type: ignore[misc, assignment]
+        [found] = channel.consumers()
+        assert found.owner is None
+        assert found.lag_messages == 2
+
+
+async def test_consumers_come_in_order_of_their_names(path: Path) -> None:
+    """Open or closed, and wherever they stand."""
+    async with open_channel(path, int) as channel:
+        with channel.receiver("b"), channel.receiver("a"):
+            channel.receiver("c").close()
+            assert names(channel) == ["a", "b", "c"]
+
+
+@one_loop
+async def test_the_list_follows_every_change(path: Path) -> None:
+    """Registered, unsubscribed, removed: the next list has it, also that of another open."""
+    async with open_channel(path, int) as channel, open_channel(path, int, readonly=True) as reader:
+        for name in ("a", "b", "c"):
+            channel.receiver(name).close()
+            assert names(channel)[-1] == names(reader)[-1] == name
+        with channel.receiver("b") as rx:
+            await rx.unsubscribe()
+        assert names(channel) == names(reader) == ["a", "c"]
+        await channel.remove_consumer("a")
+        assert names(channel) == names(reader) == ["c"]
+
+
+@one_loop
+async def test_listing_scans_no_directory_while_nothing_changes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names are looked up once, and again only after a name came or went."""
+    async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
+        scanned: list[Path] = []
+        listing: Callable[[Files, Path], list[str]] = Files.list
+
+        def counted(files: Files, directory: Path) -> list[str]:
+            scanned.append(directory)
+            return listing(files, directory)
+
+        assert names(channel) == ["a"]
+        monkeypatch.setattr(Files, "list", counted)
+        for number in range(5):
+            await tx.send(number)
+            assert channel.consumers()[0].lag_messages == 1
+            await rx.receive()
+        assert scanned == []
+        channel.receiver("b").close()
+        assert names(channel) == names(channel) == ["a", "b"]
+        assert scanned == [path / "consumers"]
+
+
+@one_loop
+async def test_a_file_that_somebody_removed_is_no_consumer(path: Path) -> None:
+    """What is listed is there, although nobody has said that it is gone."""
+    async with open_channel(path, int) as channel:
+        channel.receiver("a").close()
+        assert names(channel) == ["a"]
+        (path / "consumers" / "a.cursor").unlink()
+        assert names(channel) == []
+
+
+@one_loop
+async def test_lag_in_seconds_is_the_age_of_what_was_not_taken(path: Path, clock: Clock) -> None:
+    """It is 0 for whoever has everything, and else as old as the oldest message that is waiting."""
+    async with open_channel(path, int, options=SMALL) as channel:
+        with channel.receiver("slow") as slow, channel.receiver("fast") as fast:
+            for number in range(5):
+                # The slow path, which looks at the clock of the test.
+                await run_sync(channel._store.log.append, [bytes([number])])
+                await run_sync(channel._store.log.store_marks)
+                clock.pass_seconds(100)
+            assert await fast.receive_many(5) == list(range(5))
+            assert await slow.receive_many(2) == [0, 1]
+            lags = {consumer.name: consumer.lag_seconds for consumer in channel.consumers()}
+            assert lags["fast"] == 0.0
+            assert 300 <= lags["slow"] < 301
+            await slow.receive()
+            assert 200 <= channel.consumers()[1].lag_seconds < 201
+            clock.pass_seconds(50)
+            assert 250 <= channel.consumers()[1].lag_seconds < 251
+
+
+@one_loop
+async def test_lag_counts_only_what_is_still_stored(path: Path) -> None:
+    """What was dropped before a consumer came to it is not waiting for it any more."""
+    async with open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
+        channel.receiver("a").close()
+        await tx.send_many(range(3000))
+        store = channel._store
+        oldest = store.segments.begins[2]
+        store.control.oldest_offset = oldest
+        await run_sync(store.segments.remove_before, oldest)
+        [found] = channel.consumers()
+        assert found.lag_messages == channel.statistics().messages < 3000
+        assert found.lag_bytes == channel.statistics().write_offset - oldest
+        assert found.offset == 0
+
+
+@one_loop
+async def test_idle_is_the_time_since_the_last_move(path: Path) -> None:
+    """It begins anew with every message that is taken."""
+    async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
+        await tx.send(1)
+        before = time.time()
+        await rx.receive()
+        assert channel.consumers()[0].idle <= time.time() - before + 0.1
+
+
+@one_loop
+async def test_whoever_only_reads_may_list_and_join(path: Path) -> None:
+    """But removes nothing."""
+    async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
+        await tx.send(1)
+        async with open_channel(path, int, readonly=True) as reader:
+            assert reader.consumers()[0].lag_messages == 1
+            assert await rx.receive() == 1
+            await reader.join("a")
+            with pytest.raises(io.UnsupportedOperation):
+                await reader.remove_consumer("a")
+
+
+@one_loop
+async def test_a_closed_channel_lists_nobody(path: Path) -> None:
+    """Every method raises `ClosedResourceError`."""
+    async with open_channel(path, int) as channel:
+        channel.receiver("a").close()
+    with pytest.raises(ClosedResourceError):
+        channel.consumers()
+    with pytest.raises(ClosedResourceError):
+        await channel.remove_consumer("a")
+    with pytest.raises(ClosedResourceError):
+        await channel.join("a")
+
+
+# Removing
+
+
+async def test_a_removed_consumer_begins_anew(path: Path) -> None:
+    """Its position is gone, and so is its file."""
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        with channel.receiver("a") as rx:
+            await tx.send_many([1, 2])
+            await rx.receive_many(2)
+        await channel.remove_consumer("a")
+        assert list((path / "consumers").iterdir()) == []
+        with channel.receiver("a") as rx:
+            assert rx.receive_many_nowait(5) == [1, 2]
+
+
+async def test_a_consumer_with_an_owner_is_not_removed(path: Path) -> None:
+    """Not even by the channel that has it: nothing is taken from a receiver behind its back."""
+    async with open_channel(path, int) as channel, open_channel(path, int) as other, channel.sender() as tx:
+        with channel.receiver("a") as rx:
+            await tx.send_many([1, 2])
+            assert await rx.receive() == 1
+            for each in (channel, other):
+                with pytest.raises(ConsumerBusyError, match="unsubscribe") as caught:
+                    await each.remove_consumer("a")
+                assert (caught.value.name, caught.value.pid, caught.value.path) == ("a", os.getpid(), path)
+            assert await rx.receive() == 2
+        with channel.receiver("a") as rx:
+            assert rx.receive_many_nowait(5) == []
+
+
+@pytest.mark.parametrize("name", ["b", *STRANGE], ids=ascii)
+@one_loop
+async def test_a_name_that_is_not_registered_is_unknown(path: Path, name: str) -> None:
+    """Removing it and waiting for it raise `UnknownConsumerError` with name and path, and nothing is made."""
+    async with open_channel(path, int) as channel:
+        channel.receiver("a").close()
+        for call in (channel.remove_consumer, channel.join):
+            with pytest.raises(UnknownConsumerError) as caught:
+                await call(name)
+            assert (caught.value.name, caught.value.path) == (name, path)
+            assert str(path) in str(caught.value)
+        assert os.listdir(path / "consumers") == ["a.cursor"]
+        assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("name", STRANGE, ids=ascii)
+@one_loop
+async def test_a_strange_name_is_listed_and_removed(path: Path, name: str) -> None:
+    """As any other."""
+    async with open_channel(path, int) as channel:
+        channel.receiver(name).close()
+        assert names(channel) == [name]
+        await channel.join(name)
+        await channel.remove_consumer(name)
+        assert names(channel) == []
+
+
+@pytest.mark.parametrize("name", [None, 3, b"a", ["a"]], ids=repr)
+@one_loop
+async def test_a_name_must_be_a_text(path: Path, name: object) -> None:
+    """Anything else is a `TypeError`."""
+    async with open_channel(path, int) as channel:
+        for call in (channel.remove_consumer, channel.join):
+            with pytest.raises(TypeError, match="name"):
+                await call(name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 300, "\ud800"], ids=["empty", "long", "surrogate"])
+@one_loop
+async def test_a_name_that_no_file_can_have_is_refused(path: Path, name: str) -> None:
+    """It is a `ValueError`, as it is for `receiver`."""
+    async with open_channel(path, int) as channel:
+        for call in (channel.remove_consumer, channel.join):
+            with pytest.raises(ValueError, match="name"):
+                await call(name)
+
+
+@one_loop
+async def test_the_name_of_a_group_is_no_single_consumer(path: Path) -> None:
+    """A name is of one kind: asking for the other raises `ConsumerMismatchError` and makes nothing."""
+    async with open_channel(path, int) as channel:
+        (path / "consumers" / "workers.group").touch()
+        with pytest.raises(ConsumerMismatchError) as caught:
+            channel.receiver("workers")
+        assert (caught.value.name, caught.value.found, caught.value.path) == ("workers", "a group", path)
+        with pytest.raises(ConsumerMismatchError):
+            await channel.remove_consumer("workers")
+        assert os.listdir(path / "consumers") == ["workers.group"]
+        assert names(channel) == []
+
+
+# Expiring
+
+
+@one_loop
+async def test_a_name_without_an_owner_expires(path: Path, clock: Clock) -> None:
+    """After so many seconds whoever lists the consumers finds it gone, and removed."""
+    async with open_channel(path, int) as channel:
+        channel.receiver("a", expires=60).close()
+        channel.receiver("b").close()
+        clock.pass_seconds(59)
+        assert names(channel) == ["a", "b"]
+        clock.pass_seconds(1)
+        assert names(channel) == ["b"]
+        assert os.listdir(path / "consumers") == ["b.cursor"]
+
+
+@one_loop
+async def test_a_name_with_an_owner_does_not_expire(path: Path, clock: Clock) -> None:
+    """However long it takes nothing; its time begins when it is closed."""
+    async with open_channel(path, int) as channel:
+        with channel.receiver("a", expires=60):
+            clock.pass_seconds(1000)
+            assert names(channel) == ["a"]
+        clock.pass_seconds(59)
+        assert names(channel) == ["a"]
+        with channel.receiver("a"):
+            clock.pass_seconds(1000)
+        clock.pass_seconds(59)
+        assert names(channel) == ["a"]
+        clock.pass_seconds(1)
+        assert names(channel) == []
+
+
+@one_loop
+async def test_an_expired_name_is_removed_by_whoever_opens_the_channel(path: Path, clock: Clock) -> None:
+    """The time is stored with the name: nobody has to remember it."""
+    async with open_channel(path, int) as channel:
+        channel.receiver("a", expires=60).close()
+    clock.pass_seconds(60)
+    async with open_channel(path, int):
+        assert os.listdir(path / "consumers") == []
+
+
+@one_loop
+async def test_an_expired_name_begins_anew(path: Path, clock: Clock) -> None:
+    """Whoever opens the name itself too late is a new consumer, for whom `start` counts."""
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        with channel.receiver("a", expires=60) as rx:
+            await tx.send_many([1, 2])
+            await rx.receive()
+        clock.pass_seconds(60)
+        with channel.receiver("a", start="latest") as rx:
+            assert rx.receive_many_nowait(5) == []
+            assert channel.consumers()[0].expires is None
+
+
+@one_loop
+async def test_a_term_stays_until_another_is_given(path: Path, clock: Clock) -> None:
+    """None leaves what is stored; a number replaces it."""
+    async with open_channel(path, int) as channel:
+        for given, stored in ((None, None), (60, 60), (None, 60), (0.5, 0.5)):
+            channel.receiver("a", expires=given).close()
+            assert channel.consumers()[0].expires == stored
+
+
+@one_loop
+@pytest.mark.parametrize("expires", [0, -1, float("nan"), float("inf")], ids=repr)
+async def test_a_term_that_is_no_time_is_refused(path: Path, expires: float) -> None:
+    """It is a `ValueError` that names the argument, and nothing is registered."""
+    async with open_channel(path, int) as channel:
+        with pytest.raises(ValueError, match="expires"):
+            channel.receiver("a", expires=expires)
+        for other in ("1", True, [1]):
+            with pytest.raises(TypeError, match="expires"):
+                channel.receiver("a", expires=other)  # type: ignore[arg-type]
+        assert names(channel) == []
+
+
+# Joining
+
+
+async def test_join_waits_until_a_consumer_has_caught_up(path: Path) -> None:
+    """It returns when the last message that was there has been taken, and not before."""
+    async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
+        await tx.send_many([1, 2, 3])
+        joined = anyio.Event()
+
+        async def join() -> None:
+            await channel.join("a")
+            assert rx.read_offset == tx.write_offset
+            joined.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(join)
+            for number in (1, 2, 3):
+                await anyio.wait_all_tasks_blocked()
+                assert not joined.is_set()
+                assert await rx.receive() == number
+            with anyio.fail_after(60):
+                await joined.wait()
+
+
+async def test_join_does_not_wait_for_what_is_sent_later(path: Path) -> None:
+    """Only what was published when it was called counts."""
+    async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+        await tx.send(1)
+        async with anyio.create_task_group() as group:
+            group.start_soon(channel.join)
+            await anyio.wait_all_tasks_blocked()
+            await tx.send_many([2, 3])
+            assert await rx.receive() == 1
+            group.cancel_scope.deadline = anyio.current_time() + 60
+        assert not group.cancel_scope.cancelled_caught
+        assert rx.peek() == [2]
+
+
+async def test_join_with_nothing_to_take_returns(path: Path) -> None:
+    """An empty channel, one that was read to its end, and one that was sealed then."""
+    async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
+        with anyio.fail_after(60):
+            await channel.join("a")
+            await tx.send(1)
+            await rx.receive()
+            await channel.join("a")
+            await channel.seal()
+            await channel.join("a")
+
+
+async def test_a_cancelled_join_changes_nothing(path: Path) -> None:
+    """It can be called again."""
+    async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
+        await tx.send(1)
+        with anyio.move_on_after(0.01) as scope:
+            await channel.join("a")
+        assert scope.cancelled_caught
+        assert await rx.receive() == 1
+        await channel.join("a")
+
+
+async def test_join_is_told_when_the_name_goes(path: Path) -> None:
+    """A consumer that is removed meanwhile will never catch up."""
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        rx = channel.receiver("a")
+        await tx.send(1)
+        async with anyio.create_task_group() as group:
+
+            async def join() -> None:
+                with pytest.raises(UnknownConsumerError):
+                    await channel.join("a")
+
+            group.start_soon(join)
+            await anyio.wait_all_tasks_blocked()
+            await rx.unsubscribe()
+
+
+def test_join_follows_a_name_that_begins_anew(path: Path) -> None:
+    """Whoever waits for a consumer that was removed and registered again looks at the new one."""
+    with blocking.open_channel(path, int) as channel, channel.sender() as tx:
+        channel.receiver("a", start="latest").close()
+        tx.send_many([1, 2])
+        pursuit = channel._pursuit("a")()
+        assert not pursuit.is_stale
+        channel.remove_consumer("a")
+        rx = channel.receiver("a")
+        assert pursuit.is_stale
+        pursuit.look_up()
+        assert not pursuit.has_arrived()
+        assert rx.receive_many(5) == [1, 2]
+        assert pursuit.has_arrived()
+        pursuit.close()
+
+
+def test_whoever_joins_looks_ever_more_rarely(path: Path) -> None:
+    """The pauses double up to the poll interval: waiting for long costs nothing."""
+    with blocking.open_channel(path, int, options=ChannelOptions(poll_interval=0.01)) as channel:
+        channel.receiver("a").close()
+        pursuit = channel._pursuit("a")()
+        assert [pursuit.pause() for _ in range(6)] == [0.001, 0.002, 0.004, 0.008, 0.01, 0.01]
+        pursuit.close()
+
+
+async def test_join_ends_with_the_channel(path: Path) -> None:
+    """Closing the channel under it raises `ClosedResourceError`."""
+    async with anyio.create_task_group() as group:
+        async with open_channel(path, int) as channel, channel.sender() as tx:
+            channel.receiver("a").close()
+            await tx.send(1)
+
+            async def join() -> None:
+                with pytest.raises(ClosedResourceError):
+                    await channel.join("a")
+
+            group.start_soon(join)
+            await anyio.wait_all_tasks_blocked()
+
+
+async def test_a_moment_long_ago_is_the_beginning(path: Path) -> None:
+    """A new consumer may start at a moment, an offset or an end."""
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        offsets = [tx.send_nowait(number) for number in range(3)]
+        for name, start, expected in (
+            ("time", datetime(2020, 1, 1, tzinfo=UTC), [0, 1, 2]),
+            ("offset", offsets[1], [1, 2]),
+            ("end", "latest", []),
+        ):
+            with channel.receiver(name, start=start) as rx:  # type: ignore[arg-type]
+                assert rx.receive_many_nowait(5) == expected

@@ -1,0 +1,306 @@
+"""How often the positions of receivers reach the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import shutil
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import CancelScope
+
+from filechannel import ChannelOptions, FanOutReceiver, StorageError, blocking, open_channel
+from filechannel._options import CursorFlush
+from filechannel._storage.cursor_file import read_position
+from filechannel._storage.cursors import Cursors
+from tests.backends import one_loop
+from tests.channel.gates import Gate
+
+pytestmark = pytest.mark.anyio
+
+WAYS: dict[str, Callable[[FanOutReceiver[int]], Awaitable[object]]] = {
+    "receive": lambda rx: rx.receive(),
+    "receive_record": lambda rx: rx.receive_record(),
+    "receive_many": lambda rx: rx.receive_many(1),
+    "async for": lambda rx: rx.__anext__(),
+}
+
+
+class Disk:
+    """What the disk has of the positions: which number came next when each was flushed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._changed = threading.Condition()
+        self.numbers: list[int] = []
+
+    def flushed(self, name: str) -> None:
+        """Remember what is on disk now."""
+        position = read_position((self._directory / f"{name}.cursor").read_bytes())
+        with self._changed:
+            self.numbers.append(-1 if position is None else position.sequence)
+            self._changed.notify_all()
+
+    def wait_for(self, number: int) -> None:
+        """Wait until the disk has a position as far as this."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: bool(self.numbers) and max(self.numbers) >= number, timeout=30)
+
+
+@pytest.fixture
+def disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    """The disk of this test."""
+    disk, flush = Disk(path / "consumers"), Cursors._flush
+
+    def noted(self: Cursors, name: str) -> None:
+        flush(self, name)
+        disk.flushed(name)
+
+    monkeypatch.setattr(Cursors, "_flush", noted)
+    return disk
+
+
+def options(cursor_flush: CursorFlush | None) -> ChannelOptions:
+    """Return options that say how often."""
+    return ChannelOptions(cursor_flush=cursor_flush)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "filechannel")
+
+
+async def test_without_it_positions_go_with_the_data(path: Path, disk: Disk) -> None:
+    """Receiving flushes nothing; `flush()` does."""
+    async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
+        await tx.send_many(range(100))
+        assert await rx.receive_many(60) == list(range(60))
+        assert disk.numbers == []
+        await channel.flush()
+        assert disk.numbers == [60]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_fsync_has_the_position_on_disk_when_a_message_is_handed_out(path: Path, disk: Disk, way: str) -> None:
+    """However it is received: what was returned does not come again, even after a power cut."""
+    async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        await tx.send_many(range(10))
+        with channel.receiver("a") as rx:
+            for number in range(1, 6):
+                await WAYS[way](rx)
+                assert disk.numbers[-1] == number
+
+
+async def test_fsync_flushes_a_large_batch_once(path: Path, disk: Disk) -> None:
+    """Also one that is read in slices."""
+    async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        await tx.send_many(range(5000))
+        with channel.receiver("a") as rx:
+            assert len(await rx.receive_many(4000)) == 4000
+            assert disk.numbers == [4000]
+
+
+async def test_fsync_does_not_make_nowait_wait(path: Path, disk: Disk, gate: Gate) -> None:
+    """`receive_nowait` returns at once, and the position follows."""
+    async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        await tx.send_many(range(10))
+        with channel.receiver("a") as rx:
+            with gate.closed():
+                assert rx.receive_nowait() == 0
+                assert rx.receive_many_nowait(3) == [1, 2, 3]
+                assert disk.numbers == []
+            await anyio.to_thread.run_sync(disk.wait_for, 4)
+
+
+async def test_a_receive_that_is_cancelled_while_it_flushes_hands_out_its_message(
+    path: Path, disk: Disk, gate: Gate
+) -> None:
+    """It was taken, so it is returned; the cancellation comes afterwards, and nothing is lost."""
+    async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        await tx.send_many(range(3))
+        got: list[int] = []
+        with channel.receiver("a") as rx:
+            async with anyio.create_task_group() as group:
+
+                async def receive(scope: CancelScope) -> None:
+                    with scope:
+                        got.append(await rx.receive())
+                        await anyio.sleep(60)
+
+                scope = CancelScope()
+                with gate.closed():
+                    group.start_soon(receive, scope)
+                    await anyio.to_thread.run_sync(gate.reached.wait, 30)
+                    scope.cancel()
+                    await anyio.wait_all_tasks_blocked()
+                    assert got == []
+            assert got == [0]
+            assert await rx.receive() == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_loop_of_receives_that_flush_can_be_cancelled(path: Path, way: str) -> None:
+    """Each one hands out what it took, and the next one notices; nothing is lost in between."""
+    async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        await tx.send_many(range(10_000))
+        taken = 0
+        with channel.receiver("a") as rx:
+            with anyio.move_on_after(0.02) as scope:
+                while True:
+                    await WAYS[way](rx)
+                    taken += 1
+            assert scope.cancelled_caught
+            assert 0 < taken < 10_000
+            assert rx.peek() == [taken]
+
+
+async def test_a_task_that_receives_and_flushes_can_be_cancelled(path: Path, asyncio_only: None) -> None:
+    """Also in asyncio's own way."""
+    async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        await tx.send_many(range(10_000))
+        taken: list[int] = []
+        begun = asyncio.Event()
+        with channel.receiver("a") as rx:
+
+            async def receive() -> None:
+                while True:
+                    taken.append(await rx.receive())
+                    begun.set()
+
+            task = asyncio.create_task(receive())
+            await begun.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert rx.peek() == [len(taken)]
+
+
+async def test_a_position_that_cannot_be_flushed_is_told_once(path: Path, gate: Gate) -> None:
+    """The message was taken and is handed out; the next receive raises and takes nothing, then it goes on."""
+    async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        await tx.send_many(range(3))
+        with channel.receiver("a") as rx:
+            gate.error = OSError(errno.EIO, "Input/output error")
+            assert await rx.receive() == 0
+            with pytest.raises(StorageError, match=r"'a' could not be flushed: .*Input/output error"):
+                await rx.receive()
+            assert await rx.receive_many(5) == [1, 2]
+
+
+async def test_every_so_many_messages(path: Path, disk: Disk) -> None:
+    """The disk is never more behind than that, and what the flush itself takes."""
+    async with open_channel(path, int, options=options(10)) as channel, channel.sender() as tx:
+        await tx.send_many(range(100))
+        with channel.receiver("a") as rx:
+            for _ in range(9):
+                await rx.receive()
+            assert disk.numbers == []
+            await rx.receive()
+            await anyio.to_thread.run_sync(disk.wait_for, 10)
+            assert len(disk.numbers) == 1
+            assert len(rx.receive_many_nowait(7)) == 7
+            await rx.receive_record()
+            assert rx.receive_nowait() == 18
+            assert len(disk.numbers) == 1
+            await rx.receive_many(3)
+            await anyio.to_thread.run_sync(disk.wait_for, 22)
+            assert len(disk.numbers) == 2
+
+
+async def test_clones_are_counted_together(path: Path, disk: Disk) -> None:
+    """They share a position."""
+    async with open_channel(path, int, options=options(4)) as channel, channel.sender() as tx:
+        await tx.send_many(range(4))
+        with channel.receiver("a") as rx, rx.clone() as clone:
+            for each in (rx, clone, clone, rx):
+                await each.receive()
+            await anyio.to_thread.run_sync(disk.wait_for, 4)
+
+
+async def test_every_so_many_seconds(path: Path, disk: Disk) -> None:
+    """A position that moved is flushed in the background."""
+    async with open_channel(path, int, options=options(0.002)) as channel, channel.sender() as tx:
+        await tx.send_many(range(10))
+        with channel.receiver("a") as rx:
+            await rx.receive_many(4)
+            await anyio.to_thread.run_sync(disk.wait_for, 4)
+            await rx.receive_many(3)
+            await anyio.to_thread.run_sync(disk.wait_for, 7)
+
+
+@one_loop
+@pytest.mark.parametrize("cursor_flush", [1000, 3600.0, "fsync"], ids=repr)
+async def test_closing_flushes_what_is_left(path: Path, disk: Disk, cursor_flush: CursorFlush) -> None:
+    """In the background, and without moving anything."""
+    async with open_channel(path, int, options=options(cursor_flush)) as channel, channel.sender() as tx:
+        await tx.send_many(range(10))
+        with channel.receiver("a") as rx:
+            assert rx.receive_many_nowait(3) == [0, 1, 2]
+        await anyio.to_thread.run_sync(disk.wait_for, 3)
+        assert max(disk.numbers) == 3
+
+
+@one_loop
+@pytest.mark.parametrize("cursor_flush", [1, 1000, 3600.0, "fsync", None], ids=repr)
+async def test_a_process_crash_loses_no_position(path: Path, tmp_path: Path, cursor_flush: CursorFlush | None) -> None:
+    """Whatever reaches the disk when: every process sees the last position at once."""
+    async with open_channel(path, int, options=options(cursor_flush)) as channel, channel.sender() as tx:
+        await tx.send_many(range(10))
+        with channel.receiver("a") as rx:
+            assert await rx.receive_many(3) == [0, 1, 2]
+            shutil.copytree(path / "consumers", tmp_path / "seen")
+            position = read_position((tmp_path / "seen" / "a.cursor").read_bytes())
+            assert position is not None
+            assert position.sequence == 3
+
+
+@contextmanager
+def _blocking(path: Path, cursor_flush: CursorFlush) -> Iterator[blocking.FanOutReceiver[int]]:
+    with blocking.open_channel(path, int, options=options(cursor_flush)) as channel, channel.sender() as tx:
+        tx.send_many(range(10))
+        with channel.receiver("a") as rx:
+            yield rx
+
+
+def test_fsync_without_async(path: Path, disk: Disk) -> None:
+    """The thread that receives waits for the disk."""
+    with _blocking(path, "fsync") as rx:
+        assert rx.receive() == 0
+        assert disk.numbers == [1]
+        assert rx.receive_record().value == 1
+        assert disk.numbers == [1, 2]
+        assert rx.receive_many(3) == [2, 3, 4]
+        assert disk.numbers == [1, 2, 5]
+        assert next(rx) == 5
+        assert disk.numbers == [1, 2, 5, 6]
+        assert rx.receive(timeout=10) == 6
+        assert disk.numbers == [1, 2, 5, 6, 7]
+
+
+def test_a_position_that_did_not_move_is_not_flushed_again(path: Path, disk: Disk) -> None:
+    """The timer has nothing to do for a receiver that waits."""
+    with _blocking(path, 3600.0) as rx:
+        flush = rx._source._flush
+        assert flush is not None
+        rx.receive_many(4)
+        for _ in range(3):
+            flush.flush_if_needed()
+        assert disk.numbers == [4]
+        rx.seek("earliest")
+        flush.flush_if_needed()
+        assert disk.numbers == [4, 0]
+
+
+def test_every_so_many_messages_without_async(path: Path, disk: Disk) -> None:
+    """The same as with async."""
+    with _blocking(path, 3) as rx:
+        assert [rx.receive() for _ in range(3)] == [0, 1, 2]
+        disk.wait_for(3)
+        assert rx.receive_many(5) == [3, 4, 5, 6, 7]
+        disk.wait_for(8)

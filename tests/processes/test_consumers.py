@@ -1,0 +1,190 @@
+"""Consumers of other processes: who owns them, what becomes of those that are killed, and waiting for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+import filechannel
+from filechannel import ConsumerBusyError, UnknownConsumerError
+from filechannel._storage.cursor_file import file_name, read_departure
+from filechannel.blocking import FileChannel, open_channel
+from tests.processes.crew import Crew, Link, until
+from tests.processes.tasks import SMALL
+from tests.storage.clocks import Clock
+
+
+def own(link: Link, path: Path, name: str, expires: float | None) -> None:
+    """Own a name, and take as many messages as the test says, until it says None."""
+    with open_channel(path, bytes, create=False) as channel:
+        with channel.receiver(name, expires=expires) as rx:
+            link.tell(rx.read_offset)
+            while (count := link.hear()) is not None:
+                link.tell(rx.receive_many(count))
+
+
+def remove_and_register(link: Link, path: Path, rounds: int) -> int:
+    """Remove a name and register it again, as others do; return how often it was there to be removed."""
+    removed = 0
+    with open_channel(path, bytes, create=False) as channel:
+        link.meet()
+        for _ in range(rounds):
+            try:
+                channel.remove_consumer("name")
+                removed += 1
+            except (UnknownConsumerError, ConsumerBusyError):
+                pass
+            try:
+                channel.receiver("name").close()
+            except ConsumerBusyError:
+                pass
+            channel.consumers()
+    return removed
+
+
+def list_for_ever(link: Link, path: Path) -> None:
+    """List the consumers, which removes those whose time is over, until told to end."""
+    with open_channel(path, bytes, create=False) as channel:
+        link.tell("ready")
+        while not link.is_called:
+            channel.consumers()
+
+
+def test_the_owner_of_another_process_is_named(crew: Crew, path: Path) -> None:
+    """Listed with its pid while it lives, and refused to be removed; free when it was killed."""
+    with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
+        tx.send_many([b"1", b"2", b"3"])
+        other = crew.start(own, path, "name", None)
+        other.hear()
+        other.tell(1)
+        assert other.hear() == [b"1"]
+        [found] = channel.consumers()
+        assert found.owner is not None
+        assert (found.owner.pid, found.lag_messages) == (other.pid, 2)
+        with pytest.raises(ConsumerBusyError) as caught:
+            channel.remove_consumer("name")
+        assert caught.value.pid == other.pid
+        other.kill()
+        [found] = channel.consumers()
+        assert (found.owner, found.lag_messages) == (None, 2)
+        with channel.receiver("name") as rx:
+            assert rx.receive_many_nowait(5) == [b"2", b"3"]
+        channel.remove_consumer("name")
+        assert channel.consumers() == ()
+
+
+def test_names_of_other_processes_come_and_go(crew: Crew, path: Path) -> None:
+    """The list follows what other processes register and remove."""
+    with open_channel(path, bytes, options=SMALL) as channel:
+        assert channel.consumers() == ()
+        other = crew.start(own, path, "theirs", None)
+        other.hear()
+        assert [consumer.name for consumer in channel.consumers()] == ["theirs"]
+        other.tell(None)
+        other.result()
+        remover = crew.start(remove_and_register, path, 0)
+        remover.meet()
+        channel.remove_consumer("theirs")
+        assert channel.consumers() == ()
+
+
+def test_a_killed_owner_expires_from_when_that_was_noticed(
+    crew: Crew, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows when it was killed, so its time begins with the first look; a stopped one lives."""
+    with open_channel(path, bytes, options=SMALL) as channel:
+        other = crew.start(own, path, "name", 60)
+        other.hear()
+        clock = Clock.install(monkeypatch)
+        other.stop()
+        clock.pass_seconds(1000)
+        assert [consumer.name for consumer in channel.consumers()] == ["name"]
+        other.kill()
+        clock.pass_seconds(1000)
+        assert [consumer.name for consumer in channel.consumers()] == ["name"]
+        assert read_departure((path / "consumers" / file_name("name")).read_bytes()) == clock.now
+        clock.pass_seconds(59)
+        assert [consumer.name for consumer in channel.consumers()] == ["name"]
+        clock.pass_seconds(1)
+        assert channel.consumers() == ()
+
+
+def test_a_new_owner_is_not_mistaken_for_the_one_that_was_killed(
+    crew: Crew, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was noticed about one owner says nothing about the next, who was killed later."""
+    with open_channel(path, bytes, options=SMALL) as channel:
+        clock = Clock.install(monkeypatch)
+        for _ in range(3):
+            other = crew.start(own, path, "name", 60)
+            other.hear()
+            other.kill()
+            assert len(channel.consumers()) == 1
+            clock.pass_seconds(50)
+            assert len(channel.consumers()) == 1
+        clock.pass_seconds(10)
+        assert channel.consumers() == ()
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "uvloop", "trio"])
+def test_join_waits_for_another_process(crew: Crew, path: Path, backend: str) -> None:
+    """It returns when the consumer there has taken everything, and is told when it is gone."""
+    with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
+        other = crew.start(own, path, "name", None)
+        other.hear()
+        tx.send_many([b"1", b"2", b"3"])
+        joiner = crew.start(join, path, "name", backend=backend)
+        joiner.meet()
+        other.tell(2)
+        assert other.hear() == [b"1", b"2"]
+        assert not joiner.has_spoken
+        other.tell(1)
+        assert other.hear() == [b"3"]
+        assert joiner.result() is None
+
+
+async def join(link: Link, path: Path, name: str) -> None:
+    """Wait for a consumer."""
+    async with filechannel.open_channel(path, bytes, create=False) as channel:
+        async with anyio.create_task_group() as group:
+            group.start_soon(channel.join, name)
+            await anyio.wait_all_tasks_blocked()
+            link.tell("ready")
+
+
+def test_removing_and_registering_at_once(crew: Crew, path: Path) -> None:
+    """Three processes that remove and register one name, and one that lists: nobody fails, and one file is left."""
+    with open_channel(path, bytes, options=SMALL) as channel:
+        lister = crew.start(list_for_ever, path)
+        lister.meet()
+        others = [crew.start(remove_and_register, path, 300) for _ in range(3)]
+        for other in others:
+            other.meet()
+        for other in others:
+            other.tell("go")
+        assert sum(other.result() for other in others) >= 300
+        lister.tell("end")
+        lister.result()
+        channel.receiver("name").close()
+        assert _names(channel) == ["name"]
+        assert [file.name for file in (path / "consumers").iterdir()] == [file_name("name")]
+
+
+def _names(channel: FileChannel[bytes]) -> list[str]:
+    return [consumer.name for consumer in channel.consumers()]
+
+
+def test_a_visitor_does_not_make_a_name_busy(crew: Crew, path: Path) -> None:
+    """Whoever removes what has expired looks at every name: an owner that comes meanwhile gets in."""
+    with open_channel(path, bytes, options=SMALL) as channel:
+        listers = [crew.start(list_for_ever, path) for _ in range(2)]
+        for lister in listers:
+            lister.meet()
+        for _ in range(200):
+            channel.receiver("name", expires=1e-6).close()
+        for lister in listers:
+            lister.tell("end")
+            lister.result()
+        until(lambda: channel.consumers() == (), "it has expired")

@@ -1,0 +1,208 @@
+"""Names that stay only for so long without an owner."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from filechannel import ConsumerBusyError, ConsumerMismatchError, UnknownConsumerError
+from filechannel._format.layout import CURSOR_DEPARTURE, CURSOR_OWNER, CURSOR_SIZE, CURSOR_TERM, DEPARTURE, TERM
+from filechannel._storage.cursor_file import file_name, is_overdue, read_departure, read_term
+from filechannel._storage.cursors import Cursors
+from filechannel._storage.expiry import remove_expired
+from filechannel._storage.files import Files
+from filechannel._storage.kernel_locks import KernelLocks
+from filechannel._storage.roster import Roster
+from tests.storage.clocks import Clock
+from tests.storage.forks import Fork
+from tests.storage.resources import descriptors_under
+
+
+class Names:
+    """The consumers in a directory, and who may count their changes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.changes = 0
+        self.cursors = Cursors(Files(), directory, 0o600, self._count)
+        self.roster = Roster(Files(), directory, lambda: self.changes)
+
+    def _count(self) -> None:
+        self.changes += 1
+
+    def remove_expired(self) -> list[str]:
+        """Remove those whose time is over."""
+        return remove_expired(self.roster, self.cursors)
+
+    def register(self, name: str, expires: float | None = None) -> None:
+        """Register a name that stands somewhere, without an owner."""
+        cursor = self.cursors.open(name)
+        if expires is not None:
+            cursor.expire_after(expires)
+        cursor.store(100, 1, 0)
+        self.cursors.close(cursor)
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> Names:
+    """A directory without consumers."""
+    return Names(tmp_path)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time of day, which stands still."""
+    return Clock.install(monkeypatch)
+
+
+def test_only_what_is_overdue_is_removed(names: Names, clock: Clock) -> None:
+    """Each name has its own term, and one without a term stays."""
+    for name, expires in (("short", 10), ("long", 100), ("stays", None)):
+        names.register(name, expires)
+    assert names.remove_expired() == []
+    clock.pass_seconds(10)
+    assert names.remove_expired() == ["short"]
+    clock.pass_seconds(90)
+    assert names.remove_expired() == ["long"]
+    clock.pass_seconds(10**6)
+    assert names.remove_expired() == []
+    assert names.roster.names() == ["stays"]
+
+
+def test_every_change_is_counted(names: Names, clock: Clock) -> None:
+    """Registering and removing are; owning a name that stands somewhere is not."""
+    names.register("a", 10)
+    assert names.changes == 1
+    names.register("a")
+    assert names.changes == 1
+    clock.pass_seconds(10)
+    names.remove_expired()
+    assert names.changes == 2
+    names.register("a")
+    names.cursors.remove_unowned("a")
+    assert names.changes == 4
+    names.cursors.remove(names.cursors.open("a"))
+    assert names.changes == 6
+
+
+def test_a_clock_that_goes_back_removes_nothing(names: Names, clock: Clock) -> None:
+    """An owner that left in the future has not left long ago."""
+    names.register("a", 10)
+    clock.pass_seconds(-1000)
+    assert names.remove_expired() == []
+
+
+@pytest.mark.parametrize("position", [*range(CURSOR_TERM, CURSOR_TERM + TERM.size)])
+def test_a_damaged_term_is_none(names: Names, tmp_path: Path, clock: Clock, position: int) -> None:
+    """A name of which nobody knows how long it stays stays."""
+    names.register("a", 10)
+    file = tmp_path / file_name("a")
+    content = bytearray(file.read_bytes())
+    content[position] ^= 0x10
+    file.write_bytes(content)
+    assert read_term(content) is None
+    clock.pass_seconds(1000)
+    assert names.remove_expired() == []
+
+
+@pytest.mark.parametrize("position", [*range(CURSOR_DEPARTURE, CURSOR_DEPARTURE + DEPARTURE.size)])
+def test_a_damaged_departure_is_noted_anew(names: Names, tmp_path: Path, clock: Clock, position: int) -> None:
+    """The time begins when somebody notices."""
+    names.register("a", 10)
+    file = tmp_path / file_name("a")
+    content = bytearray(file.read_bytes())
+    content[position] ^= 0x10
+    file.write_bytes(content)
+    clock.pass_seconds(1000)
+    assert names.remove_expired() == []
+    assert read_departure(file.read_bytes()) == clock.now
+    clock.pass_seconds(10)
+    assert names.remove_expired() == ["a"]
+
+
+@pytest.mark.parametrize("size", [0, 1, CURSOR_OWNER, CURSOR_TERM, CURSOR_TERM + 11, CURSOR_DEPARTURE, CURSOR_SIZE])
+def test_a_short_file_does_not_expire(names: Names, tmp_path: Path, size: int) -> None:
+    """What was cut off, or never written, says nothing."""
+    content = bytes(size)
+    assert read_term(content) is None
+    assert not is_overdue(content, 10**20)
+    (tmp_path / file_name("a")).write_bytes(content)
+    names.changes += 1
+    names.cursors.note_departure("a")
+    assert names.remove_expired() == []
+    assert names.roster.registrations() == []
+
+
+def test_a_child_does_not_let_its_parent_leave(names: Names, tmp_path: Path) -> None:
+    """Closing what is the parent's notes nothing."""
+    cursor = names.cursors.open("a")
+    cursor.store(100, 1, 0)
+    cursor.expire_after(10)
+    Fork(cursor.close).end()
+    assert read_departure((tmp_path / file_name("a")).read_bytes()) is None
+    names.cursors.close(cursor)
+    assert read_departure((tmp_path / file_name("a")).read_bytes()) is not None
+
+
+def test_a_departure_of_somebody_who_came_back_is_none(names: Names, tmp_path: Path) -> None:
+    """Nothing is noted about a live owner, and what was said about the last one does not count."""
+    names.register("a", 10)
+    cursor = names.cursors.open("a")
+    names.cursors.note_departure("a")
+    assert read_departure(cursor.map) is None
+    assert not names.cursors.remove_overdue("a")
+    names.cursors.close(cursor)
+
+
+def test_removing_what_is_owned_or_not_there(names: Names, tmp_path: Path) -> None:
+    """Each has its own error, and nothing stays open or is made."""
+    cursor = names.cursors.open("a")
+    (tmp_path / "group.group").touch()
+    (tmp_path / "directory.cursor").mkdir()
+    before = descriptors_under(tmp_path), sorted(os.listdir(tmp_path))
+    with pytest.raises(ConsumerBusyError):
+        names.cursors.remove_unowned("a")
+    for unknown in ("b", "directory"):
+        with pytest.raises(UnknownConsumerError):
+            names.cursors.remove_unowned(unknown)
+    with pytest.raises(ConsumerMismatchError):
+        names.cursors.remove_unowned("group")
+    names.cursors.note_departure("b")
+    assert (descriptors_under(tmp_path), sorted(os.listdir(tmp_path))) == before
+    names.cursors.close(cursor)
+
+
+class LateGroup(Files):
+    """Lets somebody make a group of the name while it is registered."""
+
+    def __init__(self, group: Path) -> None:
+        self._group = group
+
+    def lock(self, descriptor: int, position: int, *, shared: bool = False, wait: bool = False) -> bool:
+        """Make the group, then lock."""
+        self._group.touch()
+        return super().lock(descriptor, position, shared=shared, wait=wait)
+
+
+def test_of_two_kinds_at_once_none_or_one_is_registered(tmp_path: Path) -> None:
+    """Whoever sees the other's file after making its own gives way, and leaves nothing behind."""
+    cursors = Cursors(LateGroup(tmp_path / "name.group"), tmp_path, 0o600)
+    with pytest.raises(ConsumerMismatchError):
+        cursors.open("name")
+    assert os.listdir(tmp_path) == ["name.group"]
+    assert descriptors_under(tmp_path) == 0
+
+
+def test_a_visitor_that_stands_still_is_not_waited_for(names: Names, tmp_path: Path) -> None:
+    """Whoever is stopped with the name locked makes it busy, after a moment; what is only overdue is left alone."""
+    names.register("a", 1e-9)
+    locks = KernelLocks(Files(), tmp_path / file_name("a"))
+    assert locks.take(CURSOR_OWNER)
+    assert locks.take(CURSOR_OWNER + 1)
+    assert names.remove_expired() == []
+    for call in (names.cursors.open, names.cursors.remove_unowned):
+        with pytest.raises(ConsumerBusyError):
+            call("a")
+    locks.close()
+    assert names.remove_expired() == ["a"]
