@@ -136,20 +136,20 @@ class Receiver(AnyReceiver[T_co], Generic[T_co]):
         until = _until(timeout)
         item = self._take()
         item = self._wait_for(self._take, until) if item is NOTHING else item
-        self._settle()
+        self._settle_position()
         return item
 
-    def _settle(self) -> None:
+    def _settle_position(self) -> None:
         """Wait until the position is on disk, if the options say so."""
-        if self._source.must_settle:
-            self._source.settle()
+        if self._source.must_settle_position:
+            self._source.settle_position()
 
     def receive_record(self, timeout: float | None = None) -> Record[T_co]:
         """Return the next message with its offset and sequence, waiting for it if need be."""
         until = _until(timeout)
         found = self._take_record()
         found = self._wait_for(self._take_record, until) if found is NOTHING else found
-        self._settle()
+        self._settle_position()
         value, offset, sequence = cast("tuple[T_co, Offset, int]", found)
         return Record(value, offset, sequence)
 
@@ -168,7 +168,7 @@ class Receiver(AnyReceiver[T_co], Generic[T_co]):
                 self._check_open()
             items = self._take_many(max_items)
             if items:
-                self._settle()
+                self._settle_position()
                 return items
             if not self._source.watch_until(self._has_news, until):
                 self._until_news(until)
@@ -251,6 +251,8 @@ class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
         value, settling = self._settling(self._wait_for_delivery(timeout))
         with settling:
             yield value
+        if self._acks.must_settle_acks:
+            self._acks.settle_position()
 
     def _wait_for_delivery(self, timeout: float | None) -> object:
         until = _until(timeout)
@@ -295,13 +297,15 @@ class FileChannel(AnyChannel[T], Generic[T]):
         """
         return FanOutReceiver(self._named_source(name, start, expires))
 
-    def ack_receiver(self, name: str = "default", *, start: Start = "earliest") -> AckReceiver[T]:
+    def ack_receiver(
+        self, name: str = "default", *, start: Start = "earliest", expires: float | None = None
+    ) -> AckReceiver[T]:
         """Return a receiver of a durable name that moves on when messages are acknowledged.
 
-        The name is the same as that of `receiver`, and so are *start* and the errors: one of the two owns it at a time,
-        and goes on where the other stopped.
+        The name is the same as that of `receiver`, and so are *start*, *expires* and the errors: one of the two owns it
+        at a time, and goes on where the other stopped.
         """
-        return AckReceiver(self._ack_source(name, start))
+        return AckReceiver(self._ack_source(name, start, expires))
 
     def replay(self, start: Start = "earliest", stop: Stop = "latest") -> Receiver[T]:
         """Return a receiver of history without a name: it stores no position and holds no data back.

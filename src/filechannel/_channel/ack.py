@@ -10,6 +10,7 @@ from typing import Generic, Self, TypeVar, cast, final
 from anyio import EndOfStream
 
 from .._format import NOTHING, own_receive
+from .._wakeup.loops import run_through_cancellation
 from .any_ack_receiver import AnyAckReceiver, Handed
 from .delivery import Delivery
 from .receiver import Receiver
@@ -56,6 +57,8 @@ class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
         value, settling = self._settling(await self._wait_for(self._take_delivery))
         with settling:
             yield value
+        if self._acks.must_settle_acks:
+            await run_through_cancellation(self._acks.settle_position)
 
     async def seek(self, to: Start) -> None:
         """Go on at another place; clones go along. `ValueError` if no message begins at that offset.
@@ -77,10 +80,12 @@ class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
     async def _take_slices(self, max_items: int) -> list[T_co]:
         """Take one by one, giving way in between; cancelled in the middle, all of it comes again."""
         found: list[Handed[T_co]] = []
+        self._acks.check_position()  # only here: what is raised below is told again
         try:
             while len(found) < max_items:
                 try:
-                    handed = self._take_delivery()
+                    self._check_open()
+                    handed = self._acks.reader.native.take_delivery()
                 except Exception:
                     if not found:
                         raise

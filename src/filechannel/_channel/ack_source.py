@@ -48,10 +48,29 @@ class AckSource(Source):
             self.arrivals.wake_all()
         return done
 
+    def ack(self, count: int) -> bool:
+        """Acknowledge the oldest ones outstanding; tell whether there are so many."""
+        self.check_position()
+        done = self.reader.native.ack(count)
+        if done:
+            self._acked(count)
+        return done
+
     def settle(self, offset: Offset, token: int) -> None:
         """Acknowledge one message; `AckError` if it is not outstanding since that call."""
         self._check_open()
+        self.check_position()
+        self._settle(offset, token)
+
+    def _settle(self, offset: Offset, token: int) -> None:
+        self._check_open()
         self._check(offset, self.reader.native.settle(offset, token))
+        self._acked(1)
+
+    def _acked(self, count: int) -> None:
+        if self.is_counted:
+            super().took(count)
+            super().settle_position_soon()
         if self.reader.native.drained:
             self.arrivals.wake_all()
 
@@ -80,7 +99,7 @@ class AckSource(Source):
             with suppress(AckError, ClosedResourceError):  # the body has settled it, or it comes again anyway
                 self.give_back(offset, token, counted=isinstance(error, Exception))
             raise
-        self.settle(offset, token)
+        self._settle(offset, token)  # a flush that failed is told to the next one: this message is done
 
     def _check_open(self) -> None:
         if self._closed:  # in a forked child not even a look is taken
@@ -101,6 +120,24 @@ class AckSource(Source):
         """Close the receivers in a forked child, and refuse what deliveries ask for: the cursor is the parent's."""
         self._closed = True
         super().abandon()
+
+    # The position moves when messages are acknowledged, not when they are taken
+
+    @property
+    def must_settle_position(self) -> bool:
+        """Never: there is nothing to wait for when a message is handed out."""
+        return False
+
+    @property
+    def must_settle_acks(self) -> bool:
+        """Whether whoever may wait goes on after an ack only after `settle_position`."""
+        return super().must_settle_position
+
+    def took(self, messages: int) -> None:
+        """So many messages were taken, which moves nothing."""
+
+    def settle_position_soon(self) -> None:
+        """Do nothing: see `took`."""
 
     # What comes next
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, cast
 
@@ -40,6 +41,7 @@ class AnyAckReceiver(AckCore, Named, AnyReceiver[T_co], Generic[T_co]):
     def __init__(self, source: AckSource) -> None:
         super().__init__(source)
         self._acks = source
+        self._take_held: Callable[[], object] = source.counting(source.reader.native.take_delivery)
 
     if TYPE_CHECKING:  # AckCore has it
 
@@ -53,9 +55,8 @@ class AnyAckReceiver(AckCore, Named, AnyReceiver[T_co], Generic[T_co]):
     def _ack_slowly(self, n: int) -> None:
         check_count("n", n)
         self._check_open()
-        if not self._acks.reader.native.ack(n):
+        if not self._acks.ack(n):
             raise self._too_many(n)
-        self._drained()
 
     def _drained(self) -> None:
         """It may have been the last one of a sealed channel: then whoever waits is told that this is the end."""
@@ -96,7 +97,7 @@ class AnyAckReceiver(AckCore, Named, AnyReceiver[T_co], Generic[T_co]):
 
     def _take_delivery(self) -> object | Nothing:
         self._check_open()
-        return self._acks.reader.native.take_delivery()
+        return self._take_held()
 
     def _delivery(self, found: object) -> Delivery[T_co]:
         value, offset, sequence, attempt, token = cast("Handed[T_co]", found)

@@ -38,7 +38,7 @@ from .errands import Errands
 from .pursuit import Pursuit
 from .recipe import Recipe
 from .source import Source, Start, Stop, find_place, find_stop, naming
-from .statistics import ChannelStatistics
+from .statistics import ChannelStatistics, Process
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Source)

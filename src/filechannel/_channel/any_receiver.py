@@ -51,7 +51,7 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
         if item is NOTHING:
             self._check_end()
             raise WouldBlock
-        self._source.settle_soon()
+        self._source.settle_position_soon()
         return item
 
     def receive_many_nowait(self, max_items: int) -> list[T_co]:
@@ -59,7 +59,7 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
         check_count("max_items", max_items)
         items = self._take_many(max_items)
         if items:
-            self._source.settle_soon()
+            self._source.settle_position_soon()
         return items
 
     def _take_many(self, max_items: int) -> list[T_co]:

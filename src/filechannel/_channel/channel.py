@@ -45,13 +45,15 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         """
         return FanOutReceiver(self._named_source(name, start, expires))
 
-    def ack_receiver(self, name: str = "default", *, start: Start = "earliest") -> AckReceiver[T]:
+    def ack_receiver(
+        self, name: str = "default", *, start: Start = "earliest", expires: float | None = None
+    ) -> AckReceiver[T]:
         """Return a receiver of a durable name that moves on when messages are acknowledged.
 
-        The name is the same as that of `receiver`, and so are *start* and the errors: one of the two owns it at a time,
-        and goes on where the other stopped.
+        The name is the same as that of `receiver`, and so are *start*, *expires* and the errors: one of the two owns it
+        at a time, and goes on where the other stopped.
         """
-        return AckReceiver(self._ack_source(name, start))
+        return AckReceiver(self._ack_source(name, start, expires))
 
     def replay(self, start: Start = "earliest", stop: Stop = "latest") -> Receiver[T]:
         """Return a receiver of history without a name: it stores no position and holds no data back.

@@ -65,7 +65,7 @@ class Receiver(AnyReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
                 await self._linger(max_items, linger)
             items = self._take_many(max_items) if max_items <= _SLICE else await self._take_slices(max_items)
             if items:
-                await self._settle()
+                await self._settle_position()
                 return items
 
     async def __anext__(self) -> T_co:
@@ -81,7 +81,7 @@ class Receiver(AnyReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
         # What most waits need is what is at the top: they wait for one message, once, and a microsecond counts there.
         if turn_is_over():
             await give_way_if_due()
-        if self._source.must_settle:
+        if self._source.must_settle_position:
             await notice_cancellation()
         while (item := take()) is NOTHING:
             await self._source.wait(self._has_news)
@@ -91,18 +91,18 @@ class Receiver(AnyReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
                 break
             self._check_end()
             await give_way_if_due()
-        if self._source.must_settle:
-            await self._settle()
+        if self._source.must_settle_position:
+            await self._settle_position()
         return item
 
-    async def _settle(self) -> None:
+    async def _settle_position(self) -> None:
         """Wait until the position is on disk, if the options say so. What was taken is handed out, cancelled or not."""
-        if self._source.must_settle:
-            await run_through_cancellation(self._source.settle)
+        if self._source.must_settle_position:
+            await run_through_cancellation(self._source.settle_position)
 
     async def _until_news(self) -> None:
         await give_way_if_due()
-        if self._source.must_settle:
+        if self._source.must_settle_position:
             await notice_cancellation()  # the wait for a flush is shielded: here a loop of receives can be cancelled
         self._check_open()
         if not self._source.has_news():
@@ -125,6 +125,7 @@ class Receiver(AnyReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
         Cancelled in the middle, nothing was taken. If a clone took messages meanwhile, what was read is stale:
         then one slice at once has to do.
         """
+        self._source.check_position()
         items: list[object] = []
         scout = self._source.scout()
         native, start = scout.native, scout.native.offset

@@ -125,12 +125,12 @@ class Source:
 
     @property
     def is_counted(self) -> bool:
-        """Whether every message that is taken has to be told with `took`."""
+        """Whether every message that moves the position has to be told."""
         return self._flush is not None and self._flush.counts
 
     @property
-    def must_settle(self) -> bool:
-        """Whether whoever may wait hands a message out only after `settle`."""
+    def must_settle_position(self) -> bool:
+        """Whether whoever may wait hands a message out only after `settle_position`."""
         return self._flush is not None and self._flush.waits
 
     def counting(self, take: Callable[[], object]) -> Callable[[], object]:
@@ -143,32 +143,35 @@ class Source:
             flush.check()
             item = take()
             if item is not NOTHING:
-                flush.took(1)
+                self.took(1)
             return item
 
         return take_and_tell
 
     def take_many(self, most: int) -> list[object]:
         """Take up to so many messages."""
-        if self._flush is None:
-            return self.reader.take_many(most)
-        self._flush.check()
+        self.check_position()
         items = self.reader.take_many(most)
         self.took(len(items))
         return items
+
+    def check_position(self) -> None:
+        """Raise, once, that the position could not be flushed."""
+        if self._flush is not None:
+            self._flush.check()
 
     def took(self, messages: int) -> None:
         """So many messages were taken."""
         if self._flush is not None and self._flush.counts and messages:
             self._flush.took(messages)
 
-    def settle(self) -> None:
+    def settle_position(self) -> None:
         """Wait until the position is on disk; what goes wrong is told by the next one who takes something."""
         if self._flush is not None:
             self._flush.settle()
 
-    def settle_soon(self) -> None:
-        """Do so in another thread, if somebody who may not wait has taken something."""
+    def settle_position_soon(self) -> None:
+        """Do so in another thread, if need be: somebody who may not wait has taken something."""
         if self._flush is not None and self._flush.waits:
             self._flush.flush_soon()
 
