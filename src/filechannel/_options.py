@@ -163,7 +163,8 @@ class ChannelOptions:
     """Per open: ``"raise"`` (default) at a damaged record, or ``"skip"`` to the next valid one."""
     cursor_flush: CursorFlush | UnsetType | None = UNSET
     """Per open: how often positions of receivers reach the disk, for the case of a power cut. After so many messages
-    (an int), so many seconds (a float), or ``"fsync"``: before a message is handed out. Default None: with the data."""
+    (an int), so many seconds (a float), or ``"fsync"``: before a message is handed out. Default None: with the data.
+    With acknowledgement it is acks that count, and ``"fsync"`` flushes after each of them, in the background."""
     validate: bool | UnsetType = UNSET
     """Per open: check the fields of what is sent too, not only its type. Default False."""
 

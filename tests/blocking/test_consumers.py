@@ -35,6 +35,7 @@ def test_a_name_expires(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock.install(monkeypatch)
     with open_channel(path, int) as channel:
         channel.receiver("a", expires=60).close()
+        channel.ack_receiver("b", expires=60).close()
         clock.pass_seconds(60)
         assert channel.consumers() == ()
 

@@ -355,6 +355,26 @@ async def test_an_expired_name_begins_anew(path: Path, clock: Clock) -> None:
 
 
 @one_loop
+async def test_a_name_that_acknowledges_expires_too(path: Path, clock: Clock) -> None:
+    """It is the same name, and the same term; what was not acked goes with it."""
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        with channel.ack_receiver("a", expires=60) as rx:
+            await tx.send_many([1, 2])
+            await rx.receive()
+            clock.pass_seconds(1000)
+            assert [(found.expires, found.lag_messages) for found in channel.consumers()] == [(60, 2)]
+        with channel.ack_receiver("a"):
+            assert channel.consumers()[0].expires == 60
+        with channel.receiver("a", expires=30):
+            assert channel.consumers()[0].expires == 30
+        clock.pass_seconds(30)
+        assert names(channel) == []
+        with pytest.raises(ValueError, match="expires"):
+            channel.ack_receiver("a", expires=0)
+        assert names(channel) == []
+
+
+@one_loop
 async def test_a_term_stays_until_another_is_given(path: Path, clock: Clock) -> None:
     """None leaves what is stored; a number replaces it."""
     async with open_channel(path, int) as channel:

@@ -15,7 +15,15 @@ import anyio
 import pytest
 from anyio import CancelScope
 
-from filechannel import ChannelOptions, FanOutReceiver, StorageError, blocking, open_channel
+from filechannel import (
+    AckReceiver,
+    ChannelOptions,
+    Delivery,
+    FanOutReceiver,
+    StorageError,
+    blocking,
+    open_channel,
+)
 from filechannel._options import CursorFlush
 from filechannel._storage.cursor_file import read_position
 from filechannel._storage.cursors import Cursors
@@ -193,6 +201,18 @@ async def test_a_position_that_cannot_be_flushed_is_told_once(path: Path, gate: 
             assert await rx.receive_many(5) == [1, 2]
 
 
+async def test_a_large_batch_tells_what_could_not_be_flushed(path: Path, gate: Gate) -> None:
+    """Also one that is read in slices takes nothing then."""
+    async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        await tx.send_many(range(3000))
+        with channel.receiver("a") as rx:
+            gate.error = OSError(errno.EIO, "Input/output error")
+            assert await rx.receive() == 0
+            with pytest.raises(StorageError, match="'a' could not be flushed"):
+                await rx.receive_many(2000)
+            assert await rx.receive_many(2000) == list(range(1, 2001))
+
+
 async def test_every_so_many_messages(path: Path, disk: Disk) -> None:
     """The disk is never more behind than that, and what the flush itself takes."""
     async with open_channel(path, int, options=options(10)) as channel, channel.sender() as tx:
@@ -304,3 +324,220 @@ def test_every_so_many_messages_without_async(path: Path, disk: Disk) -> None:
         disk.wait_for(3)
         assert rx.receive_many(5) == [3, 4, 5, 6, 7]
         disk.wait_for(8)
+
+
+# With acknowledgement
+
+
+async def _ack(rx: AckReceiver[int]) -> None:
+    rx.ack()
+
+
+async def _ack_delivery(rx: AckReceiver[int]) -> None:
+    rx.nack()
+    (await rx.receive_delivery()).ack()
+
+
+async def _process(rx: AckReceiver[int]) -> None:
+    rx.nack()
+    async with rx.processing():
+        pass
+
+
+ACKS: dict[str, Callable[[AckReceiver[int]], Awaitable[None]]] = {
+    "ack": _ack,
+    "delivery": _ack_delivery,
+    "processing": _process,
+}
+
+
+@pytest.mark.parametrize("way", ACKS)
+async def test_every_so_many_acks(path: Path, disk: Disk, way: str) -> None:
+    """Receiving moves nothing and does not count; however they are acked, so many acks flush once."""
+    async with open_channel(path, int, options=options(3)) as channel, channel.sender() as tx:
+        await tx.send_many(range(10))
+        with channel.ack_receiver("a") as rx:
+            for _ in range(2):
+                await rx.receive()
+                await ACKS[way](rx)
+            assert len(await rx.receive_many(5)) == 5
+            assert rx.receive_nowait() == 7
+            rx.nack(5)
+            assert disk.numbers == []
+            await ACKS[way](rx)
+            await anyio.to_thread.run_sync(disk.wait_for, 3)
+            assert disk.numbers == [3]
+
+
+async def test_many_acks_at_once_are_flushed_once(path: Path, disk: Disk) -> None:
+    """They count together, and with those of clones."""
+    async with open_channel(path, int, options=options(4)) as channel, channel.sender() as tx:
+        await tx.send_many(range(3000))
+        with channel.ack_receiver("a") as rx, rx.clone() as clone:
+            assert len(await rx.receive_many(3000)) == 3000
+            rx.ack(2)
+            clone.ack()
+            assert disk.numbers == []
+            rx.ack(2997)
+            await anyio.to_thread.run_sync(disk.wait_for, 3000)
+            assert disk.numbers == [3000]
+
+
+@pytest.mark.parametrize("way", ["ack", "delivery"])
+@pytest.mark.parametrize("cursor_flush", [1, "fsync"], ids=repr)
+async def test_an_ack_does_not_wait_for_the_disk(
+    path: Path, disk: Disk, gate: Gate, cursor_flush: CursorFlush, way: str
+) -> None:
+    """Neither does receiving: the position follows in the background."""
+    async with open_channel(path, int, options=options(cursor_flush)) as channel, channel.sender() as tx:
+        await tx.send_many(range(10))
+        with channel.ack_receiver("a") as rx:
+            with gate.closed():
+                for _ in range(3):
+                    await rx.receive()
+                    await ACKS[way](rx)
+                assert disk.numbers == []
+            await anyio.to_thread.run_sync(disk.wait_for, 3)
+
+
+async def test_processing_waits_for_the_disk_under_fsync(path: Path, disk: Disk) -> None:
+    """What it acked does not come again, even after a power cut; what it nacked waits for nothing."""
+    async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        await tx.send_many(range(10))
+        with channel.ack_receiver("a") as rx:
+            for number in range(1, 4):
+                async with rx.processing():
+                    pass
+                assert max(disk.numbers) == number
+            flushes = len(disk.numbers)
+            with pytest.raises(KeyError):
+                async with rx.processing():
+                    raise KeyError
+            assert len(disk.numbers) == flushes
+
+
+async def test_processing_that_is_cancelled_while_it_flushes_has_acked(path: Path, gate: Gate) -> None:
+    """The body has ended well: the message is done, and the cancellation comes afterwards."""
+    async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        await tx.send_many(range(3))
+        with channel.ack_receiver("a") as rx:
+            async with anyio.create_task_group() as group:
+
+                async def process(scope: CancelScope) -> None:
+                    with scope:
+                        async with rx.processing():
+                            pass
+                        await anyio.sleep(60)
+
+                scope = CancelScope()
+                with gate.closed():
+                    group.start_soon(process, scope)
+                    await anyio.to_thread.run_sync(gate.reached.wait, 30)
+                    scope.cancel()
+                    await anyio.wait_all_tasks_blocked()
+            assert scope.cancelled_caught
+            assert rx.unack_count == 0
+            assert await rx.receive() == 1
+
+
+async def test_acks_out_of_order_flush_the_oldest_that_is_outstanding(path: Path, disk: Disk) -> None:
+    """They count, and what reaches the disk is where a crash would go on."""
+    async with open_channel(path, int, options=options(2)) as channel, channel.sender() as tx:
+        await tx.send_many(range(4))
+        with channel.ack_receiver("a") as rx:
+            first, second, third, fourth = [await rx.receive_delivery() for _ in range(4)]
+            third.ack()
+            first.ack()
+            await anyio.to_thread.run_sync(disk.wait_for, 1)
+            fourth.ack()
+            second.ack()
+            await anyio.to_thread.run_sync(disk.wait_for, 4)
+            assert disk.numbers == [1, 4]
+
+
+AFTERWARDS: dict[str, Callable[[AckReceiver[int], Delivery[int]], Awaitable[object]]] = {
+    "receive": lambda rx, _: rx.receive(),
+    "receive_record": lambda rx, _: rx.receive_record(),
+    "receive_many": lambda rx, _: rx.receive_many(1),
+    "receive_many in slices": lambda rx, _: rx.receive_many(2000),
+    "receive_delivery": lambda rx, _: rx.receive_delivery(),
+    "receive_nowait": lambda rx, _: anyio.to_thread.run_sync(rx.receive_nowait),
+    "ack": lambda rx, _: anyio.to_thread.run_sync(rx.ack),
+    "delivery": lambda _, delivery: anyio.to_thread.run_sync(delivery.ack),
+}
+
+
+@pytest.mark.parametrize("way", AFTERWARDS)
+async def test_acks_that_cannot_be_flushed_are_told_once(path: Path, gate: Gate, way: str) -> None:
+    """By the next receive or ack, which changes nothing; then it goes on."""
+    async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        await tx.send_many(range(3))
+        with channel.ack_receiver("a") as rx:
+            delivery = await rx.receive_delivery()
+            gate.error = OSError(errno.EIO, "Input/output error")
+            async with rx.processing():  # waits for the flush
+                pass
+            with pytest.raises(StorageError, match=r"'a' could not be flushed: .*Input/output error"):
+                await AFTERWARDS[way](rx, delivery)
+            assert rx.unack_count == 1
+            await AFTERWARDS[way](rx, delivery)
+
+
+async def test_processing_acks_although_an_earlier_flush_has_failed(path: Path, gate: Gate) -> None:
+    """Its message is done; the next receive tells."""
+    async with open_channel(path, int, options=options(1)) as channel, channel.sender() as tx:
+        await tx.send_many(range(3))
+        with channel.ack_receiver("a") as rx:
+            flush = rx._source._flush
+            assert flush is not None
+            async with rx.processing():
+                gate.error = OSError(errno.EIO, "Input/output error")
+                await anyio.to_thread.run_sync(flush.settle)
+            assert rx.unack_count == 0
+            with pytest.raises(StorageError, match="could not be flushed"):
+                await rx.receive()
+            assert await rx.receive() == 1
+
+
+async def test_acks_are_flushed_every_so_many_seconds(path: Path, disk: Disk) -> None:
+    """What was received and not acked is not what the disk goes on behind."""
+    async with open_channel(path, int, options=options(0.002)) as channel, channel.sender() as tx:
+        await tx.send_many(range(10))
+        with channel.ack_receiver("a") as rx:
+            await rx.receive_many(7)
+            rx.ack(4)
+            await anyio.to_thread.run_sync(disk.wait_for, 4)
+            rx.ack(2)
+            await anyio.to_thread.run_sync(disk.wait_for, 6)
+            assert max(disk.numbers) == 6
+
+
+@one_loop
+@pytest.mark.parametrize("cursor_flush", [1000, 3600.0, "fsync"], ids=repr)
+async def test_closing_flushes_the_acks_that_are_left(path: Path, disk: Disk, cursor_flush: CursorFlush) -> None:
+    """And acknowledges nothing."""
+    async with open_channel(path, int, options=options(cursor_flush)) as channel, channel.sender() as tx:
+        await tx.send_many(range(10))
+        with channel.ack_receiver("a") as rx:
+            assert await rx.receive_many(5) == [0, 1, 2, 3, 4]
+            rx.ack(3)
+        await anyio.to_thread.run_sync(disk.wait_for, 3)
+    assert max(disk.numbers) == 3
+
+
+def test_acks_without_async(path: Path, disk: Disk) -> None:
+    """An ack does not wait, `processing` does."""
+    with blocking.open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        tx.send_many(range(10))
+        with channel.ack_receiver("a") as rx:
+            assert rx.receive_many(3) == [0, 1, 2]
+            assert rx.receive_record().value == 3
+            assert disk.numbers == []
+            rx.ack(3)
+            disk.wait_for(3)
+            rx.receive_delivery().ack()
+            rx.ack()
+            disk.wait_for(5)
+            with rx.processing() as item:
+                assert item == 5
+            assert max(disk.numbers) == 6

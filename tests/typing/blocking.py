@@ -56,7 +56,7 @@ def channel(orders: FileChannel[Order]) -> None:
     """What each method returns."""
     assert_type(orders.path, Path)
     assert_type(orders.sender(), Sender[Order])
-    assert_type(orders.ack_receiver(), AckReceiver[Order])
+    assert_type(orders.ack_receiver(expires=60.0), AckReceiver[Order])
     assert_type(orders.receiver(), FanOutReceiver[Order])
     assert_type(orders.receiver("audit", start="latest"), FanOutReceiver[Order])
     assert_type(orders.replay(), Receiver[Order])

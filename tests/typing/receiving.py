@@ -77,7 +77,7 @@ async def make(orders: FileChannel[Order], offset: Offset, moment: datetime) -> 
     assert_type(orders.receiver("audit", start=offset), FanOutReceiver[Order])
     assert_type(orders.receiver(name="audit", start=moment), FanOutReceiver[Order])
     assert_type(orders.ack_receiver(), AckReceiver[Order])
-    assert_type(orders.ack_receiver("audit", start="latest"), AckReceiver[Order])
+    assert_type(orders.ack_receiver("audit", start="latest", expires=60.0), AckReceiver[Order])
     assert_type(orders.replay(), Receiver[Order])
     assert_type(orders.replay("latest"), Receiver[Order])
     assert_type(orders.replay(moment, "latest"), Receiver[Order])
