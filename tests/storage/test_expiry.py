@@ -173,16 +173,27 @@ def test_removing_what_is_owned_or_not_there(names: Names, tmp_path: Path) -> No
     names.cursors.close(cursor)
 
 
+def test_a_directory_is_no_name(names: Names, tmp_path: Path) -> None:
+    """What only looks like the file of a consumer is none."""
+    (tmp_path / file_name("a")).mkdir()
+    names.register("b")
+    assert names.roster.names() == ["b"]
+    assert names.roster.look("a") is None
+    assert names.roster.watch("a") is None
+    with pytest.raises(UnknownConsumerError):
+        names.cursors.remove_unowned("a")
+
+
 class LateGroup(Files):
     """Lets somebody make a group of the name while it is registered."""
 
     def __init__(self, group: Path) -> None:
         self._group = group
 
-    def lock(self, descriptor: int, position: int, *, shared: bool = False, wait: bool = False) -> bool:
+    def lock(self, descriptor: int, position: int, *, shared: bool = False) -> bool:
         """Make the group, then lock."""
         self._group.touch()
-        return super().lock(descriptor, position, shared=shared, wait=wait)
+        return super().lock(descriptor, position, shared=shared)
 
 
 def test_of_two_kinds_at_once_none_or_one_is_registered(tmp_path: Path) -> None:

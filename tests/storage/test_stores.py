@@ -124,6 +124,9 @@ def test_whoever_has_a_directory_open_that_is_another_now_makes_nothing_in_it(
         lambda: [first.log.append([bytes(900)]) for _ in range(9)],
         lambda: first.cursors.open("new"),
         lambda: first.cursors.remove(owned),
+        lambda: first.cursors.remove_unowned("new"),
+        lambda: first.roster.watch("owned"),
+        first.remove_expired,
         lambda: first.configure(lambda manifest: manifest),
         first.purge,
     ):

@@ -196,6 +196,7 @@ class Cursors:
     def remove_unowned(self, name: str) -> None:
         """Forget a name; `UnknownConsumerError` if there is none, `ConsumerBusyError` if it has a live owner."""
         path = self._path(name)
+        self.check_place()
         self._refuse_group(name)
         with self._lock, visiting(self._files, path, name, patiently=True) as locks:
             if locks is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -40,10 +41,18 @@ class Registration:
 class Roster:
     """The names of one channel. Looks at the directory only when a shared word says that something changed."""
 
-    def __init__(self, files: Files, directory: Path, registrations: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        registrations: Callable[[], int],
+        check_place: Callable[[], object] = lambda: None,
+    ) -> None:
+        """*check_place* is called before a look, and raises if the directory is not the channel's any more."""
         self._files = files
         self._directory = directory
         self._registrations = registrations
+        self._check_place = check_place
         self._lock = Lock()
         self._known: int | None = None
         self._names: list[str] = []
@@ -54,43 +63,44 @@ class Roster:
             registrations = self._registrations()  # before the look: a change that comes later is seen the next time
             if registrations != self._known:
                 names = map(name_of, self._files.list(self._directory))
-                self._names = sorted(name for name in names if name is not None)
+                self._names = sorted(name for name in names if name is not None and self._is_file(name))
                 self._known = registrations
             return list(self._names)
 
+    def _is_file(self, name: str) -> bool:
+        return self._files.is_file(self._directory / file_name(name))
+
     def registrations(self) -> list[Registration]:
         """Return everybody who is registered."""
+        self._check_place()
         found = map(self.look, self.names())
         return [registration for registration in found if registration is not None]
 
     def look(self, name: str) -> Registration | None:
         """Return what is known of a name; None if it is not registered, or about to be and stands nowhere yet."""
-        try:
-            descriptor = self._files.open(self._directory / file_name(name), writable=False)
-        except (FileNotFoundError, IsADirectoryError):
-            return None
-        try:
+        with suppress(FileNotFoundError, IsADirectoryError), self._opened(name) as descriptor:
             # Who lives before who left: an owner that goes in between is one who has not left yet.
             is_owned = self._files.locked_range(descriptor, CURSOR_OWNER, 1) is not None
             head = self._files.read_at(descriptor, HEAD_SIZE, 0)
-        finally:
-            self._files.close(descriptor)
-        position = read_position(head)
-        if position is None:
-            return None
-        owner = read_owner(head) if is_owned else None
-        return Registration(name, position, owner, read_term(head), read_departure(head))
+            position = read_position(head)
+            if position is not None:
+                owner = read_owner(head) if is_owned else None
+                return Registration(name, position, owner, read_term(head), read_departure(head))
+        return None
 
     def watch(self, name: str) -> mmap.mmap | None:
         """Return a map in which `read` finds the position of a name from now on; None if it is not registered."""
+        self._check_place()
+        with suppress(FileNotFoundError, IsADirectoryError), self._opened(name) as descriptor:
+            if read_position(self._files.read_at(descriptor, HEAD_SIZE, 0)) is not None:
+                return self._files.map(descriptor, self._files.size(descriptor), writable=False)
+        return None
+
+    @contextmanager
+    def _opened(self, name: str) -> Generator[int]:
+        descriptor = self._files.open(self._directory / file_name(name), writable=False)
         try:
-            descriptor = self._files.open(self._directory / file_name(name), writable=False)
-        except (FileNotFoundError, IsADirectoryError):
-            return None
-        try:
-            if read_position(self._files.read_at(descriptor, HEAD_SIZE, 0)) is None:
-                return None
-            return self._files.map(descriptor, self._files.size(descriptor), writable=False)
+            yield descriptor
         finally:
             self._files.close(descriptor)
 

@@ -81,7 +81,7 @@ class Store:
             files, path / SEGMENTS, writable=not readonly, most_mapped=mapped, epoch=lambda: control.epoch
         )
         self.places: Places = Places(files, control, self.segments)
-        self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations)
+        self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations, self._check_place)
         self._readers: WeakSet[LogReader] = WeakSet()
         self._membership: Membership | None = None
         self.bells: Bells | None = None
