@@ -440,6 +440,22 @@ async def test_processing_that_is_cancelled_while_it_flushes_has_acked(path: Pat
             assert await rx.receive() == 1
 
 
+async def test_a_loop_of_processing_that_flushes_can_be_cancelled(path: Path) -> None:
+    """Each round acks its message, and the next one notices; nothing is left outstanding."""
+    async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
+        await tx.send_many(range(10_000))
+        done = 0
+        with channel.ack_receiver("a") as rx:
+            with anyio.move_on_after(0.02) as scope:
+                while True:
+                    async with rx.processing():
+                        done += 1
+            assert scope.cancelled_caught
+            assert 0 < done < 10_000
+            assert rx.peek() == [done]
+            assert rx.unack_count == 0
+
+
 async def test_acks_out_of_order_flush_the_oldest_that_is_outstanding(path: Path, disk: Disk) -> None:
     """They count, and what reaches the disk is where a crash would go on."""
     async with open_channel(path, int, options=options(2)) as channel, channel.sender() as tx:

@@ -10,7 +10,7 @@ from typing import Generic, Self, TypeVar, cast, final
 from anyio import EndOfStream
 
 from .._format import NOTHING, own_receive
-from .._wakeup.loops import run_through_cancellation
+from .._wakeup.loops import notice_cancellation, run_through_cancellation
 from .any_ack_receiver import AnyAckReceiver, Handed
 from .delivery import Delivery
 from .receiver import Receiver
@@ -54,6 +54,8 @@ class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
 
     @asynccontextmanager
     async def _process(self) -> AsyncGenerator[T_co]:
+        if self._acks.must_settle_acks:
+            await notice_cancellation()  # the wait below is shielded: here a loop can be cancelled
         value, settling = self._settling(await self._wait_for(self._take_delivery))
         with settling:
             yield value
