@@ -62,7 +62,7 @@ class Log:
         """Called after the first append since another process has chosen `FSYNC`; flushes it."""
         self.on_closed: Callable[[], object] = _nothing
         """Called when somebody comes too late; may raise an error of its own."""
-        self._closed = self._forked = False
+        self._closed = self._is_closing = self._forked = False
         self._durability_changed = self._finished = False
         self._given_up = Offset(0)  # nothing below it is ever flushed again
         self.writer: Writer = Writer(control.map, processes.owner, options.max_message_size, self.append, notify)
@@ -124,7 +124,7 @@ class Log:
             self._segments.scan()
             self._discard_unpublished()
         self.writer.start()
-        if not self.writer.current:
+        if not self.writer.current and not self._is_closing:
             self._catch_up()
 
     def _follow_durability(self) -> None:
@@ -401,10 +401,15 @@ class Log:
         """Let go of the active segment, and let nobody write any more: the channel may be another process's now."""
         # The C core takes the word and frees it in one go; its twin may be in the middle, in another thread.
         # Native, the word may be a stopped process's, which nobody has to wait for to close.
-        with self.writing() if PURE else self.mutex:
-            self._closed = True
-            self._active.let_go()
-            self._unflushed.clear()
+        with self.mutex:
+            self._is_closing = True  # whoever only lets go has to catch up with nothing, which may be elsewhere by now
+            try:
+                with self.writing() if PURE else self.mutex:
+                    self._closed = True
+                    self._active.let_go()
+                    self._unflushed.clear()
+            finally:
+                self._is_closing = False
 
 
 def _nothing() -> None:
