@@ -44,10 +44,8 @@ say("fine")
 SENDING = """
 with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
     for call in (lambda: tx.send(1), lambda: tx.send(1, 3600), lambda: tx.send_many([1, 1])):
-        def announced():
-            announce(lambda: waits_for_the_writer_word(channel))  # also if it did before: then it is interrupted sooner
-            call()
-        interrupted(announced)
+        announce(waits_for_the_writer_word)
+        interrupted(call)
     say("interrupted")
     sys.stdin.readline()
     tx.send(2)

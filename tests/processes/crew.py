@@ -12,6 +12,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.backends import BACKENDS
 
 PATIENCE = 30.0
 """How long nobody has to wait for anything, on the slowest machine."""
-_PRELOAD = ["trio", "uvloop", "pytest", "tests.processes.tasks", "tests.storage.faults"]
+_PRELOAD = ["trio", "uvloop", "anyio._backends._asyncio", "pytest", "tests.processes.tasks", "tests.storage.faults"]
 
 
 def until(condition: Callable[[], object], what: str = "", patience: float = PATIENCE) -> float:
@@ -165,7 +166,8 @@ class Child:
 
     def _signal(self, number: int) -> None:
         if self._process.is_alive():
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended in this moment, and the server has waited for it
+                os.kill(self.pid, number)
 
     def close(self) -> None:
         """Let nothing of it remain."""

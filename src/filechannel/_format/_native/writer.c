@@ -7,7 +7,7 @@
 #include <limits.h>
 
 #define APPENDS_PER_LOOK 16
-#define SPINS 400 /* about ten microseconds */
+#define SPINS 400 /* some microseconds: less than what going to Python takes */
 
 PyTypeObject *WriterType;
 
