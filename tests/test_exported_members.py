@@ -42,7 +42,7 @@ def test_what_blocking_defines_is_listed() -> None:
         for name, value in vars(filechannel.blocking).items()
         if not name.startswith("_") and getattr(value, "__module__", "") == "filechannel.blocking"
     }
-    own -= {"T", "T_co", "T_contra", "R"}
+    own -= {"T", "T_co", "T_contra", "U", "U_contra", "R"}
     assert own | {"Acknowledgable", "Delivery", "Record"} == set(filechannel.blocking.__all__)
 
 

@@ -16,6 +16,7 @@ from ._channel.opening import ChannelContext, open_channel
 from ._channel.receiver import FanOutReceiver, Receiver
 from ._channel.sender import Sender
 from ._channel.statistics import ChannelStatistics, Process, ReceiverStatistics, SenderStatistics
+from ._channel.transaction import Step, transaction
 from ._errors import (
     AckError,
     ChannelLockedError,
@@ -84,8 +85,10 @@ __all__ = [
     "SchemaMismatchError",
     "Sender",
     "SenderStatistics",
+    "Step",
     "StorageError",
     "UnknownConsumerError",
     "UnsupportedFormatError",
     "open_channel",
+    "transaction",
 ]

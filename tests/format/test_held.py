@@ -324,3 +324,55 @@ def test_the_last_ack_of_a_sealed_channel_is_told(twin: SimpleNamespace) -> None
     assert slow == []
     receiver.ack()
     assert slow == ["drained"]
+
+
+def test_the_outlook_is_where_the_cursor_goes_if_all_is_settled(twin: SimpleNamespace) -> None:
+    """Before what comes again behind it; there is none if something older comes again."""
+    bench = holding(twin)
+    reader = bench.reader
+    assert reader.outlook() == (0, 0, 0)
+    assert values(reader.take_many(4)) == [0, 1, 2, 3]
+    assert reader.outlook() == (4, 36, 4)
+    assert reader.nack(1)
+    assert reader.outlook() == (3, 27, 3)
+    assert reader.give_back(9, 1, FAR, True)
+    assert reader.outlook() is None
+    assert (reader.settle(0, 1), reader.settle(18, 1)) == (True, True)
+    assert reader.outlook() == (0, 9, 1)
+    reader.release()
+    assert reader.outlook() is None
+
+
+def test_everything_before_an_offset_is_settled(twin: SimpleNamespace) -> None:
+    """Whatever became of it; what comes again behind it still does."""
+    bench = holding(twin)
+    reader = bench.reader
+    assert values(reader.take_many(6)) == [0, 1, 2, 3, 4, 5]
+    assert (reader.settle(9, 1), reader.give_back(18, 1, 0, True), reader.give_back(27, 1, FAR, True)) == (True,) * 3
+    assert reader.give_back(45, 1, 0, True)
+    reader.settle_before(36)
+    assert (reader.outstanding, reader.ready, reader.next_due, cursor_of(bench.cursor)) == (1, 1, 0, (36, 4))
+    assert values(reader.take_many(9)) == [5, 6, 7, 8, 9]
+    reader.settle_before(FAR)
+    assert (reader.outstanding, reader.ready, cursor_of(bench.cursor)) == (0, 0, (90, 10))
+
+
+def test_everything_outstanding_is_given_back_uncounted(twin: SimpleNamespace) -> None:
+    """In order, and what was nacked before keeps its count."""
+    reader = holding(twin).reader
+    assert values(reader.take_many(3)) == [0, 1, 2]
+    assert reader.nack(1)
+    reader.give_back_all()
+    assert (reader.outstanding, reader.ready) == (0, 3)
+    assert [reader.take_delivery()[3] for _ in range(3)] == [1, 1, 2]
+
+
+def test_only_who_holds_has_an_outlook(twin: SimpleNamespace) -> None:
+    """Others, and those that were released, have nothing to settle or to give back."""
+    bench = Bench(twin, [b"a", b"b"])
+    assert (bench.reader.take(), bench.reader.outlook()) == (b"a", None)
+    bench.reader.settle_before(FAR)
+    bench.reader.give_back_all()
+    assert cursor_of(bench.cursor) == (9, 1)
+    with pytest.raises((TypeError, ValueError, OverflowError)):
+        bench.reader.settle_before(-1)

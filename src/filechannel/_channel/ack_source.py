@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager, suppress
+from threading import Lock
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio import ClosedResourceError
@@ -18,6 +20,9 @@ from .._storage.log_reader import LogReader
 from .._storage.store import Store
 from .errands import Errands
 from .source import Source
+
+if TYPE_CHECKING:
+    from .transfer import Transfer
 
 _NANOSECOND = 1e-9
 
@@ -38,6 +43,9 @@ class AckSource(Source):
     ) -> None:
         super().__init__(store, options, errands, open_reader, cursor, place, stop, on_close)
         self.reader.native.hold()
+        self._step = Lock()
+        self.transfer: Transfer | None = None
+        """Into which channel the last step went, in this process."""
 
     # Settling: a nack, and the last ack of a sealed channel, are what others may wait for
 
@@ -120,6 +128,65 @@ class AckSource(Source):
         """Close the receivers in a forked child, and refuse what deliveries ask for: the cursor is the parent's."""
         self._closed = True
         super().abandon()
+
+    # Steps: what is outstanding at their end is acknowledged together with what was made of it
+
+    def begin_step(self) -> None:
+        """Keep what is received from here on for one step; `AckError`, and nothing begun, if that cannot be told."""
+        self._check_open()
+        native = self.reader.native
+        if not self._step.acquire(blocking=False):
+            raise AckError(self.name, "it is in the middle of a transaction already; wait for its end")
+        reason = ""
+        if native.outstanding:
+            reason = f"{native.outstanding} messages were received before the transaction; ack or nack them first"
+        elif native.next_due:
+            reason = "a message was nacked with a delay, and a transaction acknowledges in order; wait until it is over"
+        if reason:
+            self._step.release()
+            raise AckError(self.name, reason)
+
+    def end_step(self) -> None:
+        """Let another one begin."""
+        self._step.release()
+
+    def outlook(self) -> tuple[int, Offset, int]:
+        """Return how many are outstanding, and where the position goes when they are acknowledged.
+
+        `AckError` if something older comes again: then it cannot go behind them.
+        """
+        self._check_open()
+        outlook = self.reader.native.outlook()
+        if outlook is None:
+            self._check_open()
+            raise AckError(self.name, "a message before those received comes again, and a transaction acks in order")
+        count, offset, sequence = outlook
+        return count, Offset(offset), sequence
+
+    def settle_before(self, offset: Offset) -> None:
+        """Acknowledge whatever begins before an offset."""
+        count = self.reader.native.outstanding
+        self.reader.native.settle_before(offset)
+        self._acked(count)
+
+    def catch_up(self, offset: Offset, sequence: int) -> None:
+        """Go to a place if that is further on; what begins before it is acknowledged. Never beyond the end."""
+        self.reader.native.settle_before(offset)
+        if self.reader.native.offset < offset:
+            self.reader.move(min(Mark(offset, sequence, 0), self.store.places.latest(), key=lambda mark: mark.offset))
+
+    def give_back_all(self, *, counted: bool) -> None:
+        """Let everything outstanding come again."""
+        if counted:
+            self.reader.native.nack(None)
+        else:
+            self.reader.native.give_back_all()
+        self.arrivals.wake_all()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody uses it any more: the name may be somebody else's."""
+        return self._closed
 
     # The position moves when messages are acknowledged, not when they are taken
 

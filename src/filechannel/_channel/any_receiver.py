@@ -107,7 +107,7 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
 
     def _move(self, to: Mark) -> None:
         self._check_open()
-        self._source.reader.move(to)
+        self._source.move(to)
         self._source.arrivals.wake_all()
 
     def statistics(self) -> ReceiverStatistics:

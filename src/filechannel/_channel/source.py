@@ -189,6 +189,12 @@ class Source:
         for user in self._users:
             user.detach()
 
+    def move(self, place: Mark) -> None:
+        """Stand at another place, on purpose: no control record of a transaction speaks of this position any more."""
+        self.reader.move(place)
+        if self.cursor is not None and self.cursor.origin is not None:
+            self.cursor.origin = None  # not before it has moved: killed in between, the position is that of the record
+
     def scout(self) -> LogReader:
         """Return a reader at the same place that moves nothing."""
         scout = self._open_reader(None, self.reader.stop)

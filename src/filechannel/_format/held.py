@@ -7,7 +7,7 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import islice, takewhile
 
 
 class State(Enum):
@@ -129,6 +129,28 @@ class Held:
         for entry in list(islice(newest_first, wanted)):
             self._come_again(entry, 0, counted=True)
         return True
+
+    def in_order(self) -> tuple[bool, Entry | None]:
+        """Tell whether what somebody has is the oldest there is, and what comes again behind it."""
+        waiting: Entry | None = None
+        for entry in self._entries.values():
+            if entry.state is State.OUT and waiting is not None:
+                return False, waiting
+            if entry.state in (State.READY, State.DELAYED) and waiting is None:
+                waiting = entry
+        return True, waiting
+
+    def settle_before(self, offset: int) -> bool:
+        """Settle whatever begins before an offset; tell whether the oldest is another one now."""
+        for entry in takewhile(lambda entry: entry.offset < offset, self._entries.values()):
+            self._turn(entry, State.SETTLED)
+        return self._trim()
+
+    def give_back_all(self) -> None:
+        """Let everything come again that somebody has; that attempt does not count."""
+        for entry in self._entries.values():
+            if entry.state is State.OUT:
+                self._come_again(entry, 0, counted=False)
 
     def give_back(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
         """Let one come again; tell whether somebody has had it since that call."""

@@ -30,6 +30,10 @@ RECORD_CHECKED: Final = Struct("<IQ")
 
 SEAL: Final = b"\x01seal"
 """Payload of the control record that ends a channel; the first byte is the kind."""
+TRANSACTION: Final = 2
+"""Kind of the control record in front of the outputs of a transaction: a PRODUCER_RECORD."""
+PRODUCER_RECORD: Final = Struct("<B7sQQQQ")
+"""kind, zeros, previous, origin, offset, sequence. The producer's key follows, in UTF-8, to the end of the record."""
 
 # --- Segments ---------------------------------------------------------------------------------------------
 
@@ -151,3 +155,16 @@ TERM_CHECKED: Final = Struct("<Q")
 DEPARTURE: Final = Struct("<QQI")
 """left (ns since the epoch), since (ns since the epoch), crc over those two: when the owner that came then was gone."""
 DEPARTURE_CHECKED: Final = Struct("<QQ")
+CURSOR_ORIGIN: Final = 384
+"""Position of an ORIGIN; zeros for a name that was in no transaction since it was registered, or since a seek."""
+ORIGIN: Final = Struct("<Q16sI")
+"""origin, output channel id, crc over those two: which control records, in which channel, speak of this position."""
+ORIGIN_CHECKED: Final = Struct("<Q16s")
+
+# --- Producers --------------------------------------------------------------------------------------------
+
+POSITION_SIZE: Final = PAGE
+POSITION_SLOTS: Final = (0, 64)
+POSITION: Final = Struct("<QQQQQII")
+"""generation, record, origin, offset, sequence, life, crc over those six."""
+POSITION_CHECKED: Final = Struct("<QQQQQI")

@@ -274,6 +274,33 @@ class Reader:
             held = None if self._released else self._held
             return held is not None and held.give_back(offset, token, due, counted=counted)
 
+    def outlook(self) -> tuple[int, int, int] | None:
+        """Return (how many are outstanding, offset, sequence of the cursor if they are settled).
+
+        None if older ones come again: then there is no such place.
+        """
+        with self._lock:
+            if self._held is None or self._released:
+                return None
+            in_order, waiting = self._held.in_order()
+            if not in_order:
+                return None
+            front = (self._offset, self._sequence) if self._wanted is None else self._front
+            return (self._held.out, *(front if waiting is None else (waiting.offset, waiting.sequence)))
+
+    def settle_before(self, offset: int, /) -> None:
+        """Settle whatever is held and begins before an offset."""
+        offset = unsigned(offset)
+        with self._lock:
+            if self._held is not None and not self._released and self._held.settle_before(offset):
+                self._store_cursor()
+
+    def give_back_all(self) -> None:
+        """Let everything come again that is outstanding; that attempt does not count."""
+        with self._lock:
+            if self._held is not None and not self._released:
+                self._held.give_back_all()
+
     def coming(self, most: int, /) -> list[tuple[int, int]]:
         """Return (offset, sequence) of what comes again now, up to so many."""
         wanted = min(max(index(most), 0), sys.maxsize)

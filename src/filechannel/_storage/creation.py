@@ -16,11 +16,12 @@ from .cursor_file import CONSUMERS
 from .files import Files, directory_mode
 from .machine import boot_id, machine_id
 from .manifest import MANIFEST, Manifest
+from .producers import PRODUCERS
 from .segments import SEGMENTS
 
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "afs")
 _WHILE_IT_IS_MADE = 1.0  # seconds
-_OURS = {MANIFEST, MANIFEST + ".new", CONTROL, SEGMENTS, CONSUMERS, WAKE_FIFOS}
+_OURS = {MANIFEST, MANIFEST + ".new", CONTROL, SEGMENTS, CONSUMERS, PRODUCERS, WAKE_FIFOS}
 
 
 def refuse_other_content(files: Files, path: Path) -> None:

@@ -12,12 +12,15 @@ from .._format.layout import (
     CURSOR,
     CURSOR_CHECKED,
     CURSOR_DEPARTURE,
+    CURSOR_ORIGIN,
     CURSOR_OWNER,
     CURSOR_SLOTS,
     CURSOR_TERM,
     DEPARTURE,
     DEPARTURE_CHECKED,
     HOLDER,
+    ORIGIN,
+    ORIGIN_CHECKED,
     TERM,
     TERM_CHECKED,
 )
@@ -34,15 +37,16 @@ _LONGEST_NAME = 200
 
 def file_name(name: str) -> str:
     """Return the file name for a consumer's name; `ValueError` if it cannot be one."""
-    return _encoded(name) + _SUFFIX
+    return encoded_name(name) + _SUFFIX
 
 
 def group_file_name(name: str) -> str:
     """Return the file name that the name would have as that of a group."""
-    return _encoded(name) + _GROUP_SUFFIX
+    return encoded_name(name) + _GROUP_SUFFIX
 
 
-def _encoded(name: str) -> str:
+def encoded_name(name: str) -> str:
+    """Return a consumer's name as it stands in file names; `ValueError` if it cannot be one."""
     if not name:
         raise ValueError("a consumer's name must not be empty")
     try:
@@ -141,3 +145,28 @@ def is_overdue(content: Buffer, now: int) -> bool:
     """Tell whether a name had no live owner for as long as its term says. The caller knows that it has none."""
     expires, left = read_term(content), read_departure(content)
     return expires is not None and left is not None and left + expires <= now
+
+
+# Transactions
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which control records speak of a position: those with this number, in that channel."""
+
+    number: int
+    output: bytes
+    """The id of the channel."""
+
+
+def pack_origin(origin: Origin) -> bytes:
+    """Return an origin for a cursor file."""
+    fields = (origin.number, origin.output)
+    return ORIGIN.pack(*fields, crc32c(ORIGIN_CHECKED.pack(*fields)))
+
+
+def read_origin(content: Buffer) -> Origin | None:
+    """Return the origin in a cursor file; None for a position that no control record speaks of."""
+    number, output, crc = ORIGIN.unpack_from(content, CURSOR_ORIGIN)
+    whole = number and crc == crc32c(ORIGIN_CHECKED.pack(number, output))
+    return Origin(number, output) if whole else None

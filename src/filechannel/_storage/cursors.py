@@ -18,24 +18,29 @@ from .._format.layout import (
     CURSOR,
     CURSOR_CHECKED,
     CURSOR_DEPARTURE,
+    CURSOR_ORIGIN,
     CURSOR_OWNER,
     CURSOR_REMOVER,
     CURSOR_SIZE,
     CURSOR_SLOTS,
     CURSOR_TERM,
     DEPARTURE,
+    ORIGIN,
     TERM,
 )
 from .._offset import Offset
 from .cursor_file import (
     HEAD_SIZE,
+    Origin,
     Position,
     file_name,
     group_file_name,
     is_overdue,
     name_of,
     pack_departure,
+    pack_origin,
     pack_term,
+    read_origin,
     read_position,
     read_slots,
     read_term,
@@ -93,6 +98,16 @@ class Cursor:
     def expire_after(self, seconds: float) -> None:
         """Let the name go when it had no live owner for so long."""
         self.map[CURSOR_TERM : CURSOR_TERM + TERM.size] = pack_term(int(seconds * 1e9))
+
+    @property
+    def origin(self) -> Origin | None:
+        """Which control records speak of this position; None if none does."""
+        return read_origin(self.map)
+
+    @origin.setter
+    def origin(self, origin: Origin | None) -> None:
+        content = bytes(ORIGIN.size) if origin is None else pack_origin(origin)
+        self.map[CURSOR_ORIGIN : CURSOR_ORIGIN + ORIGIN.size] = content
 
     def close(self) -> None:
         """Give the name up."""

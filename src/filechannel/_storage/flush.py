@@ -1,6 +1,6 @@
 """Durability: what is on disk, and how senders share the wait for it.
 
-The order of every flush: dirty segments, the names in `segments/` if they changed, cursors, then the checkpoint. A
+The order of every flush: dirty segments, the names in `segments/` if they changed, positions, then the checkpoint. A
 commit under `FSYNC` needs only the first two: recovery finds what lies behind the checkpoint by its checksums. A
 checkpoint always lies between two batches, and never beyond what readers see: what they do not see may be taken back.
 
@@ -29,6 +29,7 @@ from .cursors import Cursors
 from .files import Files
 from .log import Log
 from .processes import Processes
+from .producers import Producers
 from .segments import Segments
 from .shared_lock import SharedLock
 from .unflushed import Work
@@ -63,13 +64,21 @@ class Flusher:
     """Brings one channel's files to disk. Every method that flushes blocks, and belongs off the event loop."""
 
     def __init__(
-        self, files: Files, control: Control, segments: Segments, log: Log, cursors: Cursors, processes: Processes
+        self,
+        files: Files,
+        control: Control,
+        segments: Segments,
+        log: Log,
+        cursors: Cursors,
+        producers: Producers,
+        processes: Processes,
     ) -> None:
         self._files = files
         self._control = control
         self._segments = segments
         self._log = log
         self._cursors = cursors
+        self._producers = producers
         self._lock = SharedLock(control.map, FLUSH_LOCK, processes)
         self._queue_lock = Lock()
         self._queue: list[Ticket] = []
@@ -94,6 +103,7 @@ class Flusher:
             try:
                 checkpoint = self._flush_data()
                 self._cursors.flush()
+                self._producers.flush()
                 self._control.write_checkpoint(checkpoint)
             except OSError as error:
                 raise StorageError(f"consumers or checkpoint could not be flushed: {error}") from error

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from threading import RLock
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from .._errors import Busy, ChannelSealedError, CorruptRecordError, MessageTooLargeError, StorageError
 from .._format import PURE, Writer
-from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE, SEAL, WRITER_LOCK
+from .._format.layout import BATCH_CONTINUES, CONTROL_RECORD, RECORD_HEADER_SIZE, SEAL, WRITER_LOCK
 from .._offset import Offset
 from .._options import StoredOptions
 from .active import ActiveSegment
@@ -28,6 +28,8 @@ from .segment import Segment
 from .segments import Segments
 from .shared_lock import SharedLock
 from .unflushed import Unflushed, Work
+
+Lead: TypeAlias = Callable[[Offset], bytes]
 
 
 class Log:
@@ -161,9 +163,13 @@ class Log:
 
     # Appending
 
-    def append(self, payloads: list[bytes], flags: int = 0) -> Offset:
-        """Append payloads as one batch and return the offset of the first. All of them, or an error and none."""
-        self._check_sizes(payloads)
+    def append(self, payloads: list[bytes], lead: Lead | None = None) -> Offset:
+        """Append payloads as one batch and return where it begins. All of them, or an error and none.
+
+        *lead* makes a control record in front of them, which is part of the batch. It is called with the offset of that
+        and with the word taken, directly before anything is written, and may refuse by raising.
+        """
+        self.check_sizes(payloads)
         self._lock.refuse_reentry(f"{self._path}: nothing was sent")
         with self.writing(self.may_sleep):
             if self._control.sealed:
@@ -171,7 +177,7 @@ class Log:
             changed, self._durability_changed = self._durability_changed, False
             if changed and self.writer.deferred and not self.may_sleep():
                 raise Busy  # whoever called does not know yet that it has to wait for a flush, and asks again
-            start = self._append(payloads, flags)
+            start = self._append(payloads, 0, lead)
             finished, self._finished = self._finished, False
         if finished:
             self.on_finished()  # not with the word: starting a thread takes locks, and runs finalizers, of others
@@ -186,9 +192,11 @@ class Log:
             self._append([SEAL], CONTROL_RECORD)
         return not self._control.sealed
 
-    def _append(self, payloads: list[bytes], flags: int) -> Offset:
+    def _append(self, payloads: list[bytes], flags: int, lead: Lead | None = None) -> Offset:
         start = Offset(self.writer.pending)
         try:
+            if lead is not None:
+                self._write([lead(start)], CONTROL_RECORD | BATCH_CONTINUES)
             self._write(payloads, flags)
             if self._forked:
                 self._refuse_child()
@@ -209,7 +217,8 @@ class Log:
         """Let whoever waits look again, in every process."""
         self.writer.tell_waiters()
 
-    def _check_sizes(self, payloads: list[bytes]) -> None:
+    def check_sizes(self, payloads: list[bytes]) -> None:
+        """Raise `MessageTooLargeError` for the longest one if that is too long."""
         limit = self._max_message_size
         longest = self.writer.longest(payloads)
         if longest > limit:

@@ -45,6 +45,7 @@ from .machine import boot_id
 from .manifest import MANIFEST, Manifest
 from .places import Places
 from .processes import Processes
+from .producers import PRODUCERS, Producers
 from .recovery import Recovery
 from .roster import Roster
 from .segments import SEGMENTS, Segments
@@ -87,6 +88,7 @@ class Store:
         self.bells: Bells | None = None
         """How to wake the event loops of other processes; None if the channel is open read-only."""
         self._writable: tuple[Log, Cursors, Flusher] | None = None
+        self._producers: Producers | None = None
 
     # Opening
 
@@ -206,7 +208,8 @@ class Store:
         log = Log(files, self.path, control, segments, processes, options, self._notify)
         log.begin(alone=alone, beyond=resume)
         cursors = Cursors(files, self.path / CONSUMERS, options.mode, control.count_registration)
-        flusher = Flusher(files, control, segments, log, cursors, processes)
+        producers = self._producers = Producers(files, self.path / PRODUCERS, control, segments, options.mode)
+        flusher = Flusher(files, control, segments, log, cursors, producers, processes)
         log.set_check_of_place(self._check_place)
         cursors.check_place = self._check_place
         log.on_finished = flusher.flush_finished_later
@@ -252,6 +255,13 @@ class Store:
     def cursors(self) -> Cursors:
         """The consumers."""
         return self._parts()[1]
+
+    @property
+    def producers(self) -> Producers:
+        """Those who must not append a batch twice, and where they left off."""
+        self._parts()
+        assert self._producers is not None
+        return self._producers
 
     @property
     def flusher(self) -> Flusher:
@@ -347,6 +357,7 @@ class Store:
         flusher.commit()  # most of it while others may append
         with flusher.settled():
             log.finish_segment()
+            self.producers.settle()
             tail = self.control.tail()
             self.control.oldest_offset = tail.offset
             place = Mark(tail.offset, tail.sequence, 0)

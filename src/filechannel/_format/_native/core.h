@@ -190,6 +190,9 @@ int held_ack(Held *held, uint64_t count, int *moved);
 int held_settle(Held *held, uint64_t offset, uint64_t token, int *moved);
 int held_nack(Held *held, uint64_t count);
 int held_give_back(Held *held, uint64_t offset, uint64_t token, uint64_t due, int counted);
+int held_in_order(const Held *held, const HeldEntry **waiting);
+int held_settle_before(Held *held, uint64_t offset);
+void held_give_back_all(Held *held);
 uint64_t held_ready(Held *held);
 uint64_t held_next_due(Held *held); /* 0: none is delayed */
 const HeldEntry *held_first_ready(Held *held);

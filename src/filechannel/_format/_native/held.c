@@ -118,6 +118,30 @@ int held_nack(Held *held, uint64_t count) {
     return 1;
 }
 
+/* Tell whether what somebody has is the oldest there is; *waiting: what comes again behind it, NULL if nothing does. */
+int held_in_order(const Held *held, const HeldEntry **waiting) {
+    *waiting = NULL;
+    for (uint64_t index = held->head; index != held->tail; index++) {
+        const HeldEntry *entry = entry_at(held, index);
+        if (entry->state == HELD_OUT && *waiting) return 0;
+        if ((entry->state == HELD_READY || entry->state == HELD_DELAYED) && !*waiting) *waiting = entry;
+    }
+    return 1;
+}
+
+/* Settle whatever begins before an offset; tell whether the oldest is another one now. */
+int held_settle_before(Held *held, uint64_t offset) {
+    for (uint64_t index = held->head; index != held->tail && entry_at(held, index)->offset < offset; index++)
+        settle(held, entry_at(held, index));
+    return trim(held);
+}
+
+/* Let everything come again that somebody has; that attempt does not count. */
+void held_give_back_all(Held *held) {
+    for (uint64_t index = held->head; index != held->tail; index++)
+        if (entry_at(held, index)->state == HELD_OUT) come_again(held, index, 0, 0);
+}
+
 static int find(const Held *held, uint64_t offset, uint64_t *found) {
     uint64_t low = held->head, high = held->tail;
     while (low < high) {

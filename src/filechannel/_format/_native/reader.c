@@ -520,6 +520,29 @@ static PyObject *py_give_back(PyObject *op, PyObject *const *args, Py_ssize_t co
     return PyBool_FromLong(holds(self) && held_give_back(self->held, offset, token, due, counted));
 }
 
+static PyObject *py_outlook(PyObject *op, PyObject *Py_UNUSED(none)) {
+    const Reader *self = (Reader *)op;
+    const HeldEntry *waiting;
+    if (!holds(self) || !held_in_order(self->held, &waiting)) Py_RETURN_NONE;
+    uint64_t offset = waiting ? waiting->offset : self->again ? self->front : self->offset;
+    uint64_t sequence = waiting ? waiting->sequence : self->again ? self->front_sequence : self->sequence;
+    return Py_BuildValue("KKK", (unsigned long long)self->held->out, (unsigned long long)offset, (unsigned long long)sequence);
+}
+
+static PyObject *py_settle_before(PyObject *op, PyObject *given) {
+    Reader *self = (Reader *)op;
+    uint64_t offset;
+    if (unsigned_from(given, UINT64_MAX, &offset)) return NULL;
+    if (holds(self) && held_settle_before(self->held, offset)) store_cursor(self);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_give_back_all(PyObject *op, PyObject *Py_UNUSED(none)) {
+    const Reader *self = (Reader *)op;
+    if (holds(self)) held_give_back_all(self->held);
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_coming(PyObject *op, PyObject *most) {
     Reader *self = (Reader *)op;
     Py_ssize_t wanted = PyNumber_AsSsize_t(most, NULL);
@@ -727,6 +750,13 @@ static PyMethodDef methods[] = {
      "settle($self, offset, token, /)\n--\n\nSettle one that is outstanding since that call; False if it is not."},
     {"give_back", FAST(py_give_back), METH_FASTCALL,
      "give_back($self, offset, token, due, counted, /)\n--\n\nLet one come again, not before *due*; False if it is not outstanding since that call."},
+    {"outlook", py_outlook, METH_NOARGS,
+     "outlook($self, /)\n--\n\n"
+     "Return (how many are outstanding, offset, sequence of the cursor if they are settled); None if older ones come again."},
+    {"settle_before", py_settle_before, METH_O,
+     "settle_before($self, offset, /)\n--\n\nSettle whatever is held and begins before an offset."},
+    {"give_back_all", py_give_back_all, METH_NOARGS,
+     "give_back_all($self, /)\n--\n\nLet everything come again that is outstanding; that attempt does not count."},
     {"coming", py_coming, METH_O,
      "coming($self, most, /)\n--\n\nReturn (offset, sequence) of what comes again now, up to so many."},
     {"forget", py_forget, METH_NOARGS, "forget($self, /)\n--\n\nForget what is held: the cursor goes where the next new one begins."},

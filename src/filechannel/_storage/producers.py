@@ -1,0 +1,282 @@
+"""Where producers left off in a channel: the newest control record of each, and a small file that says where it is.
+
+A producer is whoever appends batches that must not be there twice: a transaction, with its position in the input. In
+front of every batch goes a control record with that position, so that both are kept or cut together. The file
+`producers/<key>.position` has two slots. One of them counts; the other is filled under the writer word, with the
+record written but nothing published, and counts from then on *if the record is there*. So whoever asks where the
+producer left off looks at one place, however much others have written since. Only where that is not enough is the log
+searched, from the record of the slot that counts: the newer slot speaks of a record that is not there (its writer died
+or the disk refused it), or the power may have been cut since, and with it the slot was lost.
+
+A slot whose record was removed is believed. Therefore whoever removes segments, for whatever reason, first calls
+`Producers.settle`, which makes the newest slot of every file the one that counts, and brings them to disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import final
+
+from .._errors import CorruptRecordError
+from .._format import crc32c, read_record
+from .._format.layout import (
+    CONTROL_IDENTITY,
+    CONTROL_RECORD,
+    POSITION,
+    POSITION_CHECKED,
+    POSITION_SIZE,
+    POSITION_SLOTS,
+    PRODUCER_RECORD,
+    RECORD_HEADER_SIZE,
+    SEAL,
+)
+from .._offset import Offset
+from .control import Control
+from .files import Files, directory_mode
+from .segments import Segments
+
+PRODUCERS = "producers"
+_SUFFIX = ".position"
+_logger = logging.getLogger("filechannel")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a producer left off: its newest record, and what that says."""
+
+    record: Offset
+    """Where the record begins; for a producer that has none, where to begin looking."""
+    origin: int
+    """What the other numbers are relative to: those of another origin mean nothing."""
+    offset: int
+    """Of what comes next in the input; 0 for a producer that has no record yet."""
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    generation: int
+    index: int
+    place: Place
+    life: int
+    """Of the control page when it was written: with another one, power may have been lost since."""
+
+
+@final
+class Producer:
+    """One producer and its position file. Whoever calls holds the writer word."""
+
+    def __init__(self, files: Files, path: Path, key: str, content: mmap.mmap, log: _Records) -> None:
+        self._files = files
+        self._path = path
+        self._key = key.encode()
+        self._map = content
+        self._log = log
+
+    def find(self, *, past_damage: bool = False) -> Place | None:
+        """Return where the producer left off, and make the newest slot say so. Everything appended is visible.
+
+        Raises `CorruptRecordError` if damage lies where the log has to be searched; *past_damage*, the search ends
+        there.
+        """
+        slots = sorted(self._slots(), key=lambda slot: -slot.generation)
+        counts = next((slot for slot in slots if self._is_there(slot.place)), None)
+        if counts is not None and counts is slots[0] and counts.life == self._log.life:
+            return counts.place
+        found = None if counts is None else counts.place
+        try:
+            for place in self._records(0 if found is None else found.record):
+                found = place
+        except CorruptRecordError as error:
+            if not past_damage:
+                raise
+            _logger.warning("%s: what comes behind damage is not known: %s", self._path, error)
+        if found is not None:
+            self._store(found, None if counts is None else counts.index)
+        return found
+
+    def begin(self, place: Place) -> None:
+        """Begin with a new origin, of which there is no record yet."""
+        self._store(place, None)
+
+    def record(self, kind: int, place: Place, last: Place) -> bytes:
+        """Return the control record for a batch that is about to be written, having filled the slot that will count.
+
+        *last* is where the producer left off before.
+        """
+        counting = [slot for slot in self._slots() if slot.place == last]
+        self._store(place, max(counting, key=lambda slot: slot.generation).index if counting else None)
+        previous = last.record if last.offset else 0
+        return PRODUCER_RECORD.pack(kind, bytes(7), previous, place.origin, place.offset, place.sequence) + self._key
+
+    def flush(self) -> None:
+        """Wait until the file is on disk."""
+        descriptor = self._files.open(self._path)
+        try:
+            self._files.flush(descriptor)
+        finally:
+            self._files.close(descriptor)
+
+    # Slots
+
+    def _slots(self) -> list[_Slot]:
+        found: list[_Slot] = []
+        for index, slot in enumerate(POSITION_SLOTS):
+            *fields, crc = POSITION.unpack_from(self._map, slot)
+            if fields[0] and crc == crc32c(POSITION_CHECKED.pack(*fields)):
+                generation, record, origin, offset, sequence, life = fields
+                found.append(_Slot(generation, index, Place(Offset(record), origin, offset, sequence), life))
+        return found
+
+    def _store(self, place: Place, counting: int | None) -> None:
+        index = 0 if counting is None else 1 - counting
+        generation = max((slot.generation for slot in self._slots()), default=0) + 1
+        fields = (generation, place.record, place.origin, place.offset, place.sequence, self._log.life)
+        POSITION.pack_into(self._map, POSITION_SLOTS[index], *fields, crc32c(POSITION_CHECKED.pack(*fields)))
+
+    # Records
+
+    def _is_there(self, place: Place) -> bool:
+        if not place.offset or place.record < self._log.oldest:
+            return True
+        payload = self._log.at(place.record)
+        return payload is not None and self._read(place.record, payload) == place
+
+    def _records(self, start: int) -> Generator[Place]:
+        for at, payload in self._log.since(start):
+            place = self._read(at, payload)
+            if place is not None:
+                yield place
+
+    def _read(self, at: Offset, payload: bytes) -> Place | None:
+        """Return what a control record says; None if it is not one of this producer's."""
+        if payload == SEAL or payload[PRODUCER_RECORD.size :] != self._key:
+            return None
+        _, _, _, origin, offset, sequence = PRODUCER_RECORD.unpack_from(payload)
+        return Place(at, origin, offset, sequence)
+
+
+@final
+class _Records:
+    """The control records of a log, as far as readers see it."""
+
+    def __init__(self, control: Control, segments: Segments) -> None:
+        self._control = control
+        self._segments = segments
+
+    @property
+    def life(self) -> int:
+        """What changes when the words of the control page are made anew, as after a power cut: its identity's CRC."""
+        *_, crc = CONTROL_IDENTITY.unpack_from(self._control.map)
+        life: int = crc
+        return life
+
+    @property
+    def oldest(self) -> Offset:
+        """Where the oldest record begins."""
+        return self._control.oldest_offset
+
+    @property
+    def end(self) -> Offset:
+        """Where the log ends."""
+        return self._control.write_offset
+
+    def at(self, offset: Offset) -> bytes | None:
+        """Return the control record that begins at an offset; None if none does."""
+        begin = self._segments.covering(offset)
+        try:
+            segment = None if begin is None else self._segments.get(begin)
+            if segment is None or offset >= min(segment.limit, self.end):
+                return None
+            stop = segment.position(min(segment.limit, self.end))
+            word, payload = read_record(segment.map, segment.position(offset), stop, offset)
+        except (CorruptRecordError, ValueError):
+            return None
+        return payload if word & CONTROL_RECORD else None
+
+    def since(self, start: int) -> Generator[tuple[Offset, bytes]]:
+        """Return offset and payload of every control record from one boundary on."""
+        at, end = max(Offset(start), self.oldest), self.end
+        while at < end:
+            begin = self._segments.covering(at)
+            segment = None if begin is None else self._segments.get(begin)
+            if segment is None or at >= segment.limit:
+                following = self._segments.following(at)
+                if following is None:
+                    return
+                at = self._bridge(at, following)
+                continue
+            stop = segment.position(min(segment.limit, end))
+            try:
+                word, payload = read_record(segment.map, segment.position(at), stop, at)
+            except ValueError as error:
+                raise CorruptRecordError(segment.path.name, at, str(error)) from error
+            if word & CONTROL_RECORD:
+                yield at, payload
+            at = Offset(at + RECORD_HEADER_SIZE + len(payload))
+
+    def _bridge(self, at: Offset, following: Offset) -> Offset:
+        """Pass offsets that were left out on purpose."""
+        previous_end = self._segments.get(following).header.previous_end
+        if previous_end > at:
+            name = self._segments.path(following).name
+            raise CorruptRecordError(name, at, f"the records up to {previous_end} are missing")
+        return following
+
+
+@final
+class Producers:
+    """The producers of one channel."""
+
+    def __init__(self, files: Files, directory: Path, control: Control, segments: Segments, mode: int) -> None:
+        self._files = files
+        self._directory = directory
+        self._mode = mode
+        self._log = _Records(control, segments)
+        self._lock = Lock()
+        self._open: dict[str, Producer] = {}
+
+    def open(self, key: str) -> Producer:
+        """Return a producer; its file is made if it is not there. The key has only what a file name may have."""
+        with self._lock:
+            producer = self._open.get(key)
+            if producer is None:
+                self._files.make_directory(self._directory, directory_mode(self._mode))
+                producer = self._open[key] = self._map(key)
+            return producer
+
+    def _map(self, key: str) -> Producer:
+        path = self._directory / f"{key}{_SUFFIX}"
+        is_new = not self._files.exists(path)
+        descriptor = self._files.open(path, create=True, mode=self._mode)
+        try:
+            self._files.allocate(path, descriptor, 0, POSITION_SIZE)
+            content = self._files.map(descriptor, POSITION_SIZE)
+        finally:
+            self._files.close(descriptor)
+        if is_new:
+            self._files.flush_directory(self._directory)
+        return Producer(self._files, path, key, content, self._log)
+
+    def settle(self) -> None:
+        """Let every file say by itself, on disk, where its producer left off. Before segments are removed.
+
+        The caller keeps everybody from appending, and everything appended is visible.
+        """
+        names = [name for name in self._files.list(self._directory) if name.endswith(_SUFFIX)]
+        for key in (name.removesuffix(_SUFFIX) for name in names):
+            producer = self.open(key)
+            producer.find(past_damage=True)
+            producer.flush()
+
+    def flush(self) -> None:
+        """Wait until the positions of the producers that were used here are on disk."""
+        with self._lock:
+            producers = list(self._open.values())
+        for producer in producers:
+            producer.flush()

@@ -1,0 +1,55 @@
+"""Processes that consume, transform and produce in steps, killed with SIGKILL: nothing is lost and nothing doubled."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from filechannel._format import PURE
+
+ROOT = Path(__file__).parents[2]
+DURABILITIES = pytest.mark.parametrize("durability", ["os", "fsync"])
+
+
+def _run(*arguments: str, timeout: float = 100) -> int:
+    command = [sys.executable, "-m", "tests.channel.steps", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
+    assert done.returncode == 0, f"{arguments}:\n{done.stderr}"
+    return int(done.stdout)
+
+
+@DURABILITIES
+def test_a_chain_may_die_at_every_call(durability: str) -> None:
+    """Before each call to the operating system, in either hop, and while it opens, flushes and closes."""
+    assert _run("every-call", durability) > 100
+
+
+@DURABILITIES
+def test_a_step_may_die_at_every_line(durability: str) -> None:
+    """Before every few lines of the code of a step, and of the first one of a process, which looks for the last."""
+    assert _run("every-line", durability, "1", "41" if PURE else "7") > 20
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_chain_may_die_at_any_moment(seed: int) -> None:
+    """While it steps as fast as it can: outputs are those of a prefix of the inputs, and at the end of all of them."""
+    times = 24 if PURE else 80
+    assert _run("any-moment", str(seed), str(times)) >= times
+
+
+@pytest.mark.soak
+@DURABILITIES
+def test_a_step_may_die_at_each_and_every_line(durability: str) -> None:
+    """The same before every single line."""
+    assert _run("every-line", durability, "1", "1", timeout=1800) > 500
+
+
+@pytest.mark.soak
+def test_a_chain_may_die_thousands_of_times() -> None:
+    """The same five thousand times, with a seed that nobody has tried yet."""
+    seed = secrets.randbits(32)
+    assert _run("any-moment", str(seed), "5000", timeout=3600) >= 5000, seed

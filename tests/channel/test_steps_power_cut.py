@@ -1,0 +1,158 @@
+"""Steps under FSYNC, and the power is cut at any moment: nothing is lost and nothing doubled.
+
+Both channels of a chain are in one watched file tree. A life sends and steps at random, images are taken at random
+calls to the operating system, and the next life begins with what a kill or a power cut leaves of one of them. A seed
+that failed is run alone with `FILECHANNEL_SEED=123`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from filechannel import Durability
+from filechannel._format import PURE
+from filechannel._storage import stores
+from filechannel._storage.stores import STORES
+from tests.channel.steps import Chain, made_of_all
+from tests.storage.background import Background
+from tests.storage.boots import Boots
+from tests.storage.conftest import background, boots, memory
+from tests.storage.lives import _let_go_of_processes
+from tests.storage.power import Directory, Image, PowerFiles
+
+__all__ = ["background", "boots", "memory"]
+
+SEED = os.environ.get("FILECHANNEL_SEED")
+GROUPS = 5
+ROUNDS = 2 if PURE else 12
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Channels that lose power again and again have a lot to say."""
+    caplog.set_level(logging.CRITICAL, "filechannel")
+
+
+class Life:
+    """One process's time with a chain."""
+
+    def __init__(self, root: Path, random: Random, background: Background, sent: int, tree: Directory | None) -> None:
+        self.moments: list[tuple[Image, int]] = []
+        self.sent = sent
+        self._random = random
+        self._background = background
+        self._files = PowerFiles(root, tree)
+        self._files.on_call = self._on_call
+        stores.Files = lambda: self._files  # type: ignore[assignment, misc]
+        self.chain = Chain(root, Durability.FSYNC)
+
+    def _on_call(self, name: str) -> None:
+        if self._random.random() < 0.05:
+            self.remember()
+
+    def remember(self) -> None:
+        """Take an image."""
+        self.moments.append((self._files.image(), self.sent))
+
+    def spend(self) -> None:
+        """Send and step, flush and purge."""
+        for _ in range(self._random.randint(3, 20)):
+            act = self._random.random()
+            if act < 0.4:
+                size = self._random.choice((1, 2, 20))
+                self.chain.source.send_many(range(self.sent, self.sent + size))
+                self.sent += size
+            elif act < 0.9:
+                self.chain.step(self._random.choice((0, 0, 1)), self._random.choice((1, 3, 50)))
+            elif act < 0.95:
+                self.chain.channels[self._random.randrange(3)].flush()
+            else:
+                self._background.run()
+            self._files.observe()
+        self.remember()
+
+    def check(self) -> None:
+        """What is there was made of what was taken, and nothing is missing at the end."""
+        a, b, c = self.chain.contents()
+        assert a == list(range(len(a)))
+        assert len(a) >= self.sent, "numbers are lost"
+        assert made_of_all(a)[: len(b)] == b, (a, b)
+        assert made_of_all(b)[: len(c)] == c, (b, c)
+        self.sent = len(a)
+        if self._random.random() < 0.5:
+            self.chain.finish()
+            assert self.chain.contents()[1:] == [made_of_all(a), made_of_all(made_of_all(a))]
+
+    def end(self) -> None:
+        """Let go of everything as the kernel does when a process dies: nothing is written any more."""
+        self._background.forget()
+        for channel in self.chain.channels:
+            store, channel._closed = channel._store, True
+            store.cursors.close_all()
+            store.segments.close()
+            _let_go_of_processes(store, self._files)
+            self._files.close(store._descriptor)
+        STORES._open.clear()
+        self._files.stop_watching()
+
+
+def _run(memory: Path, seeds: range, boots: Boots, background: Background) -> None:
+    for seed in [int(SEED)] if SEED else seeds:
+        root = memory / str(seed)
+        root.mkdir()
+        try:
+            _history(root, Random(seed), boots, background)
+        except BaseException as error:
+            error.add_note(f"FILECHANNEL_SEED={seed}")
+            raise
+        shutil.rmtree(root)
+
+
+def _history(root: Path, random: Random, boots: Boots, background: Background) -> None:
+    (root / "0").mkdir()
+    life = Life(root / "0", random, background, 0, None)
+    for number in range(1, 5):
+        try:
+            life.spend()
+        finally:
+            life.end()
+        image, sent = random.choice(life.moments)
+        place = root / str(number)
+        if random.random() < 0.75:
+            boots.again()
+            tree = image.cut_power(place, random)
+        else:
+            tree = image.materialize(place)
+        life = Life(place, random, background, sent, tree)
+        try:
+            life.check()
+        except BaseException:
+            life.end()
+            raise
+    life.end()
+
+
+@pytest.fixture(autouse=True)
+def _own_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give back the real file system afterwards."""
+    monkeypatch.setattr(stores, "Files", stores.Files)
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_a_chain_survives(memory: Path, boots: Boots, background: Background, group: int) -> None:
+    """After any subset of unflushed pages and names was lost or torn: the outputs are those of the inputs, once."""
+    _run(memory, range(group * ROUNDS, (group + 1) * ROUNDS), boots, background)
+
+
+@pytest.mark.soak
+def test_a_chain_survives_for_long(memory: Path, boots: Boots, background: Background) -> None:
+    """The same with seeds that nobody has tried yet."""
+    first = secrets.randbits(40)
+    _run(memory, range(first, first + int(os.environ.get("FILECHANNEL_ROUNDS", "1000"))), boots, background)
