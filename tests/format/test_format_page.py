@@ -35,6 +35,9 @@ STRUCTS = {
     "CURSOR",
     "TERM",
     "DEPARTURE",
+    "ORIGIN",
+    "PRODUCER_RECORD",
+    "POSITION",
 }
 CHECKED = {
     "TAIL_CHECKED": "TAIL_SLOT",
@@ -42,6 +45,8 @@ CHECKED = {
     "CURSOR_CHECKED": "CURSOR",
     "TERM_CHECKED": "TERM",
     "DEPARTURE_CHECKED": "DEPARTURE",
+    "ORIGIN_CHECKED": "ORIGIN",
+    "POSITION_CHECKED": "POSITION",
 }
 """What the CRC of a structure covers: all of it but the CRC, which is its last field."""
 ELSEWHERE = {
@@ -55,6 +60,7 @@ ELSEWHERE = {
     *("TAIL_SLOTS", "CHECKPOINT_SLOTS", "MODE_BYTE", "OPENING_BYTE"),
     *("PROCESS_SLOTS", "PROCESS_SLOT_COUNT", "PROCESS_SLOT_SIZE"),
     *("CURSOR_SIZE", "CURSOR_SLOTS", "CURSOR_OWNER", "CURSOR_REMOVER", "CURSOR_TERM", "CURSOR_DEPARTURE"),
+    *("CURSOR_ORIGIN", "TRANSACTION", "POSITION_SIZE", "POSITION_SLOTS"),
     "REGISTRATIONS",
 }
 CONSTANTS = {
@@ -136,7 +142,8 @@ def test_every_number_of_the_layout_is_on_the_page() -> None:
     """A new name in layout.py needs a place in the page and in this test; so does a new table."""
     names = {name for name in vars(layout) if name.isupper()}
     assert names == STRUCTS | set(CHECKED) | ELSEWHERE | {name.upper().replace(" ", "_") for name in CONSTANTS}
-    others = {"constants", "word", "control records", "examples", "control", "lock word", "wake", "tail", "cursor"}
+    others = {"constants", "word", "control records", "examples", "control", "lock word", "wake", "tail"}
+    others |= {"cursor", "position"}
     assert set(PAGE_TABLES) == STRUCTS | others
 
 
@@ -177,9 +184,11 @@ def test_the_payload_follows_the_record_header() -> None:
     assert f"The payload follows at position {layout.RECORD_HEADER_SIZE}." in PAGE.read_text(encoding="utf-8")
 
 
-def test_the_seal_is_that_of_the_page() -> None:
-    """The only kind of control record yet."""
-    assert [bytes_in(row["payload"]) for row in PAGE_TABLES["control records"]] == [layout.SEAL]
+def test_the_kinds_of_control_records_are_those_of_the_page() -> None:
+    """The seal is always the same; of the others the first byte is."""
+    kinds = [bytes_in(row["payload"]) for row in PAGE_TABLES["control records"]]
+    assert kinds == [layout.SEAL, bytes([layout.TRANSACTION])]
+    assert f"{layout.TRANSACTION}: a transaction" in PAGE_TABLES["PRODUCER_RECORD"][0]["meaning"]
 
 
 def test_the_examples_are_records(twin: SimpleNamespace) -> None:
@@ -297,11 +306,21 @@ def test_tails_and_cursors() -> None:
         "owner": (layout.CURSOR_OWNER, layout.HOLDER.size),
         "term": (layout.CURSOR_TERM, layout.TERM.size),
         "departure": (layout.CURSOR_DEPARTURE, layout.DEPARTURE.size),
+        "origin": (layout.CURSOR_ORIGIN, layout.ORIGIN.size),
         "end of file": (layout.CURSOR_SIZE, 0),
     }
 
 
-@pytest.mark.parametrize("name", ["control", "cursor"])
+def test_positions() -> None:
+    """Two slots in a page; a consumer's slots and its origin are in one sector."""
+    slots = [(position, layout.POSITION.size) for position in layout.POSITION_SLOTS]
+    end = {"end of file": (layout.POSITION_SIZE, 0)}
+    assert places(PAGE_TABLES["position"]) == {"slot 0": slots[0], "slot 1": slots[1]} | end
+    assert max(layout.POSITION_SLOTS) + layout.POSITION.size <= 512
+    assert layout.CURSOR_ORIGIN + layout.ORIGIN.size <= 512
+
+
+@pytest.mark.parametrize("name", ["control", "cursor", "position"])
 def test_nothing_overlaps(name: str) -> None:
     """With the slots of tails counted in, no two parts of a file share a byte, and all lie inside."""
     parts = [(position, size) for position, size in places(PAGE_TABLES[name]).values()]
