@@ -1,0 +1,207 @@
+"""Where producers left off: records in the log, and the files that find them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelOptions, CorruptRecordError, Durability
+from filechannel._format.layout import POSITION_SIZE, POSITION_SLOTS, RECORD_HEADER_SIZE
+from filechannel._offset import Offset
+from filechannel._storage.producers import Place, Producer
+from filechannel._storage.store import Store
+from tests.storage.boots import Boots
+from tests.storage.channels import SMALL, opened, payloads_of
+
+KEY, OTHER = "key", "other"
+KIND = 2
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    """An open channel."""
+    with opened(path) as store:
+        yield store
+
+
+def produce(store: Store, last: Place, offset: int, key: str = KEY, payload: bytes = b"x") -> Place:
+    """Append a batch, and return where the producer is then."""
+    made: list[Place] = []
+
+    def lead(at: Offset) -> bytes:
+        made.append(Place(at, last.origin, offset, offset))
+        return store.producers.open(key).record(KIND, made[0], last)
+
+    store.log.append([payload], lead)
+    return made[0]
+
+
+def begin(store: Store, key: str = KEY) -> Place:
+    """Begin with an origin."""
+    place = Place(store.control.write_offset, 7, 0, 0)
+    store.producers.open(key).begin(place)
+    return place
+
+
+def find(store: Store, key: str = KEY) -> Place | None:
+    """Look for a producer."""
+    with store.log.writing():
+        return store.producers.open(key).find()
+
+
+def slots_of(producer: Producer) -> dict[int, Place]:
+    """Return what is in the slots, by generation."""
+    return {slot.generation: slot.place for slot in producer._slots()}
+
+
+class FailedError(Exception):
+    """Writing went wrong."""
+
+
+def fail_to_produce(store: Store, last: Place, offset: int) -> None:
+    """Fill the slot, and die before the batch is published, as far as anybody can tell."""
+
+    def lead(at: Offset) -> bytes:
+        store.producers.open(KEY).record(KIND, Place(at, last.origin, offset, offset), last)
+        raise FailedError
+
+    with pytest.raises(FailedError):
+        store.log.append([b"never"], lead)
+
+
+def test_nobody_has_left_off_anywhere(store: Store) -> None:
+    """A producer that is new has no place."""
+    assert find(store) is None
+    assert payloads_of(store) == []
+
+
+def test_the_newest_record_is_found(store: Store) -> None:
+    """However many there are, of this producer and others."""
+    mine, others = begin(store), begin(store, OTHER)
+    assert find(store) == mine
+    for offset in range(1, 10):
+        mine = produce(store, mine, offset)
+        others = produce(store, others, 100 + offset, OTHER)
+    assert (find(store), find(store, OTHER)) == (mine, others)
+    assert (mine.offset, others.offset) == (9, 109)
+    assert payloads_of(store) == [b"x"] * 18
+    assert store.control.tail().sequence == 18
+
+
+def test_a_slot_counts_only_if_its_record_is_there(store: Store) -> None:
+    """Otherwise the one before does, whatever others write in that place."""
+    place = produce(store, begin(store), 5)
+    fail_to_produce(store, place, 6)
+    store.log.append([b"something else"])
+    assert find(store) == place
+    assert max(slots_of(store.producers.open(KEY)).items())[1] == place
+    assert produce(store, place, 6) == find(store)
+
+
+def test_many_failures_leave_the_slot_that_counts_alone(store: Store) -> None:
+    """Only the other one is filled again and again."""
+    place = produce(store, begin(store), 5)
+    for offset in range(6, 11):
+        fail_to_produce(store, place, offset)
+    assert find(store) == place
+
+
+def test_nothing_is_searched_if_the_newest_slot_counts(store: Store) -> None:
+    """However much was written since, and whatever became of it."""
+    place = produce(store, begin(store), 5)
+    offset = store.log.append([b"damaged"])
+    segment = store.segments.get(store.segments.begins[0])
+    segment.map[segment.position(offset) + RECORD_HEADER_SIZE] ^= 1
+    assert find(store) == place
+    fail_to_produce(store, place, 6)
+    with pytest.raises(CorruptRecordError):
+        find(store)
+
+
+def test_after_a_power_cut_the_log_is_searched(path: Path, boots: Boots) -> None:
+    """From the last record that is known on, over segments and what was left out; the file may be older, or empty."""
+    file = path / "producers" / f"{KEY}.position"
+    with opened(path, ChannelOptions(segment_size=4096, durability=Durability.FSYNC)) as store:
+        place = begin(store)
+        old = [bytes(POSITION_SIZE), file.read_bytes()]
+        for offset in range(1, 30):
+            place = produce(store, place, offset, payload=b"x" * 700)
+            old.append(file.read_bytes())
+        store.flusher.commit()
+    for content in old[::4]:
+        file.write_bytes(content)
+        boots.again()
+        with opened(path) as store:
+            assert find(store) == place
+            assert find(store) == place
+
+
+def test_a_record_that_was_cut_off_does_not_count(path: Path, boots: Boots) -> None:
+    """With its batch the position is gone, too; what comes later is found."""
+    with opened(path) as store:
+        first = produce(store, begin(store), 1)
+        store.flusher.flush()
+        end = store.control.write_offset
+        produce(store, first, 2)
+        segment = store.segments.get(store.segments.begins[0])
+        segment.wipe(end, segment.room_end)
+    boots.again()
+    with opened(path) as store:
+        assert payloads_of(store) == [b"x"]
+        assert find(store) == first
+        again = produce(store, first, 2)
+        assert again.record >= 1 << 40
+        assert find(store) == again
+    boots.again()
+    with opened(path) as store:
+        assert find(store) == again
+
+
+def test_a_purge_settles_every_producer(path: Path) -> None:
+    """A slot is all there is afterwards, so that it must be one that counts, on disk."""
+    with opened(path, SMALL) as store:
+        mine = produce(store, begin(store), 5)
+        others = produce(store, begin(store, OTHER), 6, OTHER)
+        fail_to_produce(store, mine, 7)
+        store.log.append([b"something else"] * 200)
+        store.purge()
+        assert (find(store), find(store, OTHER)) == (mine, others)
+        assert payloads_of(store) == []
+    with opened(path) as store:
+        assert (find(store), find(store, OTHER)) == (mine, others)
+
+
+def test_a_purge_passes_damage(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be known is said, and the last place that is known counts."""
+    place = produce(store, begin(store), 5)
+    offset = store.log.append([b"damaged"])
+    segment = store.segments.get(store.segments.begins[0])
+    segment.map[segment.position(offset) + RECORD_HEADER_SIZE] ^= 1
+    fail_to_produce(store, place, 6)
+    store.purge()
+    assert find(store) == place
+    assert "behind damage" in caplog.text
+
+
+def test_the_seal_is_nobodys_record(path: Path, boots: Boots) -> None:
+    """Control records of other kinds are passed over."""
+    with opened(path) as store:
+        place = produce(store, begin(store), 5)
+        store.seal()
+    boots.again()
+    with opened(path) as store:
+        assert find(store) == place
+
+
+def test_what_is_stored_says_what_it_is(store: Store) -> None:
+    """Slots are filled in turn, each newer than the other."""
+    first = begin(store)
+    second = produce(store, first, 5)
+    assert slots_of(store.producers.open(KEY)) == {1: first, 2: second}
+    third = produce(store, second, 6)
+    assert slots_of(store.producers.open(KEY)) == {2: second, 3: third}
+    content = (store.path / "producers" / f"{KEY}.position").read_bytes()
+    assert content[POSITION_SLOTS[0]] == 3
+    assert (store.path / "producers" / f"{KEY}.position").stat().st_mode & 0o777 == 0o600
