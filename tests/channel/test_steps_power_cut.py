@@ -20,7 +20,7 @@ from filechannel import Durability
 from filechannel._format import PURE
 from filechannel._storage import stores
 from filechannel._storage.stores import STORES
-from tests.channel.steps import Chain, made_of_all
+from tests.channel.steps import Chain, chain, made_of_all
 from tests.storage.background import Background
 from tests.storage.boots import Boots
 from tests.storage.conftest import background, boots, memory
@@ -156,3 +156,46 @@ def test_a_chain_survives_for_long(memory: Path, boots: Boots, background: Backg
     """The same with seeds that nobody has tried yet."""
     first = secrets.randbits(40)
     _run(memory, range(first, first + int(os.environ.get("FILECHANNEL_ROUNDS", "1000"))), boots, background)
+
+
+def test_an_input_that_lost_its_end_goes_on(memory: Path, boots: Boots) -> None:
+    """What was made of it stays, and what is sent from then on is taken."""
+    with chain(memory, Durability.OS) as it:
+        it.source.send_many(range(4))
+        it.channels[0].flush()
+        store = it.channels[0]._store
+        end, segment = store.control.write_offset, store.segments.get(store.segments.begins[0])
+        it.source.send_many(range(4, 12))
+        it.finish()
+        it.channels[1].flush()
+        it.channels[2].flush()
+        before = it.contents()
+        segment.wipe(end, segment.room_end)
+    boots.again()
+    with chain(memory, Durability.OS) as it:
+        assert it.contents() == [[0, 1, 2, 3], *before[1:]]
+        it.source.send_many(range(20, 24))
+        it.finish()
+        made = made_of_all([20, 21, 22, 23])
+        assert it.contents()[1:] == [before[1] + made, before[2] + made_of_all(made)]
+
+
+def test_an_output_that_lost_its_end_loses_the_position_with_it(memory: Path, boots: Boots) -> None:
+    """If the cursor was not flushed either, the inputs come again, and everything is there once."""
+    cursor = memory / "a" / "consumers" / "first.cursor"
+    with chain(memory, Durability.OS) as it:
+        it.source.send_many(range(12))
+        it.step(0, 4)
+        for channel in it.channels:
+            channel.flush()
+        on_disk = cursor.read_bytes()
+        store = it.channels[1]._store
+        end, segment = store.control.write_offset, store.segments.get(store.segments.begins[0])
+        it.step(0, 4)
+        segment.wipe(end, segment.room_end)
+    cursor.write_bytes(on_disk)
+    boots.again()
+    with chain(memory, Durability.OS) as it:
+        assert it.contents()[1] == made_of_all(list(range(4)))
+        it.finish()
+        assert it.contents()[1] == made_of_all(list(range(12)))

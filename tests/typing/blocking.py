@@ -30,7 +30,9 @@ from filechannel.blocking import (
     FileChannel,
     Receiver,
     Sender,
+    Step,
     open_channel,
+    transaction,
 )
 from tests.typing.messages import BigOrder, Cancel, Order, Page, Point, Reading
 
@@ -142,3 +144,14 @@ def copies(orders: FileChannel[Order], tx: Sender[Order], other: AsyncFileChanne
     assert_type(copy.copy(tx), Sender[Order])
     assert_type(copy.deepcopy(other), AsyncFileChannel[Order])
     assert_type(copy.copy(other.sender()), AsyncSender[Order])
+
+
+def step(rx: AckReceiver[Order], tx: Sender[Cancel], other: AsyncSender[Cancel]) -> None:
+    """A step receives what the receiver gives, and sends what the sender takes."""
+    with transaction(rx, tx) as step:
+        assert_type(step, Step[Order, Cancel])
+        assert_type(step.receive(timeout=1), Order)
+        assert_type(step.receive_many(10, linger=0.5, timeout=1), list[Order])
+        assert_type(step.send(Cancel(1)), None)
+        step.send_many([Order(1)])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    transaction(rx, other)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -19,6 +19,9 @@ from filechannel import (
     Receiver,
     ReceiverStatistics,
     Record,
+    Sender,
+    Step,
+    transaction,
 )
 from tests.typing.messages import BigOrder, Cancel, Order
 
@@ -144,3 +147,15 @@ def variance(rx: FanOutReceiver[Order], big: FanOutReceiver[BigOrder]) -> None:
     del stream
     record: Record[Order] = Record(BigOrder(1), Offset(0), 0)
     del record
+
+
+async def step(rx: AckReceiver[Order], tx: Sender[Cancel], fan_out: FanOutReceiver[Order]) -> None:
+    """A step receives what the receiver gives, and sends what the sender takes."""
+    async with transaction(rx, tx) as step:
+        assert_type(step, Step[Order, Cancel])
+        assert_type(await step.receive(), Order)
+        assert_type(await step.receive_many(10, linger=0.5), list[Order])
+        assert_type(step.send(Cancel(1)), None)
+        assert_type(step.send_many([Cancel(1)]), None)
+        step.send(Order(1))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    transaction(fan_out, tx)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
