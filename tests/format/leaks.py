@@ -420,7 +420,10 @@ def held() -> None:
         reader.settle(offset, token)
     reader.coming(100)
     assert reader.outstanding + reader.ready + reader.next_due
-    for call in (reader.ack, reader.nack, reader.settle, reader.give_back, reader.coming, reader.hold, receiver.ack):
+    reader.outlook()
+    reader.give_back_all()
+    calls = (reader.ack, reader.nack, reader.settle, reader.give_back, reader.coming, reader.hold, receiver.ack)
+    for call in (*calls, reader.outlook, reader.settle_before, reader.give_back_all):
         for arguments in ((), (1,), (None,), ("text",), (1 << 80,), (0, "text"), (0, 0, 0, 0), (0, 0, object(), 0)):
             with suppress(*ERRORS):
                 call(*arguments)

@@ -84,9 +84,9 @@ class Producer:
         Raises `CorruptRecordError` if damage lies where the log has to be searched; *past_damage*, the search ends
         there.
         """
-        slots = sorted(self._slots(), key=lambda slot: -slot.generation)
-        counts = next((slot for slot in slots if self._is_there(slot.place)), None)
-        if counts is not None and counts is slots[0] and counts.life == self._log.life:
+        slots = self._slots()
+        counts = next((slot for slot in reversed(slots) if self._is_there(slot.place)), None)
+        if counts is not None and counts is slots[-1] and counts.life == self._log.life:
             return counts.place
         found = None if counts is None else counts.place
         try:
@@ -97,20 +97,20 @@ class Producer:
                 raise
             _logger.warning("%s: what comes behind damage is not known: %s", self._path, error)
         if found is not None:
-            self._store(found, None if counts is None else counts.index)
+            self._store(found, slots, counts)
         return found
 
     def begin(self, place: Place) -> None:
         """Begin with a new origin, of which there is no record yet."""
-        self._store(place, None)
+        self._store(place, self._slots(), None)
 
     def record(self, kind: int, place: Place, last: Place) -> bytes:
         """Return the control record for a batch that is about to be written, having filled the slot that will count.
 
         *last* is where the producer left off before.
         """
-        counting = [slot for slot in self._slots() if slot.place == last]
-        self._store(place, max(counting, key=lambda slot: slot.generation).index if counting else None)
+        slots = self._slots()
+        self._store(place, slots, next((slot for slot in reversed(slots) if slot.place == last), None))
         previous = last.record if last.offset else 0
         return PRODUCER_RECORD.pack(kind, bytes(7), previous, place.origin, place.offset, place.sequence) + self._key
 
@@ -125,17 +125,19 @@ class Producer:
     # Slots
 
     def _slots(self) -> list[_Slot]:
+        """Return those that are whole, the newest last."""
         found: list[_Slot] = []
         for index, slot in enumerate(POSITION_SLOTS):
             *fields, crc = POSITION.unpack_from(self._map, slot)
             if fields[0] and crc == crc32c(POSITION_CHECKED.pack(*fields)):
                 generation, record, origin, offset, sequence, life = fields
                 found.append(_Slot(generation, index, Place(Offset(record), origin, offset, sequence), life))
-        return found
+        return sorted(found, key=lambda slot: slot.generation)
 
-    def _store(self, place: Place, counting: int | None) -> None:
-        index = 0 if counting is None else 1 - counting
-        generation = max((slot.generation for slot in self._slots()), default=0) + 1
+    def _store(self, place: Place, slots: list[_Slot], counting: _Slot | None) -> None:
+        """Fill the slot that does not count; it is the newest then."""
+        index = 0 if counting is None else 1 - counting.index
+        generation = slots[-1].generation + 1 if slots else 1
         fields = (generation, place.record, place.origin, place.offset, place.sequence, self._log.life)
         POSITION.pack_into(self._map, POSITION_SLOTS[index], *fields, crc32c(POSITION_CHECKED.pack(*fields)))
 
