@@ -3,6 +3,7 @@
 # ruff: noqa: PT012 - what raises is the end of a block
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -386,15 +387,51 @@ async def test_what_was_received_before_is_settled_first(path: Path) -> None:
 
 
 async def test_one_step_at_a_time(path: Path) -> None:
-    """What is received in one must not be acknowledged by another."""
+    """What is received in one must not be acknowledged by another; clones are no way around it."""
     async with pair(path) as it:
         await it.fill(1)
-        async with transaction(it.rx, it.tx) as step:
-            step.send(str(await step.receive()))
-            with pytest.raises(AckError, match="already"):
-                async with transaction(it.rx, it.tx):
-                    raise AssertionError
+        with it.rx.clone() as clone:
+            async with transaction(it.rx, it.tx) as step:
+                with pytest.raises(AckError, match="already"):
+                    async with transaction(clone, it.tx):
+                        raise AssertionError
+                step.send(str(await step.receive()))
+                with pytest.raises(AckError, match="received before"):
+                    async with transaction(clone, it.tx):
+                        raise AssertionError
+            async with transaction(clone, it.tx):
+                pass
         assert await it.output() == ["1"]
+
+
+async def test_a_step_that_was_lost_is_over(path: Path) -> None:
+    """Ctrl-C may come between its beginning and its block: nobody ends it then."""
+    async with pair(path) as it:
+        await it.fill(1)
+        await transaction(it.rx, it.tx).__aenter__()
+        gc.collect()
+        assert await it.step() == 1
+
+
+async def test_a_loop_of_steps_lets_others_run(path: Path) -> None:
+    """It gives way now and then, although it never has to wait."""
+    async with pair(path) as it, anyio.create_task_group() as group:
+        await it.fill(*range(20000))
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await anyio.lowlevel.checkpoint()
+                turns += 1
+
+        group.start_soon(count)
+        await anyio.lowlevel.checkpoint()
+        begun, before = anyio.current_time(), turns
+        while anyio.current_time() < begun + 0.3:
+            await it.step()
+        assert turns > before + 10
+        group.cancel_scope.cancel()
 
 
 async def test_acknowledging_is_in_order(path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager, suppress
-from threading import Lock
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import anyio
 from anyio import ClosedResourceError
@@ -43,7 +43,7 @@ class AckSource(Source):
     ) -> None:
         super().__init__(store, options, errands, open_reader, cursor, place, stop, on_close)
         self.reader.native.hold()
-        self._step = Lock()
+        self._step: ref[object] | None = None
         self.transfer: Transfer | None = None
         """Into which channel the last step went, in this process."""
 
@@ -131,24 +131,26 @@ class AckSource(Source):
 
     # Steps: what is outstanding at their end is acknowledged together with what was made of it
 
-    def begin_step(self) -> None:
+    def begin_step(self, step: object) -> None:
         """Keep what is received from here on for one step; `AckError`, and nothing begun, if that cannot be told."""
         self._check_open()
         native = self.reader.native
-        if not self._step.acquire(blocking=False):
-            raise AckError(self.name, "it is in the middle of a transaction already; wait for its end")
-        reason = ""
         if native.outstanding:
-            reason = f"{native.outstanding} messages were received before the transaction; ack or nack them first"
-        elif native.next_due:
-            reason = "a message was nacked with a delay, and a transaction acknowledges in order; wait until it is over"
-        if reason:
-            self._step.release()
-            raise AckError(self.name, reason)
+            count = native.outstanding
+            raise AckError(self.name, f"{count} messages were received before the transaction; ack or nack them first")
+        if native.next_due:
+            raise AckError(
+                self.name, "a message was nacked with a delay, and a transaction acknowledges in order; wait for it"
+            )
+        with self._lock:
+            # A step that nobody has any more, because Ctrl-C came while it began, is over.
+            if self._step is not None and self._step() is not None:
+                raise AckError(self.name, "it is in the middle of a transaction already; wait for its end")
+            self._step = ref(step)
 
     def end_step(self) -> None:
         """Let another one begin."""
-        self._step.release()
+        self._step = None
 
     def outlook(self) -> tuple[int, Offset, int]:
         """Return how many are outstanding, and where the position goes when they are acknowledged.

@@ -78,7 +78,7 @@ class AnyStep(Generic[T_co, U_contra]):
 
     def _begin(self) -> None:
         self._any_tx._check_open()
-        self._source.begin_step()
+        self._source.begin_step(self)
         self._payloads, self._is_on = [], True
 
     def _append(self) -> int:
