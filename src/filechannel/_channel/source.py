@@ -115,10 +115,16 @@ class Source:
             self._let_go()
 
     def forget(self) -> None:
-        """Remove the name for good, and close every receiver that shares it. Touches files."""
+        """Remove the name for good, and close every receiver that shares it. Touches files.
+
+        `ClosedResourceError`, and nothing is removed, if they were closed meanwhile: the name may be somebody else's.
+        """
         assert self.cursor is not None
-        self.store.cursors.remove(self.cursor)
-        self._forgotten = True  # from here on the name may be somebody else's
+        with self._lock:
+            if self._closed:
+                raise ClosedResourceError
+            self.store.cursors.remove(self.cursor)
+            self._closed = self._forgotten = True
         self.close()
 
     # How often the position reaches the disk
