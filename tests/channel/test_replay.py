@@ -26,6 +26,7 @@ from filechannel import (
 )
 from tests.backends import one_loop
 from tests.channel.gates import Gate
+from tests.channel.overtaking import overtake
 
 pytestmark = pytest.mark.anyio
 
@@ -388,14 +389,6 @@ async def test_a_purge_is_told_to_a_replay_that_goes_on_live(path: Path) -> None
                 await rx.receive()
             assert caught.value.missed == 2000
             assert await rx.receive() == 2000
-
-
-def overtake(channel: FileChannel[int], segments: int) -> None:
-    """Drop the oldest segments as `drop_oldest` does, while receivers are in them."""
-    store = channel._store
-    oldest = store.segments.begins[segments]
-    store.control.oldest_offset = oldest
-    store.segments.remove_before(oldest)
 
 
 @one_loop

@@ -97,6 +97,15 @@ class LogReader:
         item = self.native.take()
         return [] if item is NOTHING else [item]
 
+    def take_next_delivery(self) -> object:
+        """Return one more delivery of a batch, or NOTHING; an error is told by the next call, as that of `take_many`."""
+        thread = get_ident()
+        self._batching.add(thread)
+        try:
+            return self.native.take_delivery()
+        finally:
+            self._batching.discard(thread)
+
     # From segment to segment
 
     def _advance(self, reader: Reader) -> None:
