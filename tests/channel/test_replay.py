@@ -18,7 +18,6 @@ from filechannel import (
     CorruptRecordError,
     DataExpiredError,
     Durability,
-    FileChannel,
     Receiver,
     Record,
     StorageError,
@@ -365,12 +364,15 @@ async def test_a_purge_is_told_to_a_replay(path: Path, way: str) -> None:
             await tx.send_many(range(2000, 3000))
             await channel.purge()
             await tx.send(3000)
-            with pytest.raises(DataExpiredError) as caught:
-                while True:
+            missed = 0
+            while not missed:
+                try:
                     more = await EVERY_WAY[way](rx)
                     got += more if isinstance(more, list) else [more.value if isinstance(more, Record) else more]
+                except DataExpiredError as error:
+                    missed = error.missed
             assert got == list(range(len(got)))  # what it had in memory
-            assert len(got) + caught.value.missed == 2000
+            assert len(got) + missed == 2000
             await ended(rx)
             assert rx.read_offset == end
             await rx.seek("earliest")

@@ -98,7 +98,7 @@ class LogReader:
         return [] if item is NOTHING else [item]
 
     def take_next_delivery(self) -> object:
-        """Return one more delivery of a batch, or NOTHING; an error is told by the next call, as that of `take_many`."""
+        """Return one more delivery of a batch, or NOTHING; an error raised here is told again by the next call."""
         thread = get_ident()
         self._batching.add(thread)
         try:
