@@ -439,7 +439,10 @@ class FileChannel(AnyChannel[T], Generic[T]):
         self._errands.do(self._seal)
 
     def purge(self) -> None:
-        """Remove every message stored now; consumers go on with what is sent afterwards."""
+        """Remove every message stored now; consumers go on with what is sent afterwards.
+
+        Replays, and consumers of other processes, get `DataExpiredError` if they had not come so far.
+        """
         self._check_writable()
         self._errands.do(self._purge)
 

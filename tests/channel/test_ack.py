@@ -16,6 +16,7 @@ from filechannel import (
     AckReceiver,
     ChannelOptions,
     ConsumerBusyError,
+    DataExpiredError,
     DecodeError,
     FileChannel,
     open_channel,
@@ -23,6 +24,7 @@ from filechannel import (
 from filechannel._format import PURE
 from filechannel._storage.cursors import read_position
 from tests.backends import one_loop
+from tests.channel.overtaking import overtake
 
 pytestmark = pytest.mark.anyio
 SMALL = ChannelOptions(segment_size=4096)
@@ -536,3 +538,48 @@ async def test_an_iteration_gets_what_is_nacked_after_the_last_message(path: Pat
                     group.start_soon(work, rx.clone())
         assert sorted(done) == list(range(20))
         assert stored(channel) == 20
+
+
+# Overtaken
+
+
+@one_loop
+@pytest.mark.parametrize("most", [1, 3, 5000])
+async def test_being_overtaken_is_told_once(path: Path, most: int) -> None:
+    """However many are asked for, what is missing is told, once, and what was handed out before can be acked."""
+    async with open_channel(path, int, options=SMALL) as channel:
+        await fill(channel, 3000)
+        with channel.ack_receiver() as rx:
+            got, told = [await rx.receive()], list[DataExpiredError]()
+            await run_sync(overtake, channel, 3)
+            while got[-1] != 2999:
+                try:
+                    got += await rx.receive_many(most)
+                except DataExpiredError as error:
+                    told.append(error)
+            first = channel._store.places.earliest()
+            assert [error.oldest for error in told] == [first.offset]
+            assert got == [*range(first.sequence - told[0].missed), *range(first.sequence, 3000)]
+            rx.ack(len(got))
+            assert stored(channel) == 3000
+
+
+@one_loop
+@pytest.mark.parametrize("most", [1, 3, 5000])
+async def test_what_was_nacked_and_is_gone_is_told_once(path: Path, most: int) -> None:
+    """What was to come again and was dropped counts as missed; what is still out can be acked."""
+    async with open_channel(path, int, options=SMALL) as channel:
+        await fill(channel, 3000)
+        with channel.ack_receiver() as rx:
+            await rx.receive_many(2000)
+            rx.nack(1990)
+            await run_sync(overtake, channel, 3)
+            with pytest.raises(DataExpiredError) as caught:
+                await rx.receive_many(most)
+            first, got = 10 + caught.value.missed, list[int]()
+            assert await channel.offset_of(first) == rx.read_offset == caught.value.oldest
+            while len(got) < 2990 - caught.value.missed:
+                got += await rx.receive_many(most)
+            assert got == list(range(first, 3000))
+            rx.ack(10 + len(got))
+            assert (rx.unack_count, stored(channel)) == (0, 3000)

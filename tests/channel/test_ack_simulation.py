@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from filechannel import AckError, ChannelOptions, Delivery
+from filechannel import AckError, ChannelOptions, ConsumerBusyError, Delivery
 from filechannel._storage.cursors import read_position
 from filechannel.blocking import AckReceiver, FileChannel, open_channel
+from tests.channel.doomed import acknowledge, live_and_be_killed
 
 OUT, WAITING, DELAYED = "out", "waiting", "delayed"
 FOREVER = 1e6
@@ -68,6 +69,27 @@ class Model:
         """It is acked."""
         del self.held[number]
         del self.attempts[number]
+
+    def plan(self, what: str, number: int) -> tuple[str, int]:
+        """Do what another process is to do, if that is possible, and return what to tell it."""
+        out = self.out
+        match what:
+            case "send":
+                number = self.sent = self.sent + number
+            case "receive":
+                taken = self.coming(number)
+                number = len(taken)
+                self.take(taken)
+            case "ack" | "nack" if number <= len(out):
+                for each in out[:number] if what == "ack" else out[-number:]:
+                    self.settle(each) if what == "ack" else self.give_back(each)
+            case "settle" if out:
+                number = out[number % len(out)]
+                self.settle(number)
+            case _:
+                what, number = "seek", self.oldest + (self.sent - self.oldest) * number // 10
+                self.seek(number)
+        return what, number
 
     def seek(self, number: int) -> None:
         """Go on elsewhere: what begins there or later is forgotten."""
@@ -250,10 +272,38 @@ class Simulation(RuleBasedStateMachine):
         self.model.seek(self.model.stored)
         self.deliveries, self.stale = [], []
 
-    @rule()
-    def remove(self) -> None:
+    @rule(
+        steps=st.lists(
+            st.tuples(st.sampled_from(["send", "receive", "ack", "nack", "settle", "seek"]), st.integers(1, 9)),
+            min_size=1,
+        )
+    )
+    def crash(self, steps: list[tuple[str, int]]) -> None:
+        """Another process goes on, and is killed: everything from the oldest unacked on comes again."""
+        self.channel.close()
+        self.model.seek(self.model.stored)
+        commands, expected = [], []
+        for step in steps:
+            before = self.model.coming(9)
+            commands.append(self.model.plan(*step))
+            what, number = commands[-1]
+            expected.append((before[:number] if what == "receive" else [], len(self.model.out)))
+        assert live_and_be_killed(acknowledge, self.directory / "channel", commands) == expected
+        self.open()
+        self.model.seek(self.model.stored)
+        self.deliveries, self.stale = [], []
+
+    @rule(owned=st.booleans())
+    def remove(self, owned: bool) -> None:
         """Forget the name: it begins anew."""
-        self.rx.unsubscribe()
+        if owned:
+            with pytest.raises(ConsumerBusyError):
+                self.channel.remove_consumer("default")
+            self.rx.unsubscribe()
+        else:
+            for rx in self.receivers:
+                rx.close()
+            self.channel.remove_consumer("default")
         self.receivers = [self.channel.ack_receiver()]
         self.model.held.clear()
         self.model.attempts.clear()

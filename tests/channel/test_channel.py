@@ -256,9 +256,9 @@ async def test_sealing_under_fsync_shows_every_message_first(path: Path) -> None
 
 
 async def test_purge_removes_every_message(path: Path) -> None:
-    """After `purge` nothing is stored, and everybody goes on with what is sent afterwards."""
+    """After `purge` nothing is stored, and every consumer goes on with what is sent afterwards."""
     async with open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
-        with channel.receiver("open") as rx, channel.replay(stop=None) as history:
+        with channel.receiver("open") as rx:
             for number in range(2000):
                 tx.send_nowait(number)
             assert await rx.receive() == 0
@@ -272,7 +272,6 @@ async def test_purge_removes_every_message(path: Path) -> None:
             assert after.oldest_age is None
             await tx.send(2000)
             assert await rx.receive() == 2000
-            assert await history.receive() == 2000
             with channel.receiver("late") as late:
                 assert (await late.receive_record()).sequence == 2000
 

@@ -236,6 +236,18 @@ async def test_unsubscribe_tells_those_who_wait(path: Path) -> None:
             await rx.unsubscribe()
 
 
+@pytest.mark.parametrize("kind", ["receiver", "ack_receiver"])
+async def test_unsubscribe_never_takes_the_name_of_another(path: Path, kind: str) -> None:
+    """One that is closed before it has forgotten its name leaves it alone: somebody else may own it by then."""
+    async with open_channel(path, int) as channel:
+        with getattr(channel, kind)("a") as rx:
+            source = rx._source
+        with channel.receiver("a") as other:
+            with pytest.raises(ClosedResourceError):
+                source.forget()  # which `unsubscribe` has another thread do: it may come late
+            assert [consumer.name for consumer in channel.consumers()] == [other.name]
+
+
 # Names
 
 

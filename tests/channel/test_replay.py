@@ -18,7 +18,6 @@ from filechannel import (
     CorruptRecordError,
     DataExpiredError,
     Durability,
-    FileChannel,
     Receiver,
     Record,
     StorageError,
@@ -26,6 +25,7 @@ from filechannel import (
 )
 from tests.backends import one_loop
 from tests.channel.gates import Gate
+from tests.channel.overtaking import overtake
 
 pytestmark = pytest.mark.anyio
 
@@ -353,28 +353,44 @@ async def test_a_live_replay_that_waits_is_told_when_it_is_closed(path: Path) ->
 # What happens to the history meanwhile
 
 
-async def test_a_purge_ends_a_replay(path: Path) -> None:
-    """What was to be replayed is gone, and what is sent afterwards was not there: that is the end."""
+@pytest.mark.parametrize("way", EVERY_WAY)
+async def test_a_purge_is_told_to_a_replay(path: Path, way: str) -> None:
+    """A replay never ends as if it had given everything: it says that the rest is gone, once, and that is the end."""
     async with open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
         await tx.send_many(range(2000))
         with channel.replay() as rx:
             end = tx.write_offset
-            assert await rx.receive() == 0
+            got = [await rx.receive()]
             await tx.send_many(range(2000, 3000))
             await channel.purge()
             await tx.send(3000)
+            missed = 0
+            while not missed:
+                try:
+                    more = await EVERY_WAY[way](rx)
+                    got += more if isinstance(more, list) else [more.value if isinstance(more, Record) else more]
+                except DataExpiredError as error:
+                    missed = error.missed
+            assert got == list(range(len(got)))  # what it had in memory
+            assert len(got) + missed == 2000
             await ended(rx)
             assert rx.read_offset == end
             await rx.seek("earliest")
             await ended(rx)
 
 
-def overtake(channel: FileChannel[int], segments: int) -> None:
-    """Drop the oldest segments as `drop_oldest` does, while receivers are in them."""
-    store = channel._store
-    oldest = store.segments.begins[segments]
-    store.control.oldest_offset = oldest
-    store.segments.remove_before(oldest)
+@one_loop
+async def test_a_purge_is_told_to_a_replay_that_goes_on_live(path: Path) -> None:
+    """It misses what was purged, and gets what is sent afterwards."""
+    async with open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
+        await tx.send_many(range(2000))
+        with channel.replay(stop=None) as rx:
+            await channel.purge()
+            await tx.send(2000)
+            with pytest.raises(DataExpiredError) as caught:
+                await rx.receive()
+            assert caught.value.missed == 2000
+            assert await rx.receive() == 2000
 
 
 @one_loop

@@ -8,12 +8,23 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from anyio import WouldBlock
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from filechannel import ChannelOptions, ConsumerBusyError, Durability, FanOutReceiver, FileChannel, Sender, open_channel
+from filechannel import (
+    ChannelOptions,
+    ConsumerBusyError,
+    Durability,
+    FanOutReceiver,
+    FileChannel,
+    Sender,
+    UnknownConsumerError,
+    open_channel,
+)
+from tests.channel.doomed import consume, live_and_be_killed
 
 NAMES = st.sampled_from(["a", "b", "ü/.."])
 SIZES = st.one_of(st.integers(0, 40), st.sampled_from([1000, 4000, 4016, 4017, 4024, 4032, 9000]))
@@ -64,8 +75,11 @@ class Simulation(RuleBasedStateMachine):
         return (b"%d:" % self.counter).ljust(size, b".")
 
     def _sent(self, payloads: list[bytes], offset: int) -> None:
+        self.model.messages += payloads
+        self._place_sent(payloads, offset)
+
+    def _place_sent(self, payloads: list[bytes], offset: int) -> None:
         for payload in payloads:
-            self.model.messages.append(payload)
             self.model.offsets.append(offset)
             offset += 8 + len(payload)
 
@@ -109,9 +123,11 @@ class Simulation(RuleBasedStateMachine):
         self.receivers[name] = [self.channel.receiver(name, start=start)]  # type: ignore[arg-type]
         self.model.consumers.setdefault(name, number)
 
+    def _number(self, place: float) -> int:
+        return self.model.oldest + round(place * (len(self.model.messages) - self.model.oldest))
+
     def _place(self, place: float) -> tuple[int, object]:
-        stored = len(self.model.messages) - self.model.oldest
-        number = self.model.oldest + round(place * stored)
+        number = self._number(place)
         if number == len(self.model.messages):
             return number, self.tx.write_offset
         return number, "earliest" if number == self.model.oldest else self.model.offsets[number]
@@ -199,6 +215,41 @@ class Simulation(RuleBasedStateMachine):
         for name in self.model.consumers:
             self.model.consumers[name] = self.model.oldest
 
+    @rule(
+        lives=st.lists(
+            st.tuples(NAMES, st.integers(1, 10), st.none() | st.floats(0, 1), st.lists(SIZES, max_size=2)), min_size=1
+        )
+    )
+    def crash(self, lives: list[tuple[str, int, float | None, list[int]]]) -> None:
+        """Another process goes on under the same names, and is killed: each goes on behind what it was given."""
+        self.runner.run(self.channel.aclose())
+        self.receivers = {}
+        commands, expected = [], []
+        for name, most, place, sizes in lives:
+            self.model.consumers.setdefault(name, self.model.oldest)
+            to = None if place is None else self._number(place)
+            self.model.consumers[name] = self.model.consumers[name] if to is None else to
+            payloads = [self._payload(size) for size in sizes]
+            commands.append((name, most, to, payloads))
+            expected.append(self.model.rest(name, most))
+            self.model.consumers[name] += len(expected[-1])
+            self.model.messages += payloads
+        found = live_and_be_killed(consume, self.directory / "channel", commands)
+        assert [received for received, _ in found] == expected
+        for (*_, payloads), (_, offset) in zip(commands, found, strict=True):
+            self._place_sent(payloads, offset)
+        self._open()
+
+    @rule(name=NAMES)
+    def remove_consumer(self, name: str) -> None:
+        """Forget a name, unless it is not there or somebody has it."""
+        if name in self.model.consumers and not self.receivers.get(name):
+            self.runner.run(self.channel.remove_consumer(name))
+            del self.model.consumers[name]
+            return
+        with pytest.raises(ConsumerBusyError if name in self.model.consumers else UnknownConsumerError):
+            self.runner.run(self.channel.remove_consumer(name))
+
     @rule()
     def reopen(self) -> None:
         """Close the channel and open it again."""
@@ -214,6 +265,7 @@ class Simulation(RuleBasedStateMachine):
         found = self.channel.statistics()
         assert found.next_sequence == len(self.model.messages)
         assert found.messages == len(self.model.messages) - self.model.oldest
+        assert {each.name: each.next_sequence for each in self.channel.consumers()} == self.model.consumers
         for name, receivers in self.receivers.items():
             for rx in receivers:
                 assert rx.statistics().next_sequence == self.model.consumers[name]

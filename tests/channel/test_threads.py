@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -296,3 +297,30 @@ def test_a_loop_that_sends_beside_a_thread_that_purges(path: Path) -> None:
 
         all_at_once(run, purge)
         assert channel.statistics().next_sequence == 2000
+
+
+def test_purging_while_others_come_and_go(path: Path) -> None:
+    """A purge moves whoever consumes, however many readers other threads make and drop at the same time."""
+    channel = opened(path)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with channel:
+            done = threading.Event()
+            replays = [channel.replay(stop=None) for _ in range(500)]
+
+            def come_and_go() -> None:
+                while not done.is_set():
+                    with replays[0].clone() as rx:
+                        rx.peek()
+
+            def purge() -> None:
+                try:
+                    for _ in range(50):
+                        channel._purge()
+                finally:
+                    done.set()
+
+            all_at_once(come_and_go, come_and_go, purge)
+    finally:
+        sys.setswitchinterval(before)

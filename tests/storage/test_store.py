@@ -253,6 +253,7 @@ def test_a_purge_moves_every_consumer(path: Path) -> None:
         _send(store, 20)
         owned, unowned = store.cursors.open("owned"), store.cursors.open("unowned")
         reader = reader_of(store, owned)
+        store.adopt(reader)
         for cursor in (owned, unowned):
             cursor.store(0, 0, 0)
         store.cursors.close(unowned)

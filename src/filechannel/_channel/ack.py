@@ -82,12 +82,13 @@ class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
     async def _take_slices(self, max_items: int) -> list[T_co]:
         """Take one by one, giving way in between; cancelled in the middle, all of it comes again."""
         found: list[Handed[T_co]] = []
+        reader = self._acks.reader
         self._acks.check_position()  # only here: what is raised below is told again
         try:
             while len(found) < max_items:
                 try:
                     self._check_open()
-                    handed = self._acks.reader.native.take_delivery()
+                    handed = reader.take_next_delivery() if found else reader.native.take_delivery()
                 except Exception:
                     if not found:
                         raise

@@ -108,7 +108,10 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         await self._errands.run(self._seal)
 
     async def purge(self) -> None:
-        """Remove every message stored now; consumers go on with what is sent afterwards."""
+        """Remove every message stored now; consumers go on with what is sent afterwards.
+
+        Replays, and consumers of other processes, get `DataExpiredError` if they had not come so far.
+        """
         self._check_writable()
         await self._errands.run(self._purge)
 

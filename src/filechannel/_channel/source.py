@@ -75,7 +75,7 @@ class Source:
         self._flush: PositionFlush | None = None
         if cursor is not None and options.cursor_flush is not None:
             self._flush = PositionFlush(store.cursors, cursor, options.cursor_flush)
-        self.reader: LogReader = open_reader(cursor, stop)
+        self.reader: LogReader = self._new_reader(cursor, stop)
         self.reader.move(place)
         if stop is None:
             self.arrivals.let_sleep(self.reader.native, options.spin)
@@ -115,10 +115,16 @@ class Source:
             self._let_go()
 
     def forget(self) -> None:
-        """Remove the name for good, and close every receiver that shares it. Touches files."""
+        """Remove the name for good, and close every receiver that shares it. Touches files.
+
+        `ClosedResourceError`, and nothing is removed, if they were closed meanwhile: the name may be somebody else's.
+        """
         assert self.cursor is not None
-        self.store.cursors.remove(self.cursor)
-        self._forgotten = True  # from here on the name may be somebody else's
+        with self._lock:
+            if self._closed:
+                raise ClosedResourceError
+            self.store.cursors.remove(self.cursor)
+            self._closed = self._forgotten = True
         self.close()
 
     # How often the position reaches the disk
@@ -197,9 +203,15 @@ class Source:
 
     def scout(self) -> LogReader:
         """Return a reader at the same place that moves nothing."""
-        scout = self._open_reader(None, self.reader.stop)
+        scout = self._new_reader(None, self.reader.stop)
         scout.stand_beside(self.reader)
         return scout
+
+    def _new_reader(self, cursor: Cursor | None, stop: Mark | None) -> LogReader:
+        reader = self._open_reader(cursor, stop)
+        if self.cursor is not None:
+            self.store.adopt(reader)
+        return reader
 
     def has_news(self) -> bool:
         """Tell whether a look at the log would find something, if only its end."""

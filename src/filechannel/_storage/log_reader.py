@@ -97,6 +97,15 @@ class LogReader:
         item = self.native.take()
         return [] if item is NOTHING else [item]
 
+    def take_next_delivery(self) -> object:
+        """Return one more delivery of a batch, or NOTHING; an error raised here is told again by the next call."""
+        thread = get_ident()
+        self._batching.add(thread)
+        try:
+            return self.native.take_delivery()
+        finally:
+            self._batching.discard(thread)
+
     # From segment to segment
 
     def _advance(self, reader: Reader) -> None:

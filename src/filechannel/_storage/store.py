@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from .._errors import ChannelNotFoundError, CorruptRecordError, DiskFullError, FileChannelError, StorageError
 from .._format.layout import OPENING_BYTE
@@ -83,7 +83,8 @@ class Store:
         )
         self.places: Places = Places(files, control, self.segments)
         self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations, self._check_place)
-        self._readers: WeakSet[LogReader] = WeakSet()
+        self._consumers: WeakValueDictionary[int, LogReader] = WeakValueDictionary()
+        """The readers that a purge moves, by identity."""
         self._membership: Membership | None = None
         self.bells: Bells | None = None
         """How to wake the event loops of other processes; None if the channel is open read-only."""
@@ -280,11 +281,13 @@ class Store:
     ) -> LogReader:
         """Return a reader that stands at the very beginning; move it. It goes no further than *stop*."""
         skip = options.on_corruption == "skip"
-        reader = LogReader(
+        return LogReader(
             self.control, self.segments, self.places, cursor, decode, refuse, reuse=reuse, skip_damage=skip, stop=stop
         )
-        self._readers.add(reader)
-        return reader
+
+    def adopt(self, reader: LogReader) -> None:
+        """Let a reader go on behind a purge without being told: it reads for a consumer."""
+        self._consumers[id(reader)] = reader
 
     def has_ended(self, offset: int) -> bool:
         """Tell whether a reader at this offset has seen all there will ever be."""
@@ -351,7 +354,10 @@ class Store:
             self._set_timer(manifest.options.durability)
 
     def purge(self) -> None:
-        """Remove every message stored now, and let every consumer of this process go on behind them."""
+        """Remove every message stored now, and let every consumer of this process go on behind them.
+
+        Whoever else reads is told when it comes to what is gone.
+        """
         log, cursors, flusher = self._parts()
         self._check_place()
         flusher.commit()  # most of it while others may append
@@ -361,8 +367,9 @@ class Store:
             tail = self.control.tail()
             self.control.oldest_offset = tail.offset
             place = Mark(tail.offset, tail.sequence, 0)
-            for reader in list(self._readers):
-                reader.start_over(place)
+            for reference in self._consumers.valuerefs():  # a list of its own: other threads add and let go
+                if (reader := reference()) is not None:
+                    reader.start_over(place)
             cursors.move_unowned(place)
             # On disk before the first file goes: after a power cut nobody must look for the others.
             flusher.flush(settled=True)
