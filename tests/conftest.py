@@ -16,7 +16,7 @@ from tests.backends import BACKENDS
 MAY_TOUCH_FILES = {
     "filechannel/_channel/opening.py": {"open_channel"},
     "filechannel/_channel/recipe.py": {"_absolute"},
-    "filechannel/_channel/channel.py": {"sender", "receiver", "ack_receiver", "replay"},
+    "filechannel/_channel/channel.py": {"sender", "receiver", "ack_receiver", "replay", "serve"},
     "filechannel/_channel/any_channel.py": {"statistics", "consumers", "close"},
     "filechannel/_channel/any_receiver.py": {"close", "peek"},
     "filechannel/_storage/bells.py": {"ring"},

@@ -11,11 +11,21 @@ from ._channel.any_receiver import Record
 from ._channel.channel import FileChannel
 from ._channel.codec import Codec, JsonCodec, MsgpackCodec, RawCodec
 from ._channel.consumers import Consumer
+from ._channel.dead_letter import DeadLetter
 from ._channel.delivery import Delivery
 from ._channel.opening import ChannelContext, open_channel
 from ._channel.receiver import FanOutReceiver, Receiver
+from ._channel.redrive import redrive
+from ._channel.retry import RetryPolicy
 from ._channel.sender import Sender
-from ._channel.statistics import ChannelStatistics, Process, ReceiverStatistics, SenderStatistics
+from ._channel.serve import Service
+from ._channel.statistics import (
+    ChannelStatistics,
+    Process,
+    ReceiverStatistics,
+    SenderStatistics,
+    ServiceStatistics,
+)
 from ._errors import (
     AckError,
     ChannelLockedError,
@@ -30,6 +40,7 @@ from ._errors import (
     DecodeError,
     DiskFullError,
     FileChannelError,
+    HandlerError,
     LeaseExpiredError,
     MessageTooLargeError,
     MessageTypeError,
@@ -61,6 +72,7 @@ __all__ = [
     "ConsumerMismatchError",
     "CorruptRecordError",
     "DataExpiredError",
+    "DeadLetter",
     "DecodeError",
     "Delivery",
     "DiskFullError",
@@ -68,6 +80,7 @@ __all__ = [
     "FanOutReceiver",
     "FileChannel",
     "FileChannelError",
+    "HandlerError",
     "JsonCodec",
     "LeaseExpiredError",
     "MessageTooLargeError",
@@ -81,11 +94,15 @@ __all__ = [
     "Receiver",
     "ReceiverStatistics",
     "Record",
+    "RetryPolicy",
     "SchemaMismatchError",
     "Sender",
     "SenderStatistics",
+    "Service",
+    "ServiceStatistics",
     "StorageError",
     "UnknownConsumerError",
     "UnsupportedFormatError",
     "open_channel",
+    "redrive",
 ]

@@ -27,10 +27,15 @@ from ._channel.any_ack_receiver import Acknowledgable, AnyAckReceiver
 from ._channel.any_channel import AnyChannel, check_sequence
 from ._channel.any_receiver import AnyReceiver, Named, Record, check_count, check_linger
 from ._channel.any_sender import AnySender
+from ._channel.any_service import Terms, check_handler
 from ._channel.codec import Codec, CodecName
+from ._channel.dead_letter import DeadLetter
 from ._channel.delivery import Delivery
 from ._channel.recipe import Recipe
+from ._channel.redrive import Letters
+from ._channel.retry import RetryPolicy
 from ._channel.source import Start, Stop
+from ._channel.thread_service import Service
 from ._errors import Busy, FileChannelError
 from ._format import NOTHING
 from ._offset import Offset
@@ -54,7 +59,9 @@ __all__ = [
     "Receiver",
     "Record",
     "Sender",
+    "Service",
     "open_channel",
+    "redrive",
 ]
 
 
@@ -89,6 +96,12 @@ class Sender(AnySender[T_contra], Generic[T_contra]):
         if batch:
             self._flush_now(offset)
         return offset
+
+    def send_payload(self, payload: bytes, timeout: float | None = None) -> None:
+        """Send a message that is encoded already, as it is; `CodecError` if it does not decode, else as `send`."""
+        self._owner.check_payload(payload)
+        self._connection.flusher.refuse_reentry()
+        self._flush_now(self._patiently(lambda: self._append_payload(payload), timeout))
 
     def _patiently(self, append: Callable[[], R], timeout: float | None) -> R:
         """Append, waiting no longer than so for another process that is in the middle of it, or was stopped there."""
@@ -315,6 +328,29 @@ class FileChannel(AnyChannel[T], Generic[T]):
         """
         return Receiver(self._replay_source(start, stop))
 
+    def serve(
+        self,
+        handler: Callable[[T], object],
+        *,
+        name: str = "default",
+        ordered: bool = True,
+        concurrency: int = 1,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 (frozen)
+        dead_letter: Sender[DeadLetter] | None = None,
+        grace: float | None = None,
+        start: Start = "earliest",
+        expires: float | None = None,
+    ) -> Service[T]:
+        """Return what gives every message to *handler*, under a durable name, and acknowledges what it has handled.
+
+        Arguments and errors are those of the async `FileChannel.serve`. Up to *concurrency* threads call the handler.
+        With *grace*, a thread whose handler is at work so many seconds after the service was stopped is left alone;
+        its message comes again.
+        """
+        terms = Terms(ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
+        check_handler(handler)
+        return Service(self._ack_source(name, start, expires), handler, terms, dead_letter)
+
     def remove_consumer(self, name: str) -> None:
         """Forget a consumer and its position; the name can begin anew.
 
@@ -411,6 +447,19 @@ def open_channel(
     """
     recipe: Recipe[T] = Recipe(path, type, codec, options, create, readonly)
     return FileChannel(recipe, recipe.open_store())
+
+
+def redrive(dead: FileChannel[DeadLetter], target: FileChannel[T], *, name: str = "redrive") -> int:
+    """Send the messages of all dead letters that are there now to a channel, as they were; return how many.
+
+    Each letter is acknowledged when its message was sent: see the async `filechannel.redrive`.
+    """
+    with dead.ack_receiver(name) as receiver, target.sender() as sender:
+        letters = Letters(receiver)
+        while (payload := letters.next()) is not None:
+            sender.send_payload(payload)
+            letters.sent()
+        return letters.count
 
 
 def _who(store: Store) -> str:

@@ -176,6 +176,10 @@ class AnyChannel(Generic[T]):
         refuse = self._payloads.refuse_payload
         return self._store.reader(cursor, decode, refuse, self._options, reuse=reuse, stop=stop)
 
+    def check_payload(self, payload: bytes, /) -> None:
+        """Raise `CodecError` if these bytes are no message of this channel."""
+        self._payloads.check(payload)
+
     def adopt_sender(self, sender: Closable, /) -> None:
         """Close this sender too when the channel closes."""
         with self._lock:

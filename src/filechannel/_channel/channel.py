@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Generic, Self, TypeVar, final
 
@@ -14,8 +15,12 @@ from .._options import UNSET, Durability, UnsetType
 from .._wakeup.loops import run_through_cancellation
 from .ack import AckReceiver
 from .any_channel import AnyChannel, check_sequence
+from .any_service import Terms, check_handler
+from .dead_letter import DeadLetter
 from .receiver import FanOutReceiver, Receiver
+from .retry import RetryPolicy
 from .sender import Sender
+from .serve import Service
 from .source import Start, Stop
 
 T = TypeVar("T")
@@ -63,6 +68,35 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         `ValueError` for an offset at which no message begins or a datetime without a time zone.
         """
         return Receiver(self._replay_source(start, stop))
+
+    def serve(
+        self,
+        handler: Callable[[T], object],
+        *,
+        name: str = "default",
+        ordered: bool = True,
+        concurrency: int = 1,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 (frozen)
+        dead_letter: Sender[DeadLetter] | None = None,
+        grace: float | None = None,
+        start: Start = "earliest",
+        expires: float | None = None,
+    ) -> Service[T]:
+        """Return what gives every message to *handler*, under a durable name, and acknowledges what it has handled.
+
+        An async handler runs in the event loop, any other callable in a worker thread. *ordered*: one message at a
+        time, and a message that failed is tried again before the next one is begun. Otherwise up to *concurrency* of
+        them at once, and others go on while one waits for its next attempt; `ValueError` for both together. A message
+        that has used up its attempts, or does not decode, is sent to *dead_letter* and then acknowledged; without that,
+        the service ends with `HandlerError` or `DecodeError`. With *grace*, handlers that are at work when the service
+        stops get so many seconds, and are cancelled then.
+
+        The name is registered when this returns, as by `ack_receiver`, with the same *start*, *expires* and errors. The
+        service lets go of it when it has ended.
+        """
+        terms = Terms(ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
+        check_handler(handler)
+        return Service(self._ack_source(name, start, expires), handler, terms, dead_letter)
 
     async def remove_consumer(self, name: str) -> None:
         """Forget a consumer and its position; the name can begin anew.
