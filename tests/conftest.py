@@ -19,6 +19,7 @@ MAY_TOUCH_FILES = {
     "filechannel/_channel/channel.py": {"sender", "receiver", "ack_receiver", "replay", "serve"},
     "filechannel/_channel/any_channel.py": {"statistics", "consumers", "close"},
     "filechannel/_channel/any_receiver.py": {"close", "peek"},
+    "filechannel/_channel/any_service.py": {"close"},
     "filechannel/_storage/bells.py": {"ring"},
     "filechannel/_storage/log.py": {"append"},
     "filechannel/_storage/log_reader.py": {"_advance"},

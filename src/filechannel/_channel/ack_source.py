@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import anyio
 from anyio import ClosedResourceError
 
-from .._errors import AckError
+from .._errors import AckError, DecodeError
 from .._offset import Offset
 from .._options import OpenOptions
 from .._storage.cursors import Cursor
@@ -148,6 +148,15 @@ class AckSource(Source):
     def has_ended(self) -> bool:
         """Tell whether everything that will ever come has been taken, and acknowledged: it could come again."""
         return super().has_ended() and self.reader.native.drained
+
+    def stands_before(self, error: DecodeError) -> bool:
+        """Tell whether what does not decode is still what comes next: whoever shares the position may have passed it."""
+        return self.reader.native.offset == error.offset
+
+    def pass_by(self, error: DecodeError) -> None:
+        """Go on behind what does not decode. Touches files."""
+        self.reader.move(self.find(error.next_offset, "to"))
+        self.arrivals.wake_all()
 
     def peek(self, most: int) -> list[object]:
         """Return up to so many of the messages that come next; an error waits until it is what comes next."""

@@ -241,14 +241,6 @@ class AnyService(Generic[T]):
         sequence = self._source.find(error.offset, "offset").sequence
         return write_letter(self._source.store, self.name, error.payload, error.offset, sequence, 0, error)
 
-    def _is_next(self, error: DecodeError) -> bool:
-        """Tell whether what does not decode still stands in the way: another worker may have passed it."""
-        return self._source.reader.native.offset == error.offset
-
-    def _go_behind(self, error: DecodeError) -> None:
-        """Pass what does not decode. Touches files."""
-        self._source.reader.move(self._source.errands.do(lambda: self._source.find(error.next_offset, "to")))
-
     def __repr__(self) -> str:
         state = "stopped" if self._stopping else "paused" if self._paused else "running" if self._begun else "new"
         return f"<Service {str(self._source.store.path)!r} name={self.name!r} {state}>"

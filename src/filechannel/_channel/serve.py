@@ -145,10 +145,11 @@ class Service(AnyService[T], Generic[T]):
         while True:
             try:
                 found = NOTHING if self._halted or turn_is_over() else take()
-            except DecodeError:
-                found = NOTHING  # it is still there when we look again, and may wait for its letter
-            if found is NOTHING and (found := await self._next(tally)) is NOTHING:
-                return
+                if found is NOTHING and (found := await self._next()) is NOTHING:
+                    return
+            except DecodeError as error:
+                await self._pass(error, tally)
+                continue
             try:
                 if found[3] > most:
                     raise UnfinishedError
@@ -167,7 +168,7 @@ class Service(AnyService[T], Generic[T]):
                 if settles:
                     await run_through_cancellation(self._source.settle_position)
 
-    async def _next(self, tally: Tally) -> Handed[T] | Nothing:
+    async def _next(self) -> Handed[T] | Nothing:
         """Wait for the next message, and return NOTHING when there is nothing more to do."""
         while True:
             await give_way_if_due()
@@ -184,9 +185,6 @@ class Service(AnyService[T], Generic[T]):
                         return found
                 except EndOfStream:
                     return NOTHING
-                except DecodeError as error:
-                    await self._pass(error, tally)
-                    continue
                 await self._source.wait(self._has_news)
                 begin_turn()
 
@@ -197,13 +195,16 @@ class Service(AnyService[T], Generic[T]):
         with CancelScope(shield=True) as scope:
             self._threads.add(scope)
             try:
-                result = await run_sync(self._handler, value, abandon_on_cancel=True, limiter=self._limiter)
+                [result] = await run_sync(self._handle, value, abandon_on_cancel=True, limiter=self._limiter)
             finally:
                 self._threads.discard(scope)
         if scope.cancelled_caught:
             await checkpoint()  # which raises: its time is over
         elif inspect.isawaitable(result):  # a lambda, say, that calls an async function
             await result
+
+    def _handle(self, value: T) -> tuple[object]:
+        return (self._handler(value),)  # wrapped: trio takes an awaitable that a thread returns for a mistake
 
     async def _until(self, condition: Callable[[], bool], seconds: float | None = None) -> None:
         """Sleep until something is told that may make it so, or for so long."""
@@ -246,13 +247,14 @@ class Service(AnyService[T], Generic[T]):
 
     async def _pass(self, error: DecodeError, tally: Tally) -> None:
         """Send the letter about a message that does not decode, and only then go on behind it."""
-        if not self._is_next(error):
-            return
-        if self._dead_letter is None:
-            raise error
-        await self._dead_letter.send(await self._source.errands.run(partial(self._write_about_undecodable, error)))
-        await run_through_cancellation(partial(self._go_behind, error))
-        tally.dead += 1
+        async with self._intake:  # several workers may have come to it
+            if not self._source.stands_before(error):
+                return
+            if self._dead_letter is None:
+                raise error
+            await self._dead_letter.send(await self._source.errands.run(partial(self._write_about_undecodable, error)))
+            await run_through_cancellation(partial(self._source.errands.do, partial(self._source.pass_by, error)))
+            tally.dead += 1
 
 
 def is_async(handler: Callable[..., object]) -> bool:

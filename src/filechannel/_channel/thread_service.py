@@ -128,10 +128,11 @@ class Service(AnyService[T], Generic[T]):
         while True:
             try:
                 found = NOTHING if self._halted else take()
-            except DecodeError:
-                found = NOTHING  # it is still there when we look again, and may wait for its letter
-            if found is NOTHING and (found := self._next(tally)) is NOTHING:
-                return
+                if found is NOTHING and (found := self._next()) is NOTHING:
+                    return
+            except DecodeError as error:
+                self._pass(error, tally)
+                continue
             try:
                 if found[3] > most:
                     raise UnfinishedError
@@ -149,7 +150,7 @@ class Service(AnyService[T], Generic[T]):
                 if settles:
                     self._source.settle_position()
 
-    def _next(self, tally: Tally) -> Handed[T] | Nothing:
+    def _next(self) -> Handed[T] | Nothing:
         """Wait for the next message, and return NOTHING when there is nothing more to do."""
         while True:
             while self._paused and not self._stopping:
@@ -162,9 +163,6 @@ class Service(AnyService[T], Generic[T]):
                         return found
                 except EndOfStream:
                     return NOTHING
-                except DecodeError as error:
-                    self._pass(error, tally)
-                    continue
                 if not self._source.watch_until(self._has_news, None):
                     self._source.sleep(self._has_news, None)
 
@@ -208,13 +206,14 @@ class Service(AnyService[T], Generic[T]):
 
     def _pass(self, error: DecodeError, tally: Tally) -> None:
         """Send the letter about a message that does not decode, and only then go on behind it."""
-        if not self._is_next(error):
-            return
-        if self._dead_letter is None:
-            raise error
-        self._dead_letter.send(self._source.errands.do(partial(self._write_about_undecodable, error)))
-        self._go_behind(error)
-        tally.dead += 1
+        with self._intake:  # several workers may have come to it
+            if not self._source.stands_before(error):
+                return
+            if self._dead_letter is None:
+                raise error
+            self._dead_letter.send(self._source.errands.do(partial(self._write_about_undecodable, error)))
+            self._source.errands.do(partial(self._source.pass_by, error))
+            tally.dead += 1
 
 
 def _refuse_awaitable(result: object) -> None:
