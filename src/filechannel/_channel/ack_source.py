@@ -150,7 +150,7 @@ class AckSource(Source):
         return super().has_ended() and self.reader.native.drained
 
     def stands_before(self, error: DecodeError) -> bool:
-        """Tell whether what does not decode is still what comes next: whoever shares the position may have passed it."""
+        """Tell whether what does not decode is still what comes next: another worker may have passed it."""
         return self.reader.native.offset == error.offset
 
     def pass_by(self, error: DecodeError) -> None:
