@@ -15,7 +15,7 @@ from tests.channel.test_dead_letter import graveyard, letters
 
 pytestmark = pytest.mark.anyio
 
-MESSAGES = 1500
+MESSAGES = 600
 LIVES = 5000
 
 
