@@ -53,7 +53,7 @@ class Handler:
     def __init__(self) -> None:
         self.left = _MESSAGES
         self.began = self.ended = 0
-        self.service: Service[Order] | None = None
+        self.service: Service | None = None
 
     async def handle(self, order: Order) -> None:
         self.left -= 1

@@ -340,7 +340,7 @@ class FileChannel(AnyChannel[T], Generic[T]):
         grace: float | None = None,
         start: Start = "earliest",
         expires: float | None = None,
-    ) -> Service[T]:
+    ) -> Service:
         """Return what gives every message to *handler*, under a durable name, and acknowledges what it has handled.
 
         Arguments and errors are those of the async `FileChannel.serve`. Up to *concurrency* threads call the handler.
@@ -348,8 +348,8 @@ class FileChannel(AnyChannel[T], Generic[T]):
         its message comes again.
         """
         terms = Terms(ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
-        check_handler(handler)
-        return Service(self._ack_source(name, start, expires), handler, terms, dead_letter)
+        checked = check_handler(handler)
+        return Service(self._ack_source(name, start, expires), checked, terms, dead_letter)
 
     def remove_consumer(self, name: str) -> None:
         """Forget a consumer and its position; the name can begin anew.

@@ -538,7 +538,7 @@ async def test_pause_all_and_resume_one_after_the_other(path: Path) -> None:
             await first.until(30)
 
 
-def failing(channel: FileChannel[int], retry: RetryPolicy) -> tuple[Service[int], Book, list[int]]:
+def failing(channel: FileChannel[int], retry: RetryPolicy) -> tuple[Service, Book, list[int]]:
     """Return a service whose handler fails on its first message once, and what it was called with."""
     book, called = Book(), list[int]()
 

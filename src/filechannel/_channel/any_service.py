@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import TypeVar, cast
 
 from anyio import BusyResourceError, ClosedResourceError, EndOfStream
 
@@ -44,10 +44,11 @@ class Terms:
             raise ValueError(f"concurrency={self.concurrency}: handlers that run at once keep no order; ordered=False")
 
 
-def check_handler(handler: object) -> None:
-    """Refuse what cannot be called."""
+def check_handler(handler: Callable[[T], object]) -> Callable[[object], object]:
+    """Return a handler as one that is given what its channel carries; `TypeError` if it cannot be called."""
     if not callable(handler):
         raise TypeError(f"handler={handler!r}: must be something to call with a message")
+    return cast("Callable[[object], object]", handler)
 
 
 class UnfinishedError(Exception):
@@ -66,20 +67,20 @@ class Tally:
         self.handled = self.failed = self.retried = self.dead = 0
 
 
-class AnyService(Generic[T]):
+class AnyService:
     """Gives every message to a handler, and acknowledges it when that has returned.
 
     One worker at a time if it is ordered, several that share the position if not. What follows decides and counts; how
     a worker waits, for a message, for the end of a pause or for a letter to be sent, is up to those who inherit.
     """
 
-    def __init__(self, source: AckSource, handler: Callable[[T], object], terms: Terms) -> None:
+    def __init__(self, source: AckSource, handler: Callable[[object], object], terms: Terms) -> None:
         source.acquire(self)
         self._source = source
         self._handler = handler
         self._terms = terms
         # Looked up once: these are the hot path. When the source is closed, the one gives nothing, the other is False.
-        self._take = cast("Callable[[], Handed[T] | Nothing]", source.counting(source.reader.native.take_delivery))
+        self._take = cast("Callable[[], Handed[object] | Nothing]", source.counting(source.reader.native.take_delivery))
         self._ack: Callable[[int], bool] = source.ack if source.is_counted else source.reader.native.ack
         self._most = math.inf if terms.retry.max_attempts is None else terms.retry.max_attempts
         self._tallies: list[Tally] = []
@@ -177,7 +178,7 @@ class AnyService(Generic[T]):
     def _has_news(self) -> bool:
         return self._halted or self._source.has_news()
 
-    def _look(self) -> Handed[T] | Nothing:
+    def _look(self) -> Handed[object] | Nothing:
         """Return the next message if it is there, else NOTHING; `EndOfStream` if there will be none."""
         self._check_open()
         found = NOTHING if self._halted else self._take()
@@ -193,7 +194,7 @@ class AnyService(Generic[T]):
 
     # What becomes of a message
 
-    def _judge(self, delivery: Delivery[T], error: Exception, tally: Tally) -> float | None:
+    def _judge(self, delivery: Delivery[object], error: Exception, tally: Tally) -> float | None:
         """Count a failure, and return how long to wait for the next attempt; None if there is none."""
         tally.failed += 1
         self._last_error = in_a_line(error)
@@ -201,39 +202,39 @@ class AnyService(Generic[T]):
         tally.retried += pause is not None
         return pause
 
-    def _delivery(self, found: Handed[T]) -> Delivery[T]:
+    def _delivery(self, found: Handed[object]) -> Delivery[object]:
         value, offset, sequence, attempt, token = found
         return Delivery(self._source, value, offset, sequence, attempt, token)
 
-    def _settle(self, found: Handed[T]) -> None:
+    def _settle(self, found: Handed[object]) -> None:
         """Acknowledge a message; if the lease was over, somebody else has it."""
         _, offset, _, _, token = found
         with suppress(LeaseExpiredError):
             self._source.settle(offset, token)
 
-    def _try_again(self, delivery: Delivery[T], pause: float = 0.0) -> None:
+    def _try_again(self, delivery: Delivery[object], pause: float = 0.0) -> None:
         """Let a message come again after a failure, which counts."""
         with suppress(AckError, LeaseExpiredError, ClosedResourceError):  # it comes again anyway
             delivery.nack(pause)
 
-    def _release(self, found: Handed[T]) -> None:
+    def _release(self, found: Handed[object]) -> None:
         """Let a message come again that nothing is known about; that attempt does not count."""
         _, offset, _, _, token = found
         with suppress(AckError, LeaseExpiredError, ClosedResourceError):
             self._source.give_back(offset, token, counted=False)
 
-    def _giving_up(self, delivery: Delivery[T], error: Exception) -> HandlerError:
+    def _giving_up(self, delivery: Delivery[object], error: Exception) -> HandlerError:
         """Return what the service ends with if there is nowhere to send a message that was given up."""
         store, attempts = self._source.store, self._attempts(delivery)
         return HandlerError(self.name, delivery.offset, attempts, in_a_line(error), path=store.path)
 
-    def _write_letter(self, delivery: Delivery[T], error: Exception) -> DeadLetter:
+    def _write_letter(self, delivery: Delivery[object], error: Exception) -> DeadLetter:
         """Return the letter about a message. May touch files."""
         store, offset, sequence = self._source.store, delivery.offset, delivery.sequence
         payload = stored_payload(store, self._source.options, offset, sequence)
         return write_letter(store, self.name, payload, offset, sequence, self._attempts(delivery), error)
 
-    def _attempts(self, delivery: Delivery[T]) -> int:
+    def _attempts(self, delivery: Delivery[object]) -> int:
         return int(min(delivery.attempt, self._most))
 
     def _write_about_undecodable(self, error: DecodeError) -> DeadLetter:

@@ -81,7 +81,7 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         grace: float | None = None,
         start: Start = "earliest",
         expires: float | None = None,
-    ) -> Service[T]:
+    ) -> Service:
         """Return what gives every message to *handler*, under a durable name, and acknowledges what it has handled.
 
         An async handler runs in the event loop, any other callable in a worker thread. *ordered*: one message at a
@@ -95,8 +95,8 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         service lets go of it when it has ended.
         """
         terms = Terms(ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
-        check_handler(handler)
-        return Service(self._ack_source(name, start, expires), handler, terms, dead_letter)
+        checked = check_handler(handler)
+        return Service(self._ack_source(name, start, expires), checked, terms, dead_letter)
 
     async def remove_consumer(self, name: str) -> None:
         """Forget a consumer and its position; the name can begin anew.

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Generic, Self, TypeVar, cast, final
+from typing import Self, cast, final
 
 import anyio
 from anyio import CancelScope, CapacityLimiter, EndOfStream
@@ -26,11 +26,9 @@ from .delivery import Delivery
 from .sender import Sender
 from .turns import begin_turn, give_way_if_due, turn_is_over
 
-T = TypeVar("T")
-
 
 @final
-class Service(AnyService[T], Generic[T]):
+class Service(AnyService):
     """Gives every message to a handler, and acknowledges it when that has returned. Made by `FileChannel.serve`.
 
     `async with service` runs it beside the body; at the end nothing new is begun, and what is being handled goes on to
@@ -43,7 +41,7 @@ class Service(AnyService[T], Generic[T]):
     def __init__(
         self,
         source: AckSource,
-        handler: Callable[[T], object],
+        handler: Callable[[object], object],
         terms: Terms,
         dead_letter: Sender[DeadLetter] | None,
     ) -> None:
@@ -138,7 +136,7 @@ class Service(AnyService[T], Generic[T]):
     async def _work(self, tally: Tally) -> None:
         """Handle one message after the other."""
         # What every message takes is in this loop: no task, no scope and no checkpoint, each of which costs more.
-        take, call, ack = self._take, cast("Callable[[T], Awaitable[object]]", self._call), self._ack
+        take, call, ack = self._take, cast("Callable[[object], Awaitable[object]]", self._call), self._ack
         most = self._most
         alone = self._terms.concurrency == 1
         settles = self._source.must_settle_acks
@@ -168,7 +166,7 @@ class Service(AnyService[T], Generic[T]):
                 if settles:
                     await run_through_cancellation(self._source.settle_position)
 
-    async def _next(self) -> Handed[T] | Nothing:
+    async def _next(self) -> Handed[object] | Nothing:
         """Wait for the next message, and return NOTHING when there is nothing more to do."""
         while True:
             await give_way_if_due()
@@ -188,7 +186,7 @@ class Service(AnyService[T], Generic[T]):
                 await self._source.wait(self._has_news)
                 begin_turn()
 
-    async def _call_in_thread(self, value: T) -> None:
+    async def _call_in_thread(self, value: object) -> None:
         """Let a handler block a thread. Cancellation waits for it, since it cannot be told."""
         await checkpoint_if_cancelled()
         result: object = None
@@ -203,7 +201,7 @@ class Service(AnyService[T], Generic[T]):
         elif inspect.isawaitable(result):  # a lambda, say, that calls an async function
             await result
 
-    def _handle(self, value: T) -> tuple[object]:
+    def _handle(self, value: object) -> tuple[object]:
         return (self._handler(value),)  # wrapped: trio takes an awaitable that a thread returns for a mistake
 
     async def _until(self, condition: Callable[[], bool], seconds: float | None = None) -> None:
@@ -219,7 +217,7 @@ class Service(AnyService[T], Generic[T]):
 
     # Failing
 
-    async def _after(self, found: Handed[T], error: Exception, tally: Tally) -> None:
+    async def _after(self, found: Handed[object], error: Exception, tally: Tally) -> None:
         """Do what has to be done about a message whose handler has failed."""
         delivery = self._delivery(found)
         pause = self._judge(delivery, error, tally)
@@ -233,7 +231,7 @@ class Service(AnyService[T], Generic[T]):
             finally:
                 self._try_again(delivery)
 
-    async def _bury(self, delivery: Delivery[T], found: Handed[T], error: Exception, tally: Tally) -> None:
+    async def _bury(self, delivery: Delivery[object], found: Handed[object], error: Exception, tally: Tally) -> None:
         """Send the letter about a message that is given up, and only then acknowledge it."""
         try:
             if self._dead_letter is None:

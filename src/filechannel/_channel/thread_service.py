@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from threading import Event, Lock, Thread
-from typing import Generic, Protocol, Self, TypeVar, final
+from typing import Protocol, Self, final
 
 from anyio import ClosedResourceError, EndOfStream
 
@@ -18,8 +18,6 @@ from .any_ack_receiver import Handed
 from .any_service import AnyService, Tally, Terms, UnfinishedError
 from .dead_letter import DeadLetter
 from .delivery import Delivery
-
-T = TypeVar("T")
 
 
 class LetterBox(Protocol):
@@ -41,7 +39,7 @@ class _Bell:
 
 
 @final
-class Service(AnyService[T], Generic[T]):
+class Service(AnyService):
     """Gives every message to a handler, and acknowledges it when that has returned. Made by `FileChannel.serve`.
 
     `with service` runs it in threads of its own beside the body; at the end nothing new is begun, and what is being
@@ -55,7 +53,7 @@ class Service(AnyService[T], Generic[T]):
     def __init__(
         self,
         source: AckSource,
-        handler: Callable[[T], object],
+        handler: Callable[[object], object],
         terms: Terms,
         dead_letter: LetterBox | None,
     ) -> None:
@@ -150,7 +148,7 @@ class Service(AnyService[T], Generic[T]):
                 if settles:
                     self._source.settle_position()
 
-    def _next(self) -> Handed[T] | Nothing:
+    def _next(self) -> Handed[object] | Nothing:
         """Wait for the next message, and return NOTHING when there is nothing more to do."""
         while True:
             while self._paused and not self._stopping:
@@ -178,7 +176,7 @@ class Service(AnyService[T], Generic[T]):
 
     # Failing
 
-    def _after(self, found: Handed[T], error: Exception, tally: Tally) -> None:
+    def _after(self, found: Handed[object], error: Exception, tally: Tally) -> None:
         """Do what has to be done about a message whose handler has failed."""
         delivery = self._delivery(found)
         pause = self._judge(delivery, error, tally)
@@ -192,7 +190,7 @@ class Service(AnyService[T], Generic[T]):
             finally:
                 self._try_again(delivery)
 
-    def _bury(self, delivery: Delivery[T], found: Handed[T], error: Exception, tally: Tally) -> None:
+    def _bury(self, delivery: Delivery[object], found: Handed[object], error: Exception, tally: Tally) -> None:
         """Send the letter about a message that is given up, and only then acknowledge it."""
         try:
             if self._dead_letter is None:
