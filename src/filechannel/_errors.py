@@ -398,8 +398,8 @@ class HandlerError(ConsumerError):
         self.attempts = attempts
         super().__init__(
             name,
-            f"the message at offset {offset} was tried {attempts} times, the last time: {reason}; "
-            "serve(dead_letter=...) goes on without such messages, and keeps them",
+            f"the message at offset {offset} was given up after {attempts} attempt{'s' * (attempts != 1)}: {reason}; "
+            "with a dead_letter such messages are kept there, and others go on",
             path=path,
         )
 

@@ -133,7 +133,7 @@ def test_a_message_given_up_ends_the_service(path: Path, beside: bool) -> None:
             with service:
                 until(lambda: service.statistics().stopped)
 
-        with pytest.raises(HandlerError, match="tried 3 times") as caught:
+        with pytest.raises(HandlerError, match="given up after 3 attempts") as caught:
             work()
         assert isinstance(caught.value.__cause__, ValueError)
         assert position(channel) == 2

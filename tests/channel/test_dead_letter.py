@@ -131,22 +131,36 @@ async def test_a_letter_that_cannot_be_sent_loses_nothing(path: Path) -> None:
         assert stored(channel) == 0
 
 
-async def test_an_error_that_cannot_be_shown(path: Path) -> None:
-    """A message does not get stuck because of somebody's exception class."""
+class OddError(Exception):
+    """Cannot be shown."""
 
-    class OddError(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError
+    def __str__(self) -> str:
+        raise RuntimeError
 
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OddError(), "OddError: its text cannot be had"),
+        (ValueError("no \udcff character"), "ValueError: no \\udcff character"),
+        (ValueError("x" * 10**6), "ValueError: " + "x" * 988),
+        (ValueError(" \n"), "ValueError"),
+    ],
+    ids=["odd", "surrogate", "long", "blank"],
+)
+async def test_an_error_that_is_hard_to_show(path: Path, error: Exception, reason: str) -> None:
+    """A message does not get stuck because of what its handler raises."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await fill(channel, 1)
         await channel.seal()
 
         async def handle(number: int) -> None:
-            raise OddError
+            raise error
 
         await channel.serve(handle, retry=NEVER, dead_letter=box)
-        assert [letter.reason for letter in await letters(dead)] == ["OddError: its text cannot be had"]
+        [letter] = await letters(dead)
+        assert letter.reason == reason
+        assert len(letter.traceback) < 10_000
 
 
 async def test_a_handler_that_ruins_its_message(path: Path) -> None:

@@ -15,7 +15,7 @@ from .._options import OpenOptions
 from .._storage.index import Mark
 from .._storage.store import Store
 
-_LONGEST_TRACEBACK = 8192  # characters
+_LONGEST_LINE, _LONGEST_TRACEBACK = 1000, 8192  # characters
 
 
 @final
@@ -50,12 +50,12 @@ def write_letter(
         payload=payload,
         reason=in_a_line(error),
         attempts=attempts,
-        channel=str(store.path),
+        channel=_encodable(str(store.path)),
         consumer=consumer,
         offset=offset,
         sequence=sequence,
         time=datetime.now(UTC),
-        traceback="".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:],
+        traceback=_encodable("".join(traceback.format_exception(error))[-_LONGEST_TRACEBACK:]),
     )
 
 
@@ -65,7 +65,13 @@ def in_a_line(error: BaseException) -> str:
         text = str(error).strip()
     except Exception:  # it is somebody else's class, and the message must not get stuck because of it
         text = "its text cannot be had"
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+    line = f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+    return _encodable(line[:_LONGEST_LINE])
+
+
+def _encodable(text: str) -> str:
+    """Return a text that every codec takes: what is no character, as in paths that are no UTF-8, is escaped."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def stored_payload(store: Store, options: OpenOptions, offset: Offset, sequence: int) -> bytes:

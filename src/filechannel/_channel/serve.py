@@ -100,7 +100,7 @@ class Service(AnyService):
             raise self._error
 
     async def _serve(self) -> None:
-        self._intake = anyio.Lock(fast_acquire=True)
+        self._intake, self._passing = anyio.Lock(fast_acquire=True), anyio.Lock(fast_acquire=True)
         self._limiter = CapacityLimiter(self._terms.concurrency)
         try:
             async with anyio.create_task_group() as tasks:
@@ -119,7 +119,7 @@ class Service(AnyService):
         await self._until(lambda: self._stopping)
         await anyio.sleep(grace)
         workers.cancel()
-        for thread in self._threads:
+        for thread in list(self._threads):
             thread.cancel()
 
     async def _work_or_fail(self, tally: Tally) -> None:
@@ -245,7 +245,7 @@ class Service(AnyService):
 
     async def _pass(self, error: DecodeError, tally: Tally) -> None:
         """Send the letter about a message that does not decode, and only then go on behind it."""
-        async with self._intake:  # several workers may have come to it
+        async with self._passing:  # several workers may have come to it
             if not self._source.stands_before(error):
                 return
             if self._dead_letter is None:

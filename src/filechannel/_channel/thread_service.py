@@ -59,7 +59,7 @@ class Service(AnyService):
     ) -> None:
         super().__init__(source, handler, terms)
         self._dead_letter = dead_letter
-        self._intake = Lock()
+        self._intake, self._passing = Lock(), Lock()
         self._threads: list[Thread] = []
 
     # Running
@@ -204,7 +204,7 @@ class Service(AnyService):
 
     def _pass(self, error: DecodeError, tally: Tally) -> None:
         """Send the letter about a message that does not decode, and only then go on behind it."""
-        with self._intake:  # several workers may have come to it
+        with self._passing:  # several workers may have come to it
             if not self._source.stands_before(error):
                 return
             if self._dead_letter is None:
