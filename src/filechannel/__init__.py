@@ -12,6 +12,7 @@ from ._channel.channel import FileChannel
 from ._channel.codec import Codec, JsonCodec, MsgpackCodec, RawCodec
 from ._channel.consumers import Consumer
 from ._channel.delivery import Delivery
+from ._channel.group import GroupReceiver
 from ._channel.opening import ChannelContext, open_channel
 from ._channel.receiver import FanOutReceiver, Receiver
 from ._channel.sender import Sender
@@ -68,6 +69,7 @@ __all__ = [
     "FanOutReceiver",
     "FileChannel",
     "FileChannelError",
+    "GroupReceiver",
     "JsonCodec",
     "LeaseExpiredError",
     "MessageTooLargeError",

@@ -60,7 +60,7 @@ class AnyAckReceiver(AckCore, Named, AnyReceiver[T_co], Generic[T_co]):
 
     def _drained(self) -> None:
         """It may have been the last one of a sealed channel: then whoever waits is told that this is the end."""
-        self._acks.arrivals.wake_all()
+        self._acks.tell()
 
     def nack(self, n: int | None = None) -> None:
         """Let the newest *n* outstanding messages come again, in order and before anything new; all of them if None.

@@ -14,6 +14,7 @@ from .._options import UNSET, Durability, UnsetType
 from .._wakeup.loops import run_through_cancellation
 from .ack import AckReceiver
 from .any_channel import AnyChannel, check_sequence
+from .group import GroupReceiver
 from .receiver import FanOutReceiver, Receiver
 from .sender import Sender
 from .source import Start, Stop
@@ -55,6 +56,18 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         """
         return AckReceiver(self._ack_source(name, start, expires))
 
+    def group(
+        self, name: str, *, lease: float = 30.0, start: Start = "earliest", expires: float | None = None
+    ) -> GroupReceiver[T]:
+        """Join a group of competing consumers, and return a member: each message goes to one of them.
+
+        Members may be in any thread and any process; they share one durable position, and come and go freely. What a
+        member receives is its own for *lease* seconds, and longer if it extends that; it comes again, to any member,
+        when its member dies, lets the lease end or nacks it. *start* and *expires* are those of `receiver`, the latter
+        without any live member. Raises `ConsumerMismatchError` if the name is that of a single consumer.
+        """
+        return GroupReceiver(self._group_source(name, lease, start, expires))
+
     def replay(self, start: Start = "earliest", stop: Stop = "latest") -> Receiver[T]:
         """Return a receiver of history without a name: it stores no position and holds no data back.
 
@@ -68,7 +81,7 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         """Forget a consumer and its position; the name can begin anew.
 
         Raises `UnknownConsumerError` if there is none, and `ConsumerBusyError`, with nothing changed, if it has a live
-        owner in this or any other process: close that, or let it `unsubscribe()`.
+        owner, or a live member, in this or any other process: close that, or let it `unsubscribe()`.
         """
         await self._errands.run(self._removal(name))
 
