@@ -13,6 +13,7 @@ from ._channel.codec import Codec, JsonCodec, MsgpackCodec, RawCodec
 from ._channel.consumers import Consumer
 from ._channel.dead_letter import DeadLetter
 from ._channel.delivery import Delivery
+from ._channel.group import GroupReceiver
 from ._channel.opening import ChannelContext, open_channel
 from ._channel.receiver import FanOutReceiver, Receiver
 from ._channel.redrive import redrive
@@ -80,6 +81,7 @@ __all__ = [
     "FanOutReceiver",
     "FileChannel",
     "FileChannelError",
+    "GroupReceiver",
     "HandlerError",
     "JsonCodec",
     "LeaseExpiredError",

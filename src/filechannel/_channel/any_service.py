@@ -15,9 +15,8 @@ from .._errors import AckError, DecodeError, HandlerError, LeaseExpiredError
 from .._format import NOTHING, Nothing
 from .._wakeup.loops import Sleeper
 from .ack_source import AckSource
-from .any_ack_receiver import Handed
 from .dead_letter import DeadLetter, in_a_line, stored_payload, write_letter
-from .delivery import Delivery
+from .delivery import Delivery, Handed
 from .retry import RetryPolicy
 from .statistics import ServiceStatistics
 
@@ -61,10 +60,12 @@ class UnfinishedError(Exception):
 class Tally:
     """What one worker has done. Its own, so that workers in threads need no lock to count."""
 
-    __slots__ = ("dead", "failed", "handled", "retried")
+    __slots__ = ("current", "dead", "failed", "handled", "retried")
 
     def __init__(self) -> None:
         self.handled = self.failed = self.retried = self.dead = 0
+        self.current: Handed[object] | None = None
+        """What it works on, or has worked on last."""
 
 
 class AnyService:
@@ -81,7 +82,8 @@ class AnyService:
         self._terms = terms
         # Looked up once: these are the hot path. When the source is closed, the one gives nothing, the other is False.
         self._take = cast("Callable[[], Handed[object] | Nothing]", source.counting(source.reader.native.take_delivery))
-        self._ack: Callable[[int], bool] = source.ack if source.is_counted else source.reader.native.ack
+        plain = not source.is_counted and not source.has_leases
+        self._ack: Callable[[int], bool] = source.reader.native.ack if plain else source.ack
         self._most = math.inf if terms.retry.max_attempts is None else terms.retry.max_attempts
         self._tallies: list[Tally] = []
         self._sleepers: set[Sleeper] = set()
@@ -207,10 +209,14 @@ class AnyService:
         return Delivery(self._source, value, offset, sequence, attempt, token)
 
     def _settle(self, found: Handed[object]) -> None:
-        """Acknowledge a message; if the lease was over, somebody else has it."""
+        """Acknowledge a message; `LeaseExpiredError` if somebody else has it."""
         _, offset, _, _, token = found
-        with suppress(LeaseExpiredError):
-            self._source.settle(offset, token)
+        self._source.settle(offset, token)
+
+    def _lose(self, error: LeaseExpiredError, tally: Tally) -> None:
+        """Count a message whose lease was over before it was acknowledged: somebody else has it."""
+        tally.failed += 1
+        self._last_error = in_a_line(error)
 
     def _try_again(self, delivery: Delivery[object], pause: float = 0.0) -> None:
         """Let a message come again after a failure, which counts."""

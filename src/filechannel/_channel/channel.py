@@ -17,6 +17,7 @@ from .ack import AckReceiver
 from .any_channel import AnyChannel, check_sequence
 from .any_service import Terms, check_handler
 from .dead_letter import DeadLetter
+from .group import GroupReceiver
 from .receiver import FanOutReceiver, Receiver
 from .retry import RetryPolicy
 from .sender import Sender
@@ -60,6 +61,18 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         """
         return AckReceiver(self._ack_source(name, start, expires))
 
+    def group(
+        self, name: str, *, lease: float = 30.0, start: Start = "earliest", expires: float | None = None
+    ) -> GroupReceiver[T]:
+        """Join a group of competing consumers, and return a member: each message goes to one of them.
+
+        Members may be in any thread and any process; they share one durable position, and come and go freely. What a
+        member receives is its own for *lease* seconds, and longer if it extends that; it comes again, to any member,
+        when its member dies, lets the lease end or nacks it. *start* and *expires* are those of `receiver`, the latter
+        without any live member. Raises `ConsumerMismatchError` if the name is that of a single consumer.
+        """
+        return GroupReceiver(self._group_source(name, lease, start, expires))
+
     def replay(self, start: Start = "earliest", stop: Stop = "latest") -> Receiver[T]:
         """Return a receiver of history without a name: it stores no position and holds no data back.
 
@@ -74,11 +87,13 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         handler: Callable[[T], object],
         *,
         name: str = "default",
+        group: bool = False,
         ordered: bool = True,
         concurrency: int = 1,
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 (frozen)
         dead_letter: Sender[DeadLetter] | None = None,
         grace: float | None = None,
+        lease: float = 30.0,
         start: Start = "earliest",
         expires: float | None = None,
     ) -> Service:
@@ -92,17 +107,19 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         stops get so many seconds, and are cancelled then.
 
         The name is registered when this returns, as by `ack_receiver`, with the same *start*, *expires* and errors. The
-        service lets go of it when it has ended.
+        service lets go of it when it has ended. With *group* it is a member of the group of that name, as by `group`;
+        the *lease* on what is being handled is extended, and order is that of each member.
         """
         terms = Terms(ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
         checked = check_handler(handler)
-        return Service(self._ack_source(name, start, expires), checked, terms, dead_letter)
+        source = self._group_source(name, lease, start, expires) if group else self._ack_source(name, start, expires)
+        return Service(source, checked, terms, dead_letter)
 
     async def remove_consumer(self, name: str) -> None:
         """Forget a consumer and its position; the name can begin anew.
 
         Raises `UnknownConsumerError` if there is none, and `ConsumerBusyError`, with nothing changed, if it has a live
-        owner in this or any other process: close that, or let it `unsubscribe()`.
+        owner, or a live member, in this or any other process: close that, or let it `unsubscribe()`.
         """
         await self._errands.run(self._removal(name))
 

@@ -15,14 +15,13 @@ from anyio import CancelScope, CapacityLimiter, EndOfStream
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from anyio.to_thread import run_sync
 
-from .._errors import DecodeError
+from .._errors import DecodeError, LeaseExpiredError
 from .._format import NOTHING, Nothing
 from .._wakeup.loops import in_trio, make_waiter, notice_cancellation, run_through_cancellation
 from .ack_source import AckSource
-from .any_ack_receiver import Handed
 from .any_service import AnyService, Tally, Terms, UnfinishedError
 from .dead_letter import DeadLetter
-from .delivery import Delivery
+from .delivery import Delivery, Handed
 from .sender import Sender
 from .turns import begin_turn, give_way_if_due, turn_is_over
 
@@ -124,7 +123,8 @@ class Service(AnyService):
 
     async def _work_or_fail(self, tally: Tally) -> None:
         try:
-            await self._work(tally)
+            with self._source.keeping_current(lambda: tally.current):
+                await self._work(tally)
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as error:
@@ -148,6 +148,7 @@ class Service(AnyService):
             except DecodeError as error:
                 await self._pass(error, tally)
                 continue
+            tally.current = found
             try:
                 if found[3] > most:
                     raise UnfinishedError
@@ -160,9 +161,12 @@ class Service(AnyService):
                     raise
                 await self._after(found, _strayed(error), tally)
             else:
-                if not (alone and ack(1)):
-                    self._settle(found)
-                tally.handled += 1
+                try:
+                    if not (alone and ack(1)):
+                        self._settle(found)
+                    tally.handled += 1
+                except LeaseExpiredError as error:
+                    self._lose(error, tally)
                 if settles:
                     await run_through_cancellation(self._source.settle_position)
 
@@ -240,8 +244,11 @@ class Service(AnyService):
         except BaseException:
             self._release(found)
             raise
-        self._settle(found)
-        tally.dead += 1
+        try:
+            self._settle(found)
+            tally.dead += 1
+        except LeaseExpiredError as expired:
+            self._lose(expired, tally)
 
     async def _pass(self, error: DecodeError, tally: Tally) -> None:
         """Send the letter about a message that does not decode, and only then go on behind it."""

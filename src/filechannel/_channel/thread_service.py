@@ -11,13 +11,12 @@ from typing import Protocol, Self, final
 
 from anyio import ClosedResourceError, EndOfStream
 
-from .._errors import DecodeError
+from .._errors import DecodeError, LeaseExpiredError
 from .._format import NOTHING, Nothing
 from .ack_source import AckSource
-from .any_ack_receiver import Handed
 from .any_service import AnyService, Tally, Terms, UnfinishedError
 from .dead_letter import DeadLetter
-from .delivery import Delivery
+from .delivery import Delivery, Handed
 
 
 class LetterBox(Protocol):
@@ -69,9 +68,7 @@ class Service(AnyService):
         self._begin()
         try:
             self._start(self._terms.concurrency - 1)
-            self._work(self._hire())
-        except BaseException as error:
-            self._fail(error)
+            self._work_or_fail(self._hire())
         finally:
             self._drain()
         if self._error is not None:
@@ -111,7 +108,8 @@ class Service(AnyService):
 
     def _work_or_fail(self, tally: Tally) -> None:
         try:
-            self._work(tally)
+            with self._source.keeping_current(lambda: tally.current):
+                self._work(tally)
         except BaseException as error:
             if not (self._stopping and isinstance(error, ClosedResourceError)):  # left alone, and come to its end
                 self._fail(error)
@@ -131,6 +129,7 @@ class Service(AnyService):
             except DecodeError as error:
                 self._pass(error, tally)
                 continue
+            tally.current = found
             try:
                 if found[3] > most:
                     raise UnfinishedError
@@ -142,9 +141,12 @@ class Service(AnyService):
                 self._release(found)
                 raise
             else:
-                if not (alone and ack(1)):
-                    self._settle(found)
-                tally.handled += 1
+                try:
+                    if not (alone and ack(1)):
+                        self._settle(found)
+                    tally.handled += 1
+                except LeaseExpiredError as error:
+                    self._lose(error, tally)
                 if settles:
                     self._source.settle_position()
 
@@ -199,8 +201,11 @@ class Service(AnyService):
         except BaseException:
             self._release(found)
             raise
-        self._settle(found)
-        tally.dead += 1
+        try:
+            self._settle(found)
+            tally.dead += 1
+        except LeaseExpiredError as expired:
+            self._lose(expired, tally)
 
     def _pass(self, error: DecodeError, tally: Tally) -> None:
         """Send the letter about a message that does not decode, and only then go on behind it."""

@@ -30,8 +30,9 @@ from .creation import (
     refuse_other_content,
     refuse_remote,
 )
+from .cursor import Cursor
 from .cursor_file import CONSUMERS
-from .cursors import Cursor, Cursors
+from .cursors import Cursors
 from .entrance import Membership, entering, open_control_to_read
 from .expiry import remove_expired
 from .files import Files
@@ -352,6 +353,7 @@ class Store:
             place = Mark(tail.offset, tail.sequence, 0)
             for reader in list(self._readers):
                 reader.start_over(place)
+            cursors.start_groups_over(place)
             cursors.move_unowned(place)
             # On disk before the first file goes: after a power cut nobody must look for the others.
             flusher.flush(settled=True)
