@@ -19,7 +19,7 @@ from tests.processes.doors import die
 from tests.processes.tasks import SMALL
 
 MESSAGES = 20_000
-KILLS = 20
+KILLS, KILLED_MEMBERS = 20, 8
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio", "threads"])
 
 
@@ -89,6 +89,44 @@ def test_killed_at_any_moment(crew: Crew, path: Path, rng: Random, backend: str)
     assert sorted(set(handled)) == list(range(MESSAGES))
     assert all(later - earlier in (0, 1) for earlier, later in pairwise(handled))
     assert len(handled) - MESSAGES <= KILLS
+
+
+async def serve_in_a_group(link: Link, path: Path, diary: Path) -> None:
+    """Handle what no other member has, up to the end."""
+    book = Diary(diary)
+
+    async def handle(number: int) -> None:
+        if number % 10 == 0:
+            await anyio.lowlevel.checkpoint()
+        book.write(number)
+
+    async with open_channel(path, int, create=False) as channel:
+        link.tell("ready")
+        await channel.serve(handle, name="crew", group=True)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_members_of_a_group_killed_at_any_moment(crew: Crew, path: Path, rng: Random, backend: str) -> None:
+    """Others go on with what a dead one had: nothing is lost, and each death brings at most one message again."""
+    diary = path.with_name("diary")
+    book = Diary(diary)
+    with without_async.open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
+        tx.send_many(range(MESSAGES))
+        members = [crew.start(serve_in_a_group, path, diary, backend=backend) for _ in range(3)]
+        for member in members:
+            member.meet()
+        for number in range(1, KILLED_MEMBERS + 1):
+            until(lambda: len(book.read()) >= number * MESSAGES // (2 * KILLED_MEMBERS))  # noqa: B023
+            victim = rng.randrange(3)
+            members[victim].kill()
+            members[victim] = crew.start(serve_in_a_group, path, diary, backend=backend)
+            members[victim].meet()
+        channel.seal()
+        for member in members:
+            member.result()
+    handled = book.read()
+    assert sorted(set(handled)) == list(range(MESSAGES))
+    assert len(handled) - MESSAGES <= KILLED_MEMBERS
 
 
 async def serve_and_block(link: Link, path: Path, last: int) -> None:
