@@ -32,6 +32,7 @@ from . import (
     raw,
     report,
     seeking,
+    serving,
     writers,
 )
 from .harness import Bench
@@ -46,6 +47,7 @@ GROUPS: dict[str, tuple[str, Measure]] = {
         batch,
         raw,
         consumers,
+        serving,
         fanout_local,
         seeking,
         fsync,

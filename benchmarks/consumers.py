@@ -24,14 +24,14 @@ async def measure(bench: Bench) -> list[Finding]:
             async with plain.receiver() as rx, acked.ack_receiver() as ack_rx, delivered.ack_receiver() as delivery_rx:
 
                 async def receive() -> float:
-                    await _fill(plain)
+                    await fill(plain, _REPEAT)
                     began = now()
                     for _ in range(_REPEAT * BATCH):
                         await rx.receive()
                     return (now() - began) / (_REPEAT * BATCH)
 
                 async def receive_and_ack() -> float:
-                    await _fill(acked)
+                    await fill(acked, _REPEAT)
                     began = now()
                     for _ in range(_REPEAT * BATCH):
                         await ack_rx.receive()
@@ -39,7 +39,7 @@ async def measure(bench: Bench) -> list[Finding]:
                     return (now() - began) / (_REPEAT * BATCH)
 
                 async def receive_deliveries() -> float:
-                    await _fill(delivered)
+                    await fill(delivered, _REPEAT)
                     began = now()
                     for _ in range(_REPEAT * BATCH):
                         delivery = await delivery_rx.receive_delivery()
@@ -57,10 +57,10 @@ async def measure(bench: Bench) -> list[Finding]:
     ]
 
 
-async def _fill(channel: FileChannel[Order]) -> None:
-    """Let there be so many messages, and no more files than needed. Not timed."""
+async def fill(channel: FileChannel[Order], batches: int) -> None:
+    """Let there be so many messages more, and no more files than needed. Not timed."""
     if channel.statistics().bytes_on_disk > _DISK_SPACE:
         await channel.purge()
     with channel.sender() as tx:
-        for _ in range(_REPEAT):
+        for _ in range(batches):
             await tx.send_many(ORDERS)

@@ -55,6 +55,10 @@ EXAMPLES: list[tuple[errors.FileChannelError, dict[str, object]]] = [
     (errors.MessageTooLargeError(2000, 1000, 7), {"size": 2000, "limit": 1000, "index": 7}),
     (errors.ConsumerError("billing", "odd"), {"name": "billing", "reason": "odd"}),
     (
+        errors.HandlerError("billing", Offset(10), 5, "ValueError: no", path="data"),
+        {"name": "billing", "offset": 10, "attempts": 5, "path": Path("data")},
+    ),
+    (
         errors.ConsumerBusyError("billing", 4711, "box", SINCE),
         {"name": "billing", "pid": 4711, "host": "box", "since": SINCE},
     ),
@@ -64,6 +68,10 @@ EXAMPLES: list[tuple[errors.FileChannelError, dict[str, object]]] = [
     ),
     (errors.UnknownConsumerError("billing"), {"name": "billing", "path": None}),
     (errors.UnknownConsumerError("billing", path="data"), {"name": "billing", "path": Path("data")}),
+    (
+        errors.HandlerError("billing", Offset(10), 5, "ValueError: no", path="data"),
+        {"name": "billing", "offset": 10, "attempts": 5, "path": Path("data")},
+    ),
     (
         errors.ConsumerBusyError("billing", 4711, "box", SINCE, "think again", path="data"),
         {"name": "billing", "pid": 4711, "path": Path("data")},

@@ -43,7 +43,7 @@ def test_what_blocking_defines_is_listed() -> None:
         if not name.startswith("_") and getattr(value, "__module__", "") == "filechannel.blocking"
     }
     own -= {"T", "T_co", "T_contra", "U", "U_contra", "R"}
-    assert own | {"Acknowledgable", "Delivery", "Record"} == set(filechannel.blocking.__all__)
+    assert own | {"Acknowledgable", "Delivery", "Record", "Service"} == set(filechannel.blocking.__all__)
 
 
 @each_name

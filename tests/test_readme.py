@@ -19,7 +19,7 @@ from filechannel import FileChannel, open_channel
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-IMPORT = re.compile(r"(from|import) ")
+KEPT = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Order(msgspec.Struct):
@@ -31,23 +31,23 @@ class Order(msgspec.Struct):
 
 
 def blocks() -> Iterator[pytest.ParameterSet]:
-    """Return each block of Python with what the page imported before it."""
+    """Return each block of Python with the imports and functions of the page before it."""
     for page in PAGES:
-        imports = ""
+        before = ""
         for number, block in enumerate(BLOCK.findall(page.read_text()), 1):
-            yield pytest.param(block, imports, id=f"{page.relative_to(ROOT)}:{number}")
-            imports += "".join(line for line in block.splitlines(keepends=True) if IMPORT.match(line))
+            yield pytest.param(block, before, id=f"{page.relative_to(ROOT)}:{number}")
+            before += "".join(f"{ast.unparse(part)}\n" for part in ast.parse(block).body if isinstance(part, KEPT))
 
 
-@pytest.mark.parametrize(("block", "imports"), list(blocks()))
-def test_the_block_runs(block: str, imports: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("block", "before"), list(blocks()))
+def test_the_block_runs(block: str, before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program runs by itself; a part of one runs where `orders`, `tx` and `rx` are what the page says."""
     monkeypatch.chdir(tmp_path)
     if "asyncio.run(" in block:
         done = subprocess.run([sys.executable, "-W", "error", "-c", block], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
     else:
-        anyio.run(run_part, imports + block)
+        anyio.run(run_part, before + block)
 
 
 async def run_part(block: str) -> None:

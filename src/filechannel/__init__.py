@@ -11,11 +11,22 @@ from ._channel.any_receiver import Record
 from ._channel.channel import FileChannel
 from ._channel.codec import Codec, JsonCodec, MsgpackCodec, RawCodec
 from ._channel.consumers import Consumer
+from ._channel.dead_letter import DeadLetter
 from ._channel.delivery import Delivery
+from ._channel.group import GroupReceiver
 from ._channel.opening import ChannelContext, open_channel
 from ._channel.receiver import FanOutReceiver, Receiver
+from ._channel.redrive import redrive
+from ._channel.retry import RetryPolicy
 from ._channel.sender import Sender
-from ._channel.statistics import ChannelStatistics, Process, ReceiverStatistics, SenderStatistics
+from ._channel.serve import Service
+from ._channel.statistics import (
+    ChannelStatistics,
+    Process,
+    ReceiverStatistics,
+    SenderStatistics,
+    ServiceStatistics,
+)
 from ._channel.transaction import Step, transaction
 from ._errors import (
     AckError,
@@ -31,6 +42,7 @@ from ._errors import (
     DecodeError,
     DiskFullError,
     FileChannelError,
+    HandlerError,
     LeaseExpiredError,
     MessageTooLargeError,
     MessageTypeError,
@@ -62,6 +74,7 @@ __all__ = [
     "ConsumerMismatchError",
     "CorruptRecordError",
     "DataExpiredError",
+    "DeadLetter",
     "DecodeError",
     "Delivery",
     "DiskFullError",
@@ -69,6 +82,8 @@ __all__ = [
     "FanOutReceiver",
     "FileChannel",
     "FileChannelError",
+    "GroupReceiver",
+    "HandlerError",
     "JsonCodec",
     "LeaseExpiredError",
     "MessageTooLargeError",
@@ -82,13 +97,17 @@ __all__ = [
     "Receiver",
     "ReceiverStatistics",
     "Record",
+    "RetryPolicy",
     "SchemaMismatchError",
     "Sender",
     "SenderStatistics",
+    "Service",
+    "ServiceStatistics",
     "Step",
     "StorageError",
     "UnknownConsumerError",
     "UnsupportedFormatError",
     "open_channel",
+    "redrive",
     "transaction",
 ]

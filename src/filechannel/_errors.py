@@ -18,7 +18,8 @@
     │   ├── ConsumerMismatchError       the name is of another kind: single or group
     │   ├── UnknownConsumerError        there is no such name
     │   ├── AckError                    acking what was not received
-    │   └── LeaseExpiredError           acking what was given to somebody else
+    │   ├── LeaseExpiredError           acking what was given to somebody else
+    │   └── HandlerError                serving: a message was given up, and there is nowhere to send it
     └── StorageError
         ├── DiskFullError               nothing was written
         ├── DataExpiredError            receiving: the next messages were dropped
@@ -57,6 +58,7 @@ __all__ = [
     "DecodeError",
     "DiskFullError",
     "FileChannelError",
+    "HandlerError",
     "LeaseExpiredError",
     "MessageTooLargeError",
     "MessageTypeError",
@@ -376,6 +378,29 @@ class LeaseExpiredError(ConsumerError):
             name,
             f"the lease on the message at offset {offset} has ended and another member may have it now; "
             "use a longer lease, or extend() it while working",
+        )
+
+
+class HandlerError(ConsumerError):
+    """A service has ended: a message used up its attempts, and there is no dead-letter channel to send it to.
+
+    It is not acknowledged: whoever serves the name next begins with it. The handler's own error is the cause.
+    """
+
+    offset: Offset
+    attempts: int
+    """How often it was tried."""
+
+    def __init__(
+        self, name: str, offset: Offset, attempts: int, reason: str, *, path: str | os.PathLike[str] | None = None
+    ) -> None:
+        self.offset = offset
+        self.attempts = attempts
+        super().__init__(
+            name,
+            f"the message at offset {offset} was given up after {attempts} attempt{'s' * (attempts != 1)}: {reason}; "
+            "with a dead_letter such messages are kept there, and others go on",
+            path=path,
         )
 
 

@@ -29,13 +29,19 @@ from typing_extensions import TypeForm
 from . import _checks as checks
 from ._channel.any_ack_receiver import Acknowledgable, AnyAckReceiver
 from ._channel.any_channel import AnyChannel, check_sequence
+from ._channel.any_group_receiver import AnyGroupReceiver
 from ._channel.any_receiver import AnyReceiver, Named, Record, check_count, check_linger
 from ._channel.any_sender import AnySender
+from ._channel.any_service import Terms, check_handler
 from ._channel.any_transaction import AnyStep, check_arguments
 from ._channel.codec import Codec, CodecName
+from ._channel.dead_letter import DeadLetter
 from ._channel.delivery import Delivery
 from ._channel.recipe import Recipe
+from ._channel.redrive import Letters
+from ._channel.retry import RetryPolicy
 from ._channel.source import Start, Stop
+from ._channel.thread_service import Service
 from ._errors import Busy, FileChannelError
 from ._format import NOTHING
 from ._offset import Offset
@@ -58,11 +64,14 @@ __all__ = [
     "Delivery",
     "FanOutReceiver",
     "FileChannel",
+    "GroupReceiver",
     "Receiver",
     "Record",
     "Sender",
+    "Service",
     "Step",
     "open_channel",
+    "redrive",
     "transaction",
 ]
 
@@ -98,6 +107,12 @@ class Sender(AnySender[T_contra], Generic[T_contra]):
         if batch:
             self._flush_now(offset)
         return offset
+
+    def send_payload(self, payload: bytes, timeout: float | None = None) -> None:
+        """Send a message that is encoded already, as it is; `CodecError` if it does not decode, else as `send`."""
+        self._owner.check_payload(payload)
+        self._connection.flusher.refuse_reentry()
+        self._flush_now(self._patiently(lambda: self._append_payload(payload), timeout))
 
     def _patiently(self, append: Callable[[], R], timeout: float | None) -> R:
         """Append, waiting no longer than so for another process that is in the middle of it, or was stopped there."""
@@ -224,18 +239,8 @@ class FanOutReceiver(Named, Receiver[T_co], Generic[T_co]):
         self._source.errands.do(self._source.forget)
 
 
-@final
-class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
-    """A receiver with a durable name whose position moves when messages are acknowledged.
-
-    What is received stays outstanding until it is acked or nacked. The stored position is that of the oldest message
-    that is not acked: after a crash, or when the receiver is closed, everything from there on comes again. Closing
-    acknowledges nothing. Clones share the position and what is outstanding.
-
-    After the last message of a sealed channel a receive waits as long as something is outstanding, since a nack would
-    bring it again, and raises `EndOfStream` when everything is acked. Whoever acks in batches acks the rest before it
-    asks for more.
-    """
+class _Acknowledging(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
+    """A receiver that acknowledges, for itself or as a member of a group."""
 
     def receive_delivery(self, timeout: float | None = None) -> Delivery[T_co]:
         """Return the next message with what acknowledges it, waiting for it if need be. Errors as in `receive`."""
@@ -268,6 +273,25 @@ class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
         found = self._take_delivery()
         return self._wait_for(self._take_delivery, until) if found is NOTHING else found
 
+    def unsubscribe(self) -> None:
+        """Forget the name, and close this receiver and its clones."""
+        self._check_open()
+        self._source.errands.do(self._source.forget)
+
+
+@final
+class AckReceiver(_Acknowledging[T_co], Generic[T_co]):
+    """A receiver with a durable name whose position moves when messages are acknowledged.
+
+    What is received stays outstanding until it is acked or nacked. The stored position is that of the oldest message
+    that is not acked: after a crash, or when the receiver is closed, everything from there on comes again. Closing
+    acknowledges nothing. Clones share the position and what is outstanding.
+
+    After the last message of a sealed channel a receive waits as long as something is outstanding, since a nack would
+    bring it again, and raises `EndOfStream` when everything is acked. Whoever acks in batches acks the rest before it
+    asks for more.
+    """
+
     def seek(self, to: Start) -> None:
         """Go on at another place; clones go along. `ValueError` if no message begins at that offset.
 
@@ -276,10 +300,27 @@ class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
         """
         super().seek(to)
 
-    def unsubscribe(self) -> None:
-        """Forget the name, and close this receiver and its clones."""
+
+@final
+class GroupReceiver(AnyGroupReceiver[T_co], _Acknowledging[T_co], Generic[T_co]):
+    """A member of a group that shares one durable position, over threads and processes: each message to one of them.
+
+    What is received is this member's until it is acked or nacked, or its lease ends; then, or when the process dies, it
+    comes again, to any member. `processing` extends the lease by itself, `Delivery.extend` by hand. Whoever acks too
+    late gets `LeaseExpiredError`. Closing gives back what is outstanding, without counting that as an attempt.
+
+    After the last message of a sealed channel a receive waits until every member has acked what it has, and raises
+    `EndOfStream` then.
+    """
+
+    def seek(self, to: Start) -> None:
+        """Let the whole group go on at another place. `ValueError` if no message begins at that offset.
+
+        Raises `AckError`, and nothing is changed, while any member has a message, or one is to come again.
+        """
         self._check_open()
-        self._source.errands.do(self._source.forget)
+        group = self._group
+        group.errands.do(lambda: group.go_to(group.find(to, "to")))
 
 
 @final
@@ -386,6 +427,18 @@ class FileChannel(AnyChannel[T], Generic[T]):
         """
         return AckReceiver(self._ack_source(name, start, expires))
 
+    def group(
+        self, name: str, *, lease: float = 30.0, start: Start = "earliest", expires: float | None = None
+    ) -> GroupReceiver[T]:
+        """Join a group of competing consumers, and return a member: each message goes to one of them.
+
+        Members may be in any thread and any process; they share one durable position, and come and go freely. What a
+        member receives is its own for *lease* seconds, and longer if it extends that; it comes again, to any member,
+        when its member dies, lets the lease end or nacks it. *start* and *expires* are those of `receiver`, the latter
+        without any live member. Raises `ConsumerMismatchError` if the name is that of a single consumer.
+        """
+        return GroupReceiver(self._group_source(name, lease, start, expires))
+
     def replay(self, start: Start = "earliest", stop: Stop = "latest") -> Receiver[T]:
         """Return a receiver of history without a name: it stores no position and holds no data back.
 
@@ -394,11 +447,37 @@ class FileChannel(AnyChannel[T], Generic[T]):
         """
         return Receiver(self._replay_source(start, stop))
 
+    def serve(
+        self,
+        handler: Callable[[T], object],
+        *,
+        name: str = "default",
+        group: bool = False,
+        ordered: bool = True,
+        concurrency: int = 1,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 (frozen)
+        dead_letter: Sender[DeadLetter] | None = None,
+        grace: float | None = None,
+        lease: float = 30.0,
+        start: Start = "earliest",
+        expires: float | None = None,
+    ) -> Service:
+        """Return what gives every message to *handler*, under a durable name, and acknowledges what it has handled.
+
+        Arguments and errors are those of the async `FileChannel.serve`. Up to *concurrency* threads call the handler.
+        With *grace*, a thread whose handler is at work so many seconds after the service was stopped is left alone;
+        its message comes again.
+        """
+        terms = Terms(ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
+        checked = check_handler(handler)
+        source = self._group_source(name, lease, start, expires) if group else self._ack_source(name, start, expires)
+        return Service(source, checked, terms, dead_letter)
+
     def remove_consumer(self, name: str) -> None:
         """Forget a consumer and its position; the name can begin anew.
 
         Raises `UnknownConsumerError` if there is none, and `ConsumerBusyError`, with nothing changed, if it has a live
-        owner in this or any other process: close that, or let it `unsubscribe()`.
+        owner, or a live member, in this or any other process: close that, or let it `unsubscribe()`.
         """
         self._errands.do(self._removal(name))
 
@@ -493,6 +572,19 @@ def open_channel(
     """
     recipe: Recipe[T] = Recipe(path, type, codec, options, create, readonly)
     return FileChannel(recipe, recipe.open_store())
+
+
+def redrive(dead: FileChannel[DeadLetter], target: FileChannel[T], *, name: str = "redrive") -> int:
+    """Send the messages of all dead letters that are there now to a channel, as they were; return how many.
+
+    Each letter is acknowledged when its message was sent: see the async `filechannel.redrive`.
+    """
+    with dead.ack_receiver(name) as receiver, target.sender() as sender:
+        letters = Letters(receiver)
+        while (payload := letters.next()) is not None:
+            sender.send_payload(payload)
+            letters.sent()
+        return letters.count
 
 
 def _who(store: Store) -> str:

@@ -38,6 +38,7 @@ STRUCTS = {
     "ORIGIN",
     "PRODUCER_RECORD",
     "POSITION",
+    "ENTRY",
 }
 CHECKED = {
     "TAIL_CHECKED": "TAIL_SLOT",
@@ -61,6 +62,11 @@ ELSEWHERE = {
     *("PROCESS_SLOTS", "PROCESS_SLOT_COUNT", "PROCESS_SLOT_SIZE"),
     *("CURSOR_SIZE", "CURSOR_SLOTS", "CURSOR_OWNER", "CURSOR_REMOVER", "CURSOR_TERM", "CURSOR_DEPARTURE"),
     *("CURSOR_ORIGIN", "TRANSACTION", "POSITION_SIZE", "POSITION_SLOTS"),
+    *("GROUP_BEGUN", "GROUP_HEAD", "GROUP_LOCK", "GROUP_TAIL", "GROUP_NEXT", "GROUP_NEXT_SEQUENCE", "GROUP_READY"),
+    *("GROUP_DUE", "GROUP_RING", "GROUP_ENTRIES", "GROUP_ENTRY_SIZE", "GROUP_SIZE", "GROUP_MEMBERS"),
+    *("ENTRY_OFFSET", "ENTRY_END", "ENTRY_SEQUENCE", "ENTRY_DEADLINE", "ENTRY_STATE", "ENTRY_ATTEMPT_SHIFT"),
+    *("ENTRY_SETTLED", "ENTRY_OUT", "ENTRY_READY", "ENTRY_DELAYED", "ENTRY_PASSED", "ENTRY_ATTEMPTS"),
+    *("ENTRY_TOKEN_SHIFT", "ENTRY_TOKENS", "ENTRY_OWNER_SHIFT"),
     "REGISTRATIONS",
 }
 CONSTANTS = {
@@ -144,7 +150,7 @@ def test_every_number_of_the_layout_is_on_the_page() -> None:
     assert names == STRUCTS | set(CHECKED) | ELSEWHERE | {name.upper().replace(" ", "_") for name in CONSTANTS}
     others = {"constants", "word", "control records", "examples", "control", "lock word", "wake", "tail"}
     others |= {"cursor", "position"}
-    assert set(PAGE_TABLES) == STRUCTS | others
+    assert set(PAGE_TABLES) == STRUCTS | others | {"group", "entry word"}
 
 
 @pytest.mark.parametrize("name", sorted(STRUCTS))
@@ -308,6 +314,47 @@ def test_tails_and_cursors() -> None:
         "departure": (layout.CURSOR_DEPARTURE, layout.DEPARTURE.size),
         "origin": (layout.CURSOR_ORIGIN, layout.ORIGIN.size),
         "end of file": (layout.CURSOR_SIZE, 0),
+    }
+
+
+def test_groups() -> None:
+    """The words behind the head, the ring, and the bits of an entry's word."""
+    group, entry = places(PAGE_TABLES["group"]), places(PAGE_TABLES["ENTRY"])
+    assert group == {
+        "head": (0, layout.GROUP_RING),
+        "begun": (layout.GROUP_BEGUN, 8),
+        "head number": (layout.GROUP_HEAD, 8),
+        "lock": (layout.GROUP_LOCK, 4),
+        "tail number": (layout.GROUP_TAIL, 8),
+        "next offset": (layout.GROUP_NEXT, 8),
+        "next sequence": (layout.GROUP_NEXT_SEQUENCE, 8),
+        "ready": (layout.GROUP_READY, 8),
+        "due": (layout.GROUP_DUE, 8),
+        "ring": (layout.GROUP_RING, layout.GROUP_ENTRIES * layout.GROUP_ENTRY_SIZE),
+        "members": (layout.GROUP_MEMBERS, layout.PROCESS_SLOT_COUNT),
+    }
+    assert layout.GROUP_SIZE == layout.GROUP_MEMBERS == layout.GROUP_RING + group["ring"][1]
+    assert f"{layout.GROUP_ENTRIES} entries of {layout.GROUP_ENTRY_SIZE} bytes" in PAGE.read_text(encoding="utf-8")
+    fields = {"offset": layout.ENTRY_OFFSET, "end": layout.ENTRY_END, "sequence": layout.ENTRY_SEQUENCE}
+    fields |= {"word": 0, "deadline": layout.ENTRY_DEADLINE}
+    assert {field: position for field, (position, _) in entry.items()} == fields
+
+
+def test_the_word_of_an_entry_has_these_bits() -> None:
+    """State, attempt, token and owner, up to the last bit."""
+    rows = PAGE_TABLES["entry word"]
+    bits = {row["field"]: tuple(map(int, row["bits"].split(" to "))) for row in rows}
+    masks = {field: (first, (1 << last - first + 1) - 1) for field, (first, last) in bits.items()}
+    assert masks == {
+        "state": (0, layout.ENTRY_STATE),
+        "attempt": (layout.ENTRY_ATTEMPT_SHIFT, layout.ENTRY_ATTEMPTS),
+        "token": (layout.ENTRY_TOKEN_SHIFT, layout.ENTRY_TOKENS),
+        "owner": (layout.ENTRY_OWNER_SHIFT, (1 << 32 - layout.LOCK_GENERATION_SHIFT) - 1),
+    }
+    states = dict(re.findall(r"(\d) (\w+)", rows[0]["meaning"]))
+    names = {"settled": "SETTLED", "out": "OUT", "ready": "READY", "delayed": "DELAYED", "passed": "PASSED"}
+    assert {names[name]: int(number) for number, name in states.items()} == {
+        name: getattr(layout, f"ENTRY_{name}") for name in names.values()
     }
 
 

@@ -22,6 +22,7 @@ from filechannel._format.layout import (
     CONTROL_SIZE,
     CURSOR_SLOTS,
     EPOCH,
+    GROUP_SIZE,
     RESERVED_END,
     SEGMENT_END,
     SEGMENT_HEADER_SIZE,
@@ -133,7 +134,7 @@ def test_the_numbers_of_the_c_core_are_those_of_the_layout() -> None:
     expected |= {f"TAIL_SLOT_{index}": distance for index, distance in enumerate(layout.TAIL_SLOTS)}
     expected |= {f"CURSOR_SLOT_{index}": position for index, position in enumerate(layout.CURSOR_SLOTS)}
     assert expected == _core.LAYOUT
-    assert len(_core.LAYOUT) == 25
+    assert len(_core.LAYOUT) == 52
 
 
 @pytest.mark.usefixtures("both")
@@ -669,6 +670,9 @@ SOUND: dict[str, Callable[[], list[Any]]] = {
     "store_u32": lambda: [bytearray(16), 4, 1],
     "store_u64": lambda: [bytearray(16), 8, 1],
     "swap_if_u32": lambda: [bytearray(16), 4, 0, 1],
+    "swap_if_u64": lambda: [bytearray(16), 8, 0, 1],
+    "add_u64": lambda: [bytearray(16), 8, 1],
+    "move_on": lambda: [bytearray(GROUP_SIZE), 2],
     "fence": list,
     "take_word": lambda: [bytearray(16), 4, 1, 0.0],
     "release_word": lambda: [bytearray(16), 4],
@@ -712,6 +716,11 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Reader", "bind"): lambda: [bytearray(200), 0],
     ("Reader", "unbind"): list,
     ("Reader", "hold"): list,
+    ("Reader", "share"): lambda: [bytearray(GROUP_SIZE), 2, 5, None],
+    ("Reader", "place_of"): lambda: [0, 1],
+    ("Reader", "refused"): lambda: [0],
+    ("Reader", "take_lost"): list,
+    ("Reader", "must_tell"): list,
     ("Reader", "ack"): lambda: [1],
     ("Reader", "nack"): lambda: [1],
     ("Reader", "settle"): lambda: [0, 1],

@@ -9,7 +9,7 @@ from typing import NamedTuple, NoReturn
 
 from filechannel import ChannelOptions
 from filechannel._format import NOTHING
-from filechannel._storage.cursors import Cursor
+from filechannel._storage.cursor import Cursor
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
 from filechannel._storage.log_reader import LogReader

@@ -68,7 +68,7 @@ def test_some_names_are_refused(tmp_path: Path, name: str) -> None:
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("stray", [".cursor", "a.b.cursor", "x.group", "%2e.cursor", "%ff.cursor", "é.cursor", "x"])
+@pytest.mark.parametrize("stray", [".cursor", "a.b.cursor", ".group", "%2e.cursor", "%ff.cursor", "é.cursor", "x"])
 def test_other_files_are_no_consumers(tmp_path: Path, stray: str) -> None:
     """A file that no name leads to is left alone."""
     (tmp_path / stray).touch()
@@ -78,6 +78,7 @@ def test_other_files_are_no_consumers(tmp_path: Path, stray: str) -> None:
 def test_a_directory_is_no_consumer(tmp_path: Path) -> None:
     """Something else under a consumer's file name is left alone."""
     (tmp_path / "x.cursor").mkdir()
+    (tmp_path / "y.group").mkdir()
     assert _cursors(tmp_path).names() == []
 
 

@@ -158,7 +158,6 @@ def test_a_departure_of_somebody_who_came_back_is_none(names: Names, tmp_path: P
 def test_removing_what_is_owned_or_not_there(names: Names, tmp_path: Path) -> None:
     """Each has its own error, and nothing stays open or is made."""
     cursor = names.cursors.open("a")
-    (tmp_path / "group.group").touch()
     (tmp_path / "directory.cursor").mkdir()
     before = descriptors_under(tmp_path), sorted(os.listdir(tmp_path))
     with pytest.raises(ConsumerBusyError):
@@ -166,8 +165,6 @@ def test_removing_what_is_owned_or_not_there(names: Names, tmp_path: Path) -> No
     for unknown in ("b", "directory"):
         with pytest.raises(UnknownConsumerError):
             names.cursors.remove_unowned(unknown)
-    with pytest.raises(ConsumerMismatchError):
-        names.cursors.remove_unowned("group")
     names.cursors.note_departure("b")
     assert (descriptors_under(tmp_path), sorted(os.listdir(tmp_path))) == before
     names.cursors.close(cursor)

@@ -11,8 +11,8 @@ from anyio import EndOfStream
 
 from .._format import NOTHING, own_receive
 from .._wakeup.loops import notice_cancellation, run_through_cancellation
-from .any_ack_receiver import AnyAckReceiver, Handed
-from .delivery import Delivery
+from .any_ack_receiver import AnyAckReceiver
+from .delivery import Delivery, Handed
 from .receiver import Receiver
 from .source import Start
 from .turns import give_way_if_due, turn_is_over
@@ -22,19 +22,8 @@ T_co = TypeVar("T_co", covariant=True)
 _SLICE = 256  # messages taken between two looks at the clock
 
 
-@final
-@own_receive
-class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
-    """A receiver with a durable name whose position moves when messages are acknowledged.
-
-    What is received stays outstanding until it is acked or nacked. The stored position is that of the oldest message
-    that is not acked: after a crash, or when the receiver is closed, everything from there on comes again. Closing
-    acknowledges nothing. Clones share the position and what is outstanding.
-
-    After the last message of a sealed channel a receive waits as long as something is outstanding, since a nack would
-    bring it again, and raises `EndOfStream` when everything is acked. Whoever acks in batches acks the rest before it
-    asks for more.
-    """
+class Acknowledging(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
+    """A receiver that acknowledges, for itself or as a member of a group."""
 
     async def receive_delivery(self) -> Delivery[T_co]:
         """Return the next message with what acknowledges it, waiting for it if need be. Errors as in `receive`."""
@@ -61,14 +50,6 @@ class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
             yield value
         if self._acks.must_settle_acks:
             await run_through_cancellation(self._acks.settle_position)
-
-    async def seek(self, to: Start) -> None:
-        """Go on at another place; clones go along. `ValueError` if no message begins at that offset.
-
-        Nothing is acknowledged by that: what is outstanding, or was nacked, and begins before that place stays so, and
-        the stored position waits for it. What begins there or later is not outstanding any more; it comes anyway.
-        """
-        await super().seek(to)
 
     async def unsubscribe(self) -> None:
         """Forget the name, and close this receiver and its clones."""
@@ -105,10 +86,33 @@ class AckReceiver(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
 
 
 @final
+@own_receive
+class AckReceiver(Acknowledging[T_co], Generic[T_co]):
+    """A receiver with a durable name whose position moves when messages are acknowledged.
+
+    What is received stays outstanding until it is acked or nacked. The stored position is that of the oldest message
+    that is not acked: after a crash, or when the receiver is closed, everything from there on comes again. Closing
+    acknowledges nothing. Clones share the position and what is outstanding.
+
+    After the last message of a sealed channel a receive waits as long as something is outstanding, since a nack would
+    bring it again, and raises `EndOfStream` when everything is acked. Whoever acks in batches acks the rest before it
+    asks for more.
+    """
+
+    async def seek(self, to: Start) -> None:
+        """Go on at another place; clones go along. `ValueError` if no message begins at that offset.
+
+        Nothing is acknowledged by that: what is outstanding, or was nacked, and begins before that place stays so, and
+        the stored position waits for it. What begins there or later is not outstanding any more; it comes anyway.
+        """
+        await super().seek(to)
+
+
+@final
 class _Deliveries(AsyncIterator[Delivery[T_co]], Generic[T_co]):
     """Not a generator: one that was cancelled goes on."""
 
-    def __init__(self, receiver: AckReceiver[T_co]) -> None:
+    def __init__(self, receiver: Acknowledging[T_co]) -> None:
         self._receiver = receiver
 
     def __aiter__(self) -> Self:

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 from weakref import ref
 
 import anyio
 from anyio import ClosedResourceError
 
-from .._errors import AckError
+from .._errors import AckError, DecodeError, LeaseExpiredError
 from .._offset import Offset
 from .._options import OpenOptions
-from .._storage.cursors import Cursor
+from .._storage.cursor import Cursor
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
 from .._storage.store import Store
+from .delivery import Handed
 from .errands import Errands
 from .source import Source
 
 if TYPE_CHECKING:
     from .transfer import Transfer
 
-_NANOSECOND = 1e-9
+NANOSECOND = 1e-9
 
 
 class AckSource(Source):
@@ -42,10 +43,17 @@ class AckSource(Source):
         on_close: Callable[[Source], object],
     ) -> None:
         super().__init__(store, options, errands, open_reader, cursor, place, stop, on_close)
+        self._begin_to_hold()
+
+    def _begin_to_hold(self) -> None:
         self.reader.native.hold()
         self._step: ref[object] | None = None
         self.transfer: Transfer | None = None
         """Into which channel the last step went, in this process."""
+
+    def _wake(self) -> None:
+        """Let everybody look again who shares the position."""
+        self.arrivals.wake_all()
 
     # Settling: a nack, and the last ack of a sealed channel, are what others may wait for
 
@@ -53,7 +61,7 @@ class AckSource(Source):
         """Let the newest ones outstanding come again, None: all; tell whether there are so many."""
         done = self.reader.native.nack(count)
         if done:
-            self.arrivals.wake_all()
+            self._wake()
         return done
 
     def ack(self, count: int) -> bool:
@@ -72,28 +80,36 @@ class AckSource(Source):
 
     def _settle(self, offset: Offset, token: int) -> None:
         self._check_open()
-        self._check(offset, self.reader.native.settle(offset, token))
+        self._check(offset, token, self.reader.native.settle(offset, token))
         self._acked(1)
 
     def _acked(self, count: int) -> None:
         if self.is_counted:
             super().took(count)
             super().settle_position_soon()
-        if self.reader.native.drained:
-            self.arrivals.wake_all()
+        if self.reader.native.must_tell():
+            self.tell()
+
+    def tell(self) -> None:
+        """Others may wait for what was acknowledged: the last message of a sealed channel, for one."""
+        self._wake()
 
     def give_back(self, offset: Offset, token: int, delay: float = 0.0, *, counted: bool = True) -> None:
         """Let one message come again, so many seconds later; `AckError` if it is not outstanding since that call."""
         self._check_open()
-        due = time.monotonic_ns() + int(delay / _NANOSECOND) if delay else 0
-        self._check(offset, self.reader.native.give_back(offset, token, due, counted))
-        self.arrivals.wake_all()
+        due = time.monotonic_ns() + int(delay / NANOSECOND) if delay else 0
+        self._check(offset, token, self.reader.native.give_back(offset, token, due, counted))
+        self._wake()
+
+    def extend(self, offset: Offset, token: int) -> None:
+        """Do nothing: there is no lease."""
+        self._check_open()
 
     def take_back(self, taken: Iterable[tuple[Offset, int]]) -> None:
         """Let messages come again that nobody has got; what was settled meanwhile is left out."""
         for offset, token in taken:
             self.reader.native.give_back(offset, token, 0, False)
-        self.arrivals.wake_all()
+        self._wake()
 
     @contextmanager
     def settling(self, offset: Offset, token: int) -> Generator[None]:
@@ -104,7 +120,9 @@ class AckSource(Source):
         try:
             yield
         except BaseException as error:
-            with suppress(AckError, ClosedResourceError):  # the body has settled it, or it comes again anyway
+            with suppress(
+                AckError, LeaseExpiredError, ClosedResourceError
+            ):  # the body has settled it, or it comes again anyway
                 self.give_back(offset, token, counted=isinstance(error, Exception))
             raise
         self._settle(offset, token)  # a flush that failed is told to the next one: this message is done
@@ -113,7 +131,8 @@ class AckSource(Source):
         if self._closed:  # in a forked child not even a look is taken
             raise ClosedResourceError
 
-    def _check(self, offset: Offset, done: bool) -> None:
+    def _check(self, offset: Offset, token: int, done: bool) -> None:
+        """Raise if one could not be settled by its token."""
         if not done:
             self._check_open()  # closed by another thread in this moment
             raise AckError(self.name, f"the message at offset {offset} was settled already, or has come again since")
@@ -218,6 +237,24 @@ class AckSource(Source):
         """Tell whether everything that will ever come has been taken, and acknowledged: it could come again."""
         return super().has_ended() and self.reader.native.drained
 
+    @property
+    def has_leases(self) -> bool:
+        """Whether a message may be somebody else's before it is acknowledged."""
+        return False
+
+    def keeping_current(self, current: Callable[[], Handed[object] | None]) -> AbstractContextManager[None]:
+        """Keep the lease of whatever is being worked on while the body runs; here there is none."""
+        return nullcontext()
+
+    def stands_before(self, error: DecodeError) -> bool:
+        """Tell whether what does not decode is still what comes next: another worker may have passed it."""
+        return self.reader.native.offset == error.offset
+
+    def pass_by(self, error: DecodeError) -> None:
+        """Go on behind what does not decode. Touches files."""
+        self.reader.move(self.find(error.next_offset, "to"))
+        self.arrivals.wake_all()
+
     def peek(self, most: int) -> list[object]:
         """Return up to so many of the messages that come next; an error waits until it is what comes next."""
         scout, items = self.scout(), list[object]()
@@ -243,14 +280,14 @@ class AckSource(Source):
         return self._wait_until(due, has_news) if due else super().wait(has_news)
 
     async def _wait_until(self, due: int, has_news: Callable[[], bool]) -> None:
-        with anyio.move_on_after((due - time.monotonic_ns()) * _NANOSECOND):
+        with anyio.move_on_after((due - time.monotonic_ns()) * NANOSECOND):
             await super().wait(lambda: has_news() or self.reader.native.next_due != due)
 
     def sleep(self, has_news: Callable[[], bool], until: float | None) -> bool:
         """Let the thread sleep until there are news, or the monotonic clock says *until*; tell whether there are."""
         while not has_news():
             due = self.reader.native.next_due
-            ends = [end for end in (until, due * _NANOSECOND) if end]
+            ends = [end for end in (until, due * NANOSECOND) if end]
             if until is not None and time.monotonic() >= until:
                 return False
             super().sleep(lambda: has_news() or self.reader.native.next_due != due, min(ends, default=None))  # noqa: B023

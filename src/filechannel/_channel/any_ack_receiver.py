@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, cast
 
 from .._errors import AckError
 from .._format import AckCore, Nothing
 from .._offset import Offset
 from .ack_source import AckSource
 from .any_receiver import AnyReceiver, Named, check_count
-from .delivery import Delivery
+from .delivery import Delivery, Handed
 
 T_co = TypeVar("T_co", covariant=True)
-Handed: TypeAlias = tuple[T_co, Offset, int, int, int]
-"""Message, offset, sequence, attempt, token."""
 
 
 class Acknowledgable(Protocol):
@@ -60,7 +58,7 @@ class AnyAckReceiver(AckCore, Named, AnyReceiver[T_co], Generic[T_co]):
 
     def _drained(self) -> None:
         """It may have been the last one of a sealed channel: then whoever waits is told that this is the end."""
-        self._acks.arrivals.wake_all()
+        self._acks.tell()
 
     def nack(self, n: int | None = None) -> None:
         """Let the newest *n* outstanding messages come again, in order and before anything new; all of them if None.

@@ -23,7 +23,7 @@ from .. import _checks as checks
 from .._format import SendPath
 from .._offset import Offset
 from .._options import UNSET, ChannelOptions, Durability, UnsetType
-from .._storage.cursors import Cursor
+from .._storage.cursor import Cursor
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
 from .._storage.manifest import Manifest
@@ -35,6 +35,7 @@ from .any_sender import Closable
 from .codec import JsonCodec, MsgpackCodec, schema_of
 from .consumers import Consumer, check_name, list_consumers, process_of
 from .errands import Errands
+from .group_source import GroupSource
 from .pursuit import Pursuit
 from .recipe import Recipe
 from .source import Source, Start, Stop, find_place, find_stop, naming
@@ -155,6 +156,30 @@ class AnyChannel(Generic[T]):
                 self._store.cursors.close(cursor)
             raise
 
+    def _group_source(self, name: str, lease: float, start: Start, expires: float | None) -> GroupSource:
+        """Join a group, which stands where its members have got to."""
+        self._check_writable("use replay(), or open it without readonly=True")
+        check_name(name)
+        checks.seconds("lease", lease)
+        if expires is not None:
+            checks.seconds("expires", expires)
+        store = self._store
+        assert store.processes is not None
+        group = store.cursors.join(name, store.processes)
+        try:
+            if expires is not None:
+                group.expire_after(expires)
+            group.begin(find_place(store, start) if group.position is None else None)
+            forget = self._sources.discard
+            source = GroupSource(store, self._options, self._errands, self._open_reader, group, lease, forget)
+            with self._lock:
+                self._check_open()
+                self._sources.add(source)
+            return source
+        except BaseException:
+            store.cursors.give_up(group)
+            raise
+
     def _replay_source(self, start: Start, stop: Stop) -> Source:
         self._check_open()
         # The end first: what is published while the beginning is looked for does not belong to it.
@@ -175,6 +200,10 @@ class AnyChannel(Generic[T]):
         reuse = isinstance(self._payloads.codec, MsgpackCodec | JsonCodec)
         refuse = self._payloads.refuse_payload
         return self._store.reader(cursor, decode, refuse, self._options, reuse=reuse, stop=stop)
+
+    def check_payload(self, payload: bytes, /) -> None:
+        """Raise `CodecError` if these bytes are no message of this channel."""
+        self._payloads.check(payload)
 
     def adopt_sender(self, sender: Closable, /) -> None:
         """Close this sender too when the channel closes."""

@@ -55,6 +55,10 @@ class SenderOwner(Protocol):
         """Return the open store and the way from a message into it."""
         ...
 
+    def check_payload(self, payload: bytes, /) -> None:
+        """Raise `CodecError` if these bytes are no message of the channel."""
+        ...
+
     def adopt_sender(self, sender: Closable, /) -> None:
         """Close this sender too when the channel closes."""
         ...
@@ -163,6 +167,10 @@ class AnySender(SendCore, Generic[T_contra]):
         if batch:
             self._flush_later(offset)
         return offset
+
+    def _append_payload(self, payload: bytes) -> Offset:
+        self._check_open()
+        return Offset(self._connection.writer.append_all([payload]))
 
     def _append(self, batch: list[object]) -> Offset:
         # An empty batch is a no-op, even on a channel that is sealed.

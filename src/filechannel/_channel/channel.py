@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Generic, Self, TypeVar, final
 
@@ -14,8 +15,13 @@ from .._options import UNSET, Durability, UnsetType
 from .._wakeup.loops import run_through_cancellation
 from .ack import AckReceiver
 from .any_channel import AnyChannel, check_sequence
+from .any_service import Terms, check_handler
+from .dead_letter import DeadLetter
+from .group import GroupReceiver
 from .receiver import FanOutReceiver, Receiver
+from .retry import RetryPolicy
 from .sender import Sender
+from .serve import Service
 from .source import Start, Stop
 
 T = TypeVar("T")
@@ -55,6 +61,18 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         """
         return AckReceiver(self._ack_source(name, start, expires))
 
+    def group(
+        self, name: str, *, lease: float = 30.0, start: Start = "earliest", expires: float | None = None
+    ) -> GroupReceiver[T]:
+        """Join a group of competing consumers, and return a member: each message goes to one of them.
+
+        Members may be in any thread and any process; they share one durable position, and come and go freely. What a
+        member receives is its own for *lease* seconds, and longer if it extends that; it comes again, to any member,
+        when its member dies, lets the lease end or nacks it. *start* and *expires* are those of `receiver`, the latter
+        without any live member. Raises `ConsumerMismatchError` if the name is that of a single consumer.
+        """
+        return GroupReceiver(self._group_source(name, lease, start, expires))
+
     def replay(self, start: Start = "earliest", stop: Stop = "latest") -> Receiver[T]:
         """Return a receiver of history without a name: it stores no position and holds no data back.
 
@@ -64,11 +82,44 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         """
         return Receiver(self._replay_source(start, stop))
 
+    def serve(
+        self,
+        handler: Callable[[T], object],
+        *,
+        name: str = "default",
+        group: bool = False,
+        ordered: bool = True,
+        concurrency: int = 1,
+        retry: RetryPolicy = RetryPolicy(),  # noqa: B008 (frozen)
+        dead_letter: Sender[DeadLetter] | None = None,
+        grace: float | None = None,
+        lease: float = 30.0,
+        start: Start = "earliest",
+        expires: float | None = None,
+    ) -> Service:
+        """Return what gives every message to *handler*, under a durable name, and acknowledges what it has handled.
+
+        An async handler runs in the event loop, any other callable in a worker thread. *ordered*: one message at a
+        time, and a message that failed is tried again before the next one is begun. Otherwise up to *concurrency* of
+        them at once, and others go on while one waits for its next attempt; `ValueError` for both together. A message
+        that has used up its attempts, or does not decode, is sent to *dead_letter* and then acknowledged; without that,
+        the service ends with `HandlerError` or `DecodeError`. With *grace*, handlers that are at work when the service
+        stops get so many seconds, and are cancelled then.
+
+        The name is registered when this returns, as by `ack_receiver`, with the same *start*, *expires* and errors. The
+        service lets go of it when it has ended. With *group* it is a member of the group of that name, as by `group`;
+        the *lease* on what is being handled is extended, and order is that of each member.
+        """
+        terms = Terms(ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
+        checked = check_handler(handler)
+        source = self._group_source(name, lease, start, expires) if group else self._ack_source(name, start, expires)
+        return Service(source, checked, terms, dead_letter)
+
     async def remove_consumer(self, name: str) -> None:
         """Forget a consumer and its position; the name can begin anew.
 
         Raises `UnknownConsumerError` if there is none, and `ConsumerBusyError`, with nothing changed, if it has a live
-        owner in this or any other process: close that, or let it `unsubscribe()`.
+        owner, or a live member, in this or any other process: close that, or let it `unsubscribe()`.
         """
         await self._errands.run(self._removal(name))
 

@@ -211,7 +211,7 @@ class Payloads(Generic[T]):
             found = type(payload).__name__
             raise CodecError(f"{self.type_name}: codec {self.codec.name!r} returned {found}, not bytes")
         if self._validate:
-            self._check_fields(payload)
+            self.check(payload)
         return payload
 
     def refuse(self, value: object, error: Exception | None, index: int | None = None) -> NoReturn:
@@ -232,7 +232,8 @@ class Payloads(Generic[T]):
         reason = f"it is no {self.type_name}: {_reason(error)}"
         raise DecodeError(Offset(offset), Offset(next_offset), reason, payload) from error
 
-    def _check_fields(self, payload: bytes) -> None:
+    def check(self, payload: bytes) -> None:
+        """Raise ``CodecError`` if a payload does not decode."""
         try:
             self.decode(payload)
         except Exception as error:

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, final
 from .._offset import Offset
 from .._storage.holder import Holder
 from .._storage.index import Mark
+from .._storage.processes import holder_at
 from .._storage.roster import Registration
 from .._storage.store import Store
 from .statistics import Process
@@ -25,7 +26,7 @@ class Consumer:
     kind: ConsumerKind
     """Whether one receiver owns it at a time, or the members of a group share it."""
     offset: Offset
-    """Where the next message for it begins."""
+    """Where the next message for it begins; for those that acknowledge, the oldest one that is not acknowledged."""
     next_sequence: int
     """The number of that message."""
     lag_messages: int
@@ -41,7 +42,9 @@ class Consumer:
     idle: float
     """Seconds since it was opened, took a message or was moved."""
     owner: Process | None
-    """Who owns it; None if nobody does that lives."""
+    """Who owns it; None if nobody does that lives. Of a group: who joined it last."""
+    members: tuple[Process, ...]
+    """The processes that have a live member of the group, in no order; none for a single consumer."""
     expires: float | None
     """After so many seconds without a live owner it is removed; None if it stays."""
 
@@ -65,7 +68,7 @@ def _describe(
     lag = max(0, end.sequence - place.sequence)
     return Consumer(
         name=registration.name,
-        kind="single",
+        kind="single" if registration.members is None else "group",
         offset=position.offset,
         next_sequence=position.sequence,
         lag_messages=lag,
@@ -73,6 +76,7 @@ def _describe(
         lag_seconds=max(0, now - store.places.written_at(place, known)) / 1e9 if lag else 0.0,
         idle=max(0, now - position.time) / 1e9,
         owner=None if registration.owner is None else process_of(registration.owner),
+        members=tuple(process_of(holder_at(store.control.map, slot)) for slot in registration.members or ()),
         expires=None if registration.expires is None else registration.expires / 1e9,
     )
 

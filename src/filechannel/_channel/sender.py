@@ -71,6 +71,12 @@ class Sender(AnySender[T_contra], ObjectSendStream[T_contra], Generic[T_contra])
         await self._until_visible(offset)
         return offset
 
+    async def send_payload(self, payload: bytes) -> None:
+        """Send a message that is encoded already, as it is; `CodecError` if it does not decode, else as `send`."""
+        self._owner.check_payload(payload)
+        await self._before_append()
+        await self._until_visible(await self._patiently(lambda: self._append_payload(payload)))
+
     async def _before_append(self) -> None:
         """Give way if it is time, and let a cancellation be noticed while nothing has happened yet."""
         self._check_open()

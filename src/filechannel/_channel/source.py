@@ -14,7 +14,7 @@ from anyio.lowlevel import checkpoint
 from .._format import NOTHING
 from .._offset import Offset
 from .._options import OpenOptions
-from .._storage.cursors import Cursor
+from .._storage.cursor import Cursor
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
 from .._storage.position_flush import PositionFlush

@@ -89,3 +89,28 @@ class ReceiverStatistics:
     """How many messages an `AckReceiver` has handed out that are neither acked nor nacked; 0 for others."""
     clones: int
     """How many receivers share the position, this one included."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatistics:
+    """A service at one moment."""
+
+    handled: int
+    """How many messages were handled and acknowledged."""
+    failed: int
+    """How many attempts have failed."""
+    retried: int
+    """How many of them were followed by another one, or will be."""
+    dead: int
+    """How many messages were sent to the dead-letter channel."""
+    in_flight: int
+    """How many messages are being handled, or wait in order for another attempt."""
+    lag: int
+    """How many messages there are from the oldest on that is not acknowledged; when it has ended, as it was then."""
+    paused: bool
+    """Whether nothing new is begun until `resume()`."""
+    stopped: bool
+    """Whether nothing new is begun any more; it has ended when nothing is in flight."""
+    last_error: str | None
+    """What the last attempt that failed has failed with, or what has ended the service; None if nothing went wrong."""

@@ -24,8 +24,8 @@ from anyio import ClosedResourceError
 from .._errors import AckError, ConsumerMismatchError
 from .._format.layout import TRANSACTION
 from .._offset import Offset
+from .._storage.cursor import Cursor
 from .._storage.cursor_file import Origin, encoded_name
-from .._storage.cursors import Cursor
 from .._storage.producers import Place, Producer
 from .._storage.store import Store
 from .ack_source import AckSource

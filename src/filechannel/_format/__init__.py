@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from .memory import populate, populate_settle, populate_soon
     from .reader import Reader
     from .records import find_record, read_record, scan_records, write_record
+    from .ring import move_on
     from .send_path import SendPath
     from .waiting import release_word, set_bit, spin_above, take_bits, take_word, wait_word, wake_word
-    from .words import fence, load_u32, load_u64, store_u32, store_u64, swap_if_u32
+    from .words import add_u64, fence, load_u32, load_u64, store_u32, store_u64, swap_if_u32, swap_if_u64
     from .writer import Writer
 else:
     PURE = bool(os.environ.get("FILECHANNEL_PURE"))
@@ -37,6 +38,7 @@ else:
                 SendCore,
                 SendPath,
                 Writer,
+                add_u64,
                 begin_turn,
                 close_in_child,
                 crc32c,
@@ -45,6 +47,7 @@ else:
                 keep_in_child,
                 load_u32,
                 load_u64,
+                move_on,
                 own_receive,
                 own_send,
                 populate,
@@ -58,6 +61,7 @@ else:
                 store_u32,
                 store_u64,
                 swap_if_u32,
+                swap_if_u64,
                 take_bits,
                 take_word,
                 turn_is_over,
@@ -81,9 +85,10 @@ else:
         from .memory import populate, populate_settle, populate_soon
         from .reader import Reader
         from .records import find_record, read_record, scan_records, write_record
+        from .ring import move_on
         from .send_path import SendPath
         from .waiting import release_word, set_bit, spin_above, take_bits, take_word, wait_word, wake_word
-        from .words import fence, load_u32, load_u64, store_u32, store_u64, swap_if_u32
+        from .words import add_u64, fence, load_u32, load_u64, store_u32, store_u64, swap_if_u32, swap_if_u64
         from .writer import Writer
 
 __all__ = [
@@ -96,6 +101,7 @@ __all__ = [
     "SendCore",
     "SendPath",
     "Writer",
+    "add_u64",
     "begin_turn",
     "close_in_child",
     "crc32c",
@@ -104,6 +110,7 @@ __all__ = [
     "keep_in_child",
     "load_u32",
     "load_u64",
+    "move_on",
     "own_receive",
     "own_send",
     "populate",
@@ -117,6 +124,7 @@ __all__ = [
     "store_u32",
     "store_u64",
     "swap_if_u32",
+    "swap_if_u64",
     "take_bits",
     "take_word",
     "turn_is_over",

@@ -120,7 +120,7 @@ class AckCore(ReceiveCore):
         reader = self._reader
         if reader is None or type(n) is not int or n < 1 or not reader.ack(n):
             self._ack_slowly(n)
-        elif reader.drained:
+        elif reader.must_tell():
             self._drained()
 
 

@@ -155,7 +155,7 @@ TERM_CHECKED: Final = Struct("<Q")
 DEPARTURE: Final = Struct("<QQI")
 """left (ns since the epoch), since (ns since the epoch), crc over those two: when the owner that came then was gone."""
 DEPARTURE_CHECKED: Final = Struct("<QQ")
-CURSOR_ORIGIN: Final = 384
+CURSOR_ORIGIN: Final = 448
 """Position of an ORIGIN; zeros for a name that was in no transaction since it was registered, or since a seek."""
 ORIGIN: Final = Struct("<Q16sI")
 """origin, output channel id, crc over those two: which control records, in which channel, speak of this position."""
@@ -168,3 +168,46 @@ POSITION_SLOTS: Final = (0, 64)
 POSITION: Final = Struct("<QQQQQII")
 """generation, record, origin, offset, sequence, life, crc over those six."""
 POSITION_CHECKED: Final = Struct("<QQQQQI")
+
+
+# --- Groups -----------------------------------------------------------------------------------------------
+
+GROUP_BEGUN: Final = 384
+"""A group's file begins like a cursor. 0: what follows counts for nothing, and is made anew from the position."""
+GROUP_HEAD: Final = 512
+"""Number of the oldest entry that may not be settled. Entry n lies in place n modulo GROUP_ENTRIES."""
+GROUP_LOCK: Final = 640
+"""A lock word: whoever has it may hand out, and move the position."""
+GROUP_TAIL: Final = 648
+"""Number of the entry that is made next."""
+GROUP_NEXT: Final = 656
+"""Offset behind what was handed out for the first time last."""
+GROUP_NEXT_SEQUENCE: Final = 664
+GROUP_READY: Final = 672
+"""How many entries come again now."""
+GROUP_DUE: Final = 680
+"""When somebody has to look at the entries, by the monotonic clock (ns); all bits set: never."""
+GROUP_RING: Final = PAGE
+GROUP_ENTRIES: Final = 4096
+GROUP_ENTRY_SIZE: Final = CACHE_LINE
+GROUP_SIZE: Final = GROUP_RING + GROUP_ENTRIES * GROUP_ENTRY_SIZE
+GROUP_MEMBERS: Final = GROUP_SIZE
+"""Behind the end of the file, a byte for each process slot, locked as long as that process has a member."""
+ENTRY: Final = Struct("<QQQQQ")
+"""word, offset, end, sequence, deadline. A message that was handed out; the word says what became of it."""
+ENTRY_OFFSET: Final = 8
+ENTRY_END: Final = 16
+ENTRY_SEQUENCE: Final = 24
+ENTRY_DEADLINE: Final = 32
+ENTRY_STATE: Final = 7
+ENTRY_SETTLED: Final = 0
+ENTRY_OUT: Final = 1
+ENTRY_READY: Final = 2
+ENTRY_DELAYED: Final = 3
+ENTRY_PASSED: Final = 4
+ENTRY_ATTEMPT_SHIFT: Final = 3
+ENTRY_ATTEMPTS: Final = (1 << 10) - 1
+ENTRY_TOKEN_SHIFT: Final = 13
+ENTRY_TOKENS: Final = (1 << 20) - 1
+ENTRY_OWNER_SHIFT: Final = 33
+"""Above it is a lock word without its lowest bit: the slot and the generation of the process that has the message."""

@@ -5,6 +5,8 @@ at the shared words; where the segment ends it asks `advance` for the next one.
 
 One that holds stores in its cursor where the oldest message begins that was not acknowledged. What comes again is read
 by standing there for a moment.
+
+One that shares takes what it has read only if no other member of its group was faster: see `ring`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import NoReturn
 
 from typing_extensions import Buffer
 
-from .arguments import readable, unsigned, writable
+from .arguments import U32, U64, readable, unsigned, writable
 from .checksum import crc32c
 from .clock import charge_turn, turn_is_over, wall_clock_ns
 from .held import Entry, Held
@@ -34,10 +36,13 @@ from .layout import (
     SEGMENT_HEADER_SIZE,
     STATE,
     STATE_SEALED,
+    TAIL_SLOT,
+    TAIL_SLOTS,
     WRITE_TAIL,
 )
 from .nothing import NOTHING, Nothing
 from .records import read_record
+from .ring import Claim, Ring
 from .words import load_u32, load_u64
 
 
@@ -77,11 +82,17 @@ class Reader:
         self._wanted: Entry | None = None
         """What comes again, while we stand there; `_front` is then where we go on."""
         self._front: tuple[int, int] = (0, 0)
+        self._ring: Ring | None = None
+        self._tend: Callable[[Reader], object] | None = None
+        self._seen: tuple[int, int] | None = None
+        """Of one that shares: where the group went on when we followed it."""
+        self._again: int | None = None
+        """Of one that shares: where something begins that comes again, while we read it."""
 
     @property
     def offset(self) -> int:
         """Where the next record begins."""
-        return self._offset
+        return self._place()[0]
 
     @property
     def may_have_more(self) -> bool:
@@ -89,29 +100,49 @@ class Reader:
         words = self._control
         if self.ready:
             return True
-        return load_u64(words, WRITE_TAIL) > self._offset or bool(load_u32(words, STATE) & STATE_SEALED)
+        return load_u64(words, WRITE_TAIL) > self.offset or bool(load_u32(words, STATE) & STATE_SEALED)
 
     @property
     def sequence(self) -> int:
         """Number of the next message."""
-        return self._sequence
+        return self._place()[1]
+
+    def _place(self) -> tuple[int, int]:
+        """Return where we stand; one that shares and reads nothing now stands where the group does."""
+        if self._ring is not None and not self._busy and (place := self._ring.next) != self._seen:
+            return place
+        return self._offset, self._sequence
 
     @property
     def outstanding(self) -> int:
         """How many are held and neither settled nor given back."""
+        if self._ring is not None:
+            return self._ring.out
         return 0 if self._held is None else self._held.out
 
     @property
     def ready(self) -> int:
         """How many come again now, before anything new."""
+        if self._ring is not None:
+            return self._ring.ready
         if self._held is None:
             return 0
         with self._lock:
             return self._held.ready
 
     @property
+    def full(self) -> bool:
+        """Whether nothing new can be handed out before something is settled."""
+        return self._ring is not None and self._ring.is_full
+
+    @property
     def next_due(self) -> int:
-        """When the next delayed one comes again, in ns of the monotonic clock; 0 if none is delayed."""
+        """When the next delayed one comes again, in ns of the monotonic clock; 0 if none is delayed.
+
+        Of one that shares: when somebody has to look at what the members have.
+        """
+        if self._ring is not None:
+            return 0 if self._ring.due == U64 else self._ring.due
         if self._held is None:
             return 0
         with self._lock:
@@ -120,8 +151,17 @@ class Reader:
     @property
     def drained(self) -> bool:
         """Whether the channel is sealed, and nothing is held."""
-        is_held = self._held is not None and self._held.oldest is not None
-        return not is_held and bool(load_u32(self._control, STATE) & STATE_SEALED)
+        if not load_u32(self._control, STATE) & STATE_SEALED:
+            return False
+        if self._ring is not None:
+            return self._ring.is_empty and self._all_handed_out(self._ring)
+        return self._held is None or self._held.oldest is None
+
+    def _all_handed_out(self, ring: Ring) -> bool:
+        """Tell whether a sealed channel has nothing more: more than the seal may lie behind the last message."""
+        end = load_u64(self._control, WRITE_TAIL)
+        slots = [TAIL_SLOT.unpack_from(self._control, WRITE_TAIL + distance) for distance in TAIL_SLOTS]
+        return all(ring.next[1] >= sequence for offset, sequence, _, _ in slots if offset == end)
 
     def take(self) -> object | Nothing:
         """Return the next item, decoded, or NOTHING."""
@@ -142,6 +182,8 @@ class Reader:
         with self._lock:
             self._enter()
             try:
+                if self._ring is not None:
+                    return self._next_shared(self._ring)
                 if self._held is not None:
                     self._held.token += 1
                     given = self._next_held(self._held)
@@ -160,12 +202,13 @@ class Reader:
         items: list[object] = []
         with self._lock:
             self._enter()
-            before, held = (self._offset, self._sequence), self._held
+            before, held, ring = (self._offset, self._sequence), self._held, self._ring
+            had = [] if ring is None else ring.mark
             if held is not None:
                 held.token += 1
             try:
                 while len(items) < wanted:
-                    record = self._next() if held is None else self._next_held(held)
+                    record = self._next_of(ring, held, first=not items)
                     if isinstance(record, Nothing):
                         break
                     items.append(record[0])
@@ -174,7 +217,9 @@ class Reader:
                     raise
             except BaseException:
                 # Nobody gets what was taken so far: it comes again.
-                if items:
+                if ring is not None:
+                    ring.give_all_back(had)
+                elif items:
                     (self._offset, self._sequence), self._limit = before, 0
                     if held is not None:
                         held.take_back(before[0])
@@ -185,6 +230,11 @@ class Reader:
                     self._store_cursor()
                 self._busy = False
         return items
+
+    def _next_of(self, ring: Ring | None, held: Held | None, *, first: bool) -> tuple[object, ...] | Nothing:
+        if ring is not None:
+            return self._next_shared(ring, first=first)
+        return self._next() if held is None else self._next_held(held)
 
     def move(self, offset: int, sequence: int, /) -> None:
         """Stand at this record boundary and store it in the cursor."""
@@ -239,14 +289,52 @@ class Reader:
 
     def hold(self) -> None:
         """Keep what is handed out until it is acknowledged; the cursor follows the oldest."""
-        if self._held is not None:
+        if self._held is not None or self._ring is not None:
             raise ValueError("said before")
         self._held = Held()
+
+    def share(self, group: Buffer, owner: int, lease: int, tend: Callable[[Reader], object], /) -> None:
+        """Take what no other member of a group has, each message for so many ns.
+
+        *tend* is called when something is due, or the lock was taken for longer; nothing is taken if it returns False.
+        """
+        owner, lease = unsigned(owner, U32), unsigned(lease)
+        if self._held is not None or self._ring is not None:
+            raise ValueError("said before")
+        self._ring, self._tend = Ring(group, owner, lease), tend
+
+    def place_of(self, offset: int, token: int, /) -> int:
+        """Return the number of the entry of one that is outstanding since that call; -1 if it is not."""
+        offset, token = unsigned(offset), unsigned(token)
+        with self._lock:
+            return -1 if self._ring is None else self._ring.place_of(offset, token)
+
+    def refused(self, offset: int, /) -> tuple[int, int, int] | None:
+        """Return (sequence, attempt, token) of one that did not decode, and is ours; None if there is none."""
+        offset = unsigned(offset)
+        with self._lock:
+            return None if self._ring is None else self._ring.refused(offset)
+
+    def take_lost(self) -> list[tuple[int, int]]:
+        """Return, once, offset and token of what was to be settled and is not ours any more."""
+        with self._lock:
+            return [] if self._ring is None else self._ring.take_lost()
+
+    def must_tell(self) -> bool:
+        """Tell, once, whether others may wait for what was settled here, or something was lost."""
+        if self._ring is None:
+            return self.drained
+        with self._lock:
+            made_room, emptied = self._ring.made_room, self._ring.emptied
+            self._ring.made_room = self._ring.emptied = False
+            return made_room or self._ring.has_lost or (emptied and self.drained)
 
     def ack(self, count: int, /) -> bool:
         """Settle the oldest ones outstanding; False, and nothing changed, if there are fewer."""
         count = max(index(count), 0)
         with self._lock:
+            if self._ring is not None:
+                return not self._released and self._ring.ack(count)
             moved = None if self._held is None or self._released else self._held.ack(count)
             if moved:
                 self._store_cursor()
@@ -256,12 +344,16 @@ class Reader:
         """Let the newest ones outstanding come again, None: all; False, and nothing changed, if there are fewer."""
         count = None if count is None else max(index(count), 0)
         with self._lock:
+            if self._ring is not None:
+                return not self._released and self._ring.nack(count)
             return self._held is not None and not self._released and self._held.nack(count)
 
     def settle(self, offset: int, token: int, /) -> bool:
         """Settle one that is outstanding since that call; False if it is not."""
         offset, token = unsigned(offset), unsigned(token)
         with self._lock:
+            if self._ring is not None:
+                return not self._released and self._ring.settle(offset, token)
             moved = None if self._held is None or self._released else self._held.settle(offset, token)
             if moved:
                 self._store_cursor()
@@ -271,6 +363,8 @@ class Reader:
         """Let one come again, not before *due*; False if it is not outstanding since that call."""
         offset, token, due, counted = unsigned(offset), unsigned(token), unsigned(due), bool(counted)
         with self._lock:
+            if self._ring is not None:
+                return not self._released and self._ring.give_back(offset, token, due, counted=counted)
             held = None if self._released else self._held
             return held is not None and held.give_back(offset, token, due, counted=counted)
 
@@ -305,22 +399,28 @@ class Reader:
         """Return (offset, sequence) of what comes again now, up to so many."""
         wanted = min(max(index(most), 0), sys.maxsize)
         with self._lock:
+            if self._ring is not None:
+                return self._ring.coming(wanted)
             entries = [] if self._held is None else self._held.coming(wanted)
             return [(entry.offset, entry.sequence) for entry in entries]
 
     def forget(self) -> None:
         """Forget what is held: the cursor goes where the next new one begins."""
         with self._lock:
+            if self._ring is not None:
+                self._ring.forget()
             if self._held is not None:
                 self._held.drop_from(0)
                 self._store_cursor()
 
-    def release(self) -> None:
-        """Let go of segment and cursor; there is nothing to take any more."""
+    def release(self) -> bool:
+        """Let go of segment and cursor; there is nothing to take any more. Tell whether something was given back."""
         with self._lock:  # whoever is inside stores the cursor first: what it hands out must not come again
+            gave = self._ring is not None and not self._released and self._ring.give_all_back()
             self._released = True
             self.unbind()
             self._cursor = None
+            return gave
 
     def _enter(self) -> None:
         if self._busy:
@@ -363,6 +463,95 @@ class Reader:
         self._store_cursor()
         return True
 
+    # Sharing
+
+    def _next_shared(self, ring: Ring, *, first: bool = True) -> tuple[object, int, int, int, int] | Nothing:
+        """Return the next item that no other member has, with its attempt and token.
+
+        One that does not decode stays ours, apart from the others; unless others come with it, in the same call.
+        """
+        found = self._claim_next(ring)
+        if isinstance(found, Nothing):
+            # Whoever had settled the last one found the lock taken by us, and left it to us to tell.
+            is_sealed = load_u32(self._control, STATE) & STATE_SEALED
+            if ring.made_room or (ring.emptied and is_sealed):
+                self._ask_to_tend()
+            return NOTHING
+        claim, payload = found
+        try:
+            item = payload if self._decode is None else self._decode(payload)
+        except Exception as error:
+            if first:
+                ring.refuse(claim)
+            else:
+                ring.give_back(claim.offset, claim.word, 0, counted=False)
+            self._refuse(claim.offset, claim.offset + RECORD_HEADER_SIZE + len(payload), payload, error)
+            raise SystemError("refuse() must raise") from None
+        except BaseException:
+            ring.give_back(claim.offset, claim.word, 0, counted=False)
+            raise
+        charge_turn(len(payload))
+        return item, claim.offset, claim.sequence, claim.attempt, claim.word
+
+    def _claim_next(self, ring: Ring) -> tuple[Claim, bytes] | Nothing:
+        """Have the next message: one that comes again, or a new one that no other member has taken since we read it."""
+        if ring.is_due and not self._ask_to_tend():
+            return NOTHING
+        while not self._released:
+            if ring.ready:
+                claim = ring.claim_again()
+                if isinstance(claim, Claim) and (found := self._read_again(ring, claim)) is not None:
+                    return claim, found
+                if claim is True and not self._ask_to_tend():
+                    return NOTHING
+                continue
+            if ring.is_full:
+                return NOTHING
+            self._follow(ring)
+            assert self._seen is not None
+            payload = self._next_payload()
+            if isinstance(payload, Nothing):
+                return NOTHING
+            end = self._offset + RECORD_HEADER_SIZE + len(payload)
+            claim = ring.claim(self._seen, self._offset, end, self._sequence)
+            if isinstance(claim, Claim):
+                self._offset, self._sequence = self._seen = end, self._sequence + 1
+                return claim, payload
+            if claim and not self._ask_to_tend():
+                return NOTHING
+        return NOTHING
+
+    def _ask_to_tend(self) -> bool:
+        assert self._tend is not None
+        return self._tend(self) is not False
+
+    def _follow(self, ring: Ring) -> None:
+        """Stand where the group does, if that is elsewhere by now; what we have passed that is no message stays so."""
+        if (place := ring.next) != self._seen:
+            self._seen = self._offset, self._sequence = place
+            self._limit = 0 if self._offset < self._begin else self._limit
+
+    def _read_again(self, ring: Ring, claim: Claim) -> bytes | None:
+        """Return the payload of what comes again; None if it is gone. What cannot be read is not ours."""
+        self._offset, self._sequence, self._limit, self._seen = claim.offset, claim.sequence, 0, None
+        self._again = claim.offset
+        try:
+            payload = self._next_payload()
+        except BaseException:
+            ring.give_back(claim.offset, claim.word, 0, counted=False)
+            raise
+        finally:
+            self._again = None
+        if not isinstance(payload, Nothing):
+            return payload
+        if self._released:
+            ring.give_back(claim.offset, claim.word, 0, counted=False)
+        else:
+            ring.settle(claim.offset, claim.word)
+        return None
+
+    # Reading
+
     def _next(self) -> tuple[object, int, int] | Nothing:
         payload = self._next_payload()
         if isinstance(payload, Nothing):
@@ -399,6 +588,8 @@ class Reader:
 
     def _is_where_it_should_be(self) -> bool:
         """Tell whether what comes again is still there: otherwise a callback has moved us."""
+        if self._again is not None:
+            return self._offset == self._again
         return self._wanted is None or self._offset == self._wanted.offset
 
     def _look(self) -> bool:

@@ -69,6 +69,18 @@ def swap_if_u32(buffer: Buffer, position: int, expected: int, value: int, /) -> 
         return True
 
 
+def swap_if_u64(buffer: Buffer, position: int, expected: int, value: int, /) -> bool:
+    """Store value if the double word is still as expected; tell whether it was."""
+    expected, value = unsigned(expected), unsigned(value)
+    return change(buffer, position, DOUBLE_WORD, lambda found: value if found == expected else found) == expected
+
+
+def add_u64(buffer: Buffer, position: int, value: int, /) -> int:
+    """Add to a double word, modulo its size; return what it was."""
+    value = unsigned(value)
+    return change(buffer, position, DOUBLE_WORD, lambda found: found + value & U64)
+
+
 def change(buffer: Buffer, position: int, word: Struct, to: Callable[[int], int]) -> int:
     """Change a word or double word with no swap in between; return what it was."""
     position = unsigned(position)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote, unquote
 
 from typing_extensions import Buffer
@@ -25,6 +26,7 @@ from .._format.layout import (
     TERM_CHECKED,
 )
 from .._offset import Offset
+from .files import Files
 from .holder import Holder
 
 CONSUMERS = "consumers"
@@ -61,10 +63,21 @@ def encoded_name(name: str) -> str:
 def name_of(file: str) -> str | None:
     """Return the consumer's name in a file name; None if it is some other file."""
     try:
-        name = unquote(file.removesuffix(_SUFFIX), errors="strict")
-        return name if file_name(name) == file else None
+        name = unquote(file.removesuffix(_SUFFIX).removesuffix(_GROUP_SUFFIX), errors="strict")
+        return name if file in (file_name(name), group_file_name(name)) else None
     except ValueError:
         return None
+
+
+def path_of(files: Files, directory: Path, name: str) -> Path:
+    """Return the file of a name, whichever kind it is of."""
+    group = directory / group_file_name(name)
+    return group if files.is_file(group) else directory / file_name(name)
+
+
+def is_group(path: Path) -> bool:
+    """Tell whether a file is that of a group."""
+    return path.name.endswith(_GROUP_SUFFIX)
 
 
 # Positions

@@ -1,148 +1,46 @@
-"""Durable consumer positions: one small mapped file a name.
-
-The kernel's lock on the file says whether the name has a live owner; the note beside it only says who.
-"""
+"""Durable consumer positions: one small mapped file a name, whether one owns it or a group shares it."""
 
 from __future__ import annotations
 
 import logging
-import mmap
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 
 from .._errors import ConsumerBusyError, ConsumerMismatchError, UnknownConsumerError
-from .._format import crc32c
 from .._format.layout import (
-    CURSOR,
-    CURSOR_CHECKED,
     CURSOR_DEPARTURE,
-    CURSOR_ORIGIN,
     CURSOR_OWNER,
-    CURSOR_REMOVER,
     CURSOR_SIZE,
-    CURSOR_SLOTS,
-    CURSOR_TERM,
-    DEPARTURE,
-    ORIGIN,
-    TERM,
+    GROUP_SIZE,
 )
 from .._offset import Offset
+from .cursor import Cursor
 from .cursor_file import (
     HEAD_SIZE,
-    Origin,
     Position,
     file_name,
     group_file_name,
+    is_group,
     is_overdue,
     name_of,
     pack_departure,
-    pack_origin,
-    pack_term,
-    read_origin,
+    path_of,
     read_position,
-    read_slots,
-    read_term,
 )
 from .files import Files
-from .holder import describe_this_process
+from .group import Group, forget_ring
 from .index import Mark
-from .kernel_locks import KernelLocks
-from .visits import BRIEFLY, busy, visiting
+from .processes import Processes
+from .visits import busy, visiting
+
+C = TypeVar("C", bound=Cursor)
 
 _PAUSE = 0.001  # seconds
 _logger = logging.getLogger("filechannel")
-
-
-class Cursor:
-    """The open cursor of one name, owned by this object until it is closed."""
-
-    def __init__(self, name: str, content: mmap.mmap, locks: KernelLocks) -> None:
-        self.name = name
-        self.map: mmap.mmap = content
-        self._locks = locks
-
-    @classmethod
-    def open(cls, files: Files, path: Path, name: str, mode: int) -> Cursor:
-        """Own the name; `ConsumerBusyError` if somebody does already."""
-        patience = time.monotonic() + BRIEFLY
-        while True:
-            locks = KernelLocks(files, path, create=True, mode=mode)
-            try:
-                content = _own(files, path, name, locks, is_patient=time.monotonic() < patience)
-            except BaseException:
-                locks.close()
-                raise
-            if content is not None:
-                break
-            locks.close()
-        cursor = cls(name, content, locks)
-        if cursor.position is None and any(cursor.map[:CURSOR_OWNER]):
-            _logger.warning("%s is damaged: consumer %r starts anew", path, name)
-        return cursor
-
-    @property
-    def position(self) -> Position | None:
-        """The newest whole position; None for a name that is new."""
-        return read_position(self.map)
-
-    def store(self, offset: int, sequence: int, time: int) -> None:
-        """Write a position into the slot that does not count. Not while a reader does."""
-        found = read_slots(self.map)
-        generation = max((slot[0] for slot in found), default=0) + 1
-        fields = (generation, offset, sequence, time)
-        slot = CURSOR_SLOTS[generation & 1]
-        CURSOR.pack_into(self.map, slot, *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
-
-    def expire_after(self, seconds: float) -> None:
-        """Let the name go when it had no live owner for so long."""
-        self.map[CURSOR_TERM : CURSOR_TERM + TERM.size] = pack_term(int(seconds * 1e9))
-
-    @property
-    def origin(self) -> Origin | None:
-        """Which control records speak of this position; None if none does."""
-        return read_origin(self.map)
-
-    @origin.setter
-    def origin(self, origin: Origin | None) -> None:
-        content = bytes(ORIGIN.size) if origin is None else pack_origin(origin)
-        self.map[CURSOR_ORIGIN : CURSOR_ORIGIN + ORIGIN.size] = content
-
-    def close(self) -> None:
-        """Give the name up."""
-        self._locks.close(self._note_departure)
-
-    def _note_departure(self) -> None:
-        if read_term(self.map) is None:
-            return
-        note = pack_departure(self.map, time.time_ns())
-        self.map[CURSOR_DEPARTURE : CURSOR_DEPARTURE + DEPARTURE.size] = note
-
-
-def _own(files: Files, path: Path, name: str, locks: KernelLocks, *, is_patient: bool) -> mmap.mmap | None:
-    """Lock a name and return what is stored under it; None if it has to be tried again with other locks.
-
-    Its file may have been removed since they were opened, or somebody who removes it may have it locked.
-    """
-    owned = locks.take(CURSOR_OWNER)
-    try:
-        descriptor = files.open(path)
-    except FileNotFoundError:
-        return None
-    try:
-        if not owned:
-            if is_patient and (locks.is_taken(CURSOR_REMOVER) or not locks.is_taken(CURSOR_OWNER)):
-                time.sleep(_PAUSE)
-                return None
-            raise busy(path, name, files.read_at(descriptor, HEAD_SIZE, 0))
-        if not locks.are_of(descriptor):
-            return None
-        files.allocate(path, descriptor, 0, CURSOR_SIZE)
-        files.write_at(descriptor, describe_this_process(), CURSOR_OWNER)
-        return files.map(descriptor, CURSOR_SIZE)
-    finally:
-        files.close(descriptor)
 
 
 class Cursors:
@@ -165,20 +63,41 @@ class Cursors:
         self._names_changed = True
 
     def _path(self, name: str) -> Path:
-        return self._directory / file_name(name)
+        return path_of(self._files, self._directory, name)
 
     def open(self, name: str) -> Cursor:
         """Own a name; it is registered when this returns."""
-        path = self._path(name)
+        return self._register(name, file_name(name), Cursor.open, self._refuse_group)
+
+    def join(self, name: str, processes: Processes) -> Group:
+        """Share the name of a group; it is registered when this returns. One object serves all members of a process."""
+
+        def open_group(files: Files, path: Path, name: str, mode: int) -> Group:
+            known = self._open.get(name)
+            group = known if isinstance(known, Group) else Group.open(files, path, name, mode, processes)
+            group.members += 1
+            return group
+
+        return self._register(name, group_file_name(name), open_group, self._refuse_single)
+
+    def _register(
+        self,
+        name: str,
+        file: str,
+        open_cursor: Callable[[Files, Path, str, int], C],
+        refuse_other_kind: Callable[[str], None],
+    ) -> C:
+        path = self._directory / file
         self.check_place()
         with self._lock:
-            self._refuse_group(name)
-            self._remove_if_overdue(path)
+            for other in (file_name(name), group_file_name(name)):
+                self._remove_if_overdue(self._directory / other)
+            refuse_other_kind(name)
             self._names_changed |= not self._files.exists(path)
-            cursor = Cursor.open(self._files, path, name, self._mode)
+            cursor = open_cursor(self._files, path, name, self._mode)
             if cursor.position is None:
                 try:
-                    self._refuse_group(name)  # whoever makes one meanwhile looks for our file, too
+                    refuse_other_kind(name)  # whoever makes one meanwhile looks for our file, too
                 except ConsumerMismatchError:
                     self._files.unlink(path)
                     cursor.close()
@@ -191,28 +110,44 @@ class Cursors:
         if self._files.exists(self._directory / group_file_name(name)):
             raise ConsumerMismatchError(name, "a group", "a single consumer", path=self._directory.parent)
 
+    def _refuse_single(self, name: str) -> None:
+        if self._files.exists(self._directory / file_name(name)):
+            raise ConsumerMismatchError(name, "a single consumer", "a group", path=self._directory.parent)
+
     def close(self, cursor: Cursor) -> None:
-        """Give a name up; its position stays."""
+        """Give a name up; its position stays, and so do the other members of a group."""
         with self._lock:
-            self._open.pop(cursor.name, None)
             self._unflushed.add(cursor.name)
+            if isinstance(cursor, Group) and not cursor.leave():
+                return
+            self._open.pop(cursor.name, None)
             cursor.close()
 
     def remove(self, cursor: Cursor) -> None:
-        """Forget a name that is owned through this cursor."""
+        """Forget a name that is owned through this cursor; `ConsumerBusyError` if its group has other members."""
         self.check_place()
         with self._lock:
-            self._files.unlink(self._path(cursor.name))
+            path = self._path(cursor.name)
+            if isinstance(cursor, Group) and not cursor.is_last:
+                raise busy(path, cursor.name, bytes(cursor.map[:HEAD_SIZE]), "let its other members close first")
+            self._files.unlink(path)
             self._names_changed = True
             self._open.pop(cursor.name, None)
             cursor.close()
         self._count_change()
 
+    def give_up(self, group: Group) -> None:
+        """Leave a group that could not be joined; if it has no position yet, nobody knows of it."""
+        if group.position is None:
+            with suppress(ConsumerBusyError):  # others have come, and it is theirs
+                self.remove(group)
+                return
+        self.close(group)
+
     def remove_unowned(self, name: str) -> None:
         """Forget a name; `UnknownConsumerError` if there is none, `ConsumerBusyError` if it has a live owner."""
         path = self._path(name)
         self.check_place()
-        self._refuse_group(name)
         with self._lock, visiting(self._files, path, name, patiently=True) as locks:
             if locks is None:
                 raise UnknownConsumerError(name, path=self._directory.parent)
@@ -255,8 +190,8 @@ class Cursors:
 
     def names(self) -> list[str]:
         """Return every registered name; other files are left alone."""
-        names = map(name_of, self._files.list(self._directory))
-        return [name for name in names if name is not None and self._files.is_file(self._path(name))]
+        names = {name_of(file) for file in self._files.list(self._directory)}
+        return sorted(name for name in names if name is not None and self._files.is_file(self._path(name)))
 
     def offsets(self) -> list[Offset]:
         """Return where every registered name stands that stands anywhere."""
@@ -284,7 +219,27 @@ class Cursors:
             finally:
                 self._files.close(descriptor)
             cursor.store(place.offset, place.sequence, position.time)
+            if is_group(path):
+                forget_ring(cursor.map)
             self._unflushed.add(name)
+
+    def forget_rings(self) -> None:
+        """Let every group begin again at its position. Only for a lone process: what they have handed out is lost."""
+        for path in map(self._path, self.names()):
+            if is_group(path):
+                descriptor = self._files.open(path)
+                try:
+                    self._files.allocate(path, descriptor, 0, GROUP_SIZE)
+                    forget_ring(self._files.map(descriptor, CURSOR_SIZE))
+                finally:
+                    self._files.close(descriptor)
+
+    def start_groups_over(self, place: Mark) -> None:
+        """Let the groups that have members here go on at a place: what they have handed out is gone."""
+        with self._lock:
+            groups = [cursor for cursor in self._open.values() if isinstance(cursor, Group)]
+        for group in groups:
+            group.start_over(place)
 
     def flush(self) -> None:
         """Wait until the positions that are or were owned here are on disk, names included."""

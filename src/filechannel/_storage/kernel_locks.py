@@ -84,19 +84,7 @@ class KernelLocks:
 
     def taken(self, first: int, last: int) -> list[int]:
         """Return which bytes from first to last somebody else holds."""
-        found: list[int] = []
-        ranges = [(first, last)]
-        while ranges:
-            start, end = ranges.pop()
-            # The kernel names any lock in the range, not the first one: look on both sides of it.
-            conflict = self._files.locked_range(self._descriptor, start, end - start + 1) if start <= end else None
-            if conflict is not None:
-                begin, size = conflict
-                stop = end if size == _EVERYTHING else min(begin + size - 1, end)
-                begin = max(begin, start)
-                found += range(begin, stop + 1)
-                ranges += [(start, begin - 1), (stop + 1, end)]
-        return sorted(found)
+        return taken_bytes(self._files, self._descriptor, first, last)
 
     def close(self, finish: Callable[[], object] = lambda: None) -> None:
         """Finish what they were taken for, and free everything; nothing to do in a forked child, or a second time."""
@@ -104,6 +92,23 @@ class KernelLocks:
             finish()
             self._files.unlock(self._descriptor, 0, _EVERYTHING)
             self._files.close(self._descriptor)
+
+
+def taken_bytes(files: Files, descriptor: int, first: int, last: int) -> list[int]:
+    """Return which bytes from first to last are locked through other descriptors of a file."""
+    found: list[int] = []
+    ranges = [(first, last)]
+    while ranges:
+        start, end = ranges.pop()
+        # The kernel names any lock in the range, not the first one: look on both sides of it.
+        conflict = files.locked_range(descriptor, start, end - start + 1) if start <= end else None
+        if conflict is not None:
+            begin, size = conflict
+            stop = end if size == _EVERYTHING else min(begin + size - 1, end)
+            begin = max(begin, start)
+            found += range(begin, stop + 1)
+            ranges += [(start, begin - 1), (stop + 1, end)]
+    return sorted(found)
 
 
 _opening = RLock()  # a signal handler may fork while its own thread has it

@@ -12,7 +12,7 @@ from .._format import NOTHING, Reader, store_u64
 from .._format.layout import CONTROL_SIZE, WRITE_TAIL
 from .._offset import Offset
 from .control import Control
-from .cursors import Cursor
+from .cursor import Cursor
 from .damage import behind_damaged, next_record
 from .index import Mark
 from .places import Places
@@ -48,6 +48,8 @@ class LogReader:
         self._batching: set[int] = set()  # threads in the middle of take_many
         self.stop = stop
         """Where it ends, for good; it never stands behind it. None: where the log does."""
+        self.expire: Callable[[Mark, int], int | None] | None = None
+        """Of a member of a group: let the group go on at the oldest message; None if another member has told so."""
         cursor_map = None if cursor is None else cursor.map
         words = control.map if stop is None else _words_that_end_at(stop.offset)
         self.native: Reader = Reader(words, cursor_map, decode, self._advance, self._damaged, refuse, reuse)
@@ -113,11 +115,13 @@ class LogReader:
         offset = Offset(reader.offset)
         if offset < self._control.oldest_offset:
             self._expired(reader)
+            return
         try:
             segment = self._segment_at(offset)
         except CorruptRecordError as error:
             if offset < self._control.oldest_offset:  # another process has removed it in this moment
                 self._expired(reader)
+                return
             if not self._skip_damage:
                 raise
             self._pass(reader, self._next_readable(offset), error.reason)
@@ -155,13 +159,16 @@ class LogReader:
                 following = self._segments.following(following)
         return self._places.latest()
 
-    def _expired(self, reader: Reader) -> NoReturn:
+    def _expired(self, reader: Reader) -> None:
         earliest = self._places.earliest()
         place = self._up_to_stop(earliest)
-        missed = max(0, place.sequence - reader.sequence)
+        missed: int | None = max(0, place.sequence - reader.sequence)
         if get_ident() not in self._batching:  # there it may be held back: then the next call comes here again
+            if self.expire is not None:
+                missed = self.expire(place, reader.offset)
             reader.move(place.offset, place.sequence)
-        raise DataExpiredError(missed, earliest.offset)
+        if missed is not None:
+            raise DataExpiredError(missed, earliest.offset)
 
     # Damage
 

@@ -14,7 +14,8 @@ from typing import final
 from .._errors import StorageError
 from .._options import CursorFlush
 from .background import background_threads
-from .cursors import Cursor, Cursors
+from .cursor import Cursor
+from .cursors import Cursors
 from .flush_timer import FLUSH_TIMER
 
 _logger = logging.getLogger("filechannel")

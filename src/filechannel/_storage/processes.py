@@ -93,12 +93,7 @@ class Processes:
 
     def holder(self, slot: int) -> Holder:
         """Return how a process described itself."""
-        try:
-            _, _, pid, since, host = PROCESS.unpack_from(self._words, _place(slot))
-            moment = datetime.fromtimestamp(since / 1e9, UTC)
-            return Holder(pid, host.rstrip(b"\0").decode(), moment) if pid else Holder(None, None, None)
-        except (struct.error, ValueError, OverflowError, OSError):
-            return Holder(None, None, None)
+        return holder_at(self._words, slot)
 
     def holder_of(self, word: int) -> Holder | None:
         """Return who has a lock word; None if it is free."""
@@ -108,6 +103,16 @@ class Processes:
         """Return every process that has the channel open for writing, this one included."""
         ours = [self.slot] if self.slot else []
         return [self.holder(slot) for slot in sorted(self.others() + ours)]
+
+
+def holder_at(words: mmap, slot: int) -> Holder:
+    """Return how the process in a slot of a control page described itself."""
+    try:
+        _, _, pid, since, host = PROCESS.unpack_from(words, _place(slot))
+        moment = datetime.fromtimestamp(since / 1e9, UTC)
+        return Holder(pid, host.rstrip(b"\0").decode(), moment) if pid else Holder(None, None, None)
+    except (struct.error, ValueError, OverflowError, OSError):
+        return Holder(None, None, None)
 
 
 def _place(slot: int) -> int:

@@ -188,4 +188,5 @@ class Recovery:
     def _move_cursors(self, tail: Tail) -> None:
         """A consumer beyond the cut has seen all that is left."""
         self._cursors.move_unowned(Mark(tail.offset, tail.sequence, 0), back=True)
+        self._cursors.forget_rings()
         self._cursors.flush()

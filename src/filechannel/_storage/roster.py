@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from .._format.layout import CURSOR_OWNER
+from .._format.layout import CURSOR_OWNER, GROUP_MEMBERS, PROCESS_SLOT_COUNT
 from .cursor_file import (
     HEAD_SIZE,
     Position,
-    file_name,
+    is_group,
     name_of,
+    path_of,
     read_departure,
     read_owner,
     read_position,
@@ -22,6 +23,7 @@ from .cursor_file import (
 )
 from .files import Files
 from .holder import Holder
+from .kernel_locks import taken_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Registration:
     """How long it stays without a live owner (ns); None if it stays until it is removed."""
     left: int | None
     """When the last owner was known to be gone (ns since the epoch)."""
+    members: tuple[int, ...] | None = None
+    """The slots of the processes that have members of this group; None if it is not one."""
 
 
 class Roster:
@@ -62,13 +66,16 @@ class Roster:
         with self._lock:
             registrations = self._registrations()  # before the look: a change that comes later is seen the next time
             if registrations != self._known:
-                names = map(name_of, self._files.list(self._directory))
+                names = {name_of(file) for file in self._files.list(self._directory)}
                 self._names = sorted(name for name in names if name is not None and self._is_file(name))
                 self._known = registrations
             return list(self._names)
 
     def _is_file(self, name: str) -> bool:
-        return self._files.is_file(self._directory / file_name(name))
+        return self._files.is_file(self._path(name))
+
+    def _path(self, name: str) -> Path:
+        return path_of(self._files, self._directory, name)
 
     def registrations(self) -> list[Registration]:
         """Return everybody who is registered."""
@@ -78,27 +85,33 @@ class Roster:
 
     def look(self, name: str) -> Registration | None:
         """Return what is known of a name; None if it is not registered, or about to be and stands nowhere yet."""
-        with suppress(FileNotFoundError, IsADirectoryError), self._opened(name) as descriptor:
+        path = self._path(name)
+        with suppress(FileNotFoundError, IsADirectoryError), self._opened(path) as descriptor:
             # Who lives before who left: an owner that goes in between is one who has not left yet.
             is_owned = self._files.locked_range(descriptor, CURSOR_OWNER, 1) is not None
             head = self._files.read_at(descriptor, HEAD_SIZE, 0)
             position = read_position(head)
             if position is not None:
                 owner = read_owner(head) if is_owned else None
-                return Registration(name, position, owner, read_term(head), read_departure(head))
+                members = self._members(descriptor) if is_group(path) else None
+                return Registration(name, position, owner, read_term(head), read_departure(head), members)
         return None
+
+    def _members(self, descriptor: int) -> tuple[int, ...]:
+        taken = taken_bytes(self._files, descriptor, GROUP_MEMBERS, GROUP_MEMBERS + PROCESS_SLOT_COUNT - 1)
+        return tuple(byte - GROUP_MEMBERS for byte in taken)
 
     def watch(self, name: str) -> mmap.mmap | None:
         """Return a map in which `read` finds the position of a name from now on; None if it is not registered."""
         self._check_place()
-        with suppress(FileNotFoundError, IsADirectoryError), self._opened(name) as descriptor:
+        with suppress(FileNotFoundError, IsADirectoryError), self._opened(self._path(name)) as descriptor:
             if read_position(self._files.read_at(descriptor, HEAD_SIZE, 0)) is not None:
                 return self._files.map(descriptor, self._files.size(descriptor), writable=False)
         return None
 
     @contextmanager
-    def _opened(self, name: str) -> Generator[int]:
-        descriptor = self._files.open(self._directory / file_name(name), writable=False)
+    def _opened(self, path: Path) -> Generator[int]:
+        descriptor = self._files.open(path, writable=False)
         try:
             yield descriptor
         finally:

@@ -30,8 +30,9 @@ from .creation import (
     refuse_other_content,
     refuse_remote,
 )
+from .cursor import Cursor
 from .cursor_file import CONSUMERS
-from .cursors import Cursor, Cursors
+from .cursors import Cursors
 from .entrance import Membership, entering, open_control_to_read
 from .expiry import remove_expired
 from .files import Files
@@ -370,6 +371,7 @@ class Store:
             for reference in self._consumers.valuerefs():  # a list of its own: other threads add and let go
                 if (reader := reference()) is not None:
                     reader.start_over(place)
+            cursors.start_groups_over(place)
             cursors.move_unowned(place)
             # On disk before the first file goes: after a power cut nobody must look for the others.
             flusher.flush(settled=True)

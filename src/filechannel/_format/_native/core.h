@@ -200,6 +200,50 @@ const HeldEntry *held_next_ready(const Held *held, uint64_t *index);
 uint32_t held_hand_out(Held *held, uint64_t offset);
 void held_take_back(Held *held, uint64_t offset);
 
+/* ring.c: what the members of a group share, and what this one has of it */
+typedef struct {
+    uint64_t offset, sequence;
+    uint64_t number; /* of its entry */
+    uint64_t word;   /* what the entry says as long as it is ours; 0: an empty place */
+    char refused;    /* it did not decode, and is settled only by itself */
+} Claim;
+typedef struct {
+    Py_buffer shared;
+    uint32_t owner; /* as in a lock word */
+    uint64_t lease; /* ns */
+    Claim *claims;  /* in the order in which they were handed out */
+    uint64_t mask, first, last;
+    uint64_t out;   /* how many of them did decode */
+    PyObject *lost; /* a list of (offset, token), or NULL */
+    int tells;      /* what we did that others may wait for: */
+} Ring;
+enum { MADE_ROOM = 1, EMPTIED = 2 };
+enum claimed { CLAIMED, CLAIM_MISSED, CLAIM_LOCKED /* for longer */ };
+Ring *ring_new(PyObject *shared, uint32_t owner, uint64_t lease); /* NULL with an exception */
+void ring_free(Ring *ring);
+void ring_forget(Ring *ring);
+int ring_reserve(Ring *ring); /* -1 with an exception; the next claim has room */
+int ring_full(const Ring *ring);
+int ring_empty(const Ring *ring);
+uint64_t ring_ready(const Ring *ring);
+uint64_t ring_due(const Ring *ring);
+void ring_next(const Ring *ring, uint64_t *offset, uint64_t *sequence);
+enum claimed ring_claim(Ring *ring, uint64_t seen, uint64_t seen_sequence, uint64_t offset, uint64_t end, uint64_t sequence,
+                        const Claim **claim);
+enum claimed ring_claim_again(Ring *ring, const Claim **claim);
+uint32_t claim_attempt(const Claim *claim);
+uint64_t ring_out(const Ring *ring);
+int64_t ring_place_of(const Ring *ring, uint64_t offset, uint64_t token); /* -1: not ours */
+void ring_refuse(Ring *ring, uint64_t offset, uint64_t token);
+const Claim *ring_refused(const Ring *ring, uint64_t offset);
+/* These tell whether they did it; what was not ours any more is in `lost`. */
+int ring_ack(Ring *ring, uint64_t count);
+int ring_nack(Ring *ring, uint64_t count);
+int ring_settle(Ring *ring, uint64_t offset, uint64_t token);
+int ring_give_back(Ring *ring, uint64_t offset, uint64_t token, uint64_t due, int counted);
+int ring_give_back_from(Ring *ring, uint64_t from, int refused);
+PyObject *ring_coming(const Ring *ring, Py_ssize_t most);
+
 /* send_path.c, reader.c: one step of a coroutine; NULL without an exception means that it has to wait */
 extern PyTypeObject *SendPathType, *ReaderType;
 PyObject *send_path_step(PyObject *path, PyObject *item);
@@ -207,7 +251,7 @@ PyObject *reader_step(PyObject *reader);
 PyObject *send_path_now(PyObject *path, PyObject *item); /* the same without a look at the turn */
 PyObject *reader_now(PyObject *reader);
 int reader_ack(PyObject *reader, uint64_t count); /* whether so many were outstanding */
-int reader_drained(PyObject *reader);
+int reader_must_tell(PyObject *reader);
 int reader_wait(PyObject *reader, double seconds); /* 0: it cannot; 1: look again; -1: an exception */
 
 /* The sentinel `NOTHING` of _format/nothing.py, and the error `Busy` of _errors.py. */
@@ -223,6 +267,7 @@ int add_memory(PyObject *module);    /* memory.c */
 int add_writer(PyObject *module);    /* writer.c */
 int add_send_path(PyObject *module); /* send_path.c */
 int add_scratch(PyObject *module);   /* scratch.c */
+int add_ring(PyObject *module);      /* ring.c */
 int add_reader(PyObject *module);    /* reader.c */
 int add_coroutine(PyObject *module); /* coroutine.c */
 

@@ -53,11 +53,18 @@ void let_go(Py_buffer *view) {
 static int add_layout(PyObject *module) {
 #define ENTRY(name) #name, (unsigned long long)(name)
     PyObject *layout = Py_BuildValue(
-        "{sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsK}", ENTRY(INDEX_BYTES), ENTRY(RECORD_HEADER_SIZE), ENTRY(BATCH_CONTINUES), ENTRY(CONTROL_RECORD),
+        "{sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsK"
+        "sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsK}", ENTRY(INDEX_BYTES), ENTRY(RECORD_HEADER_SIZE), ENTRY(BATCH_CONTINUES), ENTRY(CONTROL_RECORD),
         ENTRY(LENGTH_MASK), ENTRY(SEGMENT_HEADER_SIZE), ENTRY(SEGMENT_END), ENTRY(CONTROL_SIZE), ENTRY(WRITER_LOCK),
         ENTRY(WRITE_TAIL), ENTRY(APPEND_TAIL), ENTRY(RESERVED_END), ENTRY(STATE), ENTRY(WAKE), ENTRY(WAKE_THREADS),
         ENTRY(WAKE_LOOPS), ENTRY(WAKE_GENERATION), ENTRY(STATE_SEALED), ENTRY(STATE_DEFERRED), ENTRY(CONTENDED), ENTRY(EPOCH),
-        ENTRY(TAIL_SLOT_0), ENTRY(TAIL_SLOT_1), ENTRY(CURSOR_SLOT_0), ENTRY(CURSOR_SLOT_1));
+        ENTRY(TAIL_SLOT_0), ENTRY(TAIL_SLOT_1), ENTRY(CURSOR_SLOT_0), ENTRY(CURSOR_SLOT_1),
+        ENTRY(GROUP_HEAD), ENTRY(GROUP_LOCK), ENTRY(GROUP_TAIL), ENTRY(GROUP_NEXT), ENTRY(GROUP_NEXT_SEQUENCE),
+        ENTRY(GROUP_READY), ENTRY(GROUP_DUE), ENTRY(GROUP_RING), ENTRY(GROUP_ENTRIES), ENTRY(GROUP_ENTRY_SIZE),
+        ENTRY(GROUP_SIZE), ENTRY(ENTRY_OFFSET), ENTRY(ENTRY_END), ENTRY(ENTRY_SEQUENCE), ENTRY(ENTRY_DEADLINE),
+        ENTRY(ENTRY_STATE), ENTRY(ENTRY_SETTLED), ENTRY(ENTRY_OUT), ENTRY(ENTRY_READY), ENTRY(ENTRY_DELAYED),
+        ENTRY(ENTRY_PASSED), ENTRY(ENTRY_ATTEMPT_SHIFT), ENTRY(ENTRY_ATTEMPTS), ENTRY(ENTRY_TOKEN_SHIFT), ENTRY(ENTRY_TOKENS),
+        ENTRY(ENTRY_OWNER_SHIFT), ENTRY(LOCK_GENERATION_SHIFT));
 #undef ENTRY
     if (!layout) return -1;
     int failed = PyModule_AddObjectRef(module, "LAYOUT", layout);
@@ -90,7 +97,7 @@ PyMODINIT_FUNC PyInit__core(void) {
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
     if (find_names() || add_words(module) || add_records(module) || add_clock(module) || add_memory(module) || add_waiting(module) || add_forking(module) || add_writer(module) ||
-        add_send_path(module) || add_scratch(module) || add_reader(module) || add_coroutine(module) || add_layout(module) ||
+        add_send_path(module) || add_scratch(module) || add_ring(module) || add_reader(module) || add_coroutine(module) || add_layout(module) ||
         PyModule_AddStringConstant(module, "CRC32C_METHOD", crc32c_method())) {
         Py_DECREF(module);
         return NULL;

@@ -4,7 +4,9 @@
  * looks at the shared words; where the segment ends it asks `advance` for the next one.
  *
  * One that holds (`held` is not NULL) stores in its cursor where the oldest message begins that was not acknowledged.
- * What comes again is read by standing there for a moment; `front` is then where we go on. */
+ * What comes again is read by standing there for a moment; `front` is then where we go on.
+ *
+ * One that shares (`ring` is not NULL) takes what it has read only if no other member of its group was faster. */
 #include "core.h"
 #include <errno.h>
 #include <sched.h>
@@ -37,6 +39,10 @@ typedef struct {
     double spin;         /* how long to watch before that; 0: briefly, if that helps */
     unsigned int misses; /* waits since watching briefly helped */
     uint64_t wanted, front, front_sequence; /* while we stand where something comes again: there, and where we go on */
+    Ring *ring;     /* NULL: we share with nobody */
+    PyObject *tend; /* called when something is due in the group, or its lock was taken for longer */
+    uint64_t seen, seen_sequence; /* where the group went on when we followed it */
+    char follows;                 /* that is known */
 } Reader;
 
 /* What was handed out. */
@@ -174,7 +180,7 @@ static PyObject *next_payload(Reader *self, int *empty, uint64_t *size) {
 }
 
 /* An intact record that does not decode: Python raises DecodeError, and we stay where we are. */
-static PyObject *undecodable(Reader *self, PyObject *payload, uint64_t size) {
+static PyObject *undecodable(Reader *self, uint64_t offset, PyObject *payload, uint64_t size) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
     PyErr_NormalizeException(&type, &error, &traceback);
@@ -183,9 +189,9 @@ static PyObject *undecodable(Reader *self, PyObject *payload, uint64_t size) {
         return NULL;
     }
     if (traceback) PyException_SetTraceback(error, traceback);
-    unsigned long long next = self->offset + RECORD_HEADER_SIZE + size;
+    unsigned long long next = offset + RECORD_HEADER_SIZE + size;
     PyObject *bytes = PyBytes_FromObject(payload);
-    PyObject *never = bytes ? PyObject_CallFunction(self->refuse, "KKOO", (unsigned long long)self->offset, next, bytes, error) : NULL;
+    PyObject *never = bytes ? PyObject_CallFunction(self->refuse, "KKOO", (unsigned long long)offset, next, bytes, error) : NULL;
     Py_XDECREF(bytes);
     Py_XDECREF(type);
     Py_XDECREF(error);
@@ -207,7 +213,7 @@ static PyObject *next_item(Reader *self, int *empty, uint64_t *start) {
     PyObject *item = payload;
     if (self->decode.callable) {
         item = callee_call(&self->decode, &payload, 1);
-        if (!item) undecodable(self, payload, size);
+        if (!item) undecodable(self, self->offset, payload, size);
         Py_DECREF(payload);
         if (!item) return NULL;
     }
@@ -270,14 +276,137 @@ static PyObject *next_held(Reader *self, int *empty, Given *given) {
     return item;
 }
 
+/* --- Sharing: what is handed out is ours until we settle it, or the lease ends -------------------------------- */
+
+static int is_sealed(const Reader *self) {
+    return (load_acquire_u32((uint8_t *)self->control.buf + STATE) & STATE_SEALED) != 0;
+}
+
+/* Let Python do what is due. 1: go on; 0: there is nothing to be had now; -1: an exception. */
+static int tend(Reader *self) {
+    PyObject *done = PyObject_CallOneArg(self->tend, (PyObject *)self);
+    if (!done) return -1;
+    int goes_on = done != Py_False;
+    Py_DECREF(done);
+    return goes_on;
+}
+
+/* Stand where the group does, if that is elsewhere by now. What lies in between and is no message stays passed. */
+static void follow_group(Reader *self) {
+    uint64_t offset, sequence;
+    ring_next(self->ring, &offset, &sequence);
+    if (self->follows && offset == self->seen && sequence == self->seen_sequence) return;
+    self->offset = self->seen = offset;
+    self->sequence = self->seen_sequence = sequence;
+    self->follows = 1;
+    if (offset < self->begin) self->limit = 0;
+}
+
+/* The payload of what comes again; NULL with *empty: it is gone; NULL otherwise: an exception, and it is not ours. */
+static PyObject *read_again(Reader *self, Claim claim, int *empty, uint64_t *size) {
+    self->follows = 0;
+    self->wanted = self->offset = claim.offset;
+    self->sequence = claim.sequence;
+    self->limit = 0;
+    self->again = 1;
+    PyObject *payload = next_payload(self, empty, size);
+    self->again = 0;
+    if (payload) return payload;
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    if (*empty && !self->released)
+        ring_settle(self->ring, claim.offset, claim.word);
+    else
+        ring_give_back(self->ring, claim.offset, claim.word, 0, 0);
+    PyErr_Restore(type, error, traceback);
+    return NULL;
+}
+
+/* Have the next message: one that comes again, or a new one that no other member has taken since we read it. */
+static PyObject *claim_next(Reader *self, int *empty, Claim *claimed, uint64_t *size) {
+    Ring *ring = self->ring;
+    const Claim *claim = NULL;
+    int goes_on = 1;
+    *empty = 0;
+    if (ring_due(ring) != UINT64_MAX && monotonic_ns() >= ring_due(ring)) goes_on = tend(self);
+    while (goes_on > 0 && !self->released) {
+        if (ring_reserve(ring)) return NULL;
+        enum claimed outcome;
+        PyObject *payload = NULL;
+        if (ring_ready(ring)) {
+            outcome = ring_claim_again(ring, &claim);
+            if (outcome == CLAIMED) {
+                *claimed = *claim;
+                payload = read_again(self, *claimed, empty, size);
+                if (payload || !*empty) return payload;
+                *empty = 0;
+                continue;
+            }
+        } else {
+            if (ring_full(ring)) break;
+            follow_group(self);
+            payload = next_payload(self, empty, size);
+            if (!payload) return NULL;
+            /* Python may have run, and taken the room. */
+            if (ring_reserve(ring)) {
+                Py_DECREF(payload);
+                return NULL;
+            }
+            uint64_t end = self->offset + RECORD_HEADER_SIZE + *size;
+            outcome = ring_claim(ring, self->seen, self->seen_sequence, self->offset, end, self->sequence, &claim);
+            if (outcome == CLAIMED) {
+                *claimed = *claim;
+                self->offset = self->seen = end;
+                self->sequence = self->seen_sequence = self->sequence + 1;
+                return payload;
+            }
+            Py_DECREF(payload);
+        }
+        if (outcome == CLAIM_LOCKED) goes_on = tend(self);
+    }
+    *empty = goes_on >= 0;
+    return NULL;
+}
+
+/* The next item that no other member has. One that does not decode stays ours, apart from the others; unless others
+ * come with it, in the same call. */
+static PyObject *next_shared(Reader *self, int *empty, Given *given, int first) {
+    Claim claim;
+    uint64_t size;
+    PyObject *payload = claim_next(self, empty, &claim, &size);
+    if (!payload) {
+        /* Whoever had settled the last one found the lock taken by us, and left it to us to tell. */
+        int tells = self->ring->tells & (is_sealed(self) ? MADE_ROOM | EMPTIED : MADE_ROOM);
+        if (*empty && tells && tend(self) < 0) *empty = 0;
+        return NULL;
+    }
+    *given = (Given){.offset = claim.offset, .sequence = claim.sequence, .token = claim.word, .attempt = claim_attempt(&claim)};
+    turn_charge(size);
+    if (!self->decode.callable) return payload;
+    PyObject *item = callee_call(&self->decode, &payload, 1);
+    if (!item) {
+        PyObject *type, *error, *traceback;
+        PyErr_Fetch(&type, &error, &traceback);
+        if (first && PyErr_GivenExceptionMatches(type, PyExc_Exception))
+            ring_refuse(self->ring, claim.offset, claim.word);
+        else
+            ring_give_back(self->ring, claim.offset, claim.word, 0, 0);
+        PyErr_Restore(type, error, traceback);
+        undecodable(self, claim.offset, payload, size);
+    }
+    Py_DECREF(payload);
+    return item;
+}
+
 static PyObject *hand_out_held(Reader *self, int *empty, Given *given) {
+    if (self->ring) return next_shared(self, empty, given, 1);
     given->token = ++self->held->token;
     return next_held(self, empty, given);
 }
 
 /* The next item, which is not to come again: the cursor says so, or we hold it. */
 static inline PyObject *hand_out(Reader *self, int *empty, Given *given) {
-    if (__builtin_expect(self->held != NULL, 0)) return hand_out_held(self, empty, given);
+    if (__builtin_expect(self->held || self->ring, 0)) return hand_out_held(self, empty, given);
     PyObject *item = next_item(self, empty, &given->offset);
     if (!item) return NULL;
     store_cursor(self);
@@ -313,6 +442,7 @@ int reader_wait(PyObject *op, double seconds) {
     Reader *self = (Reader *)op;
     uint8_t *words = self->control.buf;
     if (self->held && self->held->delayed) return 0; /* what is delayed may come before the sleep would end */
+    if (self->ring) return 0; /* more than the log may have news, and the word says nothing about that */
     if (!self->sleepers.obj || self->released || load_acquire_u32(words + STATE) & STATE_SEALED) return 0;
     uint64_t *sleepers = self->sleepers.buf, offset = self->offset;
     /* First be counted, then look at the word: who closes or moves us after that sees the count, and changes the word. */
@@ -354,8 +484,13 @@ static PyObject *py_take_record(PyObject *op, PyObject *Py_UNUSED(none)) { retur
 static PyObject *py_take_delivery(PyObject *op, PyObject *Py_UNUSED(none)) { return take_tuple((Reader *)op, 1); }
 
 /* Nobody gets what was taken so far: it comes again. */
-static void take_back(Reader *self, PyObject **items, uint64_t offset, uint64_t sequence) {
-    if (PyList_GET_SIZE(*items)) {
+static void take_back(Reader *self, PyObject **items, uint64_t offset, uint64_t sequence, uint64_t had) {
+    if (self->ring) {
+        PyObject *type, *error, *traceback;
+        PyErr_Fetch(&type, &error, &traceback);
+        ring_give_back_from(self->ring, had, 0);
+        PyErr_Restore(type, error, traceback);
+    } else if (PyList_GET_SIZE(*items)) {
         self->offset = offset;
         self->sequence = sequence;
         self->limit = 0;
@@ -398,18 +533,20 @@ static PyObject *py_take_many(PyObject *op, PyObject *most) {
         Py_XDECREF(items);
         return NULL;
     }
-    uint64_t before = self->offset, sequence = self->sequence;
+    uint64_t before = self->offset, sequence = self->sequence, had = self->ring ? self->ring->last : 0;
     if (self->held) self->held->token++;
     while (PyList_GET_SIZE(items) < wanted) {
-        PyObject *item = self->held ? next_held(self, &empty, &given) : next_item(self, &empty, &given.offset);
+        PyObject *item = self->ring   ? next_shared(self, &empty, &given, !PyList_GET_SIZE(items))
+                         : self->held ? next_held(self, &empty, &given)
+                                      : next_item(self, &empty, &given.offset);
         if (!item) {
             /* What came before an error is handed out; the error comes again with the next call. */
             if (empty || (PyList_GET_SIZE(items) && PyErr_ExceptionMatches(PyExc_Exception))) PyErr_Clear();
-            else take_back(self, &items, before, sequence);
+            else take_back(self, &items, before, sequence, had);
             break;
         }
         if (list_add(items, item)) {
-            take_back(self, &items, before, sequence);
+            take_back(self, &items, before, sequence, had);
             break;
         }
     }
@@ -457,7 +594,7 @@ static PyObject *py_move_from(PyObject *op, PyObject *const *args, Py_ssize_t co
 
 static PyObject *py_hold(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
-    if (self->held) {
+    if (self->held || self->ring) {
         PyErr_SetString(PyExc_ValueError, "said before");
         return NULL;
     }
@@ -465,19 +602,79 @@ static PyObject *py_hold(PyObject *op, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
+static PyObject *py_share(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)op;
+    uint64_t owner, lease;
+    if (check_count("share", count, 4) || unsigned_from(args[1], UINT32_MAX, &owner) || unsigned_from(args[2], UINT64_MAX, &lease)) return NULL;
+    if (self->held || self->ring) {
+        PyErr_SetString(PyExc_ValueError, "said before");
+        return NULL;
+    }
+    if (!(self->ring = ring_new(args[0], (uint32_t)owner, lease))) return NULL;
+    self->tend = Py_NewRef(args[3]);
+    Py_RETURN_NONE;
+}
+
 static int holds(const Reader *self) { return self->held && !self->released; }
+static int shares(const Reader *self) { return self->ring && !self->released; }
 
 int reader_ack(PyObject *op, uint64_t count) {
     Reader *self = (Reader *)op;
+    if (self->ring) return shares(self) && ring_ack(self->ring, count);
     int moved, done = holds(self) && held_ack(self->held, count, &moved);
     if (done && moved) store_cursor(self);
     return done;
 }
 
-int reader_drained(PyObject *op) {
+/* Whether everything in a sealed channel was handed out: more than the seal may lie behind the last message. */
+static int all_handed_out(const Reader *self) {
+    const uint8_t *tail = (const uint8_t *)self->control.buf + WRITE_TAIL;
+    uint64_t offset, sequence, end = load_acquire_u64(tail);
+    ring_next(self->ring, &offset, &sequence);
+    for (int slot = TAIL_SLOT_0; slot <= TAIL_SLOT_1; slot += TAIL_SLOT_1 - TAIL_SLOT_0)
+        if (load_acquire_u64(tail + slot) == end) return sequence >= load_acquire_u64(tail + slot + 8);
+    return 1;
+}
+
+static int is_drained(const Reader *self) {
+    if (!is_sealed(self) || (self->held && held_oldest(self->held))) return 0;
+    return !self->ring || (ring_empty(self->ring) && all_handed_out(self));
+}
+
+int reader_must_tell(PyObject *op) {
     const Reader *self = (Reader *)op;
-    if (self->held && held_oldest(self->held)) return 0;
-    return (load_acquire_u32((uint8_t *)self->control.buf + STATE) & STATE_SEALED) != 0;
+    if (!self->ring) return is_drained(self);
+    int tells = self->ring->tells;
+    self->ring->tells = 0;
+    if (tells & MADE_ROOM || (self->ring->lost && PyList_GET_SIZE(self->ring->lost))) return 1;
+    return tells && is_drained(self);
+}
+
+static PyObject *py_must_tell(PyObject *op, PyObject *Py_UNUSED(none)) { return PyBool_FromLong(reader_must_tell(op)); }
+
+static PyObject *py_take_lost(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Reader *self = (Reader *)op;
+    PyObject *lost = self->ring ? self->ring->lost : NULL;
+    if (!lost) return PyList_New(0);
+    self->ring->lost = NULL;
+    return lost;
+}
+
+static PyObject *py_place_of(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)op;
+    uint64_t offset, token;
+    if (check_count("place_of", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
+        return NULL;
+    return PyLong_FromLongLong(self->ring ? ring_place_of(self->ring, offset, token) : -1);
+}
+
+static PyObject *py_refused(PyObject *op, PyObject *given) {
+    Reader *self = (Reader *)op;
+    uint64_t offset;
+    if (unsigned_from(given, UINT64_MAX, &offset)) return NULL;
+    const Claim *claim = self->ring ? ring_refused(self->ring, offset) : NULL;
+    if (!claim) Py_RETURN_NONE;
+    return Py_BuildValue("KIK", (unsigned long long)claim->sequence, (unsigned int)claim_attempt(claim), (unsigned long long)claim->word);
 }
 
 /* More than there can be is too many, less than none is none. */
@@ -494,8 +691,9 @@ static PyObject *py_ack(PyObject *op, PyObject *given) {
 
 static PyObject *py_nack(PyObject *op, PyObject *given) {
     Reader *self = (Reader *)op;
-    uint64_t count = self->held ? self->held->out : 0;
+    uint64_t count = self->ring ? self->ring->out : self->held ? self->held->out : 0;
     if (given != Py_None && number_from(given, &count)) return NULL;
+    if (self->ring) return PyBool_FromLong(shares(self) && ring_nack(self->ring, count));
     return PyBool_FromLong(holds(self) && held_nack(self->held, count));
 }
 
@@ -504,6 +702,7 @@ static PyObject *py_settle(PyObject *op, PyObject *const *args, Py_ssize_t count
     uint64_t offset, token;
     if (check_count("settle", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
         return NULL;
+    if (self->ring) return PyBool_FromLong(shares(self) && ring_settle(self->ring, offset, token));
     int moved, done = holds(self) && held_settle(self->held, offset, token, &moved);
     if (done && moved) store_cursor(self);
     return PyBool_FromLong(done);
@@ -517,6 +716,7 @@ static PyObject *py_give_back(PyObject *op, PyObject *const *args, Py_ssize_t co
         return NULL;
     int counted = PyObject_IsTrue(args[3]);
     if (counted < 0) return NULL;
+    if (self->ring) return PyBool_FromLong(shares(self) && ring_give_back(self->ring, offset, token, due, counted));
     return PyBool_FromLong(holds(self) && held_give_back(self->held, offset, token, due, counted));
 }
 
@@ -547,6 +747,7 @@ static PyObject *py_coming(PyObject *op, PyObject *most) {
     Reader *self = (Reader *)op;
     Py_ssize_t wanted = PyNumber_AsSsize_t(most, NULL);
     if (wanted == -1 && PyErr_Occurred()) return NULL;
+    if (self->ring) return ring_coming(self->ring, wanted);
     PyObject *places = PyList_New(0);
     if (!places || !self->held || !held_ready(self->held)) return places;
     const HeldEntry *entry;
@@ -566,6 +767,7 @@ static PyObject *py_forget(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
     int inside = self->owner == this_thread();
     if (!inside && enter(self)) return NULL;
+    if (self->ring) ring_forget(self->ring);
     if (self->held) {
         held_drop_from(self->held, 0);
         store_cursor(self);
@@ -619,11 +821,12 @@ static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     /* Whoever is inside stores the cursor first: what it hands out must not come again. */
     int inside = self->owner == this_thread();
     if (!inside && enter(self)) return NULL;
+    int gave = shares(self) && ring_give_back_from(self->ring, 0, 1);
     self->released = 1;
     unbind(self);
     let_go(&self->cursor);
     if (!inside) leave(self);
-    Py_RETURN_NONE;
+    return PyBool_FromLong(gave);
 }
 
 /* The generation of the newest whole slot: the next one must not go over it. */
@@ -672,6 +875,7 @@ static int reader_traverse(PyObject *op, visitproc visit, void *arg) {
     Py_VISIT(self->advance);
     Py_VISIT(self->damaged);
     Py_VISIT(self->refuse);
+    Py_VISIT(self->tend);
     /* Not the buffers: see writer.c. */
     return 0;
 }
@@ -685,6 +889,8 @@ static void reader_dealloc(PyObject *op) {
     let_go(&self->control);
     let_go(&self->sleepers);
     held_free(self->held);
+    ring_free(self->ring);
+    Py_XDECREF(self->tend);
     Py_XDECREF(self->decode.callable);
     Py_XDECREF(self->scratch);
     Py_XDECREF(self->advance);
@@ -694,32 +900,54 @@ static void reader_dealloc(PyObject *op) {
     Py_DECREF(type);
 }
 
+/* Where we stand; one that shares and reads nothing now stands where the group does. */
+static void place_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
+    if (self->ring && !self->owner) {
+        ring_next(self->ring, offset, sequence);
+        if (!self->follows || *offset != self->seen || *sequence != self->seen_sequence) return;
+    }
+    *offset = self->offset;
+    *sequence = self->sequence;
+}
+
 static PyObject *get_offset(PyObject *op, void *Py_UNUSED(closure)) {
-    return PyLong_FromUnsignedLongLong(((Reader *)op)->offset);
+    uint64_t offset, sequence;
+    place_of((Reader *)op, &offset, &sequence);
+    return PyLong_FromUnsignedLongLong(offset);
 }
 static PyObject *get_may_have_more(PyObject *op, void *Py_UNUSED(closure)) {
     Reader *self = (Reader *)op;
     const uint8_t *words = self->control.buf;
-    if (self->held && held_ready(self->held)) Py_RETURN_TRUE;
-    return PyBool_FromLong(load_acquire_u64(words + WRITE_TAIL) > self->offset || load_acquire_u32(words + STATE) & STATE_SEALED);
+    uint64_t offset, sequence;
+    if ((self->held && held_ready(self->held)) || (self->ring && ring_ready(self->ring))) Py_RETURN_TRUE;
+    place_of(self, &offset, &sequence);
+    return PyBool_FromLong(load_acquire_u64(words + WRITE_TAIL) > offset || load_acquire_u32(words + STATE) & STATE_SEALED);
 }
 static PyObject *get_sequence(PyObject *op, void *Py_UNUSED(closure)) {
-    return PyLong_FromUnsignedLongLong(((Reader *)op)->sequence);
+    uint64_t offset, sequence;
+    place_of((Reader *)op, &offset, &sequence);
+    return PyLong_FromUnsignedLongLong(sequence);
 }
 
 static PyObject *get_outstanding(PyObject *op, void *Py_UNUSED(closure)) {
     const Reader *self = (Reader *)op;
-    return PyLong_FromUnsignedLongLong(self->held ? self->held->out : 0);
+    return PyLong_FromUnsignedLongLong(self->ring ? ring_out(self->ring) : self->held ? self->held->out : 0);
 }
 static PyObject *get_ready(PyObject *op, void *Py_UNUSED(closure)) {
     const Reader *self = (Reader *)op;
-    return PyLong_FromUnsignedLongLong(self->held ? held_ready(self->held) : 0);
+    return PyLong_FromUnsignedLongLong(self->ring ? ring_ready(self->ring) : self->held ? held_ready(self->held) : 0);
 }
 static PyObject *get_next_due(PyObject *op, void *Py_UNUSED(closure)) {
     const Reader *self = (Reader *)op;
+    uint64_t due = self->ring ? ring_due(self->ring) : 0;
+    if (self->ring) return PyLong_FromUnsignedLongLong(due == UINT64_MAX ? 0 : due);
     return PyLong_FromUnsignedLongLong(self->held ? held_next_due(self->held) : 0);
 }
-static PyObject *get_drained(PyObject *op, void *Py_UNUSED(closure)) { return PyBool_FromLong(reader_drained(op)); }
+static PyObject *get_full(PyObject *op, void *Py_UNUSED(closure)) {
+    const Reader *self = (Reader *)op;
+    return PyBool_FromLong(self->ring && ring_full(self->ring));
+}
+static PyObject *get_drained(PyObject *op, void *Py_UNUSED(closure)) { return PyBool_FromLong(is_drained((Reader *)op)); }
 
 #define FAST(name) (PyCFunction)(void (*)(void)) name
 static PyMethodDef methods[] = {
@@ -743,6 +971,16 @@ static PyMethodDef methods[] = {
      "Let threads sleep for more where they receive, having watched for so long, and count them."},
     {"hold", py_hold, METH_NOARGS,
      "hold($self, /)\n--\n\nKeep what is handed out until it is acknowledged; the cursor follows the oldest."},
+    {"share", FAST(py_share), METH_FASTCALL,
+     "share($self, group, owner, lease, tend, /)\n--\n\nTake what no other member of a group has, each message for so many ns."},
+    {"place_of", FAST(py_place_of), METH_FASTCALL,
+     "place_of($self, offset, token, /)\n--\n\nReturn the number of the entry of one that is outstanding since that call; -1 if it is not."},
+    {"refused", py_refused, METH_O,
+     "refused($self, offset, /)\n--\n\nReturn (sequence, attempt, token) of one that did not decode, and is ours; None if there is none."},
+    {"take_lost", py_take_lost, METH_NOARGS,
+     "take_lost($self, /)\n--\n\nReturn, once, offset and token of what was to be settled and is not ours any more."},
+    {"must_tell", py_must_tell, METH_NOARGS,
+     "must_tell($self, /)\n--\n\nTell, once, whether others may wait for what was settled here, or something was lost."},
     {"ack", py_ack, METH_O, "ack($self, count, /)\n--\n\nSettle the oldest ones outstanding; False, and nothing changed, if there are fewer."},
     {"nack", py_nack, METH_O,
      "nack($self, count, /)\n--\n\nLet the newest ones outstanding come again, None: all; False, and nothing changed, if there are fewer."},
@@ -760,7 +998,7 @@ static PyMethodDef methods[] = {
     {"coming", py_coming, METH_O,
      "coming($self, most, /)\n--\n\nReturn (offset, sequence) of what comes again now, up to so many."},
     {"forget", py_forget, METH_NOARGS, "forget($self, /)\n--\n\nForget what is held: the cursor goes where the next new one begins."},
-    {"release", py_release, METH_NOARGS, "release($self, /)\n--\n\nLet go of segment and cursor; there is nothing to take any more."},
+    {"release", py_release, METH_NOARGS, "release($self, /)\n--\n\nLet go of segment and cursor; there is nothing to take any more. Tell whether something was given back."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef getset[] = {
@@ -769,6 +1007,7 @@ static PyGetSetDef getset[] = {
     {"sequence", get_sequence, NULL, "Number of the next message.", NULL},
     {"outstanding", get_outstanding, NULL, "How many are held and neither settled nor given back.", NULL},
     {"ready", get_ready, NULL, "How many come again now, before anything new.", NULL},
+    {"full", get_full, NULL, "Whether nothing new can be handed out before something is settled.", NULL},
     {"next_due", get_next_due, NULL, "When the next delayed one comes again, in ns of the monotonic clock; 0 if none is delayed.", NULL},
     {"drained", get_drained, NULL, "Whether the channel is sealed, and nothing is held.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

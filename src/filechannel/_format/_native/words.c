@@ -68,6 +68,29 @@ static PyObject *py_swap_if_u32(PyObject *Py_UNUSED(module), PyObject *const *ar
     return PyBool_FromLong(swapped);
 }
 
+static PyObject *py_swap_if_u64(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    Py_buffer view;
+    uint8_t *at;
+    uint64_t expected, value;
+    if (check_count("swap_if_u64", count, 4) || unsigned_from(args[2], UINT64_MAX, &expected) ||
+        unsigned_from(args[3], UINT64_MAX, &value))
+        return NULL;
+    if (!(at = word_at(args, 8, 1, &view))) return NULL;
+    int swapped = __atomic_compare_exchange_n((uint64_t *)at, &expected, value, 0, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+    PyBuffer_Release(&view);
+    return PyBool_FromLong(swapped);
+}
+
+static PyObject *py_add_u64(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    Py_buffer view;
+    uint8_t *at;
+    uint64_t value;
+    if (check_count("add_u64", count, 3) || unsigned_from(args[2], UINT64_MAX, &value) || !(at = word_at(args, 8, 1, &view))) return NULL;
+    uint64_t before = __atomic_fetch_add((uint64_t *)at, value, __ATOMIC_SEQ_CST);
+    PyBuffer_Release(&view);
+    return PyLong_FromUnsignedLongLong(before);
+}
+
 static PyObject *py_fence(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     Py_RETURN_NONE;
@@ -85,6 +108,10 @@ static PyMethodDef functions[] = {
      "store_u64(buffer, position, value, /)\n--\n\nWrite a shared double word (release)."},
     {"swap_if_u32", FAST(py_swap_if_u32), METH_FASTCALL,
      "swap_if_u32(buffer, position, expected, value, /)\n--\n\nStore value if the word is still as expected; tell whether it was."},
+    {"swap_if_u64", FAST(py_swap_if_u64), METH_FASTCALL,
+     "swap_if_u64(buffer, position, expected, value, /)\n--\n\nStore value if the double word is still as expected; tell whether it was."},
+    {"add_u64", FAST(py_add_u64), METH_FASTCALL,
+     "add_u64(buffer, position, value, /)\n--\n\nAdd to a double word, modulo its size; return what it was."},
     {"fence", py_fence, METH_NOARGS, "fence()\n--\n\nOrder every store before it against every load after it."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,0 +1,56 @@
+"""Sending dead letters again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar, final
+
+from anyio import WouldBlock
+
+from .any_ack_receiver import AnyAckReceiver
+from .dead_letter import DeadLetter
+
+if TYPE_CHECKING:
+    from .channel import FileChannel
+
+T = TypeVar("T")
+
+
+@final
+class Letters:
+    """The letters that are there now, one after the other. What becomes dead meanwhile waits for the next time."""
+
+    def __init__(self, receiver: AnyAckReceiver[DeadLetter]) -> None:
+        self._receiver = receiver
+        self._left = receiver.statistics().lag_messages
+        self.count = 0
+        """How many were sent."""
+
+    def next(self) -> bytes | None:
+        """Return the payload of the next letter; None after the last."""
+        if self.count == self._left:
+            return None
+        try:
+            return self._receiver.receive_nowait().payload
+        except WouldBlock:  # somebody has removed the rest
+            return None
+
+    def sent(self) -> None:
+        """It was sent: acknowledge the letter."""
+        self._receiver.ack()
+        self.count += 1
+
+
+async def redrive(dead: FileChannel[DeadLetter], target: FileChannel[T], *, name: str = "redrive") -> int:
+    """Send the messages of all dead letters that are there now to a channel, as they were; return how many.
+
+    Each letter is acknowledged, under *name*, when its message was sent: called again, this goes on behind it. If it is
+    killed in between, the message is sent again: at least once; if it is cancelled, nothing is sent twice. A payload
+    that is no message of the target raises `CodecError`; its letter and what follows stay. `ConsumerBusyError` while
+    another one is at work.
+    """
+    with dead.ack_receiver(name) as receiver, target.sender() as sender:
+        letters = Letters(receiver)
+        while (payload := letters.next()) is not None:
+            await sender.send_payload(payload)
+            letters.sent()
+        return letters.count

@@ -1,0 +1,368 @@
+/* What the members of a group share, as one of them sees it. The reference is ring.py.
+ *
+ * Entries are made and handed out under the lock word; whoever has one settles it or gives it back with one
+ * compare-and-swap. Nothing in here calls Python but to allocate, so whoever has the GIL sees a member's own list whole. */
+#include "core.h"
+
+#define SPINS 100
+#define FIRST_ROOM 16
+#define LOOK_AFTER 1000000000u /* ns after something was handed out, somebody looks whether its owner lives */
+
+static uint8_t *at(const Ring *ring, uint64_t number) {
+    return (uint8_t *)ring->shared.buf + GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE;
+}
+static uint64_t load(const Ring *ring, size_t word) { return load_acquire_u64((uint8_t *)ring->shared.buf + word); }
+static void store(const Ring *ring, size_t word, uint64_t value) { store_release_u64((uint8_t *)ring->shared.buf + word, value); }
+static uint8_t *lock_of(const Ring *ring) { return (uint8_t *)ring->shared.buf + GROUP_LOCK; }
+static int is_done(uint64_t word) { return (word & ENTRY_STATE) == ENTRY_SETTLED || (word & ENTRY_STATE) == ENTRY_PASSED; }
+static uint32_t attempt_of(uint64_t word) { return (uint32_t)(word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS); }
+
+/* --- The position follows what is settled --------------------------------------------------------------------- */
+
+static void store_position(uint8_t *shared, uint64_t offset, uint64_t sequence) {
+    uint64_t first = get_u64(shared + CURSOR_SLOT_0), second = get_u64(shared + CURSOR_SLOT_1);
+    uint64_t generation = (first > second ? first : second) + 1;
+    uint8_t *to = shared + (generation & 1 ? CURSOR_SLOT_1 : CURSOR_SLOT_0);
+    put_u64(to, generation);
+    put_u64(to + 8, offset);
+    put_u64(to + 16, sequence);
+    put_u64(to + 24, wall_clock_ns());
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    put_u32(to + 32, crc32c(0, to, 32));
+}
+
+static int oldest_is_settled(const Ring *ring) {
+    uint64_t head = load(ring, GROUP_HEAD);
+    return head != load(ring, GROUP_TAIL) && is_done(load_acquire_u64(at(ring, head)));
+}
+
+static int follow(const Ring *ring) {
+    uint64_t head = load(ring, GROUP_HEAD), tail = load(ring, GROUP_TAIL), word;
+    int was_full = tail - head >= GROUP_ENTRIES;
+    while (head != tail && is_done(word = load_acquire_u64(at(ring, head)))) {
+        if ((word & ENTRY_STATE) == ENTRY_PASSED)
+            store_release_u64(at(ring, head), word & ~(uint64_t)ENTRY_STATE); /* whoever makes it anew must find it settled */
+        head++;
+    }
+    const uint8_t *entry = at(ring, head);
+    if (head == tail)
+        store_position(ring->shared.buf, load(ring, GROUP_NEXT), load(ring, GROUP_NEXT_SEQUENCE));
+    else
+        store_position(ring->shared.buf, get_u64(entry + ENTRY_OFFSET), get_u64(entry + ENTRY_SEQUENCE));
+    store(ring, GROUP_HEAD, head);
+    return (was_full ? MADE_ROOM : 0) | (head == tail ? EMPTIED : 0);
+}
+
+/* Unless somebody has the lock, who will. Whoever leaves looks after that: releasing is a fence, and so is settling. */
+static int move_on(const Ring *ring) {
+    int tells = 0;
+    while (oldest_is_settled(ring) && swap_if_u32(lock_of(ring), 0, ring->owner)) {
+        tells |= follow(ring);
+        release_word(lock_of(ring));
+    }
+    return tells;
+}
+
+static int enter(const Ring *ring) {
+    for (int i = 0; i < SPINS; i++) {
+        if (load_acquire_u32(lock_of(ring)) == 0 && swap_if_u32(lock_of(ring), 0, ring->owner)) return 1;
+        relax();
+    }
+    return 0;
+}
+
+static void leave(Ring *ring) {
+    release_word(lock_of(ring));
+    ring->tells |= move_on(ring);
+}
+
+/* --- What we have ---------------------------------------------------------------------------------------------- */
+
+static Claim *claim_at(const Ring *ring, uint64_t index) { return &ring->claims[index & ring->mask]; }
+
+int ring_reserve(Ring *ring) {
+    uint64_t room = ring->mask + 1;
+    if (ring->claims && ring->last - ring->first < room) return 0;
+    uint64_t wanted = ring->claims ? 2 * room : FIRST_ROOM;
+    Claim *claims = PyMem_Calloc(wanted, sizeof(Claim));
+    if (!claims) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (uint64_t index = ring->first; index != ring->last; index++) claims[index & (wanted - 1)] = *claim_at(ring, index);
+    PyMem_Free(ring->claims);
+    ring->claims = claims;
+    ring->mask = wanted - 1;
+    return 0;
+}
+
+static Claim *keep(Ring *ring, uint64_t offset, uint64_t sequence, uint64_t number, uint64_t word) {
+    Claim *claim = claim_at(ring, ring->last++);
+    *claim = (Claim){.offset = offset, .sequence = sequence, .number = number, .word = word};
+    ring->out++;
+    return claim;
+}
+
+/* Its place stays empty until it is the first or the last. */
+static void drop(Ring *ring, Claim *claim) {
+    if (!claim->refused) ring->out--;
+    claim->word = 0;
+    while (ring->first != ring->last && !claim_at(ring, ring->first)->word) ring->first++;
+    while (ring->first != ring->last && !claim_at(ring, ring->last - 1)->word) ring->last--;
+}
+
+static Claim *find(const Ring *ring, uint64_t offset, uint64_t token) {
+    for (uint64_t index = ring->first; token && index != ring->last; index++) {
+        Claim *claim = claim_at(ring, index);
+        if (claim->offset == offset && claim->word == token) return claim;
+    }
+    return NULL;
+}
+
+uint64_t ring_out(const Ring *ring) {
+    uint64_t out = 0;
+    for (uint64_t index = ring->first; index != ring->last; index++) {
+        const Claim *claim = claim_at(ring, index);
+        out += claim->word && !claim->refused && load_acquire_u64(at(ring, claim->number)) == claim->word;
+    }
+    return out;
+}
+
+int64_t ring_place_of(const Ring *ring, uint64_t offset, uint64_t token) {
+    const Claim *claim = find(ring, offset, token);
+    return claim ? (int64_t)claim->number : -1;
+}
+
+void ring_refuse(Ring *ring, uint64_t offset, uint64_t token) {
+    Claim *claim = find(ring, offset, token);
+    if (!claim || claim->refused) return;
+    claim->refused = 1;
+    ring->out--;
+}
+
+const Claim *ring_refused(const Ring *ring, uint64_t offset) {
+    for (uint64_t index = ring->last; index != ring->first; index--) {
+        const Claim *claim = claim_at(ring, index - 1);
+        if (claim->word && claim->refused && claim->offset == offset) return claim;
+    }
+    return NULL;
+}
+
+uint32_t claim_attempt(const Claim *claim) { return attempt_of(claim->word); }
+
+/* --- Handing out ----------------------------------------------------------------------------------------------- */
+
+static void be_due(const Ring *ring, uint64_t when) {
+    uint64_t *word = (uint64_t *)((uint8_t *)ring->shared.buf + GROUP_DUE), due = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+    while (when < due && !__atomic_compare_exchange_n(word, &due, when, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE)) {}
+}
+
+static uint64_t later(uint64_t now, uint64_t by) { return now + by < now ? UINT64_MAX - 1 : now + by; }
+
+static void be_due_after(const Ring *ring, uint64_t now) {
+    be_due(ring, later(now, ring->lease < LOOK_AFTER ? ring->lease : LOOK_AFTER));
+}
+
+static uint64_t word_after(const Ring *ring, uint64_t old, uint32_t attempt) {
+    uint64_t token = ((old >> ENTRY_TOKEN_SHIFT) + 1) & ENTRY_TOKENS, owner = ring->owner >> LOCK_GENERATION_SHIFT;
+    return owner << ENTRY_OWNER_SHIFT | token << ENTRY_TOKEN_SHIFT | (uint64_t)attempt << ENTRY_ATTEMPT_SHIFT | ENTRY_OUT;
+}
+
+int ring_full(const Ring *ring) { return load(ring, GROUP_TAIL) - load(ring, GROUP_HEAD) >= GROUP_ENTRIES; }
+int ring_empty(const Ring *ring) { return load(ring, GROUP_TAIL) == load(ring, GROUP_HEAD); }
+uint64_t ring_ready(const Ring *ring) { return load(ring, GROUP_READY); }
+uint64_t ring_due(const Ring *ring) { return load(ring, GROUP_DUE); }
+void ring_next(const Ring *ring, uint64_t *offset, uint64_t *sequence) {
+    *offset = load(ring, GROUP_NEXT);
+    *sequence = load(ring, GROUP_NEXT_SEQUENCE);
+}
+
+enum claimed ring_claim(Ring *ring, uint64_t seen, uint64_t seen_sequence, uint64_t offset, uint64_t end, uint64_t sequence,
+                        const Claim **claim) {
+    uint64_t now = monotonic_ns();
+    if (!enter(ring)) return CLAIM_LOCKED;
+    if (load(ring, GROUP_NEXT) != seen || load(ring, GROUP_NEXT_SEQUENCE) != seen_sequence || load(ring, GROUP_READY) || ring_full(ring)) {
+        leave(ring);
+        return CLAIM_MISSED;
+    }
+    uint64_t number = load(ring, GROUP_TAIL);
+    uint8_t *entry = at(ring, number);
+    uint64_t word = word_after(ring, load_acquire_u64(entry), 1);
+    put_u64(entry + ENTRY_OFFSET, offset);
+    put_u64(entry + ENTRY_END, end);
+    put_u64(entry + ENTRY_SEQUENCE, sequence);
+    store_release_u64(entry + ENTRY_DEADLINE, later(now, ring->lease));
+    store_release_u64(entry, word); /* from here on it is ours, wherever we are killed */
+    store(ring, GROUP_NEXT, end);
+    store(ring, GROUP_NEXT_SEQUENCE, sequence + 1);
+    store(ring, GROUP_TAIL, number + 1);
+    be_due_after(ring, now);
+    *claim = keep(ring, offset, sequence, number, word);
+    leave(ring);
+    return CLAIMED;
+}
+
+enum claimed ring_claim_again(Ring *ring, const Claim **claim) {
+    uint64_t now = monotonic_ns();
+    if (!enter(ring)) return CLAIM_LOCKED;
+    uint64_t count = load(ring, GROUP_READY), tail = load(ring, GROUP_TAIL), number = load(ring, GROUP_HEAD), old = 0;
+    while (number != tail && ((old = load_acquire_u64(at(ring, number))) & ENTRY_STATE) != ENTRY_READY) number++;
+    uint64_t *ready = (uint64_t *)((uint8_t *)ring->shared.buf + GROUP_READY);
+    if (number == tail) {
+        __atomic_compare_exchange_n(ready, &count, 0, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
+        leave(ring);
+        return CLAIM_MISSED;
+    }
+    uint8_t *entry = at(ring, number);
+    uint64_t word = word_after(ring, old, attempt_of(old));
+    store_release_u64(entry + ENTRY_DEADLINE, later(now, ring->lease));
+    store_release_u64(entry, word);
+    __atomic_sub_fetch(ready, 1, __ATOMIC_SEQ_CST);
+    be_due_after(ring, now);
+    *claim = keep(ring, get_u64(entry + ENTRY_OFFSET), get_u64(entry + ENTRY_SEQUENCE), number, word);
+    leave(ring);
+    return CLAIMED;
+}
+
+/* --- Settling -------------------------------------------------------------------------------------------------- */
+
+/* It is not ours any more afterwards, one way or the other; *lost* remembers those that were not before. */
+static int turn(Ring *ring, Claim *claim, uint64_t word) {
+    uint64_t offset = claim->offset, expected = claim->word;
+    uint64_t *entry = (uint64_t *)at(ring, claim->number);
+    int ours = __atomic_compare_exchange_n(entry, &expected, word, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
+    if (!ours) {
+        PyObject *lost = Py_BuildValue("KK", (unsigned long long)offset, (unsigned long long)claim->word);
+        if (!ring->lost) ring->lost = PyList_New(0);
+        if (!lost || !ring->lost || PyList_Append(ring->lost, lost)) PyErr_Clear();
+        Py_XDECREF(lost);
+    }
+    drop(ring, claim);
+    return ours;
+}
+
+static int settle(Ring *ring, Claim *claim) {
+    uint64_t number = claim->number;
+    if (!turn(ring, claim, claim->word & ~(uint64_t)ENTRY_STATE)) return 0;
+    if (load(ring, GROUP_HEAD) == number) ring->tells |= move_on(ring);
+    return 1;
+}
+
+int ring_settle(Ring *ring, uint64_t offset, uint64_t token) {
+    Claim *claim = find(ring, offset, token);
+    return claim && settle(ring, claim);
+}
+
+int ring_ack(Ring *ring, uint64_t count) {
+    if (count > ring->out) return 0;
+    for (uint64_t index = ring->first; count; index++) {
+        Claim *claim = claim_at(ring, index);
+        if (!claim->word || claim->refused) continue;
+        settle(ring, claim);
+        count--;
+    }
+    return 1;
+}
+
+static int give_back(Ring *ring, Claim *claim, uint64_t due, int counted) {
+    uint64_t word = (claim->word & ~(uint64_t)ENTRY_STATE) | (due ? ENTRY_DELAYED : ENTRY_READY);
+    if (counted && attempt_of(word) < ENTRY_ATTEMPTS) word += 1 << ENTRY_ATTEMPT_SHIFT;
+    if (due) {
+        uint8_t *entry = at(ring, claim->number);
+        /* It is ours: nobody else looks at this but to see whether it still is, and later is as good. */
+        if (load_acquire_u64(entry) == claim->word) store_release_u64(entry + ENTRY_DEADLINE, due);
+        int done = turn(ring, claim, word);
+        be_due(ring, due);
+        return done;
+    }
+    if (!turn(ring, claim, word)) return 0;
+    __atomic_add_fetch((uint64_t *)((uint8_t *)ring->shared.buf + GROUP_READY), 1, __ATOMIC_SEQ_CST);
+    return 1;
+}
+
+int ring_give_back(Ring *ring, uint64_t offset, uint64_t token, uint64_t due, int counted) {
+    Claim *claim = find(ring, offset, token);
+    return claim && give_back(ring, claim, due, counted);
+}
+
+int ring_nack(Ring *ring, uint64_t count) {
+    if (count > ring->out) return 0;
+    for (uint64_t index = ring->last; count; index--) {
+        Claim *claim = claim_at(ring, index - 1);
+        if (!claim->word || claim->refused) continue;
+        give_back(ring, claim, 0, 1);
+        count--;
+    }
+    return 1;
+}
+
+/* From an index of our list on, or all, with those that did not decode; tell whether there was any. */
+int ring_give_back_from(Ring *ring, uint64_t from, int refused) {
+    int any = 0;
+    for (uint64_t index = from > ring->first ? from : ring->first; index < ring->last; index++) {
+        Claim *claim = claim_at(ring, index);
+        if (claim->word && (refused || !claim->refused)) any |= give_back(ring, claim, 0, 0);
+    }
+    return any;
+}
+
+/* --- Life ------------------------------------------------------------------------------------------------------- */
+
+Ring *ring_new(PyObject *shared, uint32_t owner, uint64_t lease) {
+    Ring *ring = PyMem_Calloc(1, sizeof(Ring));
+    if (!ring) return (Ring *)PyErr_NoMemory();
+    if (get_aligned(shared, PyBUF_WRITABLE, GROUP_SIZE, "group is too short", &ring->shared)) {
+        PyMem_Free(ring);
+        return NULL;
+    }
+    ring->owner = owner;
+    ring->lease = lease;
+    return ring;
+}
+
+void ring_forget(Ring *ring) { ring->first = ring->last = ring->out = 0; }
+
+void ring_free(Ring *ring) {
+    if (!ring) return;
+    let_go(&ring->shared);
+    Py_XDECREF(ring->lost);
+    PyMem_Free(ring->claims);
+    PyMem_Free(ring);
+}
+
+/* (offset, sequence) of what comes again now, up to so many. */
+PyObject *ring_coming(const Ring *ring, Py_ssize_t most) {
+    PyObject *places = PyList_New(0);
+    uint64_t number = load(ring, GROUP_HEAD), tail = load(ring, GROUP_TAIL);
+    for (; places && ring_ready(ring) && number != tail && PyList_GET_SIZE(places) < most; number++) {
+        const uint8_t *entry = at(ring, number);
+        if ((load_acquire_u64(entry) & ENTRY_STATE) != ENTRY_READY) continue;
+        unsigned long long offset = get_u64(entry + ENTRY_OFFSET), sequence = get_u64(entry + ENTRY_SEQUENCE);
+        PyObject *place = Py_BuildValue("KK", offset, sequence);
+        if (!place || PyList_Append(places, place)) Py_CLEAR(places);
+        Py_XDECREF(place);
+    }
+    return places;
+}
+
+static PyObject *py_move_on(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    uint64_t owner;
+    Ring ring = {.claims = NULL};
+    if (check_count("move_on", count, 2) || get_aligned(args[0], PyBUF_WRITABLE, GROUP_SIZE, "group is too short", &ring.shared)) return NULL;
+    if (unsigned_from(args[1], UINT32_MAX, &owner)) {
+        PyBuffer_Release(&ring.shared);
+        return NULL;
+    }
+    ring.owner = (uint32_t)owner;
+    int tells = move_on(&ring);
+    PyBuffer_Release(&ring.shared);
+    return PyBool_FromLong(tells & MADE_ROOM);
+}
+
+static PyMethodDef functions[] = {
+    {"move_on", (PyCFunction)(void (*)(void))py_move_on, METH_FASTCALL,
+     "move_on(group, owner, /)\n--\n\nLet the position follow what is settled, unless somebody has the lock, who will."},
+    {NULL, NULL, 0, NULL},
+};
+
+int add_ring(PyObject *module) { return PyModule_AddFunctions(module, functions); }

@@ -1,0 +1,362 @@
+"""What the members of a group share, as one of them sees it: the readable reference of ring.c.
+
+A ring of entries in shared memory, one for each message that was handed out and is not settled, or lies behind one that
+is not. An entry is made, and handed out again, under the lock word; the one who has it settles it or gives it back with
+one compare-and-swap of its word, which fails if it is not theirs any more. So a change has happened or has not,
+wherever its process is killed, and all else in the file can be told from the entries (see `_storage/group.py`).
+
+Whoever settles the oldest entry moves the position on, if the lock is free; else whoever has it does so on leaving.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from typing_extensions import Buffer
+
+from .arguments import U32, U64, unsigned, writable
+from .checksum import crc32c
+from .clock import wall_clock_ns
+from .layout import (
+    CURSOR,
+    CURSOR_CHECKED,
+    CURSOR_SLOTS,
+    ENTRY,
+    ENTRY_ATTEMPT_SHIFT,
+    ENTRY_ATTEMPTS,
+    ENTRY_DEADLINE,
+    ENTRY_DELAYED,
+    ENTRY_OUT,
+    ENTRY_OWNER_SHIFT,
+    ENTRY_PASSED,
+    ENTRY_READY,
+    ENTRY_SETTLED,
+    ENTRY_STATE,
+    ENTRY_TOKEN_SHIFT,
+    ENTRY_TOKENS,
+    GROUP_DUE,
+    GROUP_ENTRIES,
+    GROUP_ENTRY_SIZE,
+    GROUP_HEAD,
+    GROUP_LOCK,
+    GROUP_NEXT,
+    GROUP_NEXT_SEQUENCE,
+    GROUP_READY,
+    GROUP_RING,
+    GROUP_SIZE,
+    GROUP_TAIL,
+    LOCK_GENERATION_SHIFT,
+)
+from .waiting import release_word, take_word
+from .words import add_u64, load_u64, store_u64, swap_if_u32, swap_if_u64
+
+LOOK_AFTER = 1_000_000_000
+"""So many ns after something was handed out, somebody looks whether its owner lives."""
+_SPIN = 50e-6
+
+
+@dataclass(slots=True)
+class Claim:
+    """A message that this member has."""
+
+    offset: int
+    sequence: int
+    number: int
+    word: int
+
+    @property
+    def attempt(self) -> int:
+        """How often it was handed out."""
+        return self.word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS
+
+
+class Ring:
+    """A member's view of the ring, and what it has of it."""
+
+    def __init__(self, shared: Buffer, owner: int, lease: int) -> None:
+        self._shared = writable(shared)
+        if self._shared.nbytes < GROUP_SIZE:
+            raise ValueError("group is too short")
+        self._owner = owner
+        self._lease = lease
+        self._claims: dict[tuple[int, int], Claim] = {}
+        self._refused: dict[tuple[int, int], Claim] = {}
+        self._lost: list[tuple[int, int]] = []
+        self.made_room = self.emptied = False
+        """What we did that others may wait for."""
+
+    # What everybody can see
+
+    @property
+    def next(self) -> tuple[int, int]:
+        """Offset and sequence of what is handed out next for the first time; not both at one moment."""
+        return load_u64(self._shared, GROUP_NEXT), load_u64(self._shared, GROUP_NEXT_SEQUENCE)
+
+    @property
+    def ready(self) -> int:
+        """How many come again now."""
+        return load_u64(self._shared, GROUP_READY)
+
+    @property
+    def due(self) -> int:
+        """When somebody has to look at the entries; all bits set: never."""
+        return load_u64(self._shared, GROUP_DUE)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether somebody has to look at the entries now."""
+        return time.monotonic_ns() >= self.due
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that was handed out is settled."""
+        return load_u64(self._shared, GROUP_HEAD) == load_u64(self._shared, GROUP_TAIL)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing can be handed out for the first time before something is settled."""
+        return load_u64(self._shared, GROUP_TAIL) - load_u64(self._shared, GROUP_HEAD) >= GROUP_ENTRIES
+
+    def coming(self, most: int) -> list[tuple[int, int]]:
+        """Return (offset, sequence) of what comes again now, up to so many."""
+        found = islice(self._numbers(ENTRY_READY), most if self.ready else 0)
+        return [(offset, sequence) for _, offset, _, sequence, _ in map(self._read, found)]
+
+    # Handing out
+
+    def claim(self, seen: tuple[int, int], offset: int, end: int, sequence: int) -> Claim | bool:
+        """Have a message that nobody had before; False if others were faster, True if the lock is taken for longer.
+
+        *seen* is what `next` was before the message was looked for.
+        """
+        if not take_word(self._shared, GROUP_LOCK, self._owner, _SPIN):
+            return True
+        try:
+            if self.next != seen or self.ready or self.is_full:
+                return False
+            now, number = time.monotonic_ns(), load_u64(self._shared, GROUP_TAIL)
+            old = load_u64(self._shared, place(number))
+            word = self._word(old, 1)
+            ENTRY.pack_into(self._shared, place(number), old, offset, end, sequence, now + self._lease)
+            store_u64(self._shared, place(number), word)  # from here on it is ours, wherever we are killed
+            store_u64(self._shared, GROUP_NEXT, end)
+            store_u64(self._shared, GROUP_NEXT_SEQUENCE, sequence + 1)
+            store_u64(self._shared, GROUP_TAIL, number + 1)
+            self._be_due(now + min(self._lease, LOOK_AFTER))
+            return self._keep(Claim(offset, sequence, number, word))
+        finally:
+            self._leave()
+
+    def claim_again(self) -> Claim | bool:
+        """Have the oldest message that comes again; False if there is none, True if the lock is taken for longer."""
+        if not take_word(self._shared, GROUP_LOCK, self._owner, _SPIN):
+            return True
+        try:
+            count = self.ready
+            number = next(self._numbers(ENTRY_READY), None)
+            if number is None:
+                swap_if_u64(self._shared, GROUP_READY, count, 0)
+                return False
+            now = time.monotonic_ns()
+            old, offset, _, sequence, _ = self._read(number)
+            word = self._word(old, old >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS)
+            store_u64(self._shared, place(number) + ENTRY_DEADLINE, now + self._lease)
+            store_u64(self._shared, place(number), word)
+            add_u64(self._shared, GROUP_READY, U64)
+            self._be_due(now + min(self._lease, LOOK_AFTER))
+            return self._keep(Claim(offset, sequence, number, word))
+        finally:
+            self._leave()
+
+    def _word(self, old: int, attempt: int) -> int:
+        token = (old >> ENTRY_TOKEN_SHIFT) + 1 & ENTRY_TOKENS
+        owner = self._owner >> LOCK_GENERATION_SHIFT
+        return owner << ENTRY_OWNER_SHIFT | token << ENTRY_TOKEN_SHIFT | attempt << ENTRY_ATTEMPT_SHIFT | ENTRY_OUT
+
+    def _keep(self, claim: Claim) -> Claim:
+        self._claims[claim.offset, claim.word] = claim
+        return claim
+
+    def _leave(self) -> None:
+        release_word(self._shared, GROUP_LOCK)
+        self._move_on()
+
+    def _be_due(self, when: int) -> None:
+        while when < (due := self.due) and not swap_if_u64(self._shared, GROUP_DUE, due, when):
+            pass
+
+    # What we have
+
+    @property
+    def out(self) -> int:
+        """How many we have, without those that did not decode."""
+        return sum(load_u64(self._shared, place(claim.number)) == claim.word for claim in self._claims.values())
+
+    @property
+    def mark(self) -> list[Claim]:
+        """What we have now."""
+        return list(self._claims.values())
+
+    def refuse(self, claim: Claim) -> None:
+        """Set one apart that does not decode: it is settled only by itself."""
+        self._refused[claim.offset, claim.word] = self._claims.pop((claim.offset, claim.word))
+
+    def refused(self, offset: int) -> tuple[int, int, int] | None:
+        """Return (sequence, attempt, token) of one that was set apart."""
+        found = [claim for claim in self._refused.values() if claim.offset == offset]
+        return (found[-1].sequence, found[-1].attempt, found[-1].word) if found else None
+
+    def place_of(self, offset: int, token: int) -> int:
+        """Return the number of the entry of one that we have; -1 if we have not."""
+        claim = self._claims.get((offset, token)) or self._refused.get((offset, token))
+        return -1 if claim is None else claim.number
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether `take_lost` has something to return."""
+        return bool(self._lost)
+
+    def take_lost(self) -> list[tuple[int, int]]:
+        """Return, once, what we wanted to settle and did not have any more, as offset and token."""
+        lost, self._lost = self._lost, []
+        return lost
+
+    def ack(self, count: int) -> bool:
+        """Settle our oldest ones; False, and nothing changed, if there are fewer."""
+        if count > len(self._claims):
+            return False
+        for claim in list(islice(self._claims.values(), count)):
+            self.settle(claim.offset, claim.word)
+        return True
+
+    def settle(self, offset: int, token: int) -> bool:
+        """Settle one; False if we do not have it, or not any more."""
+        claim = self._pull(offset, token)
+        if claim is None or not self._turn(claim, claim.word & ~ENTRY_STATE):
+            return False
+        if load_u64(self._shared, GROUP_HEAD) == claim.number:
+            self._move_on()
+        return True
+
+    def nack(self, count: int | None) -> bool:
+        """Let our newest ones come again, None: all; False, and nothing changed, if there are fewer."""
+        wanted = len(self._claims) if count is None else count
+        if wanted > len(self._claims):
+            return False
+        for claim in list(islice(reversed(self._claims.values()), wanted)):
+            self.give_back(claim.offset, claim.word, 0, counted=True)
+        return True
+
+    def give_back(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
+        """Let one come again; False if we do not have it, or not any more."""
+        claim = self._pull(offset, token)
+        if claim is None:
+            return False
+        word = claim.word & ~ENTRY_STATE | (ENTRY_DELAYED if due else ENTRY_READY)
+        if counted and claim.attempt < ENTRY_ATTEMPTS:
+            word += 1 << ENTRY_ATTEMPT_SHIFT
+        if due:
+            # It is ours: nobody else looks at this but to see whether it still is, and later is as good.
+            if load_u64(self._shared, place(claim.number)) == claim.word:
+                store_u64(self._shared, place(claim.number) + ENTRY_DEADLINE, due)
+            done = self._turn(claim, word)
+            self._be_due(due)
+            return done
+        if not self._turn(claim, word):
+            return False
+        add_u64(self._shared, GROUP_READY, 1)
+        return True
+
+    def give_all_back(self, but: list[Claim] | None = None) -> bool:
+        """Let everything come again, without counting, but what we had then; tell whether there was any."""
+        kept = [] if but is None else but
+        claims = [claim for claim in self._claims.values() if claim not in kept]
+        if but is None:
+            claims += self._refused.values()
+        return sum(self.give_back(claim.offset, claim.word, 0, counted=False) for claim in claims) > 0
+
+    def forget(self) -> None:
+        """Forget what we have: somebody has emptied the ring."""
+        self._claims.clear()
+        self._refused.clear()
+
+    def _pull(self, offset: int, token: int) -> Claim | None:
+        return self._claims.pop((offset, token), None) or self._refused.pop((offset, token), None)
+
+    def _turn(self, claim: Claim, word: int) -> bool:
+        if swap_if_u64(self._shared, place(claim.number), claim.word, word):
+            return True
+        self._lost.append((claim.offset, claim.word))
+        return False
+
+    def _read(self, number: int) -> tuple[int, int, int, int, int]:
+        return ENTRY.unpack_from(self._shared, place(number))
+
+    def _numbers(self, state: int) -> Iterator[int]:
+        head, tail = load_u64(self._shared, GROUP_HEAD), load_u64(self._shared, GROUP_TAIL)
+        return (n for n in range(head, tail) if load_u64(self._shared, place(n)) & ENTRY_STATE == state)
+
+    def _move_on(self) -> None:
+        made_room, emptied = _move_on(self._shared, self._owner)
+        self.made_room |= made_room
+        self.emptied |= emptied
+
+
+def place(number: int) -> int:
+    """Return where an entry lies."""
+    return GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE
+
+
+def move_on(group: Buffer, owner: int, /) -> bool:
+    """Let the position follow what is settled, unless somebody has the lock, who will.
+
+    Tell whether others may wait for that: the ring was full before.
+    """
+    shared, owner = writable(group), unsigned(owner, U32)
+    if shared.nbytes < GROUP_SIZE:
+        raise ValueError("group is too short")
+    return _move_on(shared, owner)[0]
+
+
+def _move_on(shared: memoryview, owner: int) -> tuple[bool, bool]:
+    """Do so, and tell whether the ring was full before, and whether it was empty after that."""
+    was_full = is_empty = False
+    while _is_settled(shared) and swap_if_u32(shared, GROUP_LOCK, 0, owner):
+        try:
+            head, tail = load_u64(shared, GROUP_HEAD), load_u64(shared, GROUP_TAIL)
+            was_full |= tail - head >= GROUP_ENTRIES
+            is_empty |= _follow(shared, head, tail)
+        finally:
+            release_word(shared, GROUP_LOCK)
+    return was_full, is_empty
+
+
+def _is_settled(shared: memoryview) -> bool:
+    """Tell whether there is an oldest entry, and it is settled."""
+    head, tail = load_u64(shared, GROUP_HEAD), load_u64(shared, GROUP_TAIL)
+    return head != tail and load_u64(shared, place(head)) & ENTRY_STATE in (ENTRY_SETTLED, ENTRY_PASSED)
+
+
+def _follow(shared: memoryview, head: int, tail: int) -> bool:
+    """Let the position be that of the oldest entry that is not settled; tell whether there is none."""
+    while head != tail and (word := load_u64(shared, place(head))) & ENTRY_STATE in (ENTRY_SETTLED, ENTRY_PASSED):
+        if word & ENTRY_STATE == ENTRY_PASSED:
+            store_u64(shared, place(head), word & ~ENTRY_STATE)  # whoever makes it anew must find it settled
+        head += 1
+    if head == tail:
+        store_position(shared, load_u64(shared, GROUP_NEXT), load_u64(shared, GROUP_NEXT_SEQUENCE))
+    else:
+        _, offset, _, sequence, _ = ENTRY.unpack_from(shared, place(head))
+        store_position(shared, offset, sequence)
+    store_u64(shared, GROUP_HEAD, head)
+    return head == tail
+
+
+def store_position(shared: memoryview, offset: int, sequence: int) -> None:
+    """Write a position into the slot that does not count. The caller has the lock."""
+    generation: int = max(CURSOR.unpack_from(shared, slot)[0] for slot in CURSOR_SLOTS) + 1
+    fields = (generation, offset, sequence, wall_clock_ns())
+    CURSOR.pack_into(shared, CURSOR_SLOTS[generation & 1], *fields, crc32c(CURSOR_CHECKED.pack(*fields)))

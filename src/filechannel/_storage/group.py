@@ -1,0 +1,291 @@
+"""The file of a group: one position for all its members, and a ring of what they were given.
+
+What happens to every message is in `_format/ring.py`. Here is what happens seldom: a member dies or lets a lease end,
+the group is moved, or whoever had the lock was killed with it. Then everything is told anew from the entries: one that
+was made is in the ring whether or not the words around it say so yet.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .._errors import AckError
+from .._format import add_u64, load_u64, move_on, store_u32, store_u64, swap_if_u64
+from .._format.layout import (
+    CURSOR_OWNER,
+    ENTRY,
+    ENTRY_ATTEMPT_SHIFT,
+    ENTRY_ATTEMPTS,
+    ENTRY_DEADLINE,
+    ENTRY_DELAYED,
+    ENTRY_OUT,
+    ENTRY_OWNER_SHIFT,
+    ENTRY_PASSED,
+    ENTRY_READY,
+    ENTRY_SETTLED,
+    ENTRY_STATE,
+    GROUP_BEGUN,
+    GROUP_DUE,
+    GROUP_ENTRIES,
+    GROUP_HEAD,
+    GROUP_LOCK,
+    GROUP_MEMBERS,
+    GROUP_NEXT,
+    GROUP_NEXT_SEQUENCE,
+    GROUP_READY,
+    GROUP_RING,
+    GROUP_SIZE,
+    GROUP_TAIL,
+    LOCK_GENERATION_SHIFT,
+)
+from .._format.ring import LOOK_AFTER, place
+from .cursor import Cursor, own
+from .files import Files
+from .index import Mark
+from .kernel_locks import KernelLocks
+from .processes import Processes
+from .shared_lock import SharedLock
+
+_NEVER = _U64 = (1 << 64) - 1
+_DONE = (ENTRY_SETTLED, ENTRY_PASSED)
+
+
+def _always() -> bool:
+    return True
+
+
+class Group(Cursor):
+    """The open file of a group, shared by all members of this process."""
+
+    def __init__(self, name: str, content: mmap.mmap, locks: KernelLocks, processes: Processes) -> None:
+        super().__init__(name, content, locks)
+        self.members = 0
+        """How many receivers of this process, clones not counted, use it."""
+        self._processes = processes
+        self._lock: SharedLock = SharedLock(content, GROUP_LOCK, processes, self._entered)
+
+    @classmethod
+    def open(cls, files: Files, path: Path, name: str, mode: int, processes: Processes) -> Group:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Share the name with the other members."""
+        content, locks = own(files, path, name, mode, GROUP_SIZE, shared=True)
+        locks.take(GROUP_MEMBERS + processes.slot)
+        return cls(name, content, locks, processes)
+
+    @property
+    def owner(self) -> int:
+        """What the entries say that are ours."""
+        return self._processes.owner
+
+    def leave(self) -> bool:
+        """One member less; tell whether it was the last of this process."""
+        self.members -= 1
+        return not self.members
+
+    @property
+    def is_last(self) -> bool:
+        """Whether there is one member left, ours, and nobody else can come before the file is closed."""
+        return self.members == 1 and self._locks.take(CURSOR_OWNER)
+
+    def _note_departure(self) -> None:
+        if self._locks.take(CURSOR_OWNER):  # else there are others
+            super()._note_departure()
+
+    # The lock
+
+    @contextmanager
+    def _held(self, may_sleep: Callable[[], bool] = _always) -> Generator[None]:
+        """Hold the lock, and let the position follow what was settled meanwhile."""
+        with self._lock.held(may_sleep):
+            yield
+        move_on(self.map, self.owner)
+
+    def _entered(self, from_the_dead: bool) -> None:
+        if not from_the_dead or not load_u64(self.map, GROUP_BEGUN):
+            return
+        head, tail = self._load(GROUP_HEAD), self._load(GROUP_TAIL)
+        if tail - head < GROUP_ENTRIES and self._word(tail) & ENTRY_STATE != ENTRY_SETTLED:
+            _, _, end, sequence, _ = self._read(tail)
+            self._go_on_at(end, sequence + 1)  # it was made, and nobody has said so yet
+            tail += 1
+            self._store(GROUP_TAIL, tail)
+        states = [self._word(number) & ENTRY_STATE for number in range(head, tail)]
+        self._store(GROUP_READY, states.count(ENTRY_READY))
+        self._store(GROUP_DUE, 0)
+        oldest = next((n for n, state in enumerate(states, head) if state not in _DONE), None)
+        offset, sequence = self._next if oldest is None else self._read(oldest)[1:4:2]
+        self.store(offset, sequence, time.time_ns())  # a slot that was being written is not one that counts
+
+    # Beginning
+
+    def begin(self, start: Mark | None) -> None:
+        """Make the ring if there is none, from the position or, if that is not there either, from *start*."""
+        with self._held():
+            if self.position is None:
+                assert start is not None
+                self.store(start.offset, start.sequence, time.time_ns())
+                self._store(GROUP_BEGUN, 0)
+            if not self._load(GROUP_BEGUN):
+                self._make_ring()
+
+    def _make_ring(self) -> None:
+        position = self.position
+        assert position is not None
+        self.map[GROUP_RING:GROUP_SIZE] = bytes(GROUP_SIZE - GROUP_RING)
+        for word in (GROUP_HEAD, GROUP_TAIL, GROUP_READY):
+            self._store(word, 0)
+        self._store(GROUP_DUE, _NEVER)
+        self._go_on_at(position.offset, position.sequence)
+        self._store(GROUP_BEGUN, 1)
+
+    # Looking after what the members have
+
+    def tend(self, may_sleep: Callable[[], bool] = _always) -> int:
+        """Let come again what members had that died or let the lease end, and what was delayed until now.
+
+        Returns how many. Also waits until the lock can be had; `Busy` where the thread may not.
+        """
+        now = time.monotonic_ns()
+        with self._held(may_sleep):
+            if self._load(GROUP_DUE) > now:
+                return 0
+            # Before the look: what is handed out after this says itself when it is due.
+            self._store(GROUP_DUE, _NEVER)
+        due, alive, overdue, ready = _NEVER, dict[int, bool](), list[tuple[int, int]](), 0
+        for number in self._numbers():
+            word, deadline = self._word(number), self._load(place(number) + ENTRY_DEADLINE)
+            state, owner = word & ENTRY_STATE, word >> ENTRY_OWNER_SHIFT << LOCK_GENERATION_SHIFT
+            ready += state == ENTRY_READY
+            if state == ENTRY_OUT and owner not in alive:
+                alive[owner] = self._processes.is_alive(owner)
+            if state == ENTRY_OUT and deadline > now and alive[owner]:
+                due = min(due, deadline, now + LOOK_AFTER)
+            elif state == ENTRY_DELAYED and deadline > now:
+                due = min(due, deadline)
+            elif state in (ENTRY_OUT, ENTRY_DELAYED):
+                overdue.append((number, word))
+        with self._held(may_sleep):
+            if ready > self._load(GROUP_READY):  # somebody was killed before it could count
+                self._store(GROUP_READY, ready)
+            again = [self._come_again(number, word, now, alive) for number, word in overdue]
+        self._be_due(due)
+        return sum(again)
+
+    def _come_again(self, number: int, word: int, now: int, alive: dict[int, bool]) -> bool:
+        is_out = word & ENTRY_STATE == ENTRY_OUT
+        is_alive = not is_out or alive[word >> ENTRY_OWNER_SHIFT << LOCK_GENERATION_SHIFT]
+        if is_alive and self._load(place(number) + ENTRY_DEADLINE) > now:
+            return False  # extended meanwhile, which takes the lock
+        new = word & ~ENTRY_STATE | ENTRY_READY
+        if is_out and word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS < ENTRY_ATTEMPTS:
+            new += 1 << ENTRY_ATTEMPT_SHIFT
+        if not swap_if_u64(self.map, place(number), word, new):
+            return False
+        add_u64(self.map, GROUP_READY, 1)
+        return True
+
+    def extend(self, number: int, word: int, deadline: int, may_sleep: Callable[[], bool] = _always) -> bool:
+        """Let a lease end later; False if it has moved on."""
+        with self._held(may_sleep):
+            if self._word(number) != word:
+                return False
+            self._store(place(number) + ENTRY_DEADLINE, deadline)
+            return True
+
+    # Going elsewhere
+
+    def move(self, to: Mark) -> None:
+        """Go on at a place; `AckError`, and nothing changed, if a member has something, or something comes again."""
+        with self._held():
+            open_ones = sum(self._word(number) & ENTRY_STATE not in _DONE for number in self._numbers())
+            if open_ones or self._is_full:
+                raise AckError(self.name, f"it cannot be moved: {open_ones} messages of the group are not settled")
+            self._pass_to(to)
+
+    def start_over(self, at: Mark) -> None:
+        """Go on at a place; whatever was handed out is gone."""
+        with self._held():
+            for number in self._numbers():
+                self._settle(number)
+            self._store(GROUP_READY, 0)
+        with self._held():
+            if self._next[0] < at.offset and not self._is_full:
+                self._pass_to(at)
+
+    def expire_before(self, oldest: Mark, reading: int) -> int | None:
+        """Go on at the oldest message there is, and settle what lay before and comes again, or is being read now.
+
+        Returns how many were missed; None if another member has seen to it.
+        """
+        with self._held():
+            missed, changed = 0, False
+            for number in self._numbers():
+                word, offset, _, _, _ = self._read(number)
+                is_gone = word & ENTRY_STATE in (ENTRY_READY, ENTRY_DELAYED) or offset == reading
+                if offset < oldest.offset and is_gone and word & ENTRY_STATE not in _DONE:
+                    self._settle(number)
+                    missed += 1
+            offset, sequence = self._next
+            if offset < oldest.offset and not self._is_full:
+                missed += max(0, oldest.sequence - sequence)
+                self._pass_to(oldest)
+                changed = True
+            return missed if missed or changed else None
+
+    def _settle(self, number: int) -> None:
+        while (word := self._word(number)) & ENTRY_STATE not in _DONE:
+            if swap_if_u64(self.map, place(number), word, word & ~ENTRY_STATE):
+                if word & ENTRY_STATE == ENTRY_READY:
+                    add_u64(self.map, GROUP_READY, _U64)
+                return
+
+    def _pass_to(self, to: Mark) -> None:
+        """Make an entry of nothing, so that going elsewhere is one store, too. The ring is not full."""
+        tail = self._load(GROUP_TAIL)
+        old, number = self._word(tail), place(tail)
+        ENTRY.pack_into(self.map, number, old, self._next[0], to.offset, to.sequence - 1 & _U64, 0)
+        store_u64(self.map, number, old & ~ENTRY_STATE | ENTRY_PASSED)
+        self._go_on_at(to.offset, to.sequence)
+        self._store(GROUP_TAIL, tail + 1)
+
+    # Words
+
+    @property
+    def _next(self) -> tuple[int, int]:
+        return self._load(GROUP_NEXT), self._load(GROUP_NEXT_SEQUENCE)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._load(GROUP_TAIL) - self._load(GROUP_HEAD) >= GROUP_ENTRIES
+
+    def _numbers(self) -> range:
+        return range(self._load(GROUP_HEAD), self._load(GROUP_TAIL))
+
+    def _go_on_at(self, offset: int, sequence: int) -> None:
+        self._store(GROUP_NEXT, offset)
+        self._store(GROUP_NEXT_SEQUENCE, sequence & _U64)
+
+    def _be_due(self, when: int) -> None:
+        while when < (due := self._load(GROUP_DUE)) and not swap_if_u64(self.map, GROUP_DUE, due, when):
+            pass
+
+    def _load(self, word: int) -> int:
+        return load_u64(self.map, word)
+
+    def _store(self, word: int, value: int) -> None:
+        store_u64(self.map, word, value)
+
+    def _word(self, number: int) -> int:
+        return load_u64(self.map, place(number))
+
+    def _read(self, number: int) -> tuple[int, int, int, int, int]:
+        return ENTRY.unpack_from(self.map, place(number))
+
+
+def forget_ring(head: mmap.mmap) -> None:
+    """Let a group begin again at its position when its next member comes. There are none now."""
+    store_u32(head, GROUP_LOCK, 0)
+    store_u64(head, GROUP_BEGUN, 0)

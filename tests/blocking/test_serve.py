@@ -1,0 +1,342 @@
+"""Handlers in threads: the same service, without async."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from anyio import BusyResourceError, ClosedResourceError
+
+from filechannel import (
+    ChannelOptions,
+    CodecError,
+    ConsumerBusyError,
+    DeadLetter,
+    DecodeError,
+    HandlerError,
+    RetryPolicy,
+)
+from filechannel._wakeup import arrivals
+from filechannel.blocking import FileChannel, open_channel, redrive
+from tests.blocking.threads import in_thread, until
+
+AT_ONCE = RetryPolicy(max_attempts=None, delay=0)
+NEVER = RetryPolicy(max_attempts=1)
+LATER = RetryPolicy(max_attempts=None, delay=1000, max_delay=1000)
+each_waiting = pytest.mark.parametrize("polls", [False, True], ids=["futex", "polling"])
+
+
+def fill(channel: FileChannel[int], count: int) -> None:
+    """Send so many numbers."""
+    with channel.sender() as tx:
+        tx.send_many(range(count))
+
+
+def position(channel: FileChannel[int], name: str = "default") -> int:
+    """Return the number of the message at which a consumer goes on."""
+    return next(consumer.next_sequence for consumer in channel.consumers() if consumer.name == name)
+
+
+def failing_once() -> tuple[Callable[[int], None], list[int]]:
+    """Return a handler that fails the first time, and what it is called with."""
+    called = list[int]()
+
+    def handle(number: int) -> None:
+        called.append(number)
+        if len(called) == 1:
+            raise ValueError("not yet")
+
+    return handle, called
+
+
+@each_waiting
+def test_threads_handle_what_comes_beside_the_body(path: Path, polls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, acknowledged, in a thread of the service; at the end nothing is left of it."""
+    monkeypatch.setattr(arrivals, "POLL", polls)
+    with open_channel(path, int) as channel, channel.sender() as tx:
+        fill(channel, 100)
+        got, threads = list[int](), set[int]()
+
+        def handle(number: int) -> None:
+            threads.add(threading.get_ident())
+            got.append(number)
+
+        with channel.serve(handle) as service:
+            until(lambda: len(got) == 100)
+            for number in range(100, 110):
+                tx.send(number)
+                until(lambda: len(got) == number + 1)  # noqa: B023
+        assert got == list(range(110))
+        assert len(threads) == 1
+        assert threading.get_ident() not in threads
+        assert (position(channel), service.statistics().handled, service.statistics().lag) == (110, 110, 0)
+        assert not [thread for thread in threading.enumerate() if thread.name == "serve default"]
+
+
+def test_run_calls_the_handler_here(channel: FileChannel[int]) -> None:
+    """In the calling thread, under every durability, until a handler says so."""
+    fill(channel, 10)
+    here = threading.get_ident()
+
+    def handle(number: int) -> None:
+        assert threading.get_ident() == here
+        if number == 4:
+            service.stop()
+
+    service = channel.serve(handle)
+    service.run()
+    assert position(channel) == 5
+    for again in (service.run, service.__enter__):
+        with pytest.raises(BusyResourceError):
+            again()
+
+
+def test_a_message_that_fails_ten_times_holds_up_the_rest(path: Path) -> None:
+    """All arrive in order."""
+    with open_channel(path, int) as channel:
+        fill(channel, 20)
+        channel.seal()
+        got, failures = list[int](), 0
+
+        def handle(number: int) -> None:
+            nonlocal failures
+            if failures < 10:
+                failures += 1
+                raise ValueError
+            got.append(number)
+
+        service = channel.serve(handle, retry=RetryPolicy(max_attempts=11, delay=1e-4))
+        service.run()
+        statistics = service.statistics()
+        assert got == list(range(20))
+        assert (statistics.failed, statistics.retried, statistics.handled) == (10, 10, 20)
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["run", "with"])
+def test_a_message_given_up_ends_the_service(path: Path, beside: bool) -> None:
+    """The error is raised by `run`, or where the body ends; the message is what comes next."""
+
+    def handle(number: int) -> None:
+        if number == 2:
+            raise ValueError("two")
+
+    with open_channel(path, int) as channel:
+        fill(channel, 5)
+        service = channel.serve(handle, retry=RetryPolicy(max_attempts=3, delay=0))
+
+        def work() -> None:
+            if not beside:
+                service.run()
+            with service:
+                until(lambda: service.statistics().stopped)
+
+        with pytest.raises(HandlerError, match="given up after 3 attempts") as caught:
+            work()
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert position(channel) == 2
+
+
+def test_both_errors_are_told(path: Path) -> None:
+    """If the body fails too, the two come in a group; its own error alone is raised as it is."""
+
+    def handle(number: int) -> None:
+        raise ValueError
+
+    def work() -> None:
+        with channel.serve(handle, retry=NEVER) as service:
+            until(lambda: service.statistics().stopped)
+            raise KeyError("mine")
+
+    with open_channel(path, int) as channel:
+        fill(channel, 1)
+        with pytest.raises(ExceptionGroup) as caught:
+            work()
+        assert [type(error) for error in caught.value.exceptions] == [HandlerError, KeyError]
+        with pytest.raises(KeyError), channel.serve(lambda number: None):
+            raise KeyError
+
+
+def test_no_more_than_so_many_at_once(path: Path) -> None:
+    """The bound is reached, also by `run`, and everything is handled once."""
+    with open_channel(path, int) as channel:
+        fill(channel, 200)
+        channel.seal()
+        together, done, lock = threading.Barrier(4), list[int](), threading.Lock()
+
+        def handle(number: int) -> None:
+            if 0 < number < 5:
+                together.wait(30)  # only four at once get past it
+            with lock:
+                done.append(number)
+            if number % 10 == 0 and done.count(number) < 3:
+                raise ValueError
+
+        channel.serve(handle, ordered=False, concurrency=4, retry=AT_ONCE).run()
+        assert sorted(set(done)) == list(range(200))
+        assert len(done) == 240
+        assert position(channel) == 200
+        with pytest.raises(ValueError, match="ordered=False"):
+            channel.serve(handle, concurrency=4)
+
+
+def test_others_go_on_while_one_waits_for_its_next_attempt(path: Path) -> None:
+    """The position waits for it."""
+    with open_channel(path, int) as channel:
+        fill(channel, 20)
+        handle, called = failing_once()
+        with channel.serve(handle, ordered=False, retry=LATER) as service:
+            until(lambda: service.statistics().handled == 19)
+            assert called == list(range(20))
+            assert (position(channel), service.statistics().lag) == (0, 20)
+
+
+def test_paused_and_stopped_between_two_attempts(path: Path) -> None:
+    """The next attempt waits for `resume`; stopped then, it ends at once and the message is what comes next."""
+    with open_channel(path, int) as channel:
+        fill(channel, 3)
+        handle, called = failing_once()
+        with channel.serve(handle, retry=LATER) as service:
+            until(lambda: service.statistics().failed == 1)
+            service.pause()
+            until(lambda: service.statistics().in_flight == 0)
+            assert called == [0]
+            service.resume()
+            until(lambda: service.statistics().handled == 3)
+            assert called == [0, 0, 1, 2]
+        fill(channel, 1)
+        handle, called = failing_once()
+        with channel.serve(handle, retry=LATER) as service:
+            until(lambda: service.statistics().failed == 1)
+        assert (called, position(channel)) == ([0], 3)
+
+
+@each_waiting
+def test_paused_and_stopped_while_it_waits(path: Path, polls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is begun while it is paused, nothing is missing afterwards, and any thread may stop it."""
+    monkeypatch.setattr(arrivals, "POLL", polls)
+    with open_channel(path, int) as channel:
+        got = list[int]()
+        service = channel.serve(got.append, ordered=False, concurrency=3)
+        with in_thread(service.run) as running:
+            service.pause()
+            fill(channel, 5)
+            until(lambda: service.statistics().lag == 5)
+            assert not got
+            service.resume()
+            until(lambda: sorted(got) == [0, 1, 2, 3, 4])
+            until(lambda: service.statistics().in_flight == 0)
+            service.pause()
+            service.stop()
+            assert running.result(30) is None
+
+
+def test_grace_ends_the_patience_with_a_handler(path: Path) -> None:
+    """A thread that is still at work then is left alone, and its message comes again."""
+    with open_channel(path, int) as channel:
+        fill(channel, 2)
+        entered, gate, ended = threading.Event(), threading.Event(), threading.Event()
+
+        def handle(number: int) -> None:
+            entered.set()
+            assert gate.wait(30)
+            ended.set()
+
+        with channel.serve(handle, grace=0.01) as service:
+            assert entered.wait(30)
+        gate.set()
+        assert ended.wait(30)
+        until(lambda: not any(thread.name == "serve default" for thread in threading.enumerate()))
+        assert (position(channel), service.statistics().last_error) == (0, None)
+
+
+def test_what_is_no_exception_says_nothing_about_the_message(path: Path) -> None:
+    """Ctrl-C in a handler is raised by `run`, and the message comes again."""
+
+    def handle(number: int) -> None:
+        raise KeyboardInterrupt
+
+    with open_channel(path, int) as channel:
+        fill(channel, 1)
+        with pytest.raises(KeyboardInterrupt):
+            channel.serve(handle).run()
+        assert position(channel) == 0
+        channel.serve(handle).stop()
+        channel.receiver().close()
+
+
+async def promise(number: int) -> None:
+    """Be async."""
+
+
+def test_a_handler_that_only_promises_is_refused(path: Path) -> None:
+    """Nobody would await it, and the message would be lost."""
+    with open_channel(path, int) as channel:
+        fill(channel, 1)
+        with pytest.raises(HandlerError, match="something to await"):
+            channel.serve(promise, retry=NEVER).run()
+        assert position(channel) == 0
+
+
+def test_the_name_is_taken_and_freed(path: Path) -> None:
+    """From `serve` on, until the service has ended."""
+    with open_channel(path, int) as channel:
+        service = channel.serve(print)
+        with pytest.raises(ConsumerBusyError):
+            channel.ack_receiver()
+        service.close()
+        with pytest.raises(ClosedResourceError):
+            service.run()
+        with channel.serve(print):
+            pass
+        channel.ack_receiver().close()
+
+
+def test_acks_reach_the_disk_as_the_options_say(path: Path) -> None:
+    """With `cursor_flush="fsync"` too, everything is handled and acknowledged."""
+    with open_channel(path, int, options=ChannelOptions(cursor_flush="fsync")) as channel:
+        fill(channel, 5)
+        channel.seal()
+        got = list[int]()
+        channel.serve(got.append).run()
+        assert (got, position(channel)) == ([0, 1, 2, 3, 4], 5)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+def test_letters_and_redriving(path: Path, concurrency: int) -> None:
+    """What fails and what does not decode has a letter; redriven, the messages are what they were."""
+    with open_channel(path, object) as channel, channel.sender() as tx:
+        tx.send_many([0, "one", 2, 3, "four"])
+        channel.configure(schema=int)
+        channel.seal()
+
+    def handle(number: int) -> None:
+        if number == 3:
+            raise ValueError("three")
+
+    with (
+        open_channel(path, int) as numbers,
+        open_channel(path.with_name("dead"), DeadLetter) as dead,
+        dead.sender() as box,
+        open_channel(path.with_name("other"), int) as other,
+        open_channel(path.with_name("texts"), str) as texts,
+    ):
+        with pytest.raises(DecodeError):
+            numbers.serve(handle, name="strict", retry=NEVER).run()
+        ordered = concurrency == 1
+        numbers.serve(handle, ordered=ordered, concurrency=concurrency, retry=NEVER, dead_letter=box).run()
+        with dead.replay() as rx:
+            letters = sorted(rx, key=lambda letter: letter.sequence)
+        assert [(letter.sequence, letter.attempts) for letter in letters] == [(1, 0), (3, 1), (4, 0)]
+        assert msgspec.msgpack.decode(letters[1].payload) == 3
+        if not ordered:
+            return
+        for target in (other, texts, other):  # each takes what fits, and is stopped by what does not
+            with pytest.raises(CodecError):
+                redrive(dead, target)  # type: ignore[type-var]
+        assert redrive(dead, texts) == 1
+        assert redrive(dead, texts) == 0
+        with other.replay() as numbers_again, texts.replay() as texts_again:
+            assert (list(numbers_again), list(texts_again)) == ([3], ["one", "four"])

@@ -1,0 +1,208 @@
+"""Handlers as members of a group: each message to one of them, and again if that one fails, is cancelled or dies."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from filechannel import ConsumerMismatchError, DecodeError, HandlerError, RetryPolicy, open_channel
+from tests.channel.messages import Order
+from tests.channel.test_ack import SMALL, fill
+from tests.channel.test_dead_letter import graveyard, letters, mixed
+from tests.channel.test_serve import AT_ONCE, LATER, NEVER, Book, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_each_message_goes_to_one_member(path: Path, concurrency: int) -> None:
+    """Whoever is free takes the next; at the end of a sealed channel all of them end."""
+    async with open_channel(path, int, options=SMALL) as channel:
+        await fill(channel, 1000)
+        await channel.seal()
+        got: dict[int, list[int]] = {0: [], 1: [], 2: []}
+
+        async def serve(member: int) -> None:
+            async def handle(number: int) -> None:
+                got[member].append(number)
+                await checkpoint()
+
+            await channel.serve(
+                handle, name="crew", group=True, ordered=concurrency == 1, concurrency=concurrency, retry=NEVER
+            )
+
+        async with anyio.create_task_group() as group:
+            for member in got:
+                group.start_soon(serve, member)
+        assert sorted(chain.from_iterable(got.values())) == list(range(1000))
+        assert all(got.values())
+        if concurrency == 1:
+            assert all(numbers == sorted(numbers) for numbers in got.values())
+
+
+async def test_attempts_are_counted_for_the_whole_group(path: Path) -> None:
+    """Who fails lets any member try again, and when they are used up there is one letter."""
+    async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
+        await fill(channel, 20)
+        await channel.seal()
+        tried = list[int]()
+
+        async def handle(number: int) -> None:
+            await checkpoint()
+            if number % 5 == 0:
+                tried.append(number)
+                raise ValueError
+
+        async def serve() -> None:
+            retry = RetryPolicy(max_attempts=4, delay=0)
+            await channel.serve(handle, name="crew", group=True, retry=retry, dead_letter=box)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(serve)
+        assert sorted(tried) == sorted([0, 5, 10, 15] * 4)
+        found = sorted((letter.sequence, letter.attempts) for letter in await letters(dead))
+        assert found == [(0, 4), (5, 4), (10, 4), (15, 4)]
+
+
+async def test_a_cancelled_handler_counts_no_attempt(path: Path) -> None:
+    """Neither one that is cancelled, nor one whose grace is over; a failure between two attempts does count."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 1)
+        entered = anyio.Event()
+
+        async def stay(number: int) -> None:
+            entered.set()
+            await anyio.sleep_forever()
+
+        with anyio.CancelScope() as scope:
+            async with channel.serve(stay, name="crew", group=True):
+                await entered.wait()
+                scope.cancel()
+                await anyio.sleep_forever()
+        entered = anyio.Event()
+        async with channel.serve(stay, name="crew", group=True, grace=0.0):
+            await entered.wait()
+
+        async def fail(number: int) -> None:
+            raise ValueError
+
+        async with channel.serve(fail, name="crew", group=True, retry=LATER) as service:
+            await until(lambda: service.statistics().failed == 1)
+        async with channel.group("crew") as rx:
+            assert (await rx.receive_delivery()).attempt == 2
+
+
+async def test_the_lease_on_what_is_being_handled_is_kept(path: Path) -> None:
+    """A handler, or a pause between two attempts, that takes several leases keeps its message."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 2)
+        slow, other, gate = Book(), Book(), anyio.Event()
+
+        async def handle(number: int) -> None:
+            slow.add(number)
+            await gate.wait()
+
+        async with channel.serve(handle, name="crew", group=True, lease=0.09) as service:
+            await slow.until(1)
+            async with channel.serve(other, name="crew", group=True, lease=0.09):
+                await other.until(1)
+                await anyio.sleep(0.5)  # what is tested is that nothing happens
+                assert (slow.got, other.got) == ([0], [1])
+                gate.set()
+                await until(lambda: service.statistics().handled == 1)
+        assert service.statistics().failed == 0
+
+
+async def test_a_message_that_nobody_comes_to_an_end_with(path: Path) -> None:
+    """Handed out as often as it may be, it is given up without another attempt: it may be what kills them."""
+    async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
+        await fill(channel, 1)
+        await channel.seal()
+        async with channel.group("crew") as rx:
+            for _ in range(3):
+                (await rx.receive_delivery()).nack()
+        book = Book()
+        retry = RetryPolicy(max_attempts=3)
+        with pytest.raises(HandlerError, match="nobody has come to an end"):
+            await channel.serve(book, name="crew", group=True, retry=retry)
+        await channel.serve(book, name="crew", group=True, retry=retry, dead_letter=box)
+        [letter] = await letters(dead)
+        assert (book.got, letter.attempts) == ([], 3)
+        assert "nobody has come to an end" in letter.reason
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_a_message_that_does_not_decode_has_one_letter(path: Path, concurrency: int) -> None:
+    """The member that came to it writes it, and acknowledges the message."""
+    await mixed(path)
+    async with open_channel(path, Order) as channel, graveyard(path) as (dead, box):
+        got = list[int]()
+
+        async def handle(order: Order) -> None:
+            await checkpoint()
+            got.append(order.id)
+
+        with pytest.raises(DecodeError):
+            await channel.serve(handle, name="strict", group=True)
+        got.clear()
+
+        async def serve() -> None:
+            await channel.serve(
+                handle, name="crew", group=True, ordered=concurrency == 1, concurrency=concurrency, dead_letter=box
+            )
+
+        async with anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(serve)
+        assert sorted(got) == [1, 2, 3, 4, 6, 7, 8]
+        assert sorted((letter.sequence, letter.attempts) for letter in await letters(dead)) == [(0, 0), (5, 0), (9, 0)]
+
+
+async def test_a_lone_undecodable_message_is_buried_while_others_wait(path: Path) -> None:
+    """Workers that wait for messages do not hold up the one that has come to it."""
+    async with open_channel(path, object) as channel, channel.sender() as tx:
+        await channel.configure(schema=int)
+        async with open_channel(path, int) as numbers, graveyard(path) as (dead, box):
+            service = numbers.serve(
+                Book(), name="crew", group=True, ordered=False, concurrency=3, dead_letter=box, retry=AT_ONCE
+            )
+            async with service:
+                await anyio.wait_all_tasks_blocked()
+                for count in range(1, 4):
+                    await tx.send("no number")
+                    await until(lambda: service.statistics().dead == count)  # noqa: B023
+            assert len(await letters(dead)) == 3
+
+
+async def test_a_paused_member_leaves_everything_to_the_others(path: Path) -> None:
+    """Also what it failed on before; resumed, it takes part again."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 10)
+        first, second = Book(), Book()
+
+        async def fail(number: int) -> None:
+            first.add(number)
+            raise ValueError
+
+        async with channel.serve(fail, name="crew", group=True, retry=LATER) as one:
+            await first.until(1)
+            one.pause()
+            async with channel.serve(second, name="crew", group=True):
+                assert sorted(await second.until(10)) == list(range(10))
+        assert first.got == [0]
+
+
+async def test_a_name_is_single_or_a_group(path: Path) -> None:
+    """One cannot be served as the other."""
+    async with open_channel(path, int) as channel:
+        channel.serve(Book(), name="one").close()
+        channel.serve(Book(), name="many", group=True).close()
+        with pytest.raises(ConsumerMismatchError):
+            channel.serve(Book(), name="one", group=True)
+        with pytest.raises(ConsumerMismatchError):
+            channel.serve(Book(), name="many")
