@@ -41,12 +41,13 @@ from ._errors import (
     UnsupportedFormatError,
 )
 from ._offset import Offset
-from ._options import ChannelOptions, Durability
+from ._options import Capacity, ChannelOptions, Compression, Durability, Retention
 
 __all__ = [
     "AckError",
     "AckReceiver",
     "Acknowledgable",
+    "Capacity",
     "ChannelContext",
     "ChannelLockedError",
     "ChannelNotFoundError",
@@ -55,6 +56,7 @@ __all__ = [
     "ChannelStatistics",
     "Codec",
     "CodecError",
+    "Compression",
     "Consumer",
     "ConsumerBusyError",
     "ConsumerError",
@@ -81,6 +83,7 @@ __all__ = [
     "Receiver",
     "ReceiverStatistics",
     "Record",
+    "Retention",
     "SchemaMismatchError",
     "Sender",
     "SenderStatistics",

@@ -34,7 +34,7 @@ from ._channel.source import Start, Stop
 from ._errors import Busy, FileChannelError
 from ._format import NOTHING
 from ._offset import Offset
-from ._options import UNSET, ChannelOptions, Durability, UnsetType
+from ._options import UNSET, Capacity, ChannelOptions, Compression, Durability, Retention, UnsetType
 from ._storage.store import Store
 from ._wakeup.patience import no_longer_than
 
@@ -365,11 +365,25 @@ class FileChannel(AnyChannel[T], Generic[T]):
         self._errands.do(self._purge)
 
     def configure(
-        self, *, schema: TypeForm[object] | UnsetType = UNSET, durability: Durability | UnsetType = UNSET
+        self,
+        *,
+        schema: TypeForm[object] | UnsetType = UNSET,
+        durability: Durability | UnsetType = UNSET,
+        capacity: Capacity | UnsetType | None = UNSET,
+        retention: Retention | UnsetType = UNSET,
+        compression: Compression | UnsetType = UNSET,
+        spare_segments: int | UnsetType = UNSET,
     ) -> None:
         """Change what the channel has stored: its schema, or options that are not fixed at creation."""
         self._check_writable()
-        self._errands.do(self._configuration(schema, durability))
+        changes = ChannelOptions(
+            durability=durability,
+            capacity=capacity,
+            retention=retention,
+            compression=compression,
+            spare_segments=spare_segments,
+        )
+        self._errands.do(self._configuration(schema, changes))
 
 
 @overload

@@ -22,7 +22,7 @@ from typing_extensions import TypeForm
 from .. import _checks as checks
 from .._format import SendPath
 from .._offset import Offset
-from .._options import UNSET, ChannelOptions, Durability, UnsetType
+from .._options import UNSET, ChannelOptions, UnsetType
 from .._storage.cursors import Cursor
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
@@ -251,16 +251,13 @@ class AnyChannel(Generic[T]):
     def _purge(self) -> None:
         self._store.purge()
 
-    def _configuration(
-        self, schema: TypeForm[object] | UnsetType, durability: Durability | UnsetType
-    ) -> Callable[[], None]:
+    def _configuration(self, schema: TypeForm[object] | UnsetType, changes: ChannelOptions) -> Callable[[], None]:
         """Check what is to be configured, and return what does it."""
         if self._payloads.is_raw and schema is not UNSET and schema is not bytes:
             raise TypeError(f"schema={schema!r}: a raw channel carries bytes; the codec is fixed at creation")
         if schema is bytes and not self._payloads.is_raw:
             raise TypeError("schema=bytes: the channel carries typed messages; the codec is fixed at creation")
         tree = UNSET if schema is UNSET else schema_of(schema, self._payloads.codec).to_json()
-        changes = ChannelOptions(durability=durability)
         return partial(self._change_manifest, tree, changes)
 
     def _change_manifest(self, tree: object, changes: ChannelOptions) -> None:
