@@ -15,7 +15,13 @@ from ._channel.delivery import Delivery
 from ._channel.opening import ChannelContext, open_channel
 from ._channel.receiver import FanOutReceiver, Receiver
 from ._channel.sender import Sender
-from ._channel.statistics import ChannelStatistics, Process, ReceiverStatistics, SenderStatistics
+from ._channel.statistics import (
+    ChannelStatistics,
+    MaintenanceStatistics,
+    Process,
+    ReceiverStatistics,
+    SenderStatistics,
+)
 from ._errors import (
     AckError,
     ChannelLockedError,
@@ -40,6 +46,7 @@ from ._errors import (
     UnknownConsumerError,
     UnsupportedFormatError,
 )
+from ._maintenance.retention import Pin
 from ._offset import Offset
 from ._options import Capacity, ChannelOptions, Compression, Durability, Retention
 
@@ -72,12 +79,14 @@ __all__ = [
     "FileChannelError",
     "JsonCodec",
     "LeaseExpiredError",
+    "MaintenanceStatistics",
     "MessageTooLargeError",
     "MessageTypeError",
     "MsgpackCodec",
     "NotAChannelError",
     "Offset",
     "OptionsMismatchError",
+    "Pin",
     "Process",
     "RawCodec",
     "Receiver",

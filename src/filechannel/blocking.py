@@ -202,7 +202,8 @@ class Receiver(AnyReceiver[T_co], Generic[T_co]):
     def seek(self, to: Start) -> None:
         """Go on at another place; clones go along. `ValueError` if no message begins at that offset."""
         self._check_open()
-        self._move(self._source.errands.do(lambda: self._source.find(to, "to")))
+        while not self._move(self._source.errands.do(lambda: self._source.find(to, "to"))):
+            pass
 
 
 @final

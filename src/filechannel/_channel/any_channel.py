@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -21,6 +21,8 @@ from typing_extensions import TypeForm
 
 from .. import _checks as checks
 from .._format import SendPath
+from .._maintenance.retention import find_plan
+from .._maintenance.worker import WORKER
 from .._offset import Offset
 from .._options import UNSET, ChannelOptions, UnsetType
 from .._storage.cursors import Cursor
@@ -38,7 +40,7 @@ from .errands import Errands
 from .pursuit import Pursuit
 from .recipe import Recipe
 from .source import Source, Start, Stop, find_place, find_stop, naming
-from .statistics import ChannelStatistics, Process
+from .statistics import ChannelStatistics, MaintenanceStatistics, Process
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Source)
@@ -89,6 +91,7 @@ class AnyChannel(Generic[T]):
                 arrivals_of(store)  # what is sent from here on wakes whoever waits, in any process
                 if not store.readonly:
                     store.log.on_closed = _refuse_closed
+                    WORKER.look_after(store)
                 self._open_store = store
                 self._recipe = self._recipe.for_reopening()
                 return store
@@ -147,13 +150,16 @@ class AnyChannel(Generic[T]):
                 place = find_place(self._store, start)
             else:
                 place = Mark(position.offset, position.sequence, position.time)
-            return self._source(kind, cursor, place)
+            source = self._source(kind, cursor, place)
         except BaseException:
             if cursor.position is None:
                 self._store.cursors.remove(cursor)
             else:
                 self._store.cursors.close(cursor)
             raise
+        if position is None:
+            source.hold_on(start)
+        return source
 
     def _replay_source(self, start: Start, stop: Stop) -> Source:
         self._check_open()
@@ -211,6 +217,8 @@ class AnyChannel(Generic[T]):
             busy_writer=_busy_writer(store),
             oldest_age=timedelta(seconds=(time.time_ns() - earliest.time) / 1e9) if messages else None,
             sealed=control.sealed,
+            pinned_by=find_plan(store).pin,
+            maintenance=_maintenance(store),
         )
 
     def consumers(self) -> tuple[Consumer, ...]:
@@ -359,6 +367,18 @@ def _refuse_closed() -> None:
 def _busy_writer(store: Store) -> Process | None:
     holder = None if store.processes is None else store.log.holder
     return None if holder is None else process_of(holder)
+
+
+def _maintenance(store: Store) -> MaintenanceStatistics:
+    upkeep = store.upkeep
+    (segments, size), last, runner = upkeep.reclaimed, upkeep.last_turn, upkeep.maintainer
+    return MaintenanceStatistics(
+        reclaimed_segments=segments,
+        reclaimed_bytes=size,
+        errors=upkeep.errors,
+        last_run=None if last is None else datetime.fromtimestamp(last / 1e9, UTC),
+        runner=None if runner is None else process_of(runner),
+    )
 
 
 def check_sequence(sequence: int) -> None:

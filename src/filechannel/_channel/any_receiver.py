@@ -105,10 +105,12 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
         self._check_open()
         return Offset(self._source.reader.native.offset)
 
-    def _move(self, to: Mark) -> None:
+    def _move(self, to: Mark) -> bool:
+        """Stand at a place, and tell whether it is still there: it may have been removed in this moment."""
         self._check_open()
         self._source.reader.move(to)
         self._source.arrivals.wake_all()
+        return self._source.is_held()
 
     def statistics(self) -> ReceiverStatistics:
         """Return a snapshot of this receiver."""

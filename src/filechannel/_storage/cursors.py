@@ -9,6 +9,7 @@ import logging
 import mmap
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Lock
 
@@ -27,6 +28,7 @@ from .._format.layout import (
     TERM,
 )
 from .._offset import Offset
+from .background import do_all_at_once
 from .cursor_file import (
     HEAD_SIZE,
     Position,
@@ -280,6 +282,10 @@ class Cursors:
             self._flush(name)
         if names_changed:
             self._files.flush_directory(self._directory)
+
+    def flush_everybody(self) -> None:
+        """Wait until every position is on disk, whoever owns it. For what is about to be removed behind them."""
+        do_all_at_once([partial(self._flush, name) for name in self.names()])
 
     def flush_one(self, name: str) -> None:
         """Wait until one position is on disk, whoever owns it, and all names."""

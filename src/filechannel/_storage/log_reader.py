@@ -48,6 +48,8 @@ class LogReader:
         self._batching: set[int] = set()  # threads in the middle of take_many
         self.stop = stop
         """Where it ends, for good; it never stands behind it. None: where the log does."""
+        self.on_passed: Callable[[], object] = _nothing
+        """Called when it goes on to another segment."""
         cursor_map = None if cursor is None else cursor.map
         words = control.map if stop is None else _words_that_end_at(stop.offset)
         self.native: Reader = Reader(words, cursor_map, decode, self._advance, self._damaged, refuse, reuse)
@@ -117,6 +119,7 @@ class LogReader:
             reader.move(segment.begin, segment.header.first_sequence)
         self._segment = segment
         reader.bind(segment.map, segment.begin)
+        self.on_passed()
 
     def _segment_at(self, offset: Offset) -> Segment:
         """Return the segment that holds an offset, or begins behind it with nothing missing in between."""
@@ -183,6 +186,10 @@ class LogReader:
         self._segment = None
         reader.unbind()
         reader.move(place.offset, place.sequence)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _words_that_end_at(offset: int) -> bytearray:
