@@ -13,7 +13,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from filechannel import ChannelOptions, ConsumerBusyError, Durability, FanOutReceiver, FileChannel, Sender, open_channel
+from filechannel import (
+    ChannelOptions,
+    ConsumerBusyError,
+    Durability,
+    FanOutReceiver,
+    FileChannel,
+    Retention,
+    Sender,
+    open_channel,
+)
 
 NAMES = st.sampled_from(["a", "b", "ü/.."])
 SIZES = st.one_of(st.integers(0, 40), st.sampled_from([1000, 4000, 4016, 4017, 4024, 4032, 9000]))
@@ -50,7 +59,9 @@ class Simulation(RuleBasedStateMachine):
     @initialize(durability=DURABILITIES)
     def begin(self, durability: Durability) -> None:
         """Make the channel."""
-        self._open(ChannelOptions(segment_size=4096, durability=durability))
+        # What is consumed goes at its own time: the model would not know when.
+        keep = Retention(after_consumed="keep")
+        self._open(ChannelOptions(segment_size=4096, durability=durability, retention=keep))
 
     def _open(self, options: ChannelOptions | None = None) -> None:
         async def open_() -> FileChannel[bytes]:

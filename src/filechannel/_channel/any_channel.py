@@ -20,8 +20,9 @@ from anyio import ClosedResourceError
 from typing_extensions import TypeForm
 
 from .. import _checks as checks
+from .._errors import FileChannelError
 from .._format import SendPath
-from .._maintenance.retention import find_plan
+from .._maintenance.retention import Pin, find_plan
 from .._maintenance.worker import WORKER
 from .._offset import Offset
 from .._options import UNSET, ChannelOptions, UnsetType
@@ -217,7 +218,7 @@ class AnyChannel(Generic[T]):
             busy_writer=_busy_writer(store),
             oldest_age=timedelta(seconds=(time.time_ns() - earliest.time) / 1e9) if messages else None,
             sealed=control.sealed,
-            pinned_by=find_plan(store).pin,
+            pinned_by=_pin(store),
             maintenance=_maintenance(store),
         )
 
@@ -367,6 +368,13 @@ def _refuse_closed() -> None:
 def _busy_writer(store: Store) -> Process | None:
     holder = None if store.processes is None else store.log.holder
     return None if holder is None else process_of(holder)
+
+
+def _pin(store: Store) -> Pin | None:
+    try:
+        return find_plan(store).pin
+    except (FileChannelError, OSError):  # the directory was moved, or a file cannot be read: maintenance says so
+        return None
 
 
 def _maintenance(store: Store) -> MaintenanceStatistics:

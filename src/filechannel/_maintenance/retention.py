@@ -22,6 +22,7 @@ from .._storage.store import Store
 
 IDLE = 10.0
 """Seconds without a message after which the segment that is written to may go."""
+_PATIENCE = 1.0  # seconds in which whoever writes brings to disk what it finished
 _SOON = 0.05
 _SHORTEST, _LONGEST = 1.0, 60.0
 _AT_LEAST = 4  # looks before something is as old as it may become, or as long again
@@ -70,10 +71,12 @@ def reclaim_after(store: Store, idle: float) -> float:
     store.reclaim.finish()
     store.remove_expired()
     plan = find_plan(store, idle)
-    if plan.oldest > store.control.oldest_offset and not store.reclaim.up_to(
-        plan.oldest, lambda: find_plan(store, idle).oldest >= plan.oldest
-    ):
-        return _SOON
+    if plan.oldest > store.control.oldest_offset:
+        patiently = store.upkeep.quiet() < min(idle, _PATIENCE) * _NANOSECONDS
+        if not store.reclaim.up_to(
+            plan.oldest, lambda oldest: find_plan(store, idle).oldest >= oldest, patiently=patiently
+        ):
+            return _SOON
     return _pause(store, idle)
 
 

@@ -284,8 +284,9 @@ class Cursors:
             self._files.flush_directory(self._directory)
 
     def flush_everybody(self) -> None:
-        """Wait until every position is on disk, whoever owns it. For what is about to be removed behind them."""
+        """Wait until every position and name is on disk, whoever owns it: what lies before them may be removed then."""
         do_all_at_once([partial(self._flush, name) for name in self.names()])
+        self._files.flush_directory(self._directory)
 
     def flush_one(self, name: str) -> None:
         """Wait until one position is on disk, whoever owns it, and all names."""

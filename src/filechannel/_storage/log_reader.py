@@ -106,11 +106,13 @@ class LogReader:
         offset = Offset(reader.offset)
         if offset < self._control.oldest_offset:
             self._expired(reader)
+            return
         try:
             segment = self._segment_at(offset)
         except CorruptRecordError as error:
             if offset < self._control.oldest_offset:  # another process has removed it in this moment
                 self._expired(reader)
+                return
             if not self._skip_damage:
                 raise
             self._pass(reader, self._next_readable(offset), error.reason)
@@ -149,10 +151,19 @@ class LogReader:
                 following = self._segments.following(following)
         return self._places.latest()
 
-    def _expired(self, reader: Reader) -> NoReturn:
+    def _expired(self, reader: Reader) -> None:
+        """Go on at the oldest message, and say so if any was missed.
+
+        If not, only offsets that were left out lay in between, or control records.
+        """
         earliest = self._places.earliest()
         place = self._up_to_stop(earliest)
         missed = max(0, place.sequence - reader.sequence)
+        if not missed:
+            self._segment = None
+            reader.unbind()
+            reader.move(place.offset, place.sequence)
+            return
         if get_ident() not in self._batching:  # there it may be held back: then the next call comes here again
             reader.move(place.offset, place.sequence)
         raise DataExpiredError(missed, earliest.offset)

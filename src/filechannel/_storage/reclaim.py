@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
+from .._errors import Busy, StorageError
 from .._offset import Offset
 from .control import Control
 from .cursors import Cursors
@@ -51,14 +52,16 @@ class Reclaim:
         self.before_removal: Callable[[], object] = lambda: None
         """Called with the writer word before the oldest offset moves: for whatever else speaks of what will be gone."""
 
-    def up_to(self, oldest: Offset, is_free: Callable[[], bool]) -> bool:
+    def up_to(self, wanted: Offset, is_free: Callable[[Offset], bool], *, patiently: bool) -> bool:
         """Remove everything before a segment, or at the end of the log all of it; False if it is needed after all.
 
-        *is_free* looks once more whether nobody needs it; who comes after that look is not overlooked.
+        *is_free* looks once more whether nobody needs it; who comes after that look is not overlooked. *patiently*:
+        leave it to whoever writes to bring finished segments to disk, and remove less than is *wanted* before that.
         """
+        oldest = self._on_disk(wanted, patiently)
         self._cursors.flush_everybody()
         noted = self._registry.note()
-        if not is_free():
+        if not is_free(oldest):
             return False
         with self._log.writing(briefly()):
             if not self._is_boundary(oldest):
@@ -68,6 +71,31 @@ class Reclaim:
                 return False
         self.finish()
         return True
+
+    def _on_disk(self, wanted: Offset, patiently: bool) -> Offset:
+        """Return where the next checkpoint may say that the log begins.
+
+        What it covers goes as far as the last one, which lies between two batches: a batch of which the beginning is
+        gone must not lose its end in a power cut. At the end of the log nothing is left that could be lost.
+        """
+        found = self._covered(wanted)
+        if found > self._control.oldest_offset:
+            return found
+        if patiently:
+            raise Busy
+        try:
+            self._flusher.flush()
+        except StorageError:  # one that failed before is told ever after, and the checkpoint is written all the same
+            if self._covered(wanted) <= self._control.oldest_offset:
+                raise
+        return self._covered(wanted)
+
+    def _covered(self, wanted: Offset) -> Offset:
+        if wanted == self._control.write_offset:
+            return wanted
+        checkpoint = self._control.checkpoint()
+        limit = wanted if checkpoint is None else min(wanted, checkpoint.offset)
+        return self._segments.covering(limit) or Offset(0)
 
     def _is_boundary(self, offset: Offset) -> bool:
         """Tell whether a segment begins here; the last one is finished if it ends here."""
