@@ -265,6 +265,12 @@ class Source:
             self.forget()
             raise
 
+    def hold_on_to_the_oldest(self) -> None:
+        """Stand at the oldest message, for good."""
+        self.reader.move(self.store.places.earliest())
+        while not self.is_held():
+            self.reader.move(self.store.places.earliest())
+
     def is_held(self) -> bool:
         """Tell whether what lies here stays until it was taken, having just been put here; False if it is gone."""
         return self.cursor is None or self.store.registry.settle(self.reader.native.offset)
