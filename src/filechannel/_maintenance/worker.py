@@ -75,6 +75,7 @@ class Worker:
             store.on_boundary = partial(self.nudge, store)
             store.on_closing = partial(self.forget, store)
             self._begin()
+            self._changed.notify()
 
     def _begin(self) -> None:
         if not self._running:

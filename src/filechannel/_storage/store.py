@@ -83,7 +83,10 @@ class Store:
         self.on_closing: Callable[[], object] = _ignore
         """Called before anything is closed: when it returns, nobody works on it in the background."""
         self.on_boundary: Callable[[], object] = _ignore
-        """Called, from any thread, when a segment was finished, a reader went on to another, or a name came or went."""
+        """Called, from any thread, when something may be to be done in the background.
+
+        A segment was finished, a reader went on to another, a name came or went, or other options are stored.
+        """
         self.segments: Segments = Segments(
             files, path / SEGMENTS, writable=not readonly, most_mapped=mapped, epoch=lambda: control.epoch
         )
@@ -366,6 +369,7 @@ class Store:
             self._set_timer(manifest.options.durability)
             with log.writing():
                 log.announce_change()
+        self.on_boundary()  # other limits may have been passed
 
     def _apply_durability(self, durability: Durability) -> None:
         log, _, flusher = self._parts()
