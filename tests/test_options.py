@@ -17,10 +17,13 @@ from filechannel._errors import OptionsMismatchError
 from filechannel._options import (
     OPTIONS,
     UNSET,
+    Capacity,
     ChannelOptions,
+    Compression,
     Durability,
     OpenOptions,
     OptionScope,
+    Retention,
     StoredOptions,
 )
 
@@ -30,10 +33,33 @@ durabilities = st.one_of(
     st.sampled_from([Durability.OS, Durability.FSYNC]),
     st.floats(min_value=1e-6, max_value=1e6).map(Durability.interval),
 )
+capacities = st.builds(
+    Capacity,
+    max_bytes=st.none() | st.integers(4 << 20, 1 << 50),
+    max_messages=st.integers(1, 1 << 50),
+    fraction=st.none() | st.floats(min_value=1e-6, max_value=1.0),
+    on_full=st.sampled_from(["wait", "raise", "drop_oldest"]),
+)
+retentions = st.builds(
+    Retention,
+    after_consumed=st.sampled_from(["delete", "keep"]),
+    max_age=st.none() | st.floats(min_value=1e-6, max_value=1e6),
+    max_bytes=st.none() | st.integers(1, 1 << 50),
+)
+compressions = st.builds(
+    Compression,
+    method=st.sampled_from(["zstd", "lz4", "gzip"]),
+    level=st.none() | st.integers(1, 9),
+    after=st.floats(min_value=0, max_value=1e6),
+)
 stored_values = st.fixed_dictionaries(
     {},
     optional={
-        "segment_size": st.integers(4096, 1 << 40),
+        "capacity": st.none() | capacities,
+        "retention": retentions,
+        "compression": compressions,
+        "spare_segments": st.integers(0, 64),
+        "segment_size": st.integers(4096, 1 << 20),
         "max_message_size": st.integers(1, GIB - 1),
         "mode": st.integers(0o600, 0o777),
         "durability": durabilities,
@@ -46,9 +72,19 @@ def _names(cls: type[Any]) -> set[str]:
 
 
 def test_unset_options_mean_the_defaults_of_a_new_channel() -> None:
-    """Without options a channel has 64 MiB segments, messages below 1 GiB, private files and OS durability."""
+    """Without options a channel has 64 MiB segments, messages below 1 GiB, private files and OS durability.
+
+    What was consumed is deleted, nothing is compressed, and there is no limit but the disk.
+    """
     assert ChannelOptions().resolve() == StoredOptions(
-        segment_size=64 << 20, max_message_size=GIB - 1, mode=0o600, durability=Durability.OS
+        segment_size=64 << 20,
+        max_message_size=GIB - 1,
+        mode=0o600,
+        durability=Durability.OS,
+        capacity=None,
+        retention=Retention(after_consumed="delete"),
+        compression=Compression(method="none"),
+        spare_segments=2,
     )
 
 
@@ -85,6 +121,8 @@ def test_every_default_is_allowed() -> None:
         ("mode", 0o400, "0o600"),
         ("mode", 0o1600, "0o777"),
         ("mode", -1, "0o777"),
+        ("spare_segments", -1, "from 0"),
+        ("spare_segments", 65, "64"),
         ("max_mapped_segments", 1, "at least 2"),
         ("on_corruption", "ignore", "'raise' or 'skip'"),
         ("cursor_flush", 0, "an int"),
@@ -114,6 +152,12 @@ def test_a_value_that_is_not_allowed_is_a_value_error(name: str, value: object, 
         ("mode", True),
         ("durability", "os"),
         ("durability", 0.5),
+        ("capacity", 1 << 20),
+        ("retention", "keep"),
+        ("retention", None),
+        ("compression", "zstd"),
+        ("compression", None),
+        ("spare_segments", 1.0),
         ("max_mapped_segments", 2.5),
         ("on_corruption", None),
         ("cursor_flush", "os"),
@@ -172,7 +216,8 @@ def test_permission_bits_are_shown_in_octal() -> None:
 @pytest.mark.parametrize("form", [ChannelOptions(), ChannelOptions().resolve(), ChannelOptions().per_open()], ids=repr)
 def test_a_repr_is_the_call_that_makes_it(form: ChannelOptions | StoredOptions | OpenOptions) -> None:
     """What is shown can be pasted."""
-    names = {"Durability": Durability, type(form).__name__: type(form)}
+    policies = {kind.__name__: kind for kind in (Capacity, Compression, Durability, Retention)}
+    names = {**policies, type(form).__name__: type(form)}
     assert eval(repr(form), names) == form
 
 
@@ -214,7 +259,13 @@ def test_unset_options_contradict_nothing(values: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "given_value"),
-    [("segment_size", 8192), ("max_message_size", 10), ("mode", 0o640), ("durability", Durability.FSYNC)],
+    [
+        ("segment_size", 8192),
+        ("max_message_size", 10),
+        ("mode", 0o640),
+        ("durability", Durability.FSYNC),
+        ("retention", Retention(max_age=1.0)),
+    ],
 )
 def test_an_explicit_other_value_is_a_mismatch(name: str, given_value: object) -> None:
     """The error has the option, what is stored and what was given."""
@@ -289,6 +340,14 @@ def test_a_missing_channel_wide_option_has_its_default() -> None:
         ({"durability": {"interval": True}}, "durability"),
         ({"durability": {"interval": 1, "more": 2}}, "durability"),
         ({"durability": []}, "durability"),
+        ({"capacity": {}}, "capacity"),
+        ({"capacity": {"max_bytes": 1}}, "max_bytes"),
+        ({"capacity": {"max_bytes": 1 << 20}}, "segment_size"),
+        ({"capacity": {"max_messages": 1, "more": 2}}, "capacity"),
+        ({"retention": None}, "retention"),
+        ({"retention": {"max_age": "old"}}, "max_age"),
+        ({"compression": {"method": "rar"}}, "method"),
+        ({"compression": {"level": 99}}, "level"),
         ({"colour": "red"}, "colour"),
     ],
 )
@@ -352,3 +411,53 @@ def test_durabilities_travel(durability: Durability) -> None:
     """A durability survives JSON and pickling."""
     assert Durability.from_json(json.loads(json.dumps(durability.to_json()))) == durability
     assert pickle.loads(pickle.dumps(durability)) == durability
+
+
+def test_a_capacity_has_a_limit() -> None:
+    """One that limits nothing is refused, and so is a limit that is none."""
+    anything: Any = Capacity
+    with pytest.raises(ValueError, match="at least one limit"):
+        anything()
+    for arguments in ({"max_bytes": 16383}, {"max_messages": 0}, {"fraction": 0.0}, {"fraction": 1.5}):
+        with pytest.raises(ValueError, match="capacity"):
+            anything(**arguments)
+    for arguments in ({"max_bytes": 1e9}, {"max_messages": "1"}, {"fraction": True}, {"fraction": "half"}):
+        with pytest.raises(TypeError, match="capacity"):
+            anything(**arguments)
+    with pytest.raises(ValueError, match="'wait' or 'raise' or 'drop_oldest'"):
+        anything(max_messages=1, on_full="panic")
+
+
+def test_four_segments_fit_a_capacity() -> None:
+    """A segment larger than a quarter of the capacity is refused, wherever the two come together."""
+    with pytest.raises(ValueError, match="at most a quarter of it, 262144"):
+        ChannelOptions(segment_size=262145, capacity=Capacity(max_bytes=1 << 20))
+    stored = ChannelOptions(segment_size=262145).resolve()
+    with pytest.raises(ValueError, match="at most a quarter of it, 262144"):
+        stored.changed_by(ChannelOptions(capacity=Capacity(max_bytes=1 << 20)))
+
+
+@pytest.mark.parametrize(("max_bytes", "segment_size"), [(1 << 40, 64 << 20), (100 << 20, 16 << 20), (16384, 4096)])
+def test_segments_are_as_small_as_a_capacity_asks_for(max_bytes: int, segment_size: int) -> None:
+    """Where the segment size is not given, it is the largest power of two of which the capacity holds four."""
+    assert ChannelOptions(capacity=Capacity(max_bytes=max_bytes)).resolve().segment_size == segment_size
+
+
+def test_a_compression_level_is_one_of_its_method() -> None:
+    """Each method has levels of its own."""
+    assert Compression(method="zstd", level=22).level == 22
+    with pytest.raises(ValueError, match="level of gzip"):
+        Compression(method="gzip", level=22)
+    anything: Any = Compression
+    with pytest.raises(ValueError, match="'zstd' or 'lz4'"):
+        anything(method="rar")
+    with pytest.raises(ValueError, match="after"):
+        Compression(after=-1.0)
+
+
+def test_a_retention_says_what_happens_to_what_was_consumed() -> None:
+    """It is deleted or kept, for a time and a size that are more than nothing."""
+    anything: Any = Retention
+    for arguments in ({"after_consumed": "archive"}, {"max_age": 0.0}, {"max_bytes": 0}):
+        with pytest.raises(ValueError, match="retention"):
+            anything(**arguments)

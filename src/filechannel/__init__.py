@@ -22,6 +22,7 @@ from ._channel.sender import Sender
 from ._channel.serve import Service
 from ._channel.statistics import (
     ChannelStatistics,
+    MaintenanceStatistics,
     Process,
     ReceiverStatistics,
     SenderStatistics,
@@ -53,13 +54,15 @@ from ._errors import (
     UnknownConsumerError,
     UnsupportedFormatError,
 )
+from ._maintenance.retention import Pin
 from ._offset import Offset
-from ._options import ChannelOptions, Durability
+from ._options import Capacity, ChannelOptions, Compression, Durability, Retention
 
 __all__ = [
     "AckError",
     "AckReceiver",
     "Acknowledgable",
+    "Capacity",
     "ChannelContext",
     "ChannelLockedError",
     "ChannelNotFoundError",
@@ -68,6 +71,7 @@ __all__ = [
     "ChannelStatistics",
     "Codec",
     "CodecError",
+    "Compression",
     "Consumer",
     "ConsumerBusyError",
     "ConsumerError",
@@ -86,17 +90,20 @@ __all__ = [
     "HandlerError",
     "JsonCodec",
     "LeaseExpiredError",
+    "MaintenanceStatistics",
     "MessageTooLargeError",
     "MessageTypeError",
     "MsgpackCodec",
     "NotAChannelError",
     "Offset",
     "OptionsMismatchError",
+    "Pin",
     "Process",
     "RawCodec",
     "Receiver",
     "ReceiverStatistics",
     "Record",
+    "Retention",
     "RetryPolicy",
     "SchemaMismatchError",
     "Sender",

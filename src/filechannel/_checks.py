@@ -57,6 +57,25 @@ def one_of(*choices: str) -> Check:
     return check
 
 
+def none_or(check: Check) -> Check:
+    """Accept None too."""
+
+    def check_unless_none(name: str, value: object) -> None:
+        if value is not None:
+            check(name, value)
+
+    return check_unless_none
+
+
+def fraction(name: str, value: object) -> None:
+    """Accept a part of a whole: above 0 and at most 1."""
+    allowed = "a number above 0 and at most 1"
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r}: must be {allowed}, not {type(value).__name__}")
+    if not 0 < value <= 1:
+        raise ValueError(f"{name}={value!r}: must be {allowed}")
+
+
 def permission_bits(name: str, value: object) -> None:
     """Accept the permissions of a file that its owner can read and write."""
     allowed = "permission bits from 0o600 to 0o777 with the owner's read and write"

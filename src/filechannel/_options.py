@@ -14,18 +14,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Literal, TypeAlias, cast, final
+from typing import Any, Final, Literal, TypeAlias, cast, final
 
 from . import _checks as checks
 from ._errors import OptionsMismatchError
+from ._policies import Capacity, Compression, Durability, Retention
 
 __all__ = [
     "OPTIONS",
     "UNSET",
+    "Capacity",
     "ChannelOptions",
+    "Compression",
     "Durability",
     "OpenOptions",
     "OptionScope",
+    "Retention",
     "StoredOptions",
     "UnsetType",
 ]
@@ -33,6 +37,9 @@ __all__ = [
 MIN_SEGMENT_SIZE: Final = 4096
 MAX_SEGMENT_SIZE: Final = 1 << 40
 DEFAULT_SEGMENT_SIZE: Final = 64 << 20
+MAX_SPARE_SEGMENTS: Final = 64
+SEGMENTS_IN_CAPACITY: Final = 4
+"""Space is given back a segment at a time: with fewer of them a full channel would be empty or full."""
 MAX_MESSAGE_SIZE: Final = (1 << 30) - 1
 """What the 30 length bits of a record can say."""
 
@@ -55,66 +62,6 @@ class UnsetType(enum.Enum):
 
 
 UNSET: Final = UnsetType.UNSET
-
-
-@final
-@dataclass(frozen=True, slots=True, repr=False)
-class Durability:
-    """When a sent message is on disk: one of ``OS``, ``interval(seconds)`` and ``FSYNC``.
-
-    ``OS`` leaves it to the kernel: a process crash loses nothing, a power cut what was not written yet.
-    ``interval`` flushes in the background: a power cut loses at most that interval. ``FSYNC`` flushes before
-    ``send`` returns and before anybody sees the message; concurrent senders share a flush.
-    """
-
-    kind: Literal["os", "interval", "fsync"]
-    seconds: float | None = None
-    """Only for ``interval``: the longest time between two flushes."""
-
-    OS: ClassVar[Durability]
-    FSYNC: ClassVar[Durability]
-
-    def __post_init__(self) -> None:
-        """Refuse what is not one of the three forms."""
-        if self.kind not in {"os", "interval", "fsync"}:
-            raise ValueError(f"durability kind {self.kind!r}: must be 'os', 'interval' or 'fsync'")
-        if self.kind == "interval":
-            checks.seconds("durability interval", self.seconds)
-        elif self.seconds is not None:
-            raise ValueError(f"durability {self.kind!r} with seconds={self.seconds!r}: must be None")
-
-    @staticmethod
-    def interval(seconds: float) -> Durability:
-        """Flush in the background, at least every *seconds* while there is something to flush."""
-        return Durability("interval", seconds)
-
-    def to_json(self) -> object:
-        """Return ``"os"``, ``"fsync"`` or ``{"interval": seconds}``."""
-        return self.kind if self.seconds is None else {"interval": self.seconds}
-
-    @staticmethod
-    def from_json(value: object) -> Durability:
-        """Undo ``to_json``; ``ValueError`` if *value* is anything else."""
-        if value == "os":
-            return Durability.OS
-        if value == "fsync":
-            return Durability.FSYNC
-        if isinstance(value, dict) and len(items := cast("dict[object, object]", value)) == 1:
-            seconds = items.get("interval")
-            if isinstance(seconds, int | float) and not isinstance(seconds, bool):
-                return Durability.interval(seconds)
-        raise ValueError(f"durability {value!r}: must be 'os', 'fsync' or {{'interval': seconds}}")
-
-    def __repr__(self) -> str:
-        return f"Durability.interval({self.seconds})" if self.kind == "interval" else f"Durability.{self.kind.upper()}"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by value; ``OS`` and ``FSYNC`` come back as the constants themselves."""
-        return Durability.from_json, (self.to_json(),)
-
-
-Durability.OS = Durability("os")
-Durability.FSYNC = Durability("fsync")
 
 
 class OptionScope(enum.Enum):
@@ -153,6 +100,14 @@ class ChannelOptions:
     """Fixed at creation: permission bits of the files, with the owner's read and write. Default 0o600."""
     durability: Durability | UnsetType = UNSET
     """Channel-wide: when a sent message is on disk. Default ``Durability.OS``."""
+    capacity: Capacity | UnsetType | None = UNSET
+    """Channel-wide: how much may wait to be consumed. Default None: as much as the disk holds."""
+    retention: Retention | UnsetType = UNSET
+    """Channel-wide: how long messages stay. Default ``Retention()``: until every consumer has passed them."""
+    compression: Compression | UnsetType = UNSET
+    """Channel-wide: how finished segments are compressed. Default ``Compression(method="none")``: not at all."""
+    spare_segments: int | UnsetType = UNSET
+    """Channel-wide: how many files of consumed segments wait to be written again, 0 to 64. Default 2."""
     max_mapped_segments: int | UnsetType = UNSET
     """Per open: how many segments may be mapped at once, at least 2. Default 8."""
     spin: float | UnsetType = UNSET
@@ -171,10 +126,18 @@ class ChannelOptions:
     def __post_init__(self) -> None:
         """Check what is set."""
         _check(self)
+        if self.segment_size is not UNSET and self.capacity is not UNSET:
+            _check_segments_fit(self.segment_size, self.capacity)
 
     def resolve(self) -> StoredOptions:
-        """Return what a new channel's manifest keeps: what is set here, defaults for the rest."""
-        return StoredOptions(**_complete(self, StoredOptions))
+        """Return what a new channel's manifest keeps: what is set here, defaults for the rest.
+
+        Where only a capacity is given, segments are as small as it asks for.
+        """
+        values = _complete(self, StoredOptions)
+        if self.segment_size is UNSET and isinstance(self.capacity, Capacity) and self.capacity.max_bytes is not None:
+            values["segment_size"] = min(DEFAULT_SEGMENT_SIZE, _largest_segment(self.capacity.max_bytes))
+        return StoredOptions(**values)
 
     def per_open(self) -> OpenOptions:
         """Return what belongs to this open alone: what is set here, defaults for the rest."""
@@ -203,10 +166,15 @@ class StoredOptions:
     max_message_size: int
     mode: int
     durability: Durability
+    capacity: Capacity | None
+    retention: Retention
+    compression: Compression
+    spare_segments: int
 
     def __post_init__(self) -> None:
-        """Check every value: it may come from a damaged manifest."""
+        """Check every value: it may come from a damaged manifest. And some go together with others only."""
         _check(self)
+        _check_segments_fit(self.segment_size, self.capacity)
 
     def changed_by(self, options: ChannelOptions, path: Path | None = None) -> StoredOptions:
         """Return these with the channel-wide options that are set in *options*; *path* is the channel's.
@@ -280,6 +248,28 @@ OPTIONS: Final[Mapping[str, Option]] = MappingProxyType(
             dump=lambda value: cast("Durability", value).to_json(),
             load=Durability.from_json,
         ),
+        "capacity": Option(
+            OptionScope.CHANNEL,
+            None,
+            checks.none_or(checks.instance_of(Capacity, "Capacity(...) or None")),
+            dump=lambda value: None if value is None else cast("Capacity", value).to_json(),
+            load=lambda value: None if value is None else Capacity.from_json(value),
+        ),
+        "retention": Option(
+            OptionScope.CHANNEL,
+            Retention(),
+            checks.instance_of(Retention, "Retention(...)"),
+            dump=lambda value: cast("Retention", value).to_json(),
+            load=Retention.from_json,
+        ),
+        "compression": Option(
+            OptionScope.CHANNEL,
+            Compression(method="none"),
+            checks.instance_of(Compression, "Compression(...)"),
+            dump=lambda value: cast("Compression", value).to_json(),
+            load=Compression.from_json,
+        ),
+        "spare_segments": Option(OptionScope.CHANNEL, 2, checks.integer(0, MAX_SPARE_SEGMENTS)),
         "max_mapped_segments": Option(OptionScope.OPEN, 8, checks.integer(2)),
         "spin": Option(OptionScope.OPEN, 0.0, checks.seconds_or_zero),
         "poll_interval": Option(OptionScope.OPEN, 0.05, checks.seconds),
@@ -314,6 +304,20 @@ def _check(options: ChannelOptions | StoredOptions | OpenOptions) -> None:
 def _complete(options: ChannelOptions, form: type[StoredOptions] | type[OpenOptions]) -> dict[str, Any]:
     given = _given(options)
     return {name: given.get(name, OPTIONS[name].default) for name in _names(form)}
+
+
+def _largest_segment(max_bytes: int) -> int:
+    """Return the largest power of two of which a capacity holds four."""
+    return 1 << (max_bytes // SEGMENTS_IN_CAPACITY).bit_length() - 1
+
+
+def _check_segments_fit(segment_size: int, capacity: Capacity | None) -> None:
+    if capacity is None or capacity.max_bytes is None or segment_size <= capacity.max_bytes // SEGMENTS_IN_CAPACITY:
+        return
+    raise ValueError(
+        f"segment_size={segment_size} with capacity max_bytes={capacity.max_bytes}: "
+        f"must be at most a quarter of it, {capacity.max_bytes // SEGMENTS_IN_CAPACITY}"
+    )
 
 
 def _load(name: str, items: dict[object, object]) -> object:

@@ -45,7 +45,7 @@ from ._channel.thread_service import Service
 from ._errors import Busy, FileChannelError
 from ._format import NOTHING
 from ._offset import Offset
-from ._options import UNSET, ChannelOptions, Durability, UnsetType
+from ._options import UNSET, Capacity, ChannelOptions, Compression, Durability, Retention, UnsetType
 from ._storage.store import Store
 from ._wakeup.patience import no_longer_than
 
@@ -226,7 +226,8 @@ class Receiver(AnyReceiver[T_co], Generic[T_co]):
     def seek(self, to: Start) -> None:
         """Go on at another place; clones go along. `ValueError` if no message begins at that offset."""
         self._check_open()
-        self._move(self._source.errands.do(lambda: self._source.find(to, "to")))
+        while not self._move(self._source.errands.do(lambda: self._source.find(to, "to"))):
+            pass
 
 
 @final
@@ -320,7 +321,8 @@ class GroupReceiver(AnyGroupReceiver[T_co], _Acknowledging[T_co], Generic[T_co])
         """
         self._check_open()
         group = self._group
-        group.errands.do(lambda: group.go_to(group.find(to, "to")))
+        while not group.errands.do(lambda: group.go_to(group.find(to, "to"))):
+            pass
 
 
 @final
@@ -526,11 +528,25 @@ class FileChannel(AnyChannel[T], Generic[T]):
         self._errands.do(self._purge)
 
     def configure(
-        self, *, schema: TypeForm[object] | UnsetType = UNSET, durability: Durability | UnsetType = UNSET
+        self,
+        *,
+        schema: TypeForm[object] | UnsetType = UNSET,
+        durability: Durability | UnsetType = UNSET,
+        capacity: Capacity | UnsetType | None = UNSET,
+        retention: Retention | UnsetType = UNSET,
+        compression: Compression | UnsetType = UNSET,
+        spare_segments: int | UnsetType = UNSET,
     ) -> None:
         """Change what the channel has stored: its schema, or options that are not fixed at creation."""
         self._check_writable()
-        self._errands.do(self._configuration(schema, durability))
+        changes = ChannelOptions(
+            durability=durability,
+            capacity=capacity,
+            retention=retention,
+            compression=compression,
+            spare_segments=spare_segments,
+        )
+        self._errands.do(self._configuration(schema, changes))
 
 
 @overload

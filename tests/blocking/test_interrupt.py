@@ -89,7 +89,9 @@ def test_a_send_that_waits_for_a_stopped_process_is_interrupted(path: Path) -> N
 
 
 STORM = """
-with open_channel(path, int, options=ChannelOptions(durability=DURABILITY, segment_size=4096)) as channel:
+keep = Retention(after_consumed="keep")
+options = ChannelOptions(durability=DURABILITY, segment_size=4096, retention=keep)
+with open_channel(path, int, options=options) as channel:
     with channel.sender() as tx, channel.receiver() as rx:
         sent, got = 0, []
         stop = threading.Event()

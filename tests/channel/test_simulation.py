@@ -20,6 +20,7 @@ from filechannel import (
     Durability,
     FanOutReceiver,
     FileChannel,
+    Retention,
     Sender,
     UnknownConsumerError,
     open_channel,
@@ -61,7 +62,9 @@ class Simulation(RuleBasedStateMachine):
     @initialize(durability=DURABILITIES)
     def begin(self, durability: Durability) -> None:
         """Make the channel."""
-        self._open(ChannelOptions(segment_size=4096, durability=durability))
+        # What is consumed goes at its own time: the model would not know when.
+        keep = Retention(after_consumed="keep")
+        self._open(ChannelOptions(segment_size=4096, durability=durability, retention=keep))
 
     def _open(self, options: ChannelOptions | None = None) -> None:
         async def open_() -> FileChannel[bytes]:

@@ -16,7 +16,7 @@ import anyio
 import pytest
 from anyio import ClosedResourceError, EndOfStream, WouldBlock
 
-from filechannel import ChannelOptions, Durability, FanOutReceiver, FileChannel, Sender, open_channel
+from filechannel import ChannelOptions, Durability, FanOutReceiver, FileChannel, Retention, Sender, open_channel
 
 THREADS = 50
 
@@ -89,7 +89,8 @@ def test_fifty_threads_send_and_receive_at_once(path: Path, durability: Durabili
 
 def test_threads_and_large_batches(path: Path) -> None:
     """Batches are not torn apart by other threads, and clones that take many at once take nothing twice."""
-    with opened(path, ChannelOptions(segment_size=65536)) as channel, channel.receiver() as rx:
+    options = ChannelOptions(segment_size=65536, retention=Retention(after_consumed="keep"))
+    with opened(path, options) as channel, channel.receiver() as rx:
         sent = threading.Barrier(4, action=lambda: anyio.run(channel.seal))
 
         def send(who: int) -> None:

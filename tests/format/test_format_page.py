@@ -68,6 +68,8 @@ ELSEWHERE = {
     *("ENTRY_SETTLED", "ENTRY_OUT", "ENTRY_READY", "ENTRY_DELAYED", "ENTRY_PASSED", "ENTRY_ATTEMPTS"),
     *("ENTRY_TOKEN_SHIFT", "ENTRY_TOKENS", "ENTRY_OWNER_SHIFT"),
     "REGISTRATIONS",
+    *("REGISTRY", "REGISTRY_DECIDED", "REGISTRY_COUNT", "RECLAIMING", "RECLAIMED_SEGMENTS", "RECLAIMED_BYTES"),
+    *("MAINTENANCE_ERRORS", "MAINTENANCE_BYTE", "MAINTAINED", "MAINTAINER", "QUIET_OFFSET", "QUIET_SINCE"),
 }
 CONSTANTS = {
     "format version": layout.FORMAT_VERSION,
@@ -245,10 +247,20 @@ def test_the_control_file() -> None:
         "failed flushes": (layout.FAILED_FLUSHES, 4),
         "registrations": (layout.REGISTRATIONS, 4),
         "waiting loops": (layout.WAITING_LOOPS, layout.PROCESS_SLOT_COUNT // 8),
+        "registry": (layout.REGISTRY, 4),
+        "maintenance errors": (layout.MAINTENANCE_ERRORS, 4),
+        "reclaiming": (layout.RECLAIMING, 8),
+        "reclaimed segments": (layout.RECLAIMED_SEGMENTS, 8),
+        "reclaimed bytes": (layout.RECLAIMED_BYTES, 8),
+        "maintained": (layout.MAINTAINED, 8),
+        "maintainer": (layout.MAINTAINER, 4),
+        "quiet offset": (layout.QUIET_OFFSET, 8),
+        "quiet since": (layout.QUIET_SINCE, 8),
         "checkpoint 0": (first, layout.CHECKPOINT.size),
         "checkpoint 1": (second, layout.CHECKPOINT.size),
         "mode byte": (layout.MODE_BYTE, 1),
         "opening byte": (layout.OPENING_BYTE, 1),
+        "maintenance byte": (layout.MAINTENANCE_BYTE, 1),
         "process slots": (
             layout.PROCESS_SLOTS + layout.PROCESS_SLOT_SIZE,
             (layout.PROCESS_SLOT_COUNT - 1) * layout.PROCESS_SLOT_SIZE,
@@ -259,9 +271,11 @@ def test_the_control_file() -> None:
     masks = {
         "state": [layout.STATE_SEALED, layout.STATE_DEFERRED],
         "wake": [layout.WAKE_THREADS, layout.WAKE_LOOPS],
+        "registry": [layout.REGISTRY_DECIDED],
     }
     for field, expected in masks.items():
         assert [1 << int(bit) for bit in re.findall(r"bit (\d+):", rows[field])] == expected
+    assert f"(by {layout.REGISTRY_COUNT}, bit 0 stays)" in PAGE.read_text(encoding="utf-8")
     assert bytes_in(PAGE_TABLES["CONTROL_IDENTITY"][0]["meaning"]) == layout.CONTROL_MAGIC
     assert f"The pages from position {layout.PROCESS_SLOTS} on" in PAGE.read_text(encoding="utf-8")
 

@@ -32,7 +32,7 @@ class Background:
         """Put one in the place of the threads."""
         background = cls()
         monkeypatch.setattr("filechannel._storage.flush.background_threads", lambda: background)
-        for module in ("flush", "segments"):
+        for module in ("flush", "segments", "cursors"):
             monkeypatch.setattr(f"filechannel._storage.{module}.do_all_at_once", _do_in_order)
         return background
 

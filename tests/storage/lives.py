@@ -7,11 +7,13 @@ begins with such an image, and first of all compares what it finds with the stor
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
 from filechannel import ChannelOptions, DiskFullError, Durability
+from filechannel._errors import Busy
 from filechannel._format import NOTHING, find_record
 from filechannel._format.layout import (
     CONTROL_RECORD,
@@ -20,6 +22,7 @@ from filechannel._format.layout import (
     RECORD_HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
 )
+from filechannel._maintenance.retention import reclaim_after
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
 from filechannel._storage.quarantine import QUARANTINE, QUARANTINED
@@ -53,9 +56,11 @@ class Story:
     promised: int = 0
     """How many must be there whatever happens."""
     purged: int = 0
-    """How many were removed."""
+    """How many messages were removed by a purge."""
     purging: int = 0
-    """How many are being removed."""
+    """How many are being removed by a purge."""
+    free: int = 0
+    """How many may have been removed because they were consumed."""
     seen: dict[int, bytes] = field(default_factory=dict)
     """What readers saw, by offset: nobody may ever see something else there."""
     consumed: int = 0
@@ -153,7 +158,7 @@ class Life:
 
     def act(self) -> None:
         """Do something."""
-        actions = [self._send] * 8 + [self._consume] * 3 + [self._background.run] * 2 + [self._flush]
+        actions = [self._send] * 8 + [self._consume] * 3 + [self._background.run] * 2 + [self._flush, self._reclaim]
         if self._random.random() < 0.04:
             actions = [self._purge, self._seal, self._reconfigure, self._fail_to_send]
         self._random.choice(actions)()
@@ -232,12 +237,18 @@ class Life:
         self.story.promised = self.story.visible = len(self.story.batches)
         self.story.seal_promised = self.story.sealed
 
+    def _reclaim(self) -> None:
+        """Remove what is consumed; of the segment that is written to only sometimes."""
+        if CONSUMER in self.store.cursors.names():
+            self.story.free = max(self.story.free, self.story.consumed)
+        with suppress(Busy), self.store.upkeep.turn():
+            reclaim_after(self.store, self._random.choice((0.0, 1e9)))
+
     def _purge(self) -> None:
-        self.story.purging = len(self.story.batches)
+        self.story.purging = self.story.count(len(self.story.batches))
         self.store.purge()
         self._keep_promises()
-        self.story.purged = len(self.story.batches)
-        self.story.consumed = self.story.count(self.story.purged)
+        self.story.purged = self.story.consumed = self.story.purging
         if CONSUMER in self.store.cursors.names():
             self.story.consumed_promised = self.story.consumed
 
@@ -278,7 +289,7 @@ class Life:
         found = read_all(store)
         first, last = self._batches_found([message.payload for message in found])
         assert last >= (story.promised if power_was_cut else story.visible), "messages were lost"
-        assert [message.sequence for message in found] == list(range(story.count(first), story.count(last)))
+        assert [message.sequence for message in found] == list(range(first, story.count(last)))
         for message in found:
             story.see(message)
         del story.batches[last:]
@@ -288,7 +299,7 @@ class Life:
         if power_was_cut:
             self._check_quarantine(stored, found)
             story.promised = last
-        story.purged = story.purging = first
+        story.purged = story.purging = story.free = first
         story.visible = last
         for moment in self.moments:
             moment.story.visible = last
@@ -297,12 +308,13 @@ class Life:
                 del moment.story.batches[last:]
 
     def _batches_found(self, payloads: list[bytes]) -> tuple[int, int]:
-        """Return which batches are there; the number of the next message says how many there were in all."""
+        """Return the number of the first message that is there, and how many batches there were in all."""
         story, total = self.story, self.store.control.tail().sequence
+        first = total - len(payloads)
         for last in range(len(story.batches) + 1):
-            for first in {story.purged, story.purging}:
-                if story.count(last) == total and first <= last and story.messages(first, last) == payloads:
-                    return first, last
+            if story.count(last) == total and story.messages(0, last)[first:] == payloads:
+                assert first in (story.purged, story.purging) or story.purged <= first <= story.free, "removed too much"
+                return first, last
         expected = [[payload[:16] for payload in batch] for batch in story.batches]
         raise AssertionError(f"not whole batches: {[payload[:16] for payload in payloads]} of {expected}, {total=}")
 
@@ -316,12 +328,13 @@ class Life:
             story.consumed = 0
             return
         total = story.count(len(story.batches))
-        assert position.sequence <= max(story.consumed, story.count(story.purging)), "a consumer has missed something"
+        assert position.sequence <= max(story.consumed, story.purging), "a consumer has missed something"
+        assert position.sequence >= first or first == story.purging, "what it has not passed is gone"
         assert position.sequence >= min(story.consumed_promised or 0, total), "a consumer was set back"
         reader = reader_of(self.store)
         reader.move(Mark(max(position.offset, self.store.control.oldest_offset), position.sequence, 0))
         rest = take_all(reader)
-        rest_expected = story.messages(0, len(story.batches))[max(position.sequence, story.count(first)) :]
+        rest_expected = story.messages(0, len(story.batches))[max(position.sequence, first) :]
         assert [message.payload for message in rest] == rest_expected
         reader.close()
         self.store.cursors.close(cursor)

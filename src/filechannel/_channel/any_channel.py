@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -20,9 +20,12 @@ from anyio import ClosedResourceError
 from typing_extensions import TypeForm
 
 from .. import _checks as checks
+from .._errors import FileChannelError
 from .._format import SendPath
+from .._maintenance.retention import Pin, find_plan
+from .._maintenance.worker import WORKER
 from .._offset import Offset
-from .._options import UNSET, ChannelOptions, Durability, UnsetType
+from .._options import UNSET, ChannelOptions, UnsetType
 from .._storage.cursor import Cursor
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
@@ -39,7 +42,7 @@ from .group_source import GroupSource
 from .pursuit import Pursuit
 from .recipe import Recipe
 from .source import Source, Start, Stop, find_place, find_stop, naming
-from .statistics import ChannelStatistics, Process
+from .statistics import ChannelStatistics, MaintenanceStatistics, Process
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Source)
@@ -90,6 +93,7 @@ class AnyChannel(Generic[T]):
                 arrivals_of(store)  # what is sent from here on wakes whoever waits, in any process
                 if not store.readonly:
                     store.log.on_closed = _refuse_closed
+                    WORKER.look_after(store)
                 self._open_store = store
                 self._recipe = self._recipe.for_reopening()
                 return store
@@ -148,13 +152,16 @@ class AnyChannel(Generic[T]):
                 place = find_place(self._store, start)
             else:
                 place = Mark(position.offset, position.sequence, position.time)
-            return self._source(kind, cursor, place)
+            source = self._source(kind, cursor, place)
         except BaseException:
             if cursor.position is None:
                 self._store.cursors.remove(cursor)
             else:
                 self._store.cursors.close(cursor)
             raise
+        if position is None:
+            source.hold_on(start)
+        return source
 
     def _group_source(self, name: str, lease: float, start: Start, expires: float | None) -> GroupSource:
         """Join a group, which stands where its members have got to."""
@@ -169,12 +176,15 @@ class AnyChannel(Generic[T]):
         try:
             if expires is not None:
                 group.expire_after(expires)
-            group.begin(find_place(store, start) if group.position is None else None)
+            is_new = group.position is None
+            group.begin(find_place(store, start) if is_new else None)
             forget = self._sources.discard
             source = GroupSource(store, self._options, self._errands, self._open_reader, group, lease, forget)
             with self._lock:
                 self._check_open()
                 self._sources.add(source)
+            if is_new:
+                source.hold_on(start)
             return source
         except BaseException:
             store.cursors.give_up(group)
@@ -240,6 +250,8 @@ class AnyChannel(Generic[T]):
             busy_writer=_busy_writer(store),
             oldest_age=timedelta(seconds=(time.time_ns() - earliest.time) / 1e9) if messages else None,
             sealed=control.sealed,
+            pinned_by=_pin(store),
+            maintenance=_maintenance(store),
         )
 
     def consumers(self) -> tuple[Consumer, ...]:
@@ -280,16 +292,13 @@ class AnyChannel(Generic[T]):
     def _purge(self) -> None:
         self._store.purge()
 
-    def _configuration(
-        self, schema: TypeForm[object] | UnsetType, durability: Durability | UnsetType
-    ) -> Callable[[], None]:
+    def _configuration(self, schema: TypeForm[object] | UnsetType, changes: ChannelOptions) -> Callable[[], None]:
         """Check what is to be configured, and return what does it."""
         if self._payloads.is_raw and schema is not UNSET and schema is not bytes:
             raise TypeError(f"schema={schema!r}: a raw channel carries bytes; the codec is fixed at creation")
         if schema is bytes and not self._payloads.is_raw:
             raise TypeError("schema=bytes: the channel carries typed messages; the codec is fixed at creation")
         tree = UNSET if schema is UNSET else schema_of(schema, self._payloads.codec).to_json()
-        changes = ChannelOptions(durability=durability)
         return partial(self._change_manifest, tree, changes)
 
     def _change_manifest(self, tree: object, changes: ChannelOptions) -> None:
@@ -391,6 +400,25 @@ def _refuse_closed() -> None:
 def _busy_writer(store: Store) -> Process | None:
     holder = None if store.processes is None else store.log.holder
     return None if holder is None else process_of(holder)
+
+
+def _pin(store: Store) -> Pin | None:
+    try:
+        return find_plan(store).pin
+    except (FileChannelError, OSError):  # the directory was moved, or a file cannot be read: maintenance says so
+        return None
+
+
+def _maintenance(store: Store) -> MaintenanceStatistics:
+    upkeep = store.upkeep
+    (segments, size), last, runner = upkeep.reclaimed, upkeep.last_turn, upkeep.maintainer
+    return MaintenanceStatistics(
+        reclaimed_segments=segments,
+        reclaimed_bytes=size,
+        errors=upkeep.errors,
+        last_run=None if last is None else datetime.fromtimestamp(last / 1e9, UTC),
+        runner=None if runner is None else process_of(runner),
+    )
 
 
 def check_sequence(sequence: int) -> None:

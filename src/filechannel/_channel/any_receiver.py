@@ -105,10 +105,18 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
         self._check_open()
         return Offset(self._source.reader.native.offset)
 
-    def _move(self, to: Mark) -> None:
+    def _move(self, to: Mark) -> bool:
+        """Stand at a place, and tell whether it is still there.
+
+        It may have been removed in this moment: then we stand at the oldest message, wherever we go from there.
+        """
         self._check_open()
         self._source.move(to)
+        is_there = self._source.is_held()
+        if not is_there:
+            self._source.hold_on_to_the_oldest()
         self._source.arrivals.wake_all()
+        return is_there
 
     def statistics(self) -> ReceiverStatistics:
         """Return a snapshot of this receiver."""

@@ -11,7 +11,7 @@ from anyio.abc import AsyncResource
 from typing_extensions import TypeForm
 
 from .._offset import Offset
-from .._options import UNSET, Durability, UnsetType
+from .._options import UNSET, Capacity, ChannelOptions, Compression, Durability, Retention, UnsetType
 from .._wakeup.loops import run_through_cancellation
 from .ack import AckReceiver
 from .any_channel import AnyChannel, check_sequence
@@ -167,7 +167,14 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         await self._errands.run(self._purge)
 
     async def configure(
-        self, *, schema: TypeForm[object] | UnsetType = UNSET, durability: Durability | UnsetType = UNSET
+        self,
+        *,
+        schema: TypeForm[object] | UnsetType = UNSET,
+        durability: Durability | UnsetType = UNSET,
+        capacity: Capacity | UnsetType | None = UNSET,
+        retention: Retention | UnsetType = UNSET,
+        compression: Compression | UnsetType = UNSET,
+        spare_segments: int | UnsetType = UNSET,
     ) -> None:
         """Change what the channel has stored: its schema, or options that are not fixed at creation.
 
@@ -175,7 +182,14 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         schema stay as they are, and raise `DecodeError` where the new type cannot read them.
         """
         self._check_writable()
-        await self._errands.run(self._configuration(schema, durability))
+        changes = ChannelOptions(
+            durability=durability,
+            capacity=capacity,
+            retention=retention,
+            compression=compression,
+            spare_segments=spare_segments,
+        )
+        await self._errands.run(self._configuration(schema, changes))
 
     async def __aenter__(self) -> Self:
         """Use the channel in an `async with` block, which closes it. One that was unpickled is open from here on."""

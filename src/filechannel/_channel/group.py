@@ -32,4 +32,5 @@ class GroupReceiver(AnyGroupReceiver[T_co], Acknowledging[T_co], Generic[T_co]):
         """
         self._check_open()
         group = self._group
-        await group.errands.run(lambda: group.go_to(group.find(to, "to")))
+        while not await group.errands.run(lambda: group.go_to(group.find(to, "to"))):
+            pass

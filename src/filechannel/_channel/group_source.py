@@ -23,7 +23,7 @@ from .ack_source import NANOSECOND, AckSource
 from .delivery import Handed
 from .errands import Errands
 from .keeper import KEEPER
-from .source import Source
+from .source import Source, Start
 
 _PAUSE = 0.001  # seconds
 _REMEMBERED = 4096
@@ -185,11 +185,36 @@ class GroupSource(AckSource):
             return not native.full
         return self.has_ended()
 
-    def go_to(self, place: Mark) -> None:
-        """Let the whole group go on elsewhere; `AckError` if something is not settled. May block."""
+    def go_to(self, place: Mark) -> bool:
+        """Let the whole group go on elsewhere, and tell whether that is still there. May block.
+
+        If it was removed in this moment, the group stands at the oldest message. `AckError` if something is not
+        settled.
+        """
         self._check_open()
         self._group.move(place)
+        is_there = self.is_held()
+        if not is_there:
+            self.hold_on_to_the_oldest()
         self._wake()
+        return is_there
+
+    def hold_on(self, start: Start) -> None:
+        """Stand where a new group begins for good: if that was removed in this moment, look for it again."""
+        with suppress(AckError):  # a member that came meanwhile has something: it was told what it missed
+            while not self.is_held():
+                self._group.move(self.find(start, "start"))
+
+    def hold_on_to_the_oldest(self) -> None:
+        """Stand at the oldest message, for good."""
+        self._group.move(self.store.places.earliest())
+        while not self.is_held():
+            self._group.move(self.store.places.earliest())
+
+    def is_held(self) -> bool:
+        """Tell whether what lies here stays until it was taken, having just been put here; False if it is gone."""
+        position = self._group.position
+        return position is None or self.store.registry.settle(position.offset)
 
     def wait(self, has_news: Callable[[], bool]) -> Coroutine[object, object, None]:
         """Sleep until there may be news, or somebody has to look after the others."""

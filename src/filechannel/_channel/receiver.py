@@ -153,7 +153,8 @@ class Receiver(AnyReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
         """Go on at another place; clones go along. `ValueError` if no message begins at that offset."""
         self._check_open()
         source = self._source
-        self._move(await source.errands.run(lambda: source.find(to, "to")))
+        while not self._move(await source.errands.run(lambda: source.find(to, "to"))):
+            pass
 
     async def aclose(self) -> None:
         """Close this receiver."""

@@ -274,6 +274,25 @@ class Source:
                 return True
         return False
 
+    def hold_on(self, start: Start) -> None:
+        """Stand where a new name begins for good: if that was removed in this moment, look for it again."""
+        try:
+            while not self.is_held():
+                self.reader.move(self.find(start, "start"))
+        except BaseException:
+            self.forget()
+            raise
+
+    def hold_on_to_the_oldest(self) -> None:
+        """Stand at the oldest message, for good."""
+        self.reader.move(self.store.places.earliest())
+        while not self.is_held():
+            self.reader.move(self.store.places.earliest())
+
+    def is_held(self) -> bool:
+        """Tell whether what lies here stays until it was taken, having just been put here; False if it is gone."""
+        return self.cursor is None or self.store.registry.settle(self.reader.native.offset)
+
     def find(self, start: Start, argument: str) -> Mark:
         """Resolve a place. May read an index."""
         return find_place(self.store, start, argument)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import final
 
+from .._maintenance.retention import Pin
 from .._offset import Offset
 
 
@@ -19,6 +20,23 @@ class Process:
     """Its number, as it is known in its own container."""
     host: str | None
     since: datetime | None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceStatistics:
+    """What was done for a channel in the background, by whichever process."""
+
+    reclaimed_segments: int
+    """How many segments were removed because nobody needed them any more, or the retention said so."""
+    reclaimed_bytes: int
+    """How many bytes of records were in them."""
+    errors: int
+    """How often something went wrong; the log of the process in which it did says what. It is tried again."""
+    last_run: datetime | None
+    """When a process looked last what is to be done; one that is quiet is looked at less often."""
+    runner: Process | None
+    """Which process that was; None if it has ended, or the channel is open read-only here."""
 
 
 @final
@@ -57,6 +75,10 @@ class ChannelStatistics:
     """How long ago the oldest segment was begun; None if nothing is stored."""
     sealed: bool
     """Whether the channel takes no more messages."""
+    pinned_by: Pin | None
+    """What holds back the oldest segment; None if nothing does, or nothing is stored. `str()` says it in one line."""
+    maintenance: MaintenanceStatistics
+    """What was done in the background."""
 
 
 @final

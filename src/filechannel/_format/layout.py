@@ -89,6 +89,25 @@ REGISTRATIONS: Final = 904
 """Counted up after a consumer's name was registered or removed: whoever knows the names has to look again."""
 WAITING_LOOPS: Final = 960
 """A bit for each process slot: an event loop of that process waits, and watches the FIFO `wake/<slot>`."""
+REGISTRY: Final = 1088
+"""Bit 0: RECLAIMING is decided. The rest is counted up after a consumer was put where it had not been before."""
+REGISTRY_DECIDED: Final = 1
+REGISTRY_COUNT: Final = 2
+"""What is added when it is counted up."""
+MAINTENANCE_ERRORS: Final = 1092
+"""How often maintenance failed, in any process."""
+RECLAIMING: Final = 1096
+"""Where the oldest message begins, once REGISTRY says that this is decided: OLDEST_OFFSET follows."""
+RECLAIMED_SEGMENTS: Final = 1104
+RECLAIMED_BYTES: Final = 1112
+"""How many segments were reclaimed, and how many bytes of records were in them."""
+MAINTAINED: Final = 1120
+"""When somebody maintained the channel last (ns since the epoch)."""
+MAINTAINER: Final = 1128
+"""Who that was: the process slot and its generation, as in a lock word."""
+QUIET_OFFSET: Final = 1136
+QUIET_SINCE: Final = 1144
+"""Where the log ended when maintenance saw it move last, and when that was (ns since the epoch)."""
 
 STATE_SEALED: Final = 1
 STATE_DEFERRED: Final = 2
@@ -131,6 +150,8 @@ MODE_BYTE: Final = PROCESS_SLOTS
 """Slot 0 is nobody's. Who writes holds the kernel's lock on this byte, shared, or exclusively without the C core."""
 OPENING_BYTE: Final = PROCESS_SLOTS + 1
 """Held exclusively by whoever opens or recovers the channel."""
+MAINTENANCE_BYTE: Final = PROCESS_SLOTS + 2
+"""Held exclusively by whoever maintains the channel, for as long as one pass takes."""
 HOLDER: Final = Struct("<QQ64s")
 """pid, since (ns since the epoch), host name: who holds a consumer's name, for error messages only."""
 

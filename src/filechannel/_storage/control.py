@@ -26,9 +26,16 @@ from .._format.layout import (
     FAILED_FLUSHES,
     FLUSH_LOCK,
     FORMAT_VERSION,
+    MAINTAINER,
+    MAINTENANCE_ERRORS,
     OLDEST_OFFSET,
     PROCESS_SLOT_COUNT,
+    QUIET_OFFSET,
+    QUIET_SINCE,
+    RECLAIMING,
     REGISTRATIONS,
+    REGISTRY,
+    REGISTRY_DECIDED,
     RESERVED_END,
     STATE,
     STATE_DEFERRED,
@@ -101,8 +108,14 @@ class Control:
 
     @property
     def oldest_offset(self) -> Offset:
-        """Where the oldest stored message begins."""
-        return Offset(load_u64(self.map, OLDEST_OFFSET))
+        """Where the oldest stored message begins, as it is decided; see `registry`."""
+        while True:
+            seen = load_u32(self.map, REGISTRY)
+            if not seen & REGISTRY_DECIDED:
+                return Offset(load_u64(self.map, OLDEST_OFFSET))
+            oldest = max(load_u64(self.map, OLDEST_OFFSET), load_u64(self.map, RECLAIMING))
+            if load_u32(self.map, REGISTRY) == seen:
+                return Offset(oldest)
 
     @oldest_offset.setter
     def oldest_offset(self, offset: int) -> None:
@@ -216,6 +229,10 @@ class Control:
         """Write every word anew. Only for whoever has the channel to itself."""
         for at in (WRITE_TAIL, APPEND_TAIL):
             self._set_tail(at, tail)
+        for word in (REGISTRY, MAINTENANCE_ERRORS, MAINTAINER):
+            store_u32(self.map, word, 0)
+        for word in (RECLAIMING, QUIET_OFFSET, QUIET_SINCE):
+            store_u64(self.map, word, 0)
         self.oldest_offset = oldest
         self.durable_offset = tail.offset
         self.allocated_end = tail.offset

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -18,6 +19,7 @@ from .._format.layout import (
     GROUP_SIZE,
 )
 from .._offset import Offset
+from .background import do_all_at_once
 from .cursor import Cursor
 from .cursor_file import (
     HEAD_SIZE,
@@ -250,6 +252,11 @@ class Cursors:
             self._flush(name)
         if names_changed:
             self._files.flush_directory(self._directory)
+
+    def flush_everybody(self) -> None:
+        """Wait until every position and name is on disk, whoever owns it: what lies before them may be removed then."""
+        do_all_at_once([partial(self._flush, name) for name in self.names()])
+        self._files.flush_directory(self._directory)
 
     def flush_one(self, name: str) -> None:
         """Wait until one position is on disk, whoever owns it, and all names."""

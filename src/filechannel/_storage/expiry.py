@@ -1,7 +1,7 @@
 """Names that nobody has owned for as long as they were to stay: who notices removes them.
 
-There is nothing that runs for it. Whoever opens a channel or lists its consumers does it on the way, and so may
-whoever else wants to know what is still needed.
+Whoever opens a channel or lists its consumers does it on the way, and so does whoever maintains it and wants to know
+what is still needed.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from threading import Lock, RLock, Thread
 from typing import Protocol, final
 
@@ -27,6 +28,7 @@ from .background import background_threads, do_all_at_once
 from .control import Checkpoint, Control, Tail
 from .cursors import Cursors
 from .files import Files
+from .index import Mark
 from .log import Log
 from .processes import Processes
 from .producers import Producers
@@ -126,7 +128,7 @@ class Flusher:
     def flush_if_needed(self) -> None:
         """Flush unless everything is on disk already. `Busy` if another process is flushing, and stays there."""
         if self._control.durable_offset < self._control.write_offset:
-            with self._lock.held(_briefly()):  # whoever had it may have flushed meanwhile
+            with self._lock.held(briefly()):  # whoever had it may have flushed meanwhile
                 if self._control.durable_offset < self._control.write_offset:
                     self.flush(settled=True)
 
@@ -141,7 +143,7 @@ class Flusher:
 
         If another process is flushing, that is left to whoever flushes next.
         """
-        with suppress(Busy), self._lock.held(_briefly()):
+        with suppress(Busy), self._lock.held(briefly()):
             if self._closed or not self._log.has_finished:
                 return
             try:
@@ -151,7 +153,7 @@ class Flusher:
                 if work.boundary is not None:
                     checkpoint = self._safe_checkpoint(work.boundary)
                     self._advance_durable(checkpoint.offset)
-                    self._control.write_checkpoint(checkpoint)
+                    self._write_checkpoint(checkpoint)
             except OSError as error:
                 _logger.error("a checkpoint could not be flushed: %s", error)
             except StorageError:
@@ -161,6 +163,25 @@ class Flusher:
         """Under FSYNC all that readers see is on disk; otherwise what was whole when the segment was finished."""
         tail = self._control.tail() if self._log.writer.deferred else boundary
         return Checkpoint(tail.offset, tail.sequence, self._control.oldest_offset)
+
+    def forget_before(self, oldest: Mark) -> None:
+        """Bring to disk that nothing is stored before a place: what lies there may be removed then.
+
+        Nothing else is flushed. `Busy` if another process is flushing, and stays there.
+        """
+        with self._lock.held(briefly()):
+            last = self._control.checkpoint()
+            if last is None or last.oldest < oldest.offset:
+                self._write_checkpoint(Checkpoint(oldest.offset, oldest.sequence, oldest.offset))
+
+    def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Store a checkpoint, unless the last one goes further: then only what is the oldest changes in that."""
+        last = self._control.checkpoint()
+        if last is not None and last.offset >= checkpoint.offset:
+            checkpoint = replace(last, oldest=checkpoint.oldest)
+        if checkpoint.offset == self._control.write_offset:
+            checkpoint = replace(checkpoint, sealed=self._control.sealed)
+        self._control.write_checkpoint(checkpoint)
 
     @contextmanager
     def settled(self, *, flush: bool = True) -> Generator[None]:
@@ -207,7 +228,7 @@ class Flusher:
             waiting = self._take_waiting()
             if not waiting:
                 return
-            if not self._commit_for(waiting, _briefly()):
+            if not self._commit_for(waiting, briefly()):
                 self._begin_to_wait(waiting)
                 return
         self._begin_work()
@@ -335,7 +356,7 @@ class Flusher:
         return error
 
 
-def _briefly() -> Callable[[], bool]:
+def briefly() -> Callable[[], bool]:
     """Return what tells whether there is still time: enough for the flush of another process, not to wait for one."""
     until = time.monotonic() + _PATIENCE
     return lambda: time.monotonic() < until

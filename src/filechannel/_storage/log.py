@@ -384,7 +384,9 @@ class Log:
 
     def _add_written_elsewhere(self) -> None:
         """Other processes may have written to segments that we never had: all behind what is known to be on disk."""
-        begin: Offset | None = self._segments.covering(max(self._control.durable_offset, self._given_up))
+        begin = self._segments.covering(max(self._control.durable_offset, self._given_up))
+        if begin is None:  # what was there has been removed since
+            begin = self._segments.following(-1)
         while begin is not None:
             if not self._unflushed.knows(begin):
                 with suppress(CorruptRecordError):  # that is for whoever reads it

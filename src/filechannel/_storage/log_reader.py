@@ -50,6 +50,8 @@ class LogReader:
         """Where it ends, for good; it never stands behind it. None: where the log does."""
         self.expire: Callable[[Mark, int], int | None] | None = None
         """Of a member of a group: let the group go on at the oldest message; None if another member has told so."""
+        self.on_passed: Callable[[], object] = _nothing
+        """Called when it goes on to another segment."""
         cursor_map = None if cursor is None else cursor.map
         words = control.map if stop is None else _words_that_end_at(stop.offset)
         self.native: Reader = Reader(words, cursor_map, decode, self._advance, self._damaged, refuse, reuse)
@@ -130,6 +132,7 @@ class LogReader:
             reader.move(segment.begin, segment.header.first_sequence)
         self._segment = segment
         reader.bind(segment.map, segment.begin)
+        self.on_passed()
 
     def _segment_at(self, offset: Offset) -> Segment:
         """Return the segment that holds an offset, or begins behind it with nothing missing in between."""
@@ -160,9 +163,18 @@ class LogReader:
         return self._places.latest()
 
     def _expired(self, reader: Reader) -> None:
+        """Go on at the oldest message, and say so if any was missed.
+
+        If not, only offsets that were left out lay in between, or control records.
+        """
         earliest = self._places.earliest()
         place = self._up_to_stop(earliest)
         missed: int | None = max(0, place.sequence - reader.sequence)
+        if not missed:
+            self._segment = None
+            reader.unbind()
+            reader.move(place.offset, place.sequence)
+            return
         if get_ident() not in self._batching:  # there it may be held back: then the next call comes here again
             if self.expire is not None:
                 missed = self.expire(place, reader.offset)
@@ -199,6 +211,10 @@ class LogReader:
         self._segment = None
         reader.unbind()
         reader.move(place.offset, place.sequence)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _words_that_end_at(offset: int) -> bytearray:

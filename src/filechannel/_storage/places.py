@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from datetime import datetime
+from typing import TypeVar
 
 from .._errors import CorruptRecordError
 from .._format import read_record
@@ -15,6 +16,8 @@ from .files import Files
 from .index import Mark, last_mark_at_or_before, read_marks
 from .segment import Segment
 from .segments import Segments
+
+V = TypeVar("V")
 
 
 class Places:
@@ -29,7 +32,12 @@ class Places:
 
     def earliest(self) -> Mark:
         """Return where the oldest stored message begins. Damage there is for whoever reads it."""
-        oldest = self._control.oldest_offset
+        while True:
+            found = self._earliest(self._control.oldest_offset)
+            if found.offset == self._control.oldest_offset:  # else it was removed in the middle of it
+                return found
+
+    def _earliest(self, oldest: Offset) -> Mark:
         begin = self._segments.covering(oldest)
         if begin is None or begin < oldest:
             begin = self._segments.following(oldest)
@@ -47,8 +55,21 @@ class Places:
         tail = self._control.tail()
         return Mark(tail.offset, tail.sequence, 0)
 
+    def _steadily(self, find: Callable[[V], Mark], value: V) -> Mark:
+        """Find something, and again if damage lay in the way that was only what is being removed."""
+        while True:
+            oldest = self._control.oldest_offset
+            try:
+                return find(value)
+            except CorruptRecordError:
+                if self._control.oldest_offset == oldest:
+                    raise
+
     def at(self, offset: int) -> Mark:
         """Return an offset with its sequence; `ValueError` if no record begins there."""
+        return self._steadily(self._at, offset)
+
+    def _at(self, offset: int) -> Mark:
         tail, oldest = self._control.tail(), self._control.oldest_offset
         if offset == tail.offset:
             return Mark(tail.offset, tail.sequence, 0)
@@ -71,6 +92,9 @@ class Places:
 
     def numbered(self, sequence: int) -> Mark:
         """Return where the message with this number begins; `ValueError` if it is not stored."""
+        return self._steadily(self._numbered, sequence)
+
+    def _numbered(self, sequence: int) -> Mark:
         first, tail = self.earliest(), self.latest()
         if not first.sequence <= sequence <= tail.sequence:
             stored = f"{first.sequence} to {tail.sequence - 1} are"
@@ -89,7 +113,9 @@ class Places:
         """Return a boundary with nothing at or after the moment before it; it may be a little early."""
         if moment.tzinfo is None:
             raise ValueError(f"{moment.isoformat()} has no time zone: give an aware datetime")
-        wanted = int(moment.timestamp() * 1e9)
+        return self._steadily(self._since, int(moment.timestamp() * 1e9))
+
+    def _since(self, wanted: int) -> Mark:
         oldest = self._control.oldest_offset
         begins = [begin for begin in self._segments.begins if begin >= oldest]
         place = bisect_left(begins, wanted, key=lambda begin: self._segments.header(begin).created)

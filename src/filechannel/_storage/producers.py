@@ -100,6 +100,17 @@ class Producer:
             self._store(found, slots, counts)
         return found
 
+    def settle(self, before: Offset) -> None:
+        """Let the file say by itself, on disk, where the producer left off, if its record lies before an offset."""
+        slots = self._slots()
+        if slots and slots[-1].place.offset and slots[-1].place.record >= self._log.end:
+            # Of a batch that is not visible yet, or never will be: the other one counts, and stays as it is.
+            found = next((slot.place for slot in slots[:-1] if self._is_there(slot.place)), None)
+        else:
+            found = self.find(past_damage=True)
+        if found is None or found.record < before:
+            self.flush()
+
     def begin(self, place: Place) -> None:
         """Begin with a new origin, of which there is no record yet."""
         self._store(place, self._slots(), None)
@@ -265,16 +276,14 @@ class Producers:
             self._files.flush_directory(self._directory)
         return Producer(self._files, path, key, content, self._log)
 
-    def settle(self) -> None:
-        """Let every file say by itself, on disk, where its producer left off. Before segments are removed.
+    def settle(self, before: Offset) -> None:
+        """Let the files say by themselves, on disk, what records before an offset say, which are to be removed.
 
-        The caller keeps everybody from appending, and everything appended is visible.
+        The caller keeps everybody from appending.
         """
         names = [name for name in self._files.list(self._directory) if name.endswith(_SUFFIX)]
         for key in (name.removesuffix(_SUFFIX) for name in names):
-            producer = self.open(key)
-            producer.find(past_damage=True)
-            producer.flush()
+            self.open(key).settle(before)
 
     def flush(self) -> None:
         """Wait until the positions of the producers that were used here are on disk."""

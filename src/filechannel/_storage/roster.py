@@ -25,6 +25,8 @@ from .files import Files
 from .holder import Holder
 from .kernel_locks import taken_bytes
 
+_LOOKS = 100
+
 
 @dataclass(frozen=True, slots=True)
 class Registration:
@@ -82,6 +84,24 @@ class Roster:
         self._check_place()
         found = map(self.look, self.names())
         return [registration for registration in found if registration is not None]
+
+    def positions(self) -> dict[str, Position | None]:
+        """Return where everybody stands who is registered; None for one whose position cannot be read.
+
+        Whoever is about to be registered and stands nowhere yet is left out: it looks again after it was put somewhere.
+        """
+        self._check_place()
+        found: dict[str, Position | None] = {}
+        for name in self.names():
+            with suppress(FileNotFoundError, IsADirectoryError), self._opened(self._path(name)) as descriptor:
+                head = self._files.read_at(descriptor, CURSOR_OWNER, 0)
+                for _ in range(_LOOKS):  # it may be in the middle of being written, twice
+                    if read_position(head) is not None:
+                        break
+                    head = self._files.read_at(descriptor, CURSOR_OWNER, 0)
+                if any(head):
+                    found[name] = read_position(head)
+        return found
 
     def look(self, name: str) -> Registration | None:
         """Return what is known of a name; None if it is not registered, or about to be and stands nowhere yet."""

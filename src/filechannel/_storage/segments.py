@@ -120,6 +120,16 @@ class Segments:
                 header = self._headers[begin] = self._open(begin, partial(read_header, self._files))
             return header
 
+    def end_of(self, begin: Offset, log_end: Offset) -> Offset:
+        """Return where the records of a segment end, without mapping it; the newest one ends where the log does."""
+        following = self.following(begin)
+        if following is None:
+            return log_end
+        try:
+            return self.header(following).previous_end
+        except CorruptRecordError:
+            return following
+
     def _open(self, begin: Offset, read: Callable[[Path], R]) -> R:
         path = self.path(begin)
         try:
@@ -152,8 +162,8 @@ class Segments:
             self._headers.pop(begin, None)
             if begin in self._begins:  # another process may have done it
                 self._begins.remove(begin)
+        self._files.unlink(index_path(self.path(begin)))  # first: without its segment nobody would look for it
         self._files.unlink(self.path(begin))
-        self._files.unlink(index_path(self.path(begin)))
 
     def remove_before(self, oldest: Offset) -> None:
         """Remove every segment that begins before an offset, at which another one ends or begins."""

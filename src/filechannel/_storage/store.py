@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from .._errors import ChannelNotFoundError, CorruptRecordError, DiskFullError, FileChannelError, StorageError
 from .._format.layout import OPENING_BYTE
 from .._offset import Offset
-from .._options import Durability, OpenOptions
+from .._options import Durability, OpenOptions, StoredOptions
 from .bells import WAKE_FIFOS, Bells
 from .control import CONTROL, Control, Tail
 from .creation import (
@@ -47,9 +47,12 @@ from .manifest import MANIFEST, Manifest
 from .places import Places
 from .processes import Processes
 from .producers import PRODUCERS, Producers
+from .reclaim import Reclaim
 from .recovery import Recovery
+from .registry import Registry
 from .roster import Roster
 from .segments import SEGMENTS, Segments
+from .upkeep import Upkeep
 
 _SHORTLY = 0.005  # seconds
 _logger = logging.getLogger("filechannel")
@@ -79,6 +82,13 @@ class Store:
         """Called, from any thread, after something became visible and event loops wait for it."""
         self.on_close: Callable[[], object] = _ignore
         """Called when the last user has closed it, from any thread."""
+        self.on_closing: Callable[[], object] = _ignore
+        """Called before anything is closed: when it returns, nobody works on it in the background."""
+        self.on_boundary: Callable[[], object] = _ignore
+        """Called, from any thread, when something may be to be done in the background.
+
+        A segment was finished, a reader went on to another, a name came or went, or other options are stored.
+        """
         self.segments: Segments = Segments(
             files, path / SEGMENTS, writable=not readonly, most_mapped=mapped, epoch=lambda: control.epoch
         )
@@ -91,6 +101,10 @@ class Store:
         """How to wake the event loops of other processes; None if the channel is open read-only."""
         self._writable: tuple[Log, Cursors, Flusher] | None = None
         self._producers: Producers | None = None
+        self.registry: Registry = Registry(control)
+        self.upkeep: Upkeep = Upkeep(control, None)
+        self._reclaim: Reclaim | None = None
+        self._followed: tuple[int, StoredOptions] | None = None
 
     # Opening
 
@@ -175,7 +189,9 @@ class Store:
     def _is_intact(self, tail: Tail) -> bool:
         """Tell whether the words of the control page are those of what is there."""
         begins, oldest, checkpoint = self.segments.begins, self.control.oldest_offset, self.control.checkpoint()
-        if checkpoint is None or not (oldest == checkpoint.oldest or oldest in begins) or oldest > tail.offset:
+        if checkpoint is None or oldest > tail.offset:
+            return False
+        if oldest not in (checkpoint.oldest, tail.offset) and oldest not in begins:
             return False
         active = self.segments.covering(tail.offset)
         if active is None:
@@ -196,6 +212,7 @@ class Store:
         tail = self._believed_tail() if alone else None
         resume = self._recover(tail) if alone and (tail is None or not self._is_intact(tail)) else None
         self._membership = membership
+        self.upkeep = Upkeep(self.control, membership)
         self._writable = self._open_parts(membership.processes, alone=alone, resume=resume)
         self._apply_durability(self.manifest.options.durability)  # whoever changed it may have died half-way
         if alone:
@@ -209,20 +226,35 @@ class Store:
         files, control, segments, options = self._files, self.control, self.segments, self.manifest.options
         log = Log(files, self.path, control, segments, processes, options, self._notify)
         log.begin(alone=alone, beyond=resume)
-        cursors = Cursors(files, self.path / CONSUMERS, options.mode, control.count_registration)
+        cursors = Cursors(files, self.path / CONSUMERS, options.mode, self._registration_changed)
         producers = self._producers = Producers(files, self.path / PRODUCERS, control, segments, options.mode)
         flusher = Flusher(files, control, segments, log, cursors, producers, processes)
         log.set_check_of_place(self._check_place)
         cursors.check_place = self._check_place
-        log.on_finished = flusher.flush_finished_later
+        log.on_finished = self._segment_finished
         log.on_changed = self._follow_manifest
         log.on_deferred = flusher.commit
         self.places.before_look = log.store_marks
         flusher.flush_finished_later()
+        self._reclaim = Reclaim(control, segments, self.places, self.registry, self.upkeep, log, cursors, flusher)
+        self._reclaim.before_removal = producers.settle
         return log, cursors, flusher
 
+    def _segment_finished(self) -> None:
+        self.flusher.flush_finished_later()
+        self.on_boundary()
+
+    def _segment_passed(self) -> None:
+        self.on_boundary()
+
+    def _registration_changed(self) -> None:
+        self.control.count_registration()
+        self.on_boundary()
+
     def _finish_purge(self) -> None:
-        """Do again what whoever purged and died may not have done."""
+        """Do again what whoever removed segments and died may not have done."""
+        with self.log.writing():
+            self.registry.carry_out()
         oldest = self.control.oldest_offset
         if self.segments.begins and self.segments.begins[0] < oldest:
             self.cursors.move_unowned(self.places.earliest())
@@ -270,6 +302,27 @@ class Store:
         """What brings data to disk."""
         return self._parts()[2]
 
+    @property
+    def reclaim(self) -> Reclaim:
+        """What removes segments that nobody needs."""
+        self._parts()
+        assert self._reclaim is not None
+        return self._reclaim
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is stored, nor left to be removed."""
+        oldest, begins = self.control.oldest_offset, self.segments.begins
+        return oldest == self.control.write_offset and (not begins or begins[0] >= oldest)
+
+    def options(self) -> StoredOptions:
+        """Return the channel-wide options as they are now, whichever process has changed them."""
+        epoch = self.control.epoch  # before the look: a change that comes later is seen the next time
+        if self._followed is None or self._followed[0] != epoch:
+            self._check_place()
+            self._followed = epoch, Manifest.read(self._files, self.path).options
+        return self._followed[1]
+
     def reader(
         self,
         cursor: Cursor | None,
@@ -282,9 +335,11 @@ class Store:
     ) -> LogReader:
         """Return a reader that stands at the very beginning; move it. It goes no further than *stop*."""
         skip = options.on_corruption == "skip"
-        return LogReader(
+        reader = LogReader(
             self.control, self.segments, self.places, cursor, decode, refuse, reuse=reuse, skip_damage=skip, stop=stop
         )
+        reader.on_passed = self._segment_passed
+        return reader
 
     def adopt(self, reader: LogReader) -> None:
         """Let a reader go on behind a purge without being told: it reads for a consumer."""
@@ -330,6 +385,7 @@ class Store:
             self._set_timer(manifest.options.durability)
             with log.writing():
                 log.announce_change()
+        self.on_boundary()  # other limits may have been passed
 
     def _apply_durability(self, durability: Durability) -> None:
         log, _, flusher = self._parts()
@@ -364,8 +420,8 @@ class Store:
         flusher.commit()  # most of it while others may append
         with flusher.settled():
             log.finish_segment()
-            self.producers.settle()
             tail = self.control.tail()
+            self.producers.settle(tail.offset)
             self.control.oldest_offset = tail.offset
             place = Mark(tail.offset, tail.sequence, 0)
             for reference in self._consumers.valuerefs():  # a list of its own: other threads add and let go
@@ -387,6 +443,7 @@ class Store:
 
     def close(self) -> None:
         """Let go of every file. Nothing is flushed: what was sent stays with the kernel, or is on disk already."""
+        self.on_closing()
         self.on_close()
         if self._writable is not None:
             log, cursors, flusher = self._writable

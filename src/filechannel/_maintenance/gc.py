@@ -1,0 +1,49 @@
+"""Reclaiming now, with or without anybody who has the channel open."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from .._storage.files import Files
+from .._storage.stores import STORES
+from .retention import Pin, find_plan, reclaim_after
+
+_MAPPED = 2  # segments; nothing is read
+_PATIENCE = 10.0  # seconds for whoever else is at it
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reclaimed:
+    """What came of it."""
+
+    segments: int
+    """How many were removed."""
+    bytes: int
+    """How many bytes of records were in them."""
+    pinned_by: Pin | None
+    """What holds back the oldest that is left; None if nothing is stored."""
+
+
+def gc(path: Path, *, files: Files | None = None) -> Reclaimed:
+    """Remove what may go from the channel in a directory, right now: a channel that is consumed counts as idle.
+
+    Opens the directory like anybody, which recovers it if need be. Raises what opening raises, and `Busy` if somebody
+    else maintains the channel and does not come to an end.
+    """
+    store = STORES.open(path, check=lambda _: None, new=None, readonly=False, max_mapped_segments=_MAPPED, files=files)
+    try:
+        until = time.monotonic() + _PATIENCE
+        with store.upkeep.turn(lambda: time.monotonic() < until):
+            segments, size = store.upkeep.reclaimed
+            reclaim_after(store, 0.0)
+            while find_plan(store, 0.0).oldest > store.control.oldest_offset:  # somebody came in between
+                reclaim_after(store, 0.0)
+            segments_now, size_now = store.upkeep.reclaimed
+            pin = find_plan(store, 0.0).pin
+        return Reclaimed(segments=segments_now - segments, bytes=size_now - size, pinned_by=pin)
+    finally:
+        STORES.close(store)

@@ -1,0 +1,170 @@
+"""Maintains every channel that this process has open: one thread for all of them.
+
+Each process has one, and any of them may maintain a channel: whoever notices first that something is to be done. That
+is the one in which a segment was finished, a consumer went on to the next or a name was removed; for the rest everybody
+looks from time to time, the less often the longer a channel is quiet. One process at a time has its turn, by the
+kernel's lock on a byte (see `upkeep`), so that nobody has to be elected and nobody is missed who dies.
+
+It works on storage alone. What goes wrong is logged, counted where every process sees it, and tried again, at ever
+longer intervals; senders and receivers never hear of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from threading import Condition, RLock, Thread
+from typing import TypeAlias, final
+
+from .._errors import Busy
+from .._storage.store import Store
+from .retention import reclaim
+
+Step: TypeAlias = Callable[[Store], float]
+"""Does what is due for one channel, and returns after how many seconds it wants to be called again.
+
+It is called with nobody else maintaining the channel. `Busy` says that another process is in the way, and is no error.
+"""
+
+STEPS: list[Step] = [reclaim]
+"""What maintaining a channel means, in this order."""
+
+_SOON = 0.02  # seconds; who fills many small segments has them looked at together
+_BUSY = 0.2
+_EMPTY = 15.0
+_LONGEST = 60.0
+_TOGETHER = 0.25  # who wants to be looked at within so many seconds is looked at in one go
+_logger = logging.getLogger("filechannel")
+
+
+@final
+class _Charge:
+    """One channel that is looked after."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.working = RLock()
+        """Held while somebody works on it."""
+        self.due = time.monotonic() + _SOON
+        self.is_nudged = False
+        self.failures = 0
+
+
+@final
+class Worker:
+    """The thread. It exists as long as there is a channel to look after, and keeps no process from ending."""
+
+    def __init__(self) -> None:
+        self.start_over()
+
+    def start_over(self) -> None:
+        """Forget everything: a forked child has not got the thread, and its channels are the parent's."""
+        self._changed = Condition()
+        self._charges: dict[Store, _Charge] = {}
+        self._running = False
+
+    def look_after(self, store: Store) -> None:
+        """Maintain a channel until it is closed. Telling twice is telling once."""
+        with self._changed:
+            if store in self._charges:
+                return
+            self._charges[store] = _Charge(store)
+            store.on_boundary = partial(self.nudge, store)
+            store.on_closing = partial(self.forget, store)
+            self._begin()
+            self._changed.notify()
+
+    def _begin(self) -> None:
+        if not self._running:
+            try:
+                Thread(target=self._run, name="filechannel-maintenance", daemon=True).start()
+                self._running = True
+            except RuntimeError as error:  # no more threads: whoever nudges next tries again
+                _logger.error("maintenance could not be started: %s", error)
+
+    def nudge(self, store: Store) -> None:
+        """Look at a channel soon. Any thread may call this, at any time; it does not wait."""
+        charge = self._charges.get(store)
+        if charge is not None and not charge.is_nudged:
+            charge.is_nudged = True
+            with self._changed:
+                charge.due = min(charge.due, time.monotonic() + _SOON)
+                self._begin()
+                self._changed.notify()
+
+    def forget(self, store: Store) -> None:
+        """Look after it no more. When this returns nobody works on it."""
+        with self._changed:
+            charge = self._charges.pop(store, None)
+            self._changed.notify()
+        if charge is not None:
+            with charge.working:
+                store.on_boundary = _nothing
+
+    # The thread
+
+    def _run(self) -> None:
+        while (due := self._due()) is not None:
+            while due:
+                self._attend(due.pop())
+
+    def _due(self) -> list[_Charge] | None:
+        """Return whose time has come, perhaps nobody's after a wait; None when there is nobody left."""
+        with self._changed:
+            first = min((charge.due for charge in self._charges.values()), default=None)
+            if first is None:
+                self._running = False
+                return None
+            now = time.monotonic()
+            if first > now:
+                self._changed.wait(first - now)
+                return []
+            return [charge for charge in self._charges.values() if charge.due <= now + _TOGETHER]
+
+    def _attend(self, charge: _Charge) -> None:
+        with charge.working:
+            if charge.store not in self._charges:
+                return  # it was closed meanwhile
+            charge.is_nudged = False  # before the look: whatever changes from here on is told again
+            seconds = self._maintain(charge)
+            with self._changed:
+                # Told again in the middle of it: soon, unless it is in trouble.
+                again = seconds if charge.failures or not charge.is_nudged else min(seconds, _SOON)
+                charge.due = time.monotonic() + again
+
+    def _maintain(self, charge: _Charge) -> float:
+        """Do every step, and return after how many seconds to come again."""
+        store, failures = charge.store, charge.failures
+        if store.is_empty:
+            return _EMPTY
+        try:
+            with store.upkeep.turn():
+                seconds = min(self._do(step, charge) for step in STEPS)
+        except Busy:
+            return _BUSY
+        if charge.failures == failures:
+            charge.failures = 0
+        return seconds
+
+    @staticmethod
+    def _do(step: Step, charge: _Charge) -> float:
+        try:
+            return step(charge.store)
+        except Busy:
+            return _BUSY
+        except Exception as error:  # the thread serves every channel of the process: nothing may end it
+            charge.failures += 1
+            charge.store.upkeep.count_error()
+            _logger.error("%s: maintenance failed, and will be tried again: %s", charge.store.path, error)
+            return min(2.0**charge.failures, _LONGEST)
+
+
+def _nothing() -> None:
+    pass
+
+
+WORKER = Worker()
+os.register_at_fork(after_in_child=WORKER.start_over)

@@ -1,0 +1,121 @@
+"""Giving up the oldest segments, so that dying at any step leaves nothing half done that the next one cannot finish.
+
+In this order: positions on disk, so that no consumer comes back from a power cut before what is gone; the decision,
+which everybody sees at once and which moves the oldest offset; the checkpoint, so that after a power cut nobody looks
+for what is gone; the files; and the word that lets other processes look at the directory again. Whoever dies after the
+decision leaves files that begin before the oldest offset: these are removed by whoever comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+from .._errors import Busy, StorageError
+from .._offset import Offset
+from .control import Control
+from .cursors import Cursors
+from .flush import Flusher, briefly
+from .log import Log
+from .places import Places
+from .registry import Registry
+from .segments import Segments
+from .upkeep import Upkeep
+
+
+@final
+class Reclaim:
+    """Removes what nobody needs any more. For whose turn it is to maintain the channel.
+
+    `Busy` if another process keeps us waiting, which may have been stopped: then the rest is done another time.
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        segments: Segments,
+        places: Places,
+        registry: Registry,
+        upkeep: Upkeep,
+        log: Log,
+        cursors: Cursors,
+        flusher: Flusher,
+    ) -> None:
+        self._control = control
+        self._segments = segments
+        self._places = places
+        self._registry = registry
+        self._upkeep = upkeep
+        self._log = log
+        self._cursors = cursors
+        self._flusher = flusher
+        self.before_removal: Callable[[Offset], object] = lambda _: None
+        """Called with the writer word before the oldest offset moves: for whatever else speaks of what will be gone."""
+
+    def up_to(self, wanted: Offset, is_free: Callable[[Offset], bool], *, patiently: bool) -> bool:
+        """Remove everything before a segment, or at the end of the log all of it; False if it is needed after all.
+
+        *is_free* looks once more whether nobody needs it; who comes after that look is not overlooked. *patiently*:
+        leave it to whoever writes to bring finished segments to disk, and remove less than is *wanted* before that.
+        """
+        oldest = self._on_disk(wanted, patiently)
+        self._cursors.flush_everybody()
+        noted = self._registry.note()
+        if not is_free(oldest):
+            return False
+        with self._log.writing(briefly()):
+            if not self._is_boundary(oldest):
+                return False
+            self.before_removal(oldest)
+            if not self._registry.decide(oldest, noted):
+                return False
+        self.finish()
+        return True
+
+    def _on_disk(self, wanted: Offset, patiently: bool) -> Offset:
+        """Return where the next checkpoint may say that the log begins.
+
+        What it covers goes as far as the last one, which lies between two batches: a batch of which the beginning is
+        gone must not lose its end in a power cut. At the end of the log nothing is left that could be lost.
+        """
+        found = self._covered(wanted)
+        if found > self._control.oldest_offset:
+            return found
+        if patiently:
+            raise Busy
+        try:
+            self._flusher.flush()
+        except StorageError:  # one that failed before is told ever after, and the checkpoint is written all the same
+            if self._covered(wanted) <= self._control.oldest_offset:
+                raise
+        return self._covered(wanted)
+
+    def _covered(self, wanted: Offset) -> Offset:
+        if wanted == self._control.write_offset:
+            return wanted
+        checkpoint = self._control.checkpoint()
+        limit = wanted if checkpoint is None else min(wanted, checkpoint.offset)
+        return self._segments.covering(limit) or Offset(0)
+
+    def _is_boundary(self, offset: Offset) -> bool:
+        """Tell whether a segment begins here; the last one is finished if it ends here."""
+        if offset == self._log.writer.pending == self._control.write_offset:
+            self._log.finish_segment()
+            return True
+        return offset in self._segments.begins
+
+    def finish(self) -> None:
+        """Do what is left to do for what is decided, by us or by somebody who died."""
+        if self._registry.is_decided:
+            with self._log.writing(briefly()):
+                self._registry.carry_out()
+        oldest = self._control.oldest_offset
+        stale = [begin for begin in self._segments.begins if begin < oldest]
+        if not stale:
+            return
+        self._flusher.forget_before(self._places.earliest())
+        size = sum(self._segments.end_of(begin, oldest) - begin for begin in stale)
+        self._segments.remove_before(oldest)
+        self._upkeep.count_reclaimed(len(stale), size)
+        with self._log.writing(briefly()):
+            self._log.announce_change()

@@ -1,0 +1,120 @@
+"""Who maintains a channel, and what came of it: one at a time, of all threads and processes that have it open.
+
+The kernel's lock on a byte says who does so now, and frees it when that process dies; a word says who did so last, for
+people. It is held for one pass only, so that whoever is stopped between two passes holds nobody up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from threading import Lock
+from typing import final
+
+from .._errors import Busy
+from .._format import load_u32, load_u64, store_u32, store_u64, swap_if_u32
+from .._format.layout import (
+    MAINTAINED,
+    MAINTAINER,
+    MAINTENANCE_BYTE,
+    MAINTENANCE_ERRORS,
+    QUIET_OFFSET,
+    QUIET_SINCE,
+    RECLAIMED_BYTES,
+    RECLAIMED_SEGMENTS,
+)
+from .control import Control
+from .entrance import Membership
+from .holder import Holder
+
+_PAUSE = 0.005  # seconds
+
+
+@final
+class Upkeep:
+    """The maintenance of one channel, as every process knows it."""
+
+    def __init__(self, control: Control, membership: Membership | None) -> None:
+        """Without a membership, as for somebody who changes nothing, it can only be looked at."""
+        self._control = control
+        self._words = control.map
+        self._membership = membership
+        self._mutex = Lock()
+
+    @contextmanager
+    def turn(self, may_wait: Callable[[], bool] = lambda: False) -> Generator[None]:
+        """Be the only one who maintains the channel; `Busy` if somebody else does, and that cannot be waited for."""
+        assert self._membership is not None
+        locks = self._membership.locks
+        while not self._mutex.acquire(blocking=False):  # the kernel does not tell threads of one process apart
+            _wait(may_wait)
+        try:
+            while not locks.take(MAINTENANCE_BYTE):
+                _wait(may_wait)
+            try:
+                self._note_turn()
+                yield
+            finally:
+                locks.give_back(MAINTENANCE_BYTE)
+        finally:
+            self._mutex.release()
+
+    def _note_turn(self) -> None:
+        assert self._membership is not None
+        store_u32(self._words, MAINTAINER, self._membership.processes.owner)
+        now, offset = time.time_ns(), self._control.write_offset
+        if offset != load_u64(self._words, QUIET_OFFSET):
+            # The time first: dying in between makes it seem to have moved later than it did, never earlier.
+            store_u64(self._words, QUIET_SINCE, now)
+            store_u64(self._words, QUIET_OFFSET, offset)
+        store_u64(self._words, MAINTAINED, now)
+
+    # What is known
+
+    def quiet(self) -> int:
+        """Return how long the log has not moved, as far as was seen (ns): nothing in it is younger."""
+        since = load_u64(self._words, QUIET_SINCE)
+        if load_u64(self._words, QUIET_OFFSET) != self._control.write_offset:
+            return 0
+        return max(0, time.time_ns() - since)
+
+    @property
+    def maintainer(self) -> Holder | None:
+        """Who maintained the channel last; None if nobody did, or it has ended."""
+        word = load_u32(self._words, MAINTAINER)
+        if not word or self._membership is None or not self._membership.processes.is_alive(word):
+            return None
+        return self._membership.processes.holder_of(word)
+
+    @property
+    def last_turn(self) -> int | None:
+        """When that was (ns since the epoch)."""
+        return load_u64(self._words, MAINTAINED) or None
+
+    @property
+    def errors(self) -> int:
+        """How often it failed, in any process."""
+        return load_u32(self._words, MAINTENANCE_ERRORS)
+
+    def count_error(self) -> None:
+        """Once more."""
+        seen = self.errors
+        while not swap_if_u32(self._words, MAINTENANCE_ERRORS, seen, seen + 1 & 0xFFFFFFFF):
+            seen = self.errors
+
+    @property
+    def reclaimed(self) -> tuple[int, int]:
+        """How many segments were reclaimed, and how many bytes of records were in them."""
+        return load_u64(self._words, RECLAIMED_SEGMENTS), load_u64(self._words, RECLAIMED_BYTES)
+
+    def count_reclaimed(self, segments: int, size: int) -> None:
+        """So many more. For whose turn it is."""
+        store_u64(self._words, RECLAIMED_SEGMENTS, self.reclaimed[0] + segments)
+        store_u64(self._words, RECLAIMED_BYTES, self.reclaimed[1] + size)
+
+
+def _wait(may_wait: Callable[[], bool]) -> None:
+    if not may_wait():
+        raise Busy
+    time.sleep(_PAUSE)

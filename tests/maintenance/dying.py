@@ -1,0 +1,128 @@
+"""Maintenance that is killed: run as a program, it forks whoever maintains a channel, and kills it at every step.
+
+A step is a call to the operating system that changes anything, or a store to a word that others see. What it leaves is
+looked at by one who opens the channel afterwards, and by one who had it open all the time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelOptions, Durability
+from filechannel._format import PURE
+from filechannel._maintenance.retention import IDLE, reclaim_after
+from filechannel._storage import control, registry, segment, upkeep
+from filechannel._storage.store import Store
+from tests.maintenance.stores import consume, fill, reclaim
+from tests.storage.background import Background
+from tests.storage.channels import SMALL, opened, payloads_of
+from tests.storage.dying import Counts, DyingFiles, die_in_child
+
+SEGMENTS, CONSUMED = 5, 10
+_SHARED_STORES = {
+    control: ("store_u64", "store_u32"),
+    registry: ("store_u64", "swap_if_u32"),
+    upkeep: ("store_u64", "store_u32"),
+    segment: ("store_u64",),
+}
+
+
+def _die_at_shared_stores(last: int, counts: Counts) -> None:
+    """Die before the n-th step, words included. For a child."""
+
+    def dying(store: Callable[..., object]) -> Callable[..., object]:
+        def method(*arguments: object) -> object:
+            counts["steps"] += 1
+            if counts["steps"] == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return store(*arguments)
+
+        return method
+
+    for module, names in _SHARED_STORES.items():
+        for name in names:
+            setattr(module, name, dying(getattr(module, name)))
+
+
+def _maintain(path: Path, last: int, counts: Counts, idle: float) -> None:
+    _die_at_shared_stores(last, counts)
+    with opened(path, SMALL, files=DyingFiles(last, counts)) as store:
+        counts["life"] = 1
+        with store.upkeep.turn():
+            reclaim_after(store, idle)
+
+
+def _prepare(path: Path, idle: float, durability: Durability) -> list[bytes]:
+    """Make a channel, and return what has to be left of it."""
+    with opened(path, ChannelOptions(segment_size=4096, durability=durability)) as store:
+        sent = fill(store, SEGMENTS)
+        consumed = CONSUMED if idle else len(sent)
+        assert consume(store, consumed) == sent[:consumed]
+        consume(store, None, "fast")
+        return sent[consumed:]
+
+
+def _check(store: Store, left: list[bytes], idle: float) -> None:
+    """Nothing that somebody needs is gone; who is new, sends, or maintains the channel next is not held up."""
+    before = payloads_of(store)
+    assert before[len(before) - len(left) :] == left, "lost"
+    late = consume(store, 1, "late")
+    assert late == before[:1], "the oldest message was not there any more"
+    store.cursors.remove_unowned("late")
+    reclaim(store, idle)
+    assert payloads_of(store) == (left if not idle else [*before[-6:-5], *left]), "not finished"
+    checkpoint = store.control.checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.oldest == store.control.oldest_offset
+    names = [file.name for file in store.segments.directory.iterdir()]
+    assert {name.partition(".")[0] for name in names} == {f"{begin:020}" for begin in store.segments.begins}
+    store.log.append([b"goes on"])
+    store.flusher.commit()
+    assert consume(store) == [*left, b"goes on"]
+    assert consume(store, None, "fast") == [b"goes on"]
+
+
+def die_at_every_step(directory: Path, idle: float, durability: Durability, *, watched: bool) -> int:
+    """Kill whoever maintains a channel at each of its steps in turn; return how many there were."""
+    background = Background.install(pytest.MonkeyPatch())
+    last, finished = 0, False
+    while not finished:
+        last += 1
+        path, counts = directory / f"{last}", Counts()
+        left = _prepare(path, idle, durability)
+
+        def work(path: Path = path, last: int = last, counts: Counts = counts) -> None:
+            _maintain(path, last, counts, idle)
+
+        if watched:
+            with opened(path, SMALL) as store:
+                finished = die_in_child(work)
+                _check(store, left, idle)
+        else:
+            finished = die_in_child(work)
+            with opened(path, SMALL) as store:
+                _check(store, left, idle)
+        background.forget()
+        shutil.rmtree(path)
+    return last
+
+
+def main(mode: str, durability: str, who: str) -> None:
+    """Run one of them."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
+        idle = 0.0 if mode == "idle" else IDLE
+        mode_ = Durability.FSYNC if durability == "fsync" else Durability.OS
+        count = die_at_every_step(Path(directory), idle, mode_, watched=who == "watched" and not PURE)
+    sys.stdout.write(f"{count}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

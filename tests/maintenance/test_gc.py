@@ -1,0 +1,68 @@
+"""Reclaiming now, with nothing open or with anybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelNotFoundError, Pin
+from filechannel._errors import Busy
+from filechannel._format import PURE
+from filechannel._maintenance import gc as module
+from filechannel._maintenance.gc import Reclaimed, gc
+from tests.maintenance.stores import A_THIRD, consume, files_of, fill
+from tests.storage.channels import SMALL, opened, payloads_of
+
+shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+SEGMENT = 3 * (8 + A_THIRD)
+
+
+def test_it_works_with_nothing_open(path: Path) -> None:
+    """And says what it did, and what holds back the rest."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 4)
+        consume(store, 7)
+    pin = Pin(reason="consumer", consumer="consumer")
+    assert gc(path) == Reclaimed(segments=2, bytes=2 * SEGMENT, pinned_by=pin)
+    assert gc(path) == Reclaimed(segments=0, bytes=0, pinned_by=pin)
+    with opened(path, SMALL) as store:
+        assert payloads_of(store) == sent[6:]
+
+
+def test_a_channel_that_is_consumed_counts_as_idle(path: Path) -> None:
+    """Whoever asks for it does not want to wait."""
+    with opened(path, SMALL) as store:
+        fill(store, 2)
+        consume(store)
+    assert gc(path) == Reclaimed(segments=2, bytes=2 * SEGMENT, pinned_by=None)
+    with opened(path, SMALL) as store:
+        assert files_of(store) == []
+
+
+@shares
+def test_it_works_while_others_have_the_channel_open(path: Path) -> None:
+    """They go on."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 4)
+        consume(store, 7)
+        assert gc(path).segments == 2
+        store.log.append([b"more"])
+        assert consume(store) == [*sent[7:], b"more"]
+
+
+@shares
+def test_it_waits_for_whoever_is_at_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not for ever."""
+    monkeypatch.setattr(module, "_PATIENCE", 0.05)
+    with opened(path, SMALL) as store:
+        fill(store, 1)
+        with store.upkeep.turn(), pytest.raises(Busy):
+            gc(path)
+
+
+def test_it_makes_no_channel(path: Path) -> None:
+    """There has to be one."""
+    with pytest.raises(ChannelNotFoundError):
+        gc(path)
+    assert not path.exists()

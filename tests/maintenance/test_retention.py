@@ -1,0 +1,438 @@
+"""What may go: when it is consumed, too old or too much, and never before a registered consumer has passed it."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelOptions, DataExpiredError, Durability, Pin, Retention
+from filechannel._errors import Busy
+from filechannel._format import PURE
+from filechannel._format.layout import CURSOR_SIZE
+from filechannel._maintenance.retention import IDLE, find_plan
+from filechannel._storage.index import Mark
+from filechannel._storage.store import Store
+from tests.maintenance.stores import consume, consumer, files_of, fill, reclaim, set_retention
+from tests.storage.channels import SMALL, opened, payloads_of, reader_of, take_all
+from tests.storage.clocks import Clock
+
+KEEP = Retention(after_consumed="keep")
+DAY = 86400.0
+shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+
+
+def pin_of(store: Store) -> Pin | None:
+    """Return what holds back the oldest segment."""
+    return find_plan(store).pin
+
+
+# Consumed
+
+
+def test_a_consumed_segment_goes_and_its_index_with_it(path: Path) -> None:
+    """What nobody has taken stays, whole segments of it."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 4)
+        assert consume(store, 7) == sent[:7]
+        reclaim(store)
+        assert payloads_of(store) == sent[6:]
+        assert len(store.segments.begins) == 2
+        begins = {name.partition(".")[0] for name in files_of(store)}
+        assert begins == {f"{begin:020}" for begin in store.segments.begins}
+
+
+def test_nothing_goes_while_nobody_is_registered(path: Path) -> None:
+    """However much there is, and however long."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 4)
+        reclaim(store, 0.0)
+        assert payloads_of(store) == sent
+        assert pin_of(store) == Pin(reason="nobody")
+
+
+def test_the_slowest_consumer_keeps_its_data(path: Path) -> None:
+    """Whatever the others have taken, and whether or not it is open."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 5)
+        consume(store, 4, "slow")
+        consume(store, None, "fast")
+        reclaim(store)
+        assert payloads_of(store) == sent[3:]
+        assert pin_of(store) == Pin(reason="consumer", consumer="slow")
+        assert consume(store, None, "slow") == sent[4:]
+
+
+def test_a_slow_consumer_keeps_its_data_although_limits_are_passed(path: Path, clock: Clock) -> None:
+    """Too old and too much: both wait for it."""
+    retention = Retention(max_age=DAY, max_bytes=1)
+    with opened(path, ChannelOptions(segment_size=4096, retention=retention)) as store:
+        sent = fill(store, 4)
+        consume(store, 1, "slow")
+        reclaim(store)
+        clock.pass_seconds(2 * DAY)
+        reclaim(store)
+        assert payloads_of(store) == sent
+        assert pin_of(store) == Pin(reason="consumer", consumer="slow")
+
+
+def test_a_removed_consumer_releases_its_data(path: Path) -> None:
+    """The others count from then on."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 4)
+        consume(store, 0, "slow")
+        consume(store, 7, "fast")
+        reclaim(store)
+        assert payloads_of(store) == sent
+        store.cursors.remove_unowned("slow")
+        reclaim(store)
+        assert payloads_of(store) == sent[6:]
+
+
+def test_names_whose_time_is_over_go_first(path: Path, clock: Clock) -> None:
+    """They hold nothing back any more."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 4)
+        cursor = store.cursors.open("brief")
+        cursor.store(0, 0, clock.now)
+        cursor.expire_after(60.0)
+        store.cursors.close(cursor)
+        consume(store, 6)
+        reclaim(store)
+        assert payloads_of(store) == sent
+        clock.pass_seconds(61)
+        reclaim(store)
+        assert store.cursors.names() == ["consumer"]
+        assert payloads_of(store) == sent[6:]
+
+
+def test_what_is_not_acknowledged_stays(path: Path) -> None:
+    """The position of a reader that holds is that of the oldest message it has not acknowledged."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 4)
+        with consumer(store) as reader:
+            reader.native.hold()
+            for _ in sent:
+                reader.native.take()
+            reader.native.ack(4)
+            reclaim(store, 0.0)
+            assert payloads_of(store) == sent[3:]
+            reader.native.ack(8)
+            reclaim(store, 0.0)
+            assert payloads_of(store) == []
+
+
+def test_a_consumer_whose_file_is_damaged_keeps_everything(path: Path) -> None:
+    """It may begin anew, at the oldest message; a name that stands nowhere yet holds nothing back."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 3)
+        consume(store)
+        (path / "consumers" / "new.cursor").write_bytes(bytes(CURSOR_SIZE))
+        damaged = path / "consumers" / "damaged.cursor"
+        damaged.write_bytes(b"?" * CURSOR_SIZE)
+        store.control.count_registration()
+        reclaim(store, 0.0)
+        assert payloads_of(store) == sent
+        assert pin_of(store) == Pin(reason="consumer", consumer="damaged")
+        damaged.unlink()
+        reclaim(store, 0.0)
+        assert payloads_of(store) == []
+
+
+def test_a_batch_goes_only_as_far_as_it_is_on_disk(path: Path) -> None:
+    """One that lies in many segments, of which the first are consumed, must not lose its end in a power cut."""
+    with opened(path, SMALL) as store:
+        store.log.append([bytes([number]) * 2000 for number in range(12)])
+        consume(store, 9)
+        with pytest.raises(Busy):
+            reclaim(store)  # whoever writes brings it to disk, in a moment
+        assert len(payloads_of(store)) == 12
+        reclaim(store, 0.0)
+        assert 3 <= len(payloads_of(store)) <= 4
+        checkpoint = store.control.checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.offset == store.control.write_offset
+        assert checkpoint.oldest == store.control.oldest_offset
+
+
+# The segment that is written to
+
+
+def test_an_idle_channel_gives_its_disk_back(path: Path, clock: Clock) -> None:
+    """When everything is consumed and nothing was sent for a while; the next message makes another segment."""
+    with opened(path, SMALL) as store:
+        store.log.append([b"one"])
+        consume(store)
+        reclaim(store)
+        assert pin_of(store) == Pin(reason="active")
+        clock.pass_seconds(IDLE - 1)
+        reclaim(store)
+        assert files_of(store) != []
+        clock.pass_seconds(1)
+        reclaim(store)
+        assert files_of(store) == []
+        assert store.is_empty
+        assert pin_of(store) is None
+        store.log.append([b"two"])
+        assert consume(store) == [b"two"]
+        reclaim(store)
+        assert files_of(store) != []  # it is not idle any more
+    with opened(path, SMALL) as store:
+        store.log.append([b"three"])
+        assert consume(store) == [b"three"]
+
+
+def test_an_idle_channel_with_nothing_in_it_can_be_opened(path: Path) -> None:
+    """With no segment at all, and it goes on where it ended."""
+    with opened(path, SMALL) as store:
+        fill(store, 2)
+        consume(store)
+        reclaim(store, 0.0)
+        end = store.control.tail()
+    with opened(path, SMALL) as store:
+        assert files_of(store) == []
+        assert store.control.tail() == end
+        assert payloads_of(store) == []
+        assert store.log.append([b"next"]) == end.offset
+        assert consume(store) == [b"next"]
+
+
+@pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC])
+def test_a_sealed_channel_gives_everything_back(path: Path, durability: Durability) -> None:
+    """Once everybody has taken the last message, and it stays sealed; even for one who did not look at the end."""
+    with opened(path, ChannelOptions(segment_size=4096, durability=durability)) as store:
+        fill(store, 2)
+        store.seal()
+        consume(store, 6)
+        consume(store, None, "to the end")
+        reclaim(store, 0.0)
+        assert files_of(store) == []
+    for _ in range(2):
+        with opened(path, SMALL) as store:
+            assert store.control.sealed
+            assert consume(store) == []
+            assert store.has_ended(store.control.oldest_offset)
+
+
+@shares
+def test_who_sends_goes_on_when_another_process_has_reclaimed_its_segment(path: Path) -> None:
+    """In a fresh one, and its readers follow."""
+    with opened(path, SMALL) as store, opened(path, SMALL) as other:
+        with consumer(store) as reader:
+            for number in range(20):
+                store.log.writer.append(b"%d" % number)
+                assert reader.native.take() == b"%d" % number
+                reclaim(other, 0.0)
+                assert files_of(store) == []
+        assert other.upkeep.reclaimed[0] == 20
+
+
+def test_a_consumer_before_offsets_that_were_left_out_misses_nothing(path: Path) -> None:
+    """It stands at the end of the log before a jump; what lies in between is no message, and no error either."""
+    with opened(path, SMALL) as store:
+        fill(store, 1)
+        consume(store)
+        with store.log.writing():
+            store.log.abandon_active(OSError(5, "the disk refused it"))
+        reclaim(store, 0.0)
+        assert store.is_empty
+        store.log.append([b"behind"])
+        assert consume(store) == [b"behind"]
+
+
+# Keeping, age and size
+
+
+def test_what_is_to_be_kept_is_kept(path: Path) -> None:
+    """Although everybody has taken it: a late name sees all of it."""
+    with opened(path, ChannelOptions(segment_size=4096, retention=KEEP)) as store:
+        sent = fill(store, 4)
+        consume(store)
+        reclaim(store, 0.0)
+        assert pin_of(store) == Pin(reason="keep")
+        assert consume(store, None, "late") == sent
+
+
+@pytest.mark.parametrize("after_consumed", ["keep", "delete"])
+def test_what_is_too_old_goes(path: Path, clock: Clock, after_consumed: str) -> None:
+    """A segment is as old as the beginning of the next one; the last as the last message, as far as was seen."""
+    retention = Retention(after_consumed=after_consumed, max_age=DAY)  # type: ignore[arg-type]
+    with opened(path, ChannelOptions(segment_size=4096, retention=retention)) as store:
+        sent = fill(store, 2)
+        clock.pass_seconds(DAY / 2)
+        sent += fill(store, 2)
+        reclaim(store)
+        clock.pass_seconds(DAY / 2 - 1)
+        reclaim(store)
+        assert payloads_of(store) == sent
+        clock.pass_seconds(1)
+        reclaim(store)
+        assert payloads_of(store) == sent[3:]  # the second ended half a day later
+        clock.pass_seconds(DAY / 2)
+        reclaim(store)
+        assert payloads_of(store) == []
+        assert files_of(store) == []
+
+
+def test_what_is_too_old_goes_although_a_header_is_damaged(path: Path, clock: Clock) -> None:
+    """The segment behind it says how old it is at least."""
+    with opened(path, ChannelOptions(segment_size=4096, retention=Retention(max_age=DAY)), mapped=2) as store:
+        sent = fill(store, 5)
+        with store.segments.path(store.segments.begins[1]).open("r+b") as file:
+            file.write(b"damaged!")
+        store.segments.scan()
+        clock.pass_seconds(DAY)
+        fill(store, 1)
+        reclaim(store)
+        clock.pass_seconds(1)
+        assert payloads_of(store)[0] not in sent[:12]
+
+
+def test_what_is_too_much_goes(path: Path) -> None:
+    """The oldest first, and never the segment that is written to."""
+    size = 3 * 1308
+    retention = Retention(after_consumed="keep", max_bytes=2 * size)
+    with opened(path, ChannelOptions(segment_size=4096, retention=retention)) as store:
+        sent = fill(store, 5)
+        reclaim(store)
+        assert payloads_of(store) == sent[9:]
+        set_retention(store, Retention(max_bytes=1))
+        reclaim(store, 0.0)
+        assert payloads_of(store) == sent[12:]
+        assert pin_of(store) == Pin(reason="active")
+
+
+def test_offsets_that_were_left_out_are_not_stored(path: Path) -> None:
+    """They do not count as bytes."""
+    retention = Retention(max_bytes=1 << 20)
+    with opened(path, ChannelOptions(segment_size=4096, retention=retention)) as store:
+        sent = fill(store, 2)
+        with store.log.writing():
+            store.log.abandon_active(OSError(5, "the disk refused it"))
+        store.log.append([b"behind"])
+        reclaim(store)
+        assert payloads_of(store) == [*sent, b"behind"]
+
+
+@shares
+def test_another_process_may_change_the_retention(path: Path) -> None:
+    """Whoever maintains the channel next knows."""
+    with opened(path, ChannelOptions(segment_size=4096, retention=KEEP)) as store, opened(path, SMALL) as other:
+        sent = fill(store, 4)
+        consume(store)
+        reclaim(store)
+        assert payloads_of(store) == sent
+        set_retention(other, Retention())
+        reclaim(store)
+        assert payloads_of(store) == sent[9:]
+
+
+# Who reads
+
+
+def test_a_replay_holds_nothing_back(path: Path) -> None:
+    """It is told what it missed, and goes on."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 5)
+        replay = reader_of(store)
+        replay.move(store.places.earliest())
+        assert replay.native.take() == sent[0]
+        consume(store, 12)
+        reclaim(store)
+        assert [replay.native.take(), replay.native.take()] == sent[1:3]  # it has them mapped
+        with pytest.raises(DataExpiredError) as error:
+            replay.native.take()
+        assert error.value.missed == 9
+        assert [message.payload for message in take_all(replay)] == sent[12:]
+        replay.close()
+
+
+def test_who_stands_anywhere_is_waited_for(path: Path) -> None:
+    """A consumer that was moved back before the decision keeps what lies there."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 5)
+        with consumer(store) as reader:
+            while reader.native.take() != sent[-1]:
+                pass
+            reader.move(store.places.at(store.segments.begins[1]))
+            assert store.registry.settle(reader.native.offset)
+            reclaim(store, 0.0)
+            assert [message.payload for message in take_all(reader)] == sent[3:]
+
+
+def test_who_is_moved_back_in_the_middle_of_the_decision_is_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the last look at the positions and the decision: the decision is not made."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 5)
+        with consumer(store) as reader:
+            take_all(reader)
+            finish = store.log.finish_segment
+
+            def seek_meanwhile() -> None:
+                monkeypatch.undo()
+                reader.move(Mark(store.control.oldest_offset, 0, 0))
+                assert store.registry.settle(0)
+                finish()
+
+            monkeypatch.setattr(store.log, "finish_segment", seek_meanwhile)
+            reclaim(store, 0.0)
+            assert store.control.oldest_offset == 0
+            assert [message.payload for message in take_all(reader)] == sent
+
+
+def test_who_comes_too_late_is_told(path: Path) -> None:
+    """A position that was stored when it was decided that what lies there goes is no place to stand."""
+    with opened(path, SMALL) as store:
+        fill(store, 3)
+        consume(store)
+        cursor = store.cursors.open("late")
+        reclaim(store)  # it stands nowhere yet
+        cursor.store(0, 0, 0)
+        assert not store.registry.settle(0)
+        cursor.store(store.control.oldest_offset, 6, 0)
+        assert store.registry.settle(store.control.oldest_offset)
+        store.cursors.close(cursor)
+
+
+def test_seeking_by_time_and_number_works_behind_what_is_gone(path: Path) -> None:
+    """And refuses what is gone."""
+    with opened(path, SMALL) as store:
+        fill(store, 4)
+        consume(store, 7)
+        reclaim(store)
+        assert store.places.numbered(6).offset == store.control.oldest_offset
+        assert store.places.since(datetime(2000, 1, 1, tzinfo=UTC)).sequence == 6
+        with pytest.raises(ValueError, match="not stored"):
+            store.places.numbered(5)
+        with pytest.raises(ValueError, match="not in the channel"):
+            store.places.at(0)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_a_consumer_that_cannot_be_read_keeps_everything(path: Path) -> None:
+    """It is an error, not a reason to remove what it may need."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 3)
+        consume(store)
+        (path / "consumers" / "consumer.cursor").chmod(0)
+        with pytest.raises(PermissionError):
+            reclaim(store, 0.0)
+        assert payloads_of(store) == sent
+
+
+@pytest.mark.parametrize(
+    ("pin", "line"),
+    [
+        (Pin(reason="consumer", consumer="billing"), "consumer 'billing' has not passed it"),
+        (Pin(reason="nobody"), "no consumer is registered, so nothing counts as consumed"),
+        (Pin(reason="keep"), "the retention says to keep it"),
+        (Pin(reason="active"), "it is the segment that is written to"),
+    ],
+)
+def test_a_pin_says_in_one_line_what_it_is(pin: Pin, line: str) -> None:
+    """For people who ask why the disk is full."""
+    assert str(pin) == line
