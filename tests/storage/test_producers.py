@@ -180,9 +180,21 @@ def test_a_purge_passes_damage(store: Store, caplog: pytest.LogCaptureFixture) -
     segment = store.segments.get(store.segments.begins[0])
     segment.map[segment.position(offset) + RECORD_HEADER_SIZE] ^= 1
     fail_to_produce(store, place, 6)
+    store.log.append([b"something else"])
     store.purge()
     assert find(store) == place
     assert "behind damage" in caplog.text
+
+
+def test_a_record_that_never_came_does_not_count_when_it_would_be_gone(path: Path) -> None:
+    """Segments are removed while a batch is under way, which then never comes: what was before it counts ever after."""
+    with opened(path, SMALL) as store:
+        place = produce(store, begin(store), 5)
+        fail_to_produce(store, place, 6)
+        for _ in range(3):
+            store.purge()
+            store.log.append([b"something else"] * 200)
+        assert find(store) == place
 
 
 def test_the_seal_is_nobodys_record(path: Path, boots: Boots) -> None:
