@@ -63,7 +63,7 @@ class Group(Cursor):
 
     def __init__(self, name: str, content: mmap.mmap, locks: KernelLocks, processes: Processes) -> None:
         super().__init__(name, content, locks)
-        self.members = 0
+        self.members: int = 0
         """How many receivers of this process, clones not counted, use it."""
         self._processes = processes
         self._lock: SharedLock = SharedLock(content, GROUP_LOCK, processes, self._entered)
