@@ -16,6 +16,7 @@ from anyio.lowlevel import checkpoint
 from filechannel import (
     ChannelOptions,
     ConsumerBusyError,
+    DeadLetter,
     FileChannel,
     HandlerError,
     RetryPolicy,
@@ -496,6 +497,53 @@ async def test_grace_ends_the_patience_with_a_handler(path: Path, threads: bool)
         gate.set()
         await until(lambda: ended)
         assert stored(channel) == 0
+
+
+@pytest.mark.usefixtures("trio_only")
+async def test_a_cancellation_in_a_group_is_one(path: Path) -> None:
+    """A nursery of trio's raises its cancellations in a group: the service ends as if there was none."""
+    import trio
+
+    async with open_channel(path, int) as channel:
+        await fill(channel, 1)
+        entered = anyio.Event()
+
+        async def handle(number: int) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                entered.set()
+                await trio.sleep_forever()
+
+        async with channel.serve(handle, grace=0.0):
+            await entered.wait()
+        entered = anyio.Event()
+        with anyio.CancelScope() as scope:
+            async with channel.serve(handle):
+                await entered.wait()
+                scope.cancel()
+        assert stored(channel) == 0
+
+
+async def test_a_purge_is_no_error(path: Path) -> None:
+    """What is being handled then is not acknowledged, what is given up has no letter, and what is sent later comes."""
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        async with open_channel(path.with_name("dead"), DeadLetter) as dead, dead.sender() as box:
+            await fill(channel, 10)
+            book = Book()
+
+            async def handle(number: int) -> None:
+                if number in (0, 100):
+                    await channel.purge()
+                    await tx.send_many([number + 100, number + 101])
+                if number == 100:
+                    raise ValueError
+                await book(number)
+
+            async with channel.serve(handle, retry=NEVER, dead_letter=box) as service:
+                assert await book.until(3) == [0, 200, 201]
+            statistics = service.statistics()
+            assert (statistics.handled, statistics.failed, statistics.dead) == (2, 3, 0)
+            assert dead.statistics().messages == 0
 
 
 # Pausing
