@@ -33,6 +33,7 @@ from . import (
     report,
     seeking,
     serving,
+    serving_group,
     writers,
 )
 from .harness import Bench
@@ -56,11 +57,12 @@ GROUPS: dict[str, tuple[str, Measure]] = {
         processes,
         fanout,
         writers,
+        serving_group,
         latency,
         idle,
     )
 }
-ACROSS_PROCESSES = {"processes", "fanout", "writers", "latency", "idle"}
+ACROSS_PROCESSES = {"processes", "fanout", "writers", "serving_group", "latency", "idle"}
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
 
