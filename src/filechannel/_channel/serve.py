@@ -281,7 +281,7 @@ def _apart(error: BaseException) -> tuple[BaseException | None, BaseException | 
     """Return what of an error is a cancellation, and what is not; a nursery of trio's may raise both in one."""
     cancelled = anyio.get_cancelled_exc_class()
     if isinstance(error, BaseExceptionGroup):
-        return error.split(cancelled)
+        return cast("BaseExceptionGroup[BaseException]", error).split(cancelled)
     return (error, None) if isinstance(error, cancelled) else (None, error)
 
 
