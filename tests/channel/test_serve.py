@@ -764,6 +764,37 @@ async def test_cancelled_in_a_handler(path: Path) -> None:
         assert (cancelled, stored(channel)) == ([1], 1)
 
 
+@pytest.mark.usefixtures("asyncio_only")
+@pytest.mark.parametrize("threads", [False, True], ids=["async", "thread"])
+async def test_a_plain_task_is_cancelled(path: Path, threads: bool) -> None:
+    """`Task.cancel()` does what a scope does: a handler is cancelled, a thread is waited for, and nothing is lost."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 2)
+        entered, gate, ended = threading.Event(), threading.Event(), list[int]()
+
+        async def handle(number: int) -> None:
+            entered.set()
+            await anyio.sleep_forever()
+
+        def block(number: int) -> None:
+            entered.set()
+            assert gate.wait(30)
+            ended.append(number)
+
+        async def run() -> None:
+            await channel.serve(block if threads else handle)
+
+        task = asyncio.ensure_future(run())
+        await until(entered.is_set)
+        task.cancel()
+        await checkpoint()
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended == list(range(stored(channel)))
+        assert len(ended) == threads
+
+
 async def test_a_handler_that_never_waits_leaves_room_for_others(path: Path) -> None:
     """Other tasks run meanwhile, and a cancellation is noticed."""
     async with open_channel(path, int) as channel:
