@@ -34,6 +34,7 @@ from . import (
     report,
     seeking,
     serving,
+    serving_group,
     writers,
 )
 from .harness import Bench
@@ -58,11 +59,12 @@ GROUPS: dict[str, tuple[str, Measure]] = {
         fanout,
         groups,
         writers,
+        serving_group,
         latency,
         idle,
     )
 }
-ACROSS_PROCESSES = {"processes", "fanout", "groups", "writers", "latency", "idle"}
+ACROSS_PROCESSES = {"processes", "fanout", "groups", "writers", "serving_group", "latency", "idle"}
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
 
