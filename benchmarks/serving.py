@@ -42,7 +42,7 @@ async def measure(bench: Bench) -> list[Finding]:
     bare, in_order, at_once = found["by hand"], found["ordered"], found["concurrent"]
     return [
         Finding("a loop of receive, await handler, ack", bare.per(bare), "x the loop", time=bare),
-        Finding("serve, ordered", in_order.per(bare), "x the loop", 1.5, time=in_order),
+        Finding("serve, ordered", in_order.per(bare), "x the loop", 2, time=in_order),
         Finding("serve, 4 at once", at_once.per(bare), "x the loop", time=at_once),
     ]
 

@@ -110,7 +110,7 @@ class Sender(AnySender[T_contra], Generic[T_contra]):
 
     def send_payload(self, payload: bytes, timeout: float | None = None) -> None:
         """Send a message that is encoded already, as it is; `CodecError` if it does not decode, else as `send`."""
-        self._owner.check_payload(payload)
+        self._check_payload(payload)
         self._connection.flusher.refuse_reentry()
         self._flush_now(self._patiently(lambda: self._append_payload(payload), timeout))
 

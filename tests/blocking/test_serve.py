@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from filechannel import (
 )
 from filechannel._wakeup import arrivals
 from filechannel.blocking import FileChannel, open_channel, redrive
+from tests.blocking.children import running
 from tests.blocking.threads import in_thread, until
 
 AT_ONCE = RetryPolicy(max_attempts=None, delay=0)
@@ -265,6 +267,39 @@ def test_what_is_no_exception_says_nothing_about_the_message(path: Path) -> None
         assert position(channel) == 0
         channel.serve(handle).stop()
         channel.receiver().close()
+
+
+INTERRUPTED = """
+def handle(number):
+    if number:
+        say("works")
+        time.sleep(60)
+
+def look():
+    until(lambda: channel.statistics().waiters == 1)
+    say("waits")
+
+with open_channel(path, int) as channel, channel.sender() as tx:
+    tx.send(0)
+    threading.Thread(target=look).start()
+    for number in (0, 1):
+        try:
+            channel.serve(handle).run()
+        except KeyboardInterrupt:
+            tx.send(1)
+    [consumer] = channel.consumers()
+    assert (consumer.next_sequence, consumer.owner) == (1, None)
+"""
+
+
+@pytest.mark.parametrize("poll", ["", "1"], ids=["futex", "polling"])
+def test_ctrl_c_ends_it(path: Path, poll: str) -> None:
+    """While it waits for messages, and in the middle of a handler, whose message comes again."""
+    with running(INTERRUPTED, path, FILECHANNEL_POLL=poll) as child:
+        for state in ("waits", "works"):
+            child.expect(state)
+            child.process.send_signal(signal.SIGINT)
+        child.end()
 
 
 async def promise(number: int) -> None:

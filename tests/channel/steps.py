@@ -68,6 +68,28 @@ class Chain:
             while self.step(hop, 7):
                 pass
 
+    def purge(self) -> None:
+        """Go on until there is nothing left, and remove what is in the middle: both hops know their places anyway."""
+        self.finish()
+        self.channels[1].purge()
+
+    def check(self, sent: int) -> int:
+        """What is there was made of what was taken, once and in order; return how many numbers were sent."""
+        a, b, c = self.contents()
+        assert a == list(range(len(a))), a
+        assert len(a) >= sent, f"{sent - len(a)} numbers are lost"
+        middle = self.channels[1].statistics()
+        first = middle.next_sequence - middle.messages  # those before it were purged
+        assert made_of_all(a)[first : middle.next_sequence] == b, (a, b)
+        assert made_of_all(made_of_all(a)[: middle.next_sequence])[: len(c)] == c, (b, c)
+        return len(a)
+
+    def check_finished(self) -> None:
+        """All of it was taken."""
+        a, _, c = self.contents()
+        assert self.channels[1].statistics().next_sequence == len(made_of_all(a))
+        assert c == made_of_all(made_of_all(a)), (a, c)
+
     def contents(self) -> list[list[int]]:
         """Return what is in each channel."""
         return [list(channel.replay()) for channel in self.channels]
@@ -90,15 +112,11 @@ def chain(path: Path, durability: Durability) -> Iterator[Chain]:
 def check(path: Path, durability: Durability, sent: int) -> int:
     """Nothing is lost or doubled as it is, and when somebody has gone on to the end; return how many were sent."""
     with chain(path, durability) as it:
-        a, b, c = it.contents()
-        assert a == list(range(len(a))), a
-        assert len(a) >= sent, f"{sent - len(a)} numbers are lost"
-        assert made_of_all(a)[: len(b)] == b, (a, b)
-        assert made_of_all(b)[: len(c)] == c, (b, c)
+        sent = it.check(sent)
         it.finish()
-        a, b, c = it.contents()
-        assert (b, c) == (made_of_all(a), made_of_all(made_of_all(a))), (a, b, c)
-        return len(a)
+        it.check(sent)
+        it.check_finished()
+        return sent
 
 
 # Death at every step
@@ -114,6 +132,11 @@ def _scenario(path: Path, durability: Durability, counts: Counts) -> None:
                 it.step(0, 2)
                 it.step(1, 5)
         it.channels[1].flush()
+        it.step(0, 4)
+        it.purge()
+        first = counts["sent"]
+        it.source.send_many(range(first, first + 8))
+        counts["sent"] = first + 8
         it.step(0, 100)
         it.step(1, 100)
 
@@ -200,6 +223,8 @@ def _live(path: Path, durability: Durability, counts: Counts, random: Random) ->
             it.step(random.choice((0, 0, 1)), random.choice((1, 2, 10)))
             if random.random() < 0.02:
                 it.channels[random.randrange(3)].flush()
+            if random.random() < 0.02:
+                it.purge()
 
 
 def die_at_any_moment(directory: Path, seed: int, times: int) -> int:

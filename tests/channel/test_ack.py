@@ -23,6 +23,7 @@ from filechannel import (
 )
 from filechannel._format import PURE
 from filechannel._storage.cursors import read_position
+from filechannel._wakeup.arrivals import Arrivals
 from tests.backends import one_loop
 from tests.channel.overtaking import overtake
 
@@ -202,6 +203,13 @@ async def test_statistics_count_what_comes_again(path: Path) -> None:
             assert (found.lag_messages, found.unacked, found.next_sequence) == (3, 2, 4)
 
 
+@pytest.fixture
+def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is not woken sleeps for ever: no watchdog looks after it."""
+    monkeypatch.setattr(Arrivals, "look_after", lambda _: True)
+
+
+@pytest.mark.usefixtures("unwatched")
 async def test_a_task_that_waits_is_woken_by_a_nack(path: Path) -> None:
     """Whichever way it waits, what another task gives back wakes it."""
     async with open_channel(path, int) as channel:
@@ -216,6 +224,7 @@ async def test_a_task_that_waits_is_woken_by_a_nack(path: Path) -> None:
                 assert rx.unack_count == 1
 
 
+@pytest.mark.usefixtures("unwatched")
 async def test_a_nack_in_another_thread_wakes_a_task(path: Path) -> None:
     """Receivers may be used from any thread."""
     async with open_channel(path, int) as channel:
@@ -492,6 +501,7 @@ async def test_the_end_comes_when_everything_is_acked(path: Path) -> None:
             assert [delivery async for delivery in rx.deliveries()] == []
 
 
+@pytest.mark.usefixtures("unwatched")
 async def test_the_last_ack_ends_a_receive_that_waits(path: Path) -> None:
     """However the last message is acked, and however the others wait."""
     async with open_channel(path, int) as channel:

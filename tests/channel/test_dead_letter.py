@@ -26,9 +26,9 @@ from filechannel import (
     open_channel,
     redrive,
 )
+from tests.channel.handling import NEVER, Book
 from tests.channel.messages import Order
 from tests.channel.test_ack import SMALL, fill, stored
-from tests.channel.test_serve import NEVER, Book
 
 pytestmark = pytest.mark.anyio
 

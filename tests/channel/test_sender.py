@@ -456,3 +456,31 @@ async def test_a_message_that_keeps_a_view_stays_as_it_was_received(path: Path) 
         await tx.send_many([msgspec.Raw(payload) for payload in payloads])
         received = [await rx.receive() for _ in range(50)] + rx.receive_many_nowait(50)
         assert [bytes(item) for item in received] == payloads
+
+
+# Payloads
+
+
+@pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
+async def test_a_payload_is_sent_as_it_is(path: Path, durability: Durability) -> None:
+    """Bytes that are a message already are not encoded again: what the type does not know stays in them."""
+    payload = msgspec.msgpack.encode({"id": 1, "unknown": 2})
+    async with open_channel(path, Order, options=ChannelOptions(durability=durability)) as orders:
+        async with orders.sender() as tx, orders.receiver() as rx:
+            assert await tx.send_payload(payload) is None
+            assert await rx.receive() == Order(1)
+        await orders.configure(schema=dict[str, int])
+    async with open_channel(path, dict[str, int]) as channel, channel.replay() as history:
+        assert await history.receive() == {"id": 1, "unknown": 2}
+
+
+async def test_a_payload_that_is_no_message_is_refused(path: Path) -> None:
+    """Nothing is sent, and a closed sender says that it is."""
+    async with open_channel(path, Order) as orders, orders.sender() as tx:
+        for payload in (b"", b"\xc1", msgspec.msgpack.encode({"id": "one"})):
+            with pytest.raises(CodecError, match="no valid Order"):
+                await tx.send_payload(payload)
+        assert orders.statistics().messages == 0
+        tx.close()
+        with pytest.raises(ClosedResourceError):
+            await tx.send_payload(msgspec.msgpack.encode({"id": 1}))

@@ -10,10 +10,10 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from filechannel import ConsumerMismatchError, DecodeError, HandlerError, RetryPolicy, open_channel
+from tests.channel.handling import AT_ONCE, LATER, NEVER, Book, until
 from tests.channel.messages import Order
 from tests.channel.test_ack import SMALL, fill
 from tests.channel.test_dead_letter import graveyard, letters, mixed
-from tests.channel.test_serve import AT_ONCE, LATER, NEVER, Book, until
 
 pytestmark = pytest.mark.anyio
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -309,6 +310,20 @@ async def test_the_output_may_change_in_one_process(path: Path) -> None:
             step.send("nothing came in")
 
 
+async def test_an_output_that_is_gone_can_be_given_up(path: Path) -> None:
+    """A seek says that nothing in it counts, if only to where the receiver stands."""
+    async with pair(path) as it:
+        await it.fill(1, 2)
+        assert await it.step() == 1
+    shutil.rmtree(path / "texts")
+    async with pair(path) as it:
+        with pytest.raises(ConsumerMismatchError):
+            await it.step()
+        await it.rx.seek(it.rx.read_offset)
+        assert await it.step() == 2
+        assert await it.output() == ["2"]
+
+
 @pytest.mark.parametrize("which", ["numbers", "texts"])
 async def test_purged_channels_forget_nothing(path: Path, which: str) -> None:
     """Neither what was taken nor what was sent is needed to go on where it stopped."""
@@ -527,6 +542,62 @@ async def test_a_refused_flush_undoes_the_step(path: Path, monkeypatch: pytest.M
         await it.fill(3)
         assert await it.step() == 3
         assert await it.output() == ["1", "2", "3"]
+
+
+@one_loop
+async def test_a_step_that_cannot_begin_takes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the position cannot be brought to disk the error says so, and the next step tries again."""
+    async with pair(path) as it:
+        await it.fill(1)
+
+        def refuse(self: Files, descriptor: int) -> None:
+            raise OSError(5, "no")
+
+        monkeypatch.setattr(Files, "flush", refuse)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="no transaction can begin"):
+                await it.step()
+        monkeypatch.undo()
+        assert await it.step() == 1
+
+
+@one_loop
+async def test_an_origin_is_on_disk_before_anything_speaks_of_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if whoever drew it died, or failed, before it was."""
+    cursor = path / "numbers" / "consumers" / "default.cursor"
+    async with pair(path) as it:
+        await it.fill(1)
+        flush, refusing, flushed = Files.flush, True, 0
+
+        def refuse(self: Files, descriptor: int) -> None:
+            nonlocal flushed
+            if Path(f"/proc/self/fd/{descriptor}").readlink() == cursor:
+                if refusing:
+                    raise OSError(5, "no")
+                flushed += 1
+            flush(self, descriptor)
+
+        monkeypatch.setattr(Files, "flush", refuse)
+        with pytest.raises(StorageError):
+            await it.step()
+        refusing = False
+        assert await it.step() == 1
+        assert flushed == 1
+        await it.fill(2)
+        await it.step()
+        assert flushed == 1
+
+
+@one_loop
+async def test_a_channel_that_was_replaced_gets_no_files(path: Path) -> None:
+    """What is made by name must not go to another channel."""
+    async with pair(path) as it:
+        await it.fill(1)
+        await anyio.Path(path / "texts").rename(path / "moved")
+        async with open_channel(path / "texts", str):
+            with pytest.raises(StorageError, match="moved, removed or replaced"):
+                await it.step()
+        assert not (path / "texts" / "producers").exists()
 
 
 # Cancellation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import tracemalloc
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,6 +77,20 @@ def test_many_are_held(twin: SimpleNamespace) -> None:
     assert bench.reader.nack(None)
     assert bench.reader.ready == 2500
     assert [bench.reader.take_record()[2] for _ in range(2500)] == list(range(2500, 5000))
+
+
+def test_retrying_for_ever_takes_no_memory(twin: SimpleNamespace) -> None:
+    """A message that fails again and again is held once."""
+    bench = holding(twin, 2)
+    bench.reader.take()
+    tracemalloc.start()
+    try:
+        for _ in range(5000):
+            assert bench.reader.nack(None)
+            assert bench.reader.take() == b"\0"
+        assert tracemalloc.get_traced_memory()[0] < 20_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_is_given_back_comes_first_and_in_order(twin: SimpleNamespace) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -21,12 +22,13 @@ from filechannel import (
     FileChannelError,
     Sender,
     StorageError,
+    blocking,
     open_channel,
 )
 from filechannel._storage.flush import Flusher
 from filechannel._wakeup import arrivals, watchdog
 from tests.backends import BACKENDS
-from tests.processes.crew import Link
+from tests.processes.crew import PATIENCE, Link
 from tests.processes.doors import die, hooked, stand_still
 from tests.processes.ledger import Accepted, Ledger, Message, batches
 from tests.storage.faults import input_output_error
@@ -407,3 +409,83 @@ async def fail_to_open(link: Link, path: Path) -> str:
             return "opened"
     except StorageError as error:
         return str(error)
+
+
+# Groups
+
+
+def work_in_group(link: Link, path: Path, lease: float, restless: int | None = None) -> list[tuple[int, int]]:
+    """Receive and ack until the channel is sealed and done; return each number with its attempt.
+
+    With a seed, join anew now and then, with messages in hand.
+    """
+    random, done = Random(restless), list[tuple[int, int]]()
+    with blocking.open_channel(path, int, create=False) as channel:
+        rx = channel.group("workers", lease=lease)
+        link.meet()
+        while True:
+            try:
+                delivery = rx.receive_delivery(timeout=PATIENCE)
+            except EndOfStream:
+                return done
+            if restless is not None and random.random() < 0.02:
+                rx.close()
+                rx = channel.group("workers", lease=lease)
+                continue
+            done.append((delivery.value, delivery.attempt))
+            delivery.ack()
+
+
+def hold_in_group(link: Link, path: Path, lease: float, many: int) -> None:
+    """Take so many messages, do with each what the test says (ack, nack or extend), and tell what came of it."""
+    with blocking.open_channel(path, int, create=False) as channel, channel.group("workers", lease=lease) as rx:
+        held = [rx.receive_delivery(timeout=PATIENCE) for _ in range(many)]
+        link.tell([delivery.value for delivery in held])
+        while True:
+            call, index = link.hear()
+            try:
+                getattr(held[index], call)()
+                link.tell("done")
+            except FileChannelError as error:
+                link.tell(type(error).__name__)
+
+
+async def process_in_group(link: Link, path: Path, lease: float) -> int:
+    """Process one message for as long as the test wants."""
+    async with open_channel(path, int, create=False) as channel:
+        with channel.group("workers", lease=lease) as rx:
+            async with rx.processing() as item:
+                link.tell(item)
+                await link.listen()
+                return item
+
+
+async def wait_in_group(link: Link, path: Path) -> tuple[int, int]:
+    """Wait for one message, ack it, and return it with its attempt."""
+    async with open_channel(path, int, create=False) as channel:
+        with channel.group("workers") as rx:
+            link.tell("ready")
+            delivery = await rx.receive_delivery()
+            delivery.ack()
+            return delivery.value, delivery.attempt
+
+
+def churn_in_group(link: Link, path: Path, acked: Path, me: int) -> None:
+    """Take and settle in every way for ever, noting in a file each number before it is acked."""
+    random = Random(me)
+    with blocking.open_channel(path, int, create=False) as channel, acked.open("ab", buffering=0) as told:
+        rx = channel.group("workers", lease=60)
+        link.tell("ready")
+        while True:
+            items = [rx.receive_delivery()]
+            with suppress(TimeoutError):
+                while len(items) < random.randrange(1, 4):
+                    items.append(rx.receive_delivery(timeout=0))
+            random.shuffle(items)
+            for delivery in items:
+                if random.random() < 0.1:
+                    delivery.nack()
+                else:
+                    told.write(b"%d\n" % delivery.value)
+                    delivery.ack()
+                    told.write(b"%d!\n" % delivery.value)

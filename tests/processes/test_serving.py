@@ -154,6 +154,29 @@ def test_killed_in_the_middle_of_a_handler(crew: Crew, path: Path, backend: str)
             assert (consumer.next_sequence, consumer.owner) == (last, None)
 
 
+def purge(link: Link, path: Path) -> None:
+    """Remove everything."""
+    del link
+    with without_async.open_channel(path, int, create=False) as channel:
+        channel.purge()
+
+
+def test_a_purge_by_another_process_is_counted(crew: Crew, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A service goes on with what is there, and says how many messages it has missed."""
+    with without_async.open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
+        tx.send_many(range(1000))
+        got = list[int]()
+        service = channel.serve(got.append)
+        service.pause()
+        with service:
+            crew.start(purge, path).result()
+            tx.send(1000)
+            service.resume()
+            until(lambda: got == [1000])
+        assert service.statistics().missed == 1000
+        assert "1000 messages were removed before consumer 'default' came to them" in caplog.text
+
+
 async def bury_and_die(link: Link, path: Path, step: str) -> None:
     """Be killed when a letter was sent and its message is about to be acknowledged, or passed."""
     setattr(AckSource, step, lambda *_: die())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from filechannel import ConsumerBusyError, DiskFullError
-from filechannel._format.layout import CURSOR, CURSOR_OWNER, CURSOR_SIZE, CURSOR_SLOTS
+from filechannel._format.layout import CURSOR, CURSOR_OWNER, CURSOR_REMOVER, CURSOR_SIZE, CURSOR_SLOTS
 from filechannel._offset import Offset
 from filechannel._storage.cursor_file import Position, file_name, name_of, read_position
 from filechannel._storage.cursors import Cursors
@@ -330,11 +330,13 @@ class Removing(Files):
     def __init__(self, path: Path, *, make_again: bool) -> None:
         self._path = path
         self._make_again = make_again
+        self._last: int | None = None
         self.removed = False
 
     def lock(self, descriptor: int, position: int, *, shared: bool = False) -> bool:
-        """Remove the file once, then lock what was opened."""
-        if not self.removed:
+        """Remove the file once, when somebody is about to own it and not only visits it; then lock what was opened."""
+        is_visit, self._last = self._last == CURSOR_REMOVER, position
+        if position == CURSOR_OWNER and not is_visit and not self.removed:
             self.removed = True
             self._path.unlink()
             if self._make_again:

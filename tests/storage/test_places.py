@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -167,6 +168,24 @@ def test_a_moment_leads_to_a_place_before_everything_later(path: Path, monkeypat
             assert sent[number] - sent[place.sequence] < 3 * 10**9
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_clock_that_is_set_back_hides_nothing(path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Nothing sent at or after the moment lies before the place; when the clock has caught up it is as near as ever."""
+    clock, random, sent = Clock.install(monkeypatch), Random(seed), list[int]()
+    with opened(path) as store:
+        for number in range(MESSAGES):
+            sent.append(clock.now)
+            store.log.append([b"." * random.randrange(900)])
+            store.log.store_marks()
+            is_set_back = random.random() < 0.05 and number < MESSAGES - 120
+            clock.pass_seconds(-random.uniform(1, 50) if is_set_back else random.uniform(0.1, 2))
+        for moment in sent:
+            first = next(number for number, when in enumerate(sent) if when >= moment)
+            assert store.places.since(_moment(moment)).sequence <= first
+        last = store.places.since(_moment(sent[-1])).sequence
+        assert sent[-1] - sent[last] < 6 * 10**9
+
+
 def _moment(nanoseconds: int) -> datetime:
     return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
 
@@ -196,10 +215,19 @@ def test_a_moment_after_a_purge_is_not_before_it(path: Path, monkeypatch: pytest
         assert read_all(store, start=store.places.since(_moment(start)))[0].payload == b"new"
 
 
+class Nowhere(tzinfo):
+    """A time zone that does not say where it is."""
+
+    def utcoffset(self, _: datetime | None, /) -> None:
+        """Return nothing, which is allowed."""
+
+
 def test_a_moment_without_a_time_zone_is_refused(store: Store) -> None:
     """Nobody can tell when it was."""
     with pytest.raises(ValueError, match="has no time zone"):
         store.places.since(datetime(2030, 1, 1))  # noqa: DTZ001
+    with pytest.raises(ValueError, match="has no time zone"):
+        store.places.since(datetime(2030, 1, 1, tzinfo=Nowhere()))
 
 
 # Cost

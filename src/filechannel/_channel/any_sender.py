@@ -168,6 +168,10 @@ class AnySender(SendCore, Generic[T_contra]):
             self._flush_later(offset)
         return offset
 
+    def _check_payload(self, payload: bytes) -> None:
+        self._check_open()
+        self._owner.check_payload(payload)
+
     def _append_payload(self, payload: bytes) -> Offset:
         self._check_open()
         return Offset(self._connection.writer.append_all([payload]))

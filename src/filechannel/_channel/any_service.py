@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,7 +12,14 @@ from typing import TypeVar, cast
 from anyio import BusyResourceError, ClosedResourceError, EndOfStream
 
 from .. import _checks as checks
-from .._errors import AckError, DecodeError, HandlerError, LeaseExpiredError
+from .._errors import (
+    AckError,
+    DataExpiredError,
+    DecodeError,
+    FileChannelError,
+    HandlerError,
+    LeaseExpiredError,
+)
 from .._format import NOTHING, Nothing
 from .._wakeup.loops import Sleeper
 from .ack_source import AckSource
@@ -21,6 +29,8 @@ from .retry import RetryPolicy
 from .statistics import ServiceStatistics
 
 T = TypeVar("T")
+
+_logger = logging.getLogger("filechannel")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,10 +70,10 @@ class UnfinishedError(Exception):
 class Tally:
     """What one worker has done. Its own, so that workers in threads need no lock to count."""
 
-    __slots__ = ("current", "dead", "failed", "handled", "retried")
+    __slots__ = ("current", "dead", "failed", "handled", "missed", "retried")
 
     def __init__(self) -> None:
-        self.handled = self.failed = self.retried = self.dead = 0
+        self.handled = self.failed = self.retried = self.dead = self.missed = 0
         self.current: Handed[object] | None = None
         """What it works on, or has worked on last."""
 
@@ -109,7 +119,7 @@ class AnyService:
     def resume(self) -> None:
         """Go on where it paused."""
         self._paused = False
-        self._halted = self._stopping
+        self._halted = self._stopping or self._closed
         self._tell()
 
     def stop(self) -> None:
@@ -133,6 +143,7 @@ class AnyService:
             failed=sum(tally.failed for tally in tallies),
             retried=sum(tally.retried for tally in tallies),
             dead=sum(tally.dead for tally in tallies),
+            missed=sum(tally.missed for tally in tallies),
             in_flight=0 if self._closed else self._source.reader.native.outstanding,
             lag=self._lag,
             paused=self._paused,
@@ -209,14 +220,21 @@ class AnyService:
         return Delivery(self._source, value, offset, sequence, attempt, token)
 
     def _settle(self, found: Handed[object]) -> None:
-        """Acknowledge a message; `LeaseExpiredError` if somebody else has it."""
+        """Acknowledge a message; `ConsumerError` if it is not ours any more."""
         _, offset, _, _, token = found
         self._source.settle(offset, token)
 
-    def _lose(self, error: LeaseExpiredError, tally: Tally) -> None:
-        """Count a message whose lease was over before it was acknowledged: somebody else has it."""
+    def _lose(self, error: FileChannelError, tally: Tally) -> None:
+        """Count a message that was not ours any more when it was done: its lease was over, or it was purged."""
         tally.failed += 1
         self._last_error = in_a_line(error)
+
+    def _miss(self, error: DataExpiredError, tally: Tally) -> None:
+        """Count messages that were removed before their turn, and go on with what is there."""
+        tally.missed += error.missed
+        self._last_error = in_a_line(error)
+        told = "%s: %d messages were removed before consumer %r came to them; it goes on at offset %d"
+        _logger.warning(told, self._source.store.path, error.missed, self.name, error.oldest)
 
     def _try_again(self, delivery: Delivery[object], pause: float = 0.0) -> None:
         """Let a message come again after a failure, which counts."""

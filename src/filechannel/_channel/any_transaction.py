@@ -10,6 +10,7 @@ from typing import Generic, TypeVar, cast
 
 from anyio import ClosedResourceError
 
+from .._errors import StorageError
 from .any_ack_receiver import AnyAckReceiver
 from .any_sender import AnySender
 from .transfer import Transfer
@@ -66,7 +67,10 @@ class AnyStep(Generic[T_co, U_contra]):
     def _prepare(self) -> None:
         """Let the position be what the output says. Touches files, and blocks."""
         transfer = self._transfer()
-        transfer.prepare()
+        try:
+            transfer.prepare()
+        except OSError as error:
+            raise StorageError(f"{transfer.output.path}: no transaction can begin: {error}") from error
         self._source.transfer = transfer
 
     @property

@@ -73,7 +73,7 @@ class Sender(AnySender[T_contra], ObjectSendStream[T_contra], Generic[T_contra])
 
     async def send_payload(self, payload: bytes) -> None:
         """Send a message that is encoded already, as it is; `CodecError` if it does not decode, else as `send`."""
-        self._owner.check_payload(payload)
+        self._check_payload(payload)
         await self._before_append()
         await self._until_visible(await self._patiently(lambda: self._append_payload(payload)))
 

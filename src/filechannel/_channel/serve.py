@@ -15,7 +15,7 @@ from anyio import CancelScope, CapacityLimiter, EndOfStream
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 from anyio.to_thread import run_sync
 
-from .._errors import DecodeError, LeaseExpiredError
+from .._errors import ConsumerError, DataExpiredError, DecodeError
 from .._format import NOTHING, Nothing
 from .._wakeup.loops import in_trio, make_waiter, notice_cancellation, run_through_cancellation
 from .ack_source import AckSource
@@ -125,11 +125,13 @@ class Service(AnyService):
         try:
             with self._source.keeping_current(lambda: tally.current):
                 await self._work(tally)
-        except anyio.get_cancelled_exc_class():
-            raise
         except BaseException as error:
-            self._fail(error)
-            self._body.cancel()
+            cancelled, failure = _apart(error)
+            if failure is not None:
+                self._fail(failure)
+                self._body.cancel()
+            if cancelled is not None:
+                raise cancelled from None
 
     # Working
 
@@ -148,6 +150,9 @@ class Service(AnyService):
             except DecodeError as error:
                 await self._pass(error, tally)
                 continue
+            except DataExpiredError as error:
+                self._miss(error, tally)
+                continue
             tally.current = found
             try:
                 if found[3] > most:
@@ -165,7 +170,7 @@ class Service(AnyService):
                     if not (alone and ack(1)):
                         self._settle(found)
                     tally.handled += 1
-                except LeaseExpiredError as error:
+                except ConsumerError as error:
                     self._lose(error, tally)
                 if settles:
                     await run_through_cancellation(self._source.settle_position)
@@ -241,13 +246,16 @@ class Service(AnyService):
             if self._dead_letter is None:
                 raise self._giving_up(delivery, error) from error
             await self._dead_letter.send(await self._source.errands.run(partial(self._write_letter, delivery, error)))
+        except DataExpiredError as expired:
+            self._lose(expired, tally)
+            return
         except BaseException:
             self._release(found)
             raise
         try:
             self._settle(found)
             tally.dead += 1
-        except LeaseExpiredError as expired:
+        except ConsumerError as expired:
             self._lose(expired, tally)
 
     async def _pass(self, error: DecodeError, tally: Tally) -> None:
@@ -267,6 +275,14 @@ def is_async(handler: Callable[..., object]) -> bool:
     while isinstance(handler, partial):
         handler = handler.func
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+
+
+def _apart(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
+    """Return what of an error is a cancellation, and what is not; a nursery of trio's may raise both in one."""
+    cancelled = anyio.get_cancelled_exc_class()
+    if isinstance(error, BaseExceptionGroup):
+        return cast("BaseExceptionGroup[BaseException]", error).split(cancelled)
+    return (error, None) if isinstance(error, cancelled) else (None, error)
 
 
 def _is_stray(error: BaseException) -> bool:

@@ -126,6 +126,8 @@ class ServiceStatistics:
     """How many of them were followed by another one, or will be."""
     dead: int
     """How many messages were sent to the dead-letter channel."""
+    missed: int
+    """How many messages were removed, by a purge or a limit, before their turn."""
     in_flight: int
     """How many messages are being handled, or wait in order for another attempt."""
     lag: int

@@ -11,7 +11,7 @@ from typing import Protocol, Self, final
 
 from anyio import ClosedResourceError, EndOfStream
 
-from .._errors import DecodeError, LeaseExpiredError
+from .._errors import ConsumerError, DataExpiredError, DecodeError
 from .._format import NOTHING, Nothing
 from .ack_source import AckSource
 from .any_service import AnyService, Tally, Terms, UnfinishedError
@@ -129,6 +129,9 @@ class Service(AnyService):
             except DecodeError as error:
                 self._pass(error, tally)
                 continue
+            except DataExpiredError as error:
+                self._miss(error, tally)
+                continue
             tally.current = found
             try:
                 if found[3] > most:
@@ -145,7 +148,7 @@ class Service(AnyService):
                     if not (alone and ack(1)):
                         self._settle(found)
                     tally.handled += 1
-                except LeaseExpiredError as error:
+                except ConsumerError as error:
                     self._lose(error, tally)
                 if settles:
                     self._source.settle_position()
@@ -198,13 +201,16 @@ class Service(AnyService):
             if self._dead_letter is None:
                 raise self._giving_up(delivery, error) from error
             self._dead_letter.send(self._source.errands.do(partial(self._write_letter, delivery, error)))
+        except DataExpiredError as expired:
+            self._lose(expired, tally)
+            return
         except BaseException:
             self._release(found)
             raise
         try:
             self._settle(found)
             tally.dead += 1
-        except LeaseExpiredError as expired:
+        except ConsumerError as expired:
             self._lose(expired, tally)
 
     def _pass(self, error: DecodeError, tally: Tally) -> None:

@@ -69,14 +69,15 @@ class Transfer:
         with self.output.log.writing():
             tail = self.output.control.tail()
             place = None if origin is None else producer.find()
-            number = secrets.randbits(64) or 1 if origin is None else origin.number
+            number = (secrets.randbits(64) or 1) if origin is None else origin.number
             if place is None or place.origin != number:
                 place = Place(tail.offset, number, 0, 0)
                 producer.begin(place)
         if origin is None:
             producer.flush()
             self._cursor.origin = origin = Origin(number, self._id)
-            self._source.store.cursors.flush_one(self._cursor.name)  # before the first record that speaks of it
+        # Before the first record that speaks of the origin. Also of one that was found: whoever drew it may have died.
+        self._source.store.cursors.flush_one(self._cursor.name)
         self._source.catch_up(Offset(place.offset), place.sequence)
         self._producer, self._origin, self._last, self._in_doubt = producer, origin, place, False
 

@@ -166,6 +166,8 @@ class Held:
             return 1
         self._turn(entry, State.OUT)
         entry.token = self.token
+        if self._ready and self._ready[0] == offset:
+            heappop(self._ready)
         return entry.attempt
 
     def take_back(self, offset: int) -> None:
@@ -180,7 +182,6 @@ class Held:
         while self._entries and next(reversed(self._entries)) >= offset:
             _, entry = self._entries.popitem()
             self._count[entry.state] -= 1
-        self._trim()
 
     def drop_waiting(self, begin: int, end: int) -> None:
         """Forget what waits to come again between two offsets: it is gone."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from .._errors import DiskFullError
+from .._errors import CorruptRecordError, DiskFullError
 from .._format import Writer
 from .._format.layout import PAGE, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
 from .._options import StoredOptions
 from .control import Control
 from .files import Files
-from .index import ActiveIndex
+from .index import ActiveIndex, latest_time, not_before
 from .pages_ahead import PagesAhead
 from .segment import Header, Segment
 from .segments import Segments
@@ -53,7 +55,7 @@ class ActiveSegment:
         """Make a segment that takes at least so many bytes, and write to it from now on."""
         self.check_place()
         least = _whole_pages(SEGMENT_HEADER_SIZE + need)
-        header = Header.new(begin, sequence, previous_end)
+        header = Header.new(begin, sequence, previous_end, self._creation_time())
         try:
             segment = self._create(header, least, max(_ALLOCATION_STEP, least))
         except DiskFullError:
@@ -61,6 +63,16 @@ class ActiveSegment:
         self._segments.add(segment)
         self._unflushed.names_changed = True
         self._bind(segment)
+
+    def _creation_time(self) -> int:
+        """Return the present, or a time that nothing in the segments before is later than: the clock may go back."""
+        self.store_marks()
+        now, before = time.time_ns(), self._segments.begins[-1:]
+        for begin in before:
+            with suppress(CorruptRecordError):
+                marked = max([latest_time(self._files, self._segments.path(begin)), *(mark[2] for mark in self._held)])
+                return max(not_before(marked, now), self._segments.header(begin).created)
+        return now
 
     def _create(self, header: Header, least: int, allocate: int) -> Segment:
         size = max(self._options.segment_size, least)

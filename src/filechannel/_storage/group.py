@@ -63,7 +63,7 @@ class Group(Cursor):
 
     def __init__(self, name: str, content: mmap.mmap, locks: KernelLocks, processes: Processes) -> None:
         super().__init__(name, content, locks)
-        self.members = 0
+        self.members: int = 0
         """How many receivers of this process, clones not counted, use it."""
         self._processes = processes
         self._lock: SharedLock = SharedLock(content, GROUP_LOCK, processes, self._entered)
@@ -152,8 +152,8 @@ class Group(Cursor):
         with self._held(may_sleep):
             if self._load(GROUP_DUE) > now:
                 return 0
-            # Before the look: what is handed out after this says itself when it is due.
-            self._store(GROUP_DUE, _NEVER)
+            # Not never, before the look is over: somebody has to look again if we are killed here.
+            self._store(GROUP_DUE, now + LOOK_AFTER)
         due, alive, overdue, ready = _NEVER, dict[int, bool](), list[tuple[int, int]](), 0
         for number in self._numbers():
             word, deadline = self._word(number), self._load(place(number) + ENTRY_DEADLINE)
@@ -161,9 +161,7 @@ class Group(Cursor):
             ready += state == ENTRY_READY
             if state == ENTRY_OUT and owner not in alive:
                 alive[owner] = self._processes.is_alive(owner)
-            if state == ENTRY_OUT and deadline > now and alive[owner]:
-                due = min(due, deadline, now + LOOK_AFTER)
-            elif state == ENTRY_DELAYED and deadline > now:
+            if (state == ENTRY_OUT and deadline > now and alive[owner]) or (state == ENTRY_DELAYED and deadline > now):
                 due = min(due, deadline)
             elif state in (ENTRY_OUT, ENTRY_DELAYED):
                 overdue.append((number, word))
@@ -171,6 +169,8 @@ class Group(Cursor):
             if ready > self._load(GROUP_READY):  # somebody was killed before it could count
                 self._store(GROUP_READY, ready)
             again = [self._come_again(number, word, now, alive) for number, word in overdue]
+            if not self._numbers():
+                swap_if_u64(self.map, GROUP_DUE, now + LOOK_AFTER, _NEVER)
         self._be_due(due)
         return sum(again)
 

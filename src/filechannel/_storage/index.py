@@ -3,6 +3,9 @@
 The writer remembers which records to mark, and when; they are written here when its window is used up, a second has
 gone by, or somebody wants to look. Until then, and after a crash, the index ends a little before the log, and after a
 power cut it may reach beyond it; readers ignore what lies beyond. Losing an index loses nothing but speed.
+
+Times never go back, though the clock may: who looks for a moment must find everything that was sent after it. While the
+clock is behind, they stand still, a little later than anything that may have been sent before.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .._errors import StorageError
@@ -45,6 +48,7 @@ class IndexWriter:
         """Go on behind the marks that are there; those from *end* on speak of records that were taken back."""
         self._files = files
         self._descriptor = files.open(index_path(segment), create=True, mode=mode)
+        self._is_behind = False
         try:
             self._forget_from(end)
         except BaseException:
@@ -61,7 +65,18 @@ class IndexWriter:
         """Append marks."""
         # Behind what other processes have added; two who do so at once may lose marks, which costs nothing but time.
         position = self._files.size(self._descriptor) // INDEX_ENTRY.size * INDEX_ENTRY.size
+        last = self._files.read_at(self._descriptor, INDEX_ENTRY.size, position - INDEX_ENTRY.size) if position else b""
+        marks = self._in_order(marks, _latest(last))
         self._files.write_at(self._descriptor, b"".join(map(_entry, marks)), position)
+
+    def _in_order(self, marks: list[Mark], latest: int) -> list[Mark]:
+        """Return the marks, none of them before *latest* or another."""
+        ordered = list[Mark]()
+        for mark in marks:
+            was_behind, self._is_behind = self._is_behind, mark.time < latest
+            latest = not_before(latest, mark.time) if not was_behind else max(latest, mark.time)
+            ordered.append(replace(mark, time=latest))
+        return ordered
 
     def close(self) -> None:
         """Let go of the file."""
@@ -69,6 +84,11 @@ class IndexWriter:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             self._files.close(descriptor)
+
+
+def not_before(latest: int, now: int) -> int:
+    """Return a time for what comes after a mark, if the clock says *now*: later than what came before it may be."""
+    return now if now >= latest else latest + _INDEX_NS  # so long may it be since the mark
 
 
 class ActiveIndex:
@@ -112,6 +132,22 @@ class ActiveIndex:
 def _entry(mark: Mark) -> bytes:
     checked = INDEX_ENTRY.pack(mark.offset, mark.sequence, mark.time, 0, 0)[:_CHECKED]
     return INDEX_ENTRY.pack(mark.offset, mark.sequence, mark.time, crc32c(checked), 0)
+
+
+def latest_time(files: Files, segment: Path) -> int:
+    """Return the time of the last mark of a segment (ns since the epoch); 0 if that cannot be known."""
+    with suppress(OSError):
+        descriptor = files.open(index_path(segment), writable=False)
+        try:
+            whole = files.size(descriptor) // INDEX_ENTRY.size * INDEX_ENTRY.size
+            return _latest(files.read_at(descriptor, INDEX_ENTRY.size, whole - INDEX_ENTRY.size)) if whole else 0
+        finally:
+            files.close(descriptor)
+    return 0
+
+
+def _latest(content: bytes) -> int:
+    return max((mark.time for mark in _entries(content) if mark is not None), default=0)
 
 
 def read_marks(files: Files, segment: Path) -> list[Mark]:

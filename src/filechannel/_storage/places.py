@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import TypeVar
 
 from .._errors import CorruptRecordError
@@ -18,6 +19,7 @@ from .segment import Segment
 from .segments import Segments
 
 V = TypeVar("V")
+_EPOCH, _MICROSECOND = datetime.fromtimestamp(0, UTC), timedelta(microseconds=1)
 
 
 class Places:
@@ -111,9 +113,10 @@ class Places:
 
     def since(self, moment: datetime) -> Mark:
         """Return a boundary with nothing at or after the moment before it; it may be a little early."""
-        if moment.tzinfo is None:
+        if moment.utcoffset() is None:
             raise ValueError(f"{moment.isoformat()} has no time zone: give an aware datetime")
-        return self._steadily(self._since, int(moment.timestamp() * 1e9))
+        wanted = (moment - _EPOCH) // _MICROSECOND * 1000  # exact, as a number of seconds would not be
+        return self._steadily(self._since, wanted)
 
     def _since(self, wanted: int) -> Mark:
         oldest = self._control.oldest_offset
@@ -124,7 +127,7 @@ class Places:
         segment = self._segments.get(begins[place - 1])
         # An entry is written before its record: what comes before the last entry that is older than the moment is
         # older too, and only the entry itself may straddle it.
-        older = [mark for mark in self.marks(segment) if mark.time < wanted]
+        older = list(takewhile(lambda mark: mark.time < wanted, self.marks(segment)))
         return older[-1] if older else _first(segment)
 
     def written_at(self, place: Mark, known: dict[Offset, list[Mark]]) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import mmap
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -253,12 +253,15 @@ class Producers:
         self._log = _Records(control, segments)
         self._lock = Lock()
         self._open: dict[str, Producer] = {}
+        self.check_place: Callable[[], object] = lambda: None
+        """Called before a file is looked for; raises if the directory is not the channel's any more."""
 
     def open(self, key: str) -> Producer:
         """Return a producer; its file is made if it is not there. The key has only what a file name may have."""
         with self._lock:
             producer = self._open.get(key)
             if producer is None:
+                self.check_place()
                 self._files.make_directory(self._directory, directory_mode(self._mode))
                 producer = self._open[key] = self._map(key)
             return producer

@@ -52,9 +52,10 @@ class Header:
     created: int
 
     @classmethod
-    def new(cls, begin: int, first_sequence: int, previous_end: int) -> Header:
-        """Describe a segment that is about to be made."""
-        return cls(Offset(begin), first_sequence, Offset(previous_end), secrets.randbits(32) or 1, time.time_ns())
+    def new(cls, begin: int, first_sequence: int, previous_end: int, created: int | None = None) -> Header:
+        """Describe a segment that is about to be made, now if nothing else is said."""
+        created = time.time_ns() if created is None else created
+        return cls(Offset(begin), first_sequence, Offset(previous_end), secrets.randbits(32) or 1, created)
 
     def pack(self) -> bytes:
         """Return the 64 bytes of an active segment."""

@@ -230,7 +230,7 @@ class Store:
         producers = self._producers = Producers(files, self.path / PRODUCERS, control, segments, options.mode)
         flusher = Flusher(files, control, segments, log, cursors, producers, processes)
         log.set_check_of_place(self._check_place)
-        cursors.check_place = self._check_place
+        cursors.check_place = producers.check_place = self._check_place
         log.on_finished = self._segment_finished
         log.on_changed = self._follow_manifest
         log.on_deferred = flusher.commit

@@ -83,7 +83,6 @@ static int trim(Held *held) {
 void held_drop_from(Held *held, uint64_t offset) {
     while (held->tail != held->head && entry_at(held, held->tail - 1)->offset >= offset)
         leave_state(held, entry_at(held, --held->tail));
-    trim(held);
 }
 
 /* Forget what waits to come again between two offsets: it is gone. */

@@ -1,0 +1,39 @@
+"""A process that serves a group with a handler that does nothing, whenever it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+
+from filechannel import open_channel
+
+from .crew import answer, orders, play
+from .messages import Order
+
+GROUP = "crew"
+
+
+async def handle(order: Order) -> None:
+    pass
+
+
+async def serve(path: str) -> None:
+    told = orders()
+    async with open_channel(path, Order, create=False) as channel:
+        service = channel.serve(handle, name=GROUP, group=True)
+        service.pause()
+        async with service:
+            while (order := await asyncio.to_thread(next, told, None)) is not None:
+                [goes_on] = order
+                if goes_on:
+                    service.resume()
+                else:
+                    service.pause()
+                    answer()
+
+
+def member(path: str) -> None:
+    asyncio.run(serve(path))
+
+
+if __name__ == "__main__":
+    play({"member": member})

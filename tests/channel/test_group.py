@@ -1,0 +1,633 @@
+"""Groups: one position for many members, leases, and what comes again."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import ClosedResourceError, EndOfStream, WouldBlock
+from anyio.lowlevel import checkpoint
+from anyio.to_thread import run_sync
+
+from filechannel import (
+    AckError,
+    ChannelOptions,
+    ConsumerBusyError,
+    ConsumerMismatchError,
+    DataExpiredError,
+    DecodeError,
+    Delivery,
+    FileChannel,
+    GroupReceiver,
+    LeaseExpiredError,
+    UnknownConsumerError,
+    open_channel,
+)
+from filechannel._format.layout import GROUP_ENTRIES
+from filechannel._storage.cursors import read_position
+from tests.backends import one_loop
+from tests.storage.clocks import Clock
+
+pytestmark = pytest.mark.anyio
+SHORT = 0.05
+SMALL = ChannelOptions(segment_size=4096)
+
+
+async def fill(channel: FileChannel[int], count: int, first: int = 0) -> None:
+    """Send so many numbers."""
+    with channel.sender() as tx:
+        await tx.send_many(range(first, first + count))
+
+
+async def take(rx: GroupReceiver[int], count: int) -> list[Delivery[int]]:
+    """Receive so many deliveries."""
+    return [await rx.receive_delivery() for _ in range(count)]
+
+
+def floor(channel: FileChannel[int], name: str = "g") -> int:
+    """Return the number of the message that the group's position is at."""
+    position = read_position((channel.path / f"consumers/{name}.group").read_bytes())
+    assert position is not None
+    return position.sequence
+
+
+def numbers(deliveries: list[Delivery[int]]) -> list[int]:
+    """Return what was delivered."""
+    return [delivery.value for delivery in deliveries]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The time of day, which stands still."""
+    return Clock.install(monkeypatch)
+
+
+# Handing out
+
+
+async def test_each_message_goes_to_one_member_in_order(path: Path) -> None:
+    """Whoever asks gets the next one; the position follows the oldest that is not acked by anybody."""
+    async with open_channel(path, int, options=SMALL) as channel:
+        await fill(channel, 1000)
+        members = [channel.group("g") for _ in range(3)]
+        for number in range(0, 999, 3):
+            assert [await member.receive() for member in members] == [number, number + 1, number + 2]
+            assert (floor(channel), [member.unack_count for member in members]) == (number, [1, 1, 1])
+            members[2].ack()
+            members[0].ack()
+            assert floor(channel) == number + 1
+            members[1].ack()
+            assert floor(channel) == number + 3
+
+
+async def test_every_way_to_receive(path: Path) -> None:
+    """One, many, with a record, as a delivery, in a loop, or only a look."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 20)
+        with channel.group("g") as rx, channel.group("g") as other:
+            assert await rx.receive() == 0
+            assert other.receive_nowait() == 1
+            record = await rx.receive_record()
+            assert (record.value, record.sequence, record.offset) == (2, 2, await channel.offset_of(2))
+            assert await rx.receive_many(3) == [3, 4, 5]
+            assert other.receive_many_nowait(2) == [6, 7]
+            assert await rx.__anext__() == 8
+            async for delivery in rx.deliveries():
+                assert (delivery.value, delivery.attempt) == (9, 1)
+                break
+            assert other.peek(3) == rx.peek(3) == [10, 11, 12]
+            assert rx.read_offset == other.read_offset == await channel.offset_of(10)
+            assert (rx.statistics().unacked, rx.statistics().lag_messages) == (7, 10)
+            assert len(await rx.receive_many(5000)) == 10
+            with pytest.raises(WouldBlock):
+                other.receive_nowait()
+            assert other.receive_many_nowait(5) == []
+
+
+async def test_the_group_goes_on_where_it_stopped(path: Path) -> None:
+    """What was acked is gone for good, also out of order; what was not comes again, and counts are kept."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 6)
+        with channel.group("g") as rx:
+            deliveries = await take(rx, 5)
+            for number in (3, 0, 1):
+                deliveries[number].ack()
+            deliveries[2].nack()
+    async with open_channel(path, int) as channel:
+        with channel.group("g") as rx:
+            again = await take(rx, 3)
+            assert [(delivery.value, delivery.attempt) for delivery in again] == [(2, 2), (4, 1), (5, 1)]
+
+
+async def test_start_counts_the_first_time(path: Path) -> None:
+    """Earliest, latest or an offset; a bad one registers nothing."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 5)
+        assert await channel.group("early").receive() == 0
+        assert await channel.group("there", start=await channel.offset_of(3)).receive() == 3
+        late = channel.group("late", start="latest")
+        await fill(channel, 1, first=5)
+        assert await late.receive() == 5
+        late.close()
+        assert await channel.group("late", start="earliest").receive() == 5
+        with pytest.raises(ValueError, match="start="):
+            channel.group("bad", start=1)  # type: ignore[arg-type]
+        assert [consumer.name for consumer in channel.consumers()] == ["early", "late", "there"]
+
+
+async def test_waiting_members_share_what_comes(path: Path) -> None:
+    """Each message wakes whoever waits, and one of them gets it."""
+    async with open_channel(path, int) as channel, anyio.create_task_group() as tasks:
+        found: list[int] = []
+
+        async def work() -> None:
+            with channel.group("g") as rx:
+                async for item in rx:
+                    found.append(item)
+                    rx.ack()
+
+        for _ in range(4):
+            tasks.start_soon(work)
+        with channel.sender() as tx:
+            for number in range(50):
+                await tx.send(number)
+                while len(found) <= number:
+                    await checkpoint()
+        await channel.seal()
+    assert found == list(range(50))
+
+
+async def test_a_full_ring_waits_for_acks(path: Path) -> None:
+    """So many may be outstanding in a group; then members wait, and an ack of any of them lets them go on."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, GROUP_ENTRIES + 5)
+        with channel.group("g") as rx, channel.group("g") as other:
+            held = await rx.receive_many(GROUP_ENTRIES + 5)
+            assert len(held) == rx.unack_count == GROUP_ENTRIES
+            for member in (rx, other):
+                with pytest.raises(WouldBlock):
+                    member.receive_nowait()
+            async with anyio.create_task_group() as tasks:
+                found: list[int] = []
+
+                async def wait() -> None:
+                    found.append(await other.receive())
+
+                tasks.start_soon(wait)
+                await anyio.wait_all_tasks_blocked()
+                rx.ack()
+            assert found == [GROUP_ENTRIES]
+            rx.ack(GROUP_ENTRIES - 1)
+            assert floor(channel) == GROUP_ENTRIES
+            assert await rx.receive_many(10) == [GROUP_ENTRIES + number for number in range(1, 5)]
+
+
+# Coming again
+
+
+async def test_a_nack_brings_it_again_to_anybody(path: Path) -> None:
+    """Before anything new, in order, with the attempt counted."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 6)
+        with channel.group("g") as rx, channel.group("g") as other:
+            assert [await rx.receive() for _ in range(4)] == [0, 1, 2, 3]
+            rx.nack(2)
+            assert (rx.unack_count, other.peek(3)) == (2, [2, 3, 4])
+            again = await take(other, 3)
+            assert [(delivery.value, delivery.attempt) for delivery in again] == [(2, 2), (3, 2), (4, 1)]
+            rx.nack()
+            assert numbers(await take(other, 3)) == [0, 1, 5]
+            with pytest.raises(AckError):
+                rx.nack(1)
+
+
+async def test_a_nack_wakes_other_members(path: Path) -> None:
+    """One that waits for something new gets what comes again."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 1)
+        with channel.group("g") as rx, channel.group("g") as other:
+            delivery = await rx.receive_delivery()
+            with anyio.fail_after(0.9):  # not only at the look that comes every second
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(other.receive)
+                    await anyio.wait_all_tasks_blocked()
+                    delivery.nack()
+            assert other.unack_count == 1
+
+
+async def test_a_delayed_nack_comes_when_it_is_due(path: Path) -> None:
+    """Others go on meanwhile, and whoever waits is woken by nothing else."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 2)
+        with channel.group("g") as rx, channel.group("g") as other:
+            first = await rx.receive_delivery()
+            begun = time.monotonic()
+            first.nack(SHORT)
+            assert await other.receive() == 1
+            again = await other.receive_delivery()
+            assert (again.value, again.attempt) == (0, 2)
+            assert time.monotonic() >= begun + SHORT
+            with pytest.raises(AckError):
+                first.ack()
+
+
+async def test_a_lease_that_ends_moves_on(path: Path) -> None:
+    """Whoever had it can do nothing with it any more, and is told so each time; the next attempt is counted."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 2)
+        with channel.group("g", lease=SHORT) as slow, channel.group("g") as other:
+            late = await slow.receive_delivery()
+            assert await other.receive() == 1
+            again = await other.receive_delivery()
+            assert (again.value, again.attempt) == (0, 2)
+            for call in (late.ack, late.nack, late.extend, late.ack):
+                with pytest.raises(LeaseExpiredError) as caught:
+                    call()
+                assert (caught.value.name, caught.value.offset) == ("g", late.offset)
+            assert slow.unack_count == 0
+            again.ack()
+            assert floor(channel) == 1
+
+
+async def test_acks_of_many_say_what_was_lost(path: Path) -> None:
+    """What is still this member's is acked all the same."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 3)
+        with channel.group("g", lease=SHORT) as slow, channel.group("g") as other:
+            deliveries = await take(slow, 2)
+            await anyio.sleep(2 * SHORT)
+            assert (await other.receive_delivery()).value == 0  # who looks finds that both have ended
+            assert await slow.receive() == 1
+            for call in (lambda: slow.ack(2), lambda: deliveries[1].nack()):
+                with pytest.raises(LeaseExpiredError):
+                    call()
+            assert slow.unack_count == 1
+            slow.ack()
+            other.ack()
+            assert floor(channel) == 2
+
+
+async def test_a_lease_can_be_extended(path: Path) -> None:
+    """As often as needed; it counts from then on."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 1)
+        with channel.group("g", lease=0.2) as rx, channel.group("g") as other:
+            delivery = await rx.receive_delivery()
+            for _ in range(8):
+                await anyio.sleep(SHORT)
+                delivery.extend()
+            with pytest.raises(WouldBlock):
+                other.receive_nowait()
+            delivery.ack()
+            with pytest.raises(AckError):
+                delivery.extend()
+
+
+async def test_processing_extends_by_itself(path: Path) -> None:
+    """However long the body takes; nobody else gets the message, and it is acked at the end."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 1)
+        with channel.group("g", lease=0.3) as rx, channel.group("g") as other:
+            async with rx.processing() as item:
+                assert item == 0
+                await anyio.sleep(0.8)
+                with pytest.raises(WouldBlock):
+                    other.receive_nowait()
+            assert floor(channel) == 1
+
+
+@pytest.mark.parametrize("error", [LookupError, anyio.get_cancelled_exc_class], ids=["error", "cancelled"])
+async def test_processing_that_fails_gives_it_back(path: Path, error: object) -> None:
+    """An error counts as an attempt, cancellation does not."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 1)
+        with channel.group("g") as rx:
+            if error is LookupError:
+                with pytest.raises(LookupError):
+                    async with rx.processing():
+                        raise LookupError
+            else:
+                with anyio.move_on_after(SHORT):
+                    async with rx.processing():
+                        await anyio.sleep_forever()
+            assert (await rx.receive_delivery()).attempt == (2 if error is LookupError else 1)
+
+
+async def test_closing_gives_back_without_counting(path: Path) -> None:
+    """All that the member had, and others are woken for it; the last clone does it."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 3)
+        rx, other = channel.group("g"), channel.group("g")
+        clone = rx.clone()
+        deliveries = await take(rx, 2)
+        assert await clone.receive() == 2
+        assert rx.unack_count == clone.unack_count == 3
+        rx.close()
+        deliveries[1].ack()
+        async with anyio.create_task_group() as tasks:
+            found: list[tuple[int, int]] = []
+
+            async def wait() -> None:
+                found.extend([(each.value, each.attempt) for each in await take(other, 2)])
+
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            clone.close()
+        assert found == [(0, 1), (2, 1)]
+        with pytest.raises(ClosedResourceError):
+            deliveries[0].ack()
+
+
+async def test_a_cancelled_receive_takes_nothing(path: Path) -> None:
+    """Waiting or in the middle of many."""
+    async with open_channel(path, int) as channel:
+        with channel.group("g") as rx, channel.group("g") as other:
+            for way in (rx.receive, rx.receive_delivery, lambda: rx.receive_many(9)):
+                with anyio.move_on_after(0.01) as scope:
+                    await way()
+                assert scope.cancelled_caught
+            await fill(channel, 3)
+            assert numbers(await take(other, 3)) == [0, 1, 2]
+
+
+# The end
+
+
+async def test_the_end_comes_when_everybody_has_acked(path: Path) -> None:
+    """A member that has nothing waits for the others, and gets what they give back, or the end."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 2)
+        await channel.seal()
+        with channel.group("g") as rx, channel.group("g") as other:
+            first, second = await take(rx, 2)
+            with pytest.raises(WouldBlock):
+                other.receive_nowait()
+            async with anyio.create_task_group() as tasks:
+                ended: list[bool] = []
+
+                async def wait() -> None:
+                    assert await other.receive() == 0
+                    other.ack()
+                    with pytest.raises(EndOfStream):
+                        await other.receive()
+                    ended.append(True)
+
+                tasks.start_soon(wait)
+                await anyio.wait_all_tasks_blocked()
+                first.nack()
+                await anyio.wait_all_tasks_blocked()
+                assert not ended
+                second.ack()
+            assert ended
+            with pytest.raises(EndOfStream):
+                rx.receive_nowait()
+
+
+# What cannot be read
+
+
+async def test_a_message_that_does_not_decode_is_settled_by_itself(path: Path) -> None:
+    """It stands in nobody's way, is none of those that `ack(n)` is about, and comes again until it is settled."""
+    async with open_channel(path, str) as channel, channel.sender() as tx:
+        await tx.send_many(["0", "x", "2"])
+        await channel.configure(schema=int)
+    async with open_channel(path, int) as typed, typed.sender() as numbers_tx:
+        await numbers_tx.send(3)
+        with typed.group("g") as rx, typed.group("g") as other:
+            errors: list[DecodeError] = []
+            for _ in range(3):
+                with pytest.raises(DecodeError) as caught:
+                    await rx.receive()
+                errors.append(caught.value)
+            assert await rx.receive() == 3
+            assert rx.unack_count == 1
+            rx.ack()
+            poison = rx.undecodable(errors[1])
+            assert (poison.offset, poison.sequence, poison.attempt) == (errors[1].offset, 1, 1)
+            assert poison.value == errors[1].payload
+            poison.extend()
+            poison.ack()
+            with pytest.raises(AckError):
+                rx.undecodable(errors[1])
+            rx.undecodable(errors[0]).ack()
+            assert floor(typed) == 2  # type: ignore[arg-type]
+            rx.undecodable(errors[2]).nack()
+            with pytest.raises(DecodeError) as caught:
+                await other.receive()
+            assert other.undecodable(caught.value).attempt == 2
+
+
+async def test_an_error_waits_until_what_came_before_it_is_taken(path: Path) -> None:
+    """Of many, those before it are handed out, and the next call raises."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 2)
+        await channel.configure(schema=str)
+    async with open_channel(path, str) as texts, texts.sender() as tx:
+        await tx.send("poison")
+        await texts.configure(schema=int)
+    async with open_channel(path, int) as channel:
+        await fill(channel, 1, first=3)
+        with channel.group("g") as rx:
+            assert await rx.receive_many(10) == [0, 1]
+            with pytest.raises(DecodeError) as caught:
+                await rx.receive_many(10)
+            assert rx.undecodable(caught.value).attempt == 1
+            assert await rx.receive_many(10) == [3]
+
+
+async def test_what_was_purged_is_told_once(path: Path) -> None:
+    """A purge empties the group; a member of a channel that was purged elsewhere learns what it missed."""
+    async with open_channel(path, int, options=SMALL) as channel:
+        await fill(channel, 10)
+        with channel.group("g") as rx, channel.group("g") as other:
+            deliveries = await take(rx, 3)
+            await other.receive()
+            deliveries[1].nack()
+            await channel.purge()
+            await fill(channel, 2, first=10)
+            assert (rx.unack_count, other.unack_count, floor(channel)) == (0, 0, 10)
+            assert numbers(await take(other, 2)) == [10, 11]
+            with pytest.raises(AckError):
+                deliveries[0].ack()
+
+
+async def test_members_learn_once_that_data_has_expired(path: Path) -> None:
+    """Of all members one is told, with what was missed: new messages, and those that were to come again."""
+    async with open_channel(path, int, options=SMALL) as channel:
+        await fill(channel, 2000)
+        with channel.group("g") as rx, channel.group("g") as other:
+            held = await take(rx, 3)
+            held[1].nack()
+            store = channel._store
+            oldest = store.segments.begins[2]
+            first = store.segments.get(oldest).header.first_sequence
+            store.control.oldest_offset = oldest
+            await run_sync(store.segments.remove_before, oldest)
+            with pytest.raises(DataExpiredError) as caught:
+                await other.receive()
+            assert (caught.value.missed, caught.value.oldest) == (first - 2, oldest)
+            assert await rx.receive() == first
+            assert await other.receive() == first + 1
+            held[0].ack()
+            held[2].ack()
+            assert floor(channel) == first
+
+
+# Names
+
+
+async def test_consumers_lists_groups(path: Path) -> None:
+    """Kind, position, lag and the processes that have members."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 5)
+        channel.receiver("a").close()
+        with channel.group("g", expires=60) as rx, channel.group("g"):
+            rx.ack(len(await rx.receive_many(2)))
+            await rx.receive()
+            single, group = channel.consumers()
+            assert (single.kind, single.members) == ("single", ())
+            assert (group.name, group.kind, group.next_sequence, group.lag_messages) == ("g", "group", 2, 3)
+            assert [member.pid for member in group.members] == [os.getpid()]
+            assert (group.expires, group.owner and group.owner.pid) == (60, os.getpid())
+        group = channel.consumers()[1]
+        assert (group.members, group.owner, group.next_sequence) == ((), None, 2)
+    async with open_channel(path, int, readonly=True) as channel:
+        assert [consumer.kind for consumer in channel.consumers()] == ["single", "group"]
+        with pytest.raises(OSError, match="read-only"):
+            channel.group("g")
+
+
+@one_loop
+async def test_a_name_is_of_one_kind(path: Path) -> None:
+    """Single or group; the other is refused until the name is removed."""
+    async with open_channel(path, int) as channel:
+        channel.receiver("single").close()
+        with pytest.raises(ConsumerMismatchError) as caught:
+            channel.group("single")
+        assert (caught.value.found, caught.value.wanted) == ("a single consumer", "a group")
+        rx = channel.group("many")
+        for other in (channel.receiver, channel.ack_receiver):
+            with pytest.raises(ConsumerMismatchError):
+                other("many")
+        with pytest.raises(ConsumerBusyError):
+            await channel.remove_consumer("many")
+        rx.close()
+        await channel.remove_consumer("many")
+        with pytest.raises(UnknownConsumerError):
+            await channel.remove_consumer("many")
+        channel.receiver("many")
+        await channel.remove_consumer("single")
+        channel.group("single")
+
+
+@one_loop
+async def test_the_last_member_may_unsubscribe(path: Path) -> None:
+    """As long as there are others, the name is theirs too."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 3)
+        rx, other = channel.group("g"), channel.group("g")
+        assert await rx.receive() == 0
+        with pytest.raises(ConsumerBusyError):
+            await rx.unsubscribe()
+        assert await rx.receive() == 1
+        other.close()
+        await rx.unsubscribe()
+        assert channel.consumers() == ()
+        with pytest.raises(ClosedResourceError):
+            rx.ack()
+        assert await channel.group("g").receive() == 0
+
+
+@one_loop
+async def test_a_group_without_members_expires(path: Path, clock: Clock) -> None:
+    """After so many seconds whoever looks finds it gone; not while one member is left."""
+    async with open_channel(path, int) as channel:
+        first, second = channel.group("g", expires=60), channel.group("g")
+        first.close()
+        clock.pass_seconds(100)
+        assert len(channel.consumers()) == 1
+        second.close()
+        clock.pass_seconds(59)
+        assert len(channel.consumers()) == 1
+        clock.pass_seconds(2)
+        assert channel.consumers() == ()
+        channel.receiver("g")
+
+
+async def test_join_waits_until_everything_is_acked(path: Path) -> None:
+    """By whichever member."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 2)
+        with channel.group("g") as rx:
+            first, second = await take(rx, 2)
+            second.ack()
+            with anyio.move_on_after(SHORT) as scope:
+                await channel.join("g")
+            assert scope.cancelled_caught
+            first.ack()
+            with anyio.fail_after(10):
+                await channel.join("g")
+
+
+async def test_seeking_needs_everything_settled(path: Path) -> None:
+    """Else it is refused, with nothing changed; then the whole group goes on there."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 5)
+        with channel.group("g") as rx, channel.group("g") as other:
+            deliveries = await take(rx, 3)
+            deliveries[0].ack()
+            with pytest.raises(AckError, match="2 messages of the group are not settled"):
+                await other.seek("earliest")
+            deliveries[1].nack()
+            deliveries[2].ack()
+            with pytest.raises(AckError):
+                await rx.seek("latest")
+            other.ack(len(await other.receive_many(9)))
+            with pytest.raises(ValueError, match="to="):
+                await rx.seek(1)  # type: ignore[arg-type]
+            await rx.seek(await channel.offset_of(1))
+            assert (await other.receive(), await rx.receive(), floor(channel)) == (1, 2, 1)
+            rx.ack()
+            other.ack()
+            async with anyio.create_task_group() as tasks:
+                await rx.seek("latest")
+                tasks.start_soon(other.receive)
+                await anyio.wait_all_tasks_blocked()
+                await rx.seek("earliest")
+            assert (rx.unack_count, other.unack_count) == (0, 1)
+
+
+@one_loop
+@pytest.mark.parametrize("lease", [0, -1, float("nan"), float("inf"), "5", None, True])
+async def test_a_lease_is_a_time(path: Path, lease: object) -> None:
+    """Anything else is refused, and nothing is registered."""
+    async with open_channel(path, int) as channel:
+        with pytest.raises((TypeError, ValueError), match="lease"):
+            channel.group("g", lease=lease)  # type: ignore[arg-type]
+        assert channel.consumers() == ()
+
+
+@one_loop
+@pytest.mark.parametrize("name", ["", "x" * 300, "\ud800", 5])
+async def test_a_bad_name_is_refused(path: Path, name: str) -> None:
+    """As it is for `receiver`."""
+    async with open_channel(path, int) as channel:
+        with pytest.raises((TypeError, ValueError), match="name"):
+            channel.group(name)
+        assert os.listdir(path / "consumers") == []
+
+
+@one_loop
+async def test_a_member_is_not_pickled(path: Path) -> None:
+    """Nor copied: what it has is this process's."""
+    async with open_channel(path, int) as channel:
+        rx = channel.group("../g/")
+        assert (rx.name, rx.lease) == ("../g/", 30.0)
+        for way in (pickle.dumps, copy.copy):
+            with pytest.raises(TypeError, match="pickled"):
+                way(rx)

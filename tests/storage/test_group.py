@@ -1,0 +1,273 @@
+"""The file of a group: whoever dies in the middle of a change leaves something that the next one can go on with."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from struct import Struct
+from typing import Any
+
+import pytest
+
+from filechannel._errors import Busy
+from filechannel._format import load_u32, load_u64, ring, store_u32, store_u64
+from filechannel._format.layout import (
+    GROUP_BEGUN,
+    GROUP_DUE,
+    GROUP_ENTRIES,
+    GROUP_HEAD,
+    GROUP_LOCK,
+    GROUP_NEXT_SEQUENCE,
+    GROUP_READY,
+    GROUP_TAIL,
+    LOCK_GENERATION_SHIFT,
+    LOCK_SLOT_SHIFT,
+)
+from filechannel._format.ring import Claim, Ring
+from filechannel.blocking import GroupReceiver, open_channel
+from tests.storage.boots import Boots
+
+DEAD = 900 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT
+"""The lock word of a process that is not there."""
+ALL = set(range(12))
+LEASE = 10**12
+SIZE = 9  # of a record that holds a small number
+
+
+class KilledError(Exception):
+    """Somebody dies here."""
+
+
+def _die(_: int) -> bool:
+    raise KilledError
+
+
+class Dying(Ring):
+    """A member in a process that dies: its changes are made here, and everything before each one is remembered."""
+
+    def take(self, count: int) -> list[Claim]:
+        """Have so many of the messages that come next."""
+        claims = []
+        for _ in range(count):
+            claim = self.claim_again() if self.ready else None
+            if not isinstance(claim, Claim):
+                offset, sequence = self.next
+                claim = self.claim((offset, sequence), offset, offset + SIZE, sequence)
+            assert isinstance(claim, Claim)
+            claims.append(claim)
+        return claims
+
+
+class Moments:
+    """What a file held before and after each store of the reference, as if its process had been killed there."""
+
+    def __init__(self, content: mmap.mmap, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._content = content
+        self.found: list[tuple[bytes, int]] = []
+        self.settled = 0
+        for name in ("store_u64", "swap_if_u32", "swap_if_u64", "add_u64", "take_word", "release_word"):
+            monkeypatch.setattr(ring, name, self._watched(getattr(ring, name)))
+        for name in ("ENTRY", "CURSOR"):
+            monkeypatch.setattr(ring, name, self._torn(getattr(ring, name)))
+
+    def remember(self) -> None:
+        """Let this be a moment to die in."""
+        moment = bytes(self._content), self.settled
+        if not self.found or self.found[-1] != moment:
+            self.found.append(moment)
+
+    def _watched(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any) -> Any:
+            self.remember()
+            result = call(*arguments)
+            self.remember()
+            return result
+
+        return watched
+
+    def _torn(self, struct: Struct) -> Any:
+        remember = self.remember
+
+        class Torn:
+            """Fills a structure field by field."""
+
+            unpack_from = struct.unpack_from
+            size = struct.size
+
+            @staticmethod
+            def pack_into(buffer: memoryview, position: int, *fields: int) -> None:
+                whole = struct.pack(*fields)
+                for end in range(0, len(whole), 4):
+                    buffer[position : position + end] = whole[:end]
+                    remember()
+                struct.pack_into(buffer, position, *fields)
+
+        return Torn
+
+
+@contextmanager
+def mapped(path: Path) -> Iterator[mmap.mmap]:
+    """Map the file of the group."""
+    with (path / "consumers/g.group").open("r+b") as file:
+        yield mmap.mmap(file.fileno(), 0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A channel of twelve numbers, and a group that has taken none of them."""
+    with open_channel(tmp_path / "channel", int) as channel:
+        with channel.sender() as tx:
+            tx.send_many(range(12))
+        channel.group("g").close()
+    return tmp_path / "channel"
+
+
+def everything(rx: GroupReceiver[int]) -> list[int]:
+    """Receive and ack all there is; as long as somebody has to look again some time, that time is now."""
+    found, native = list[int](), rx._group.reader.native
+    while True:
+        while items := rx.receive_many_nowait(1):
+            found += items
+            rx.ack()
+        if not native.next_due:
+            return found
+        store_u64(rx._group._group.map, GROUP_DUE, 0)
+
+
+def test_a_member_may_die_at_every_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of taking, acking in and out of order, giving back and taking again: nothing is lost, nothing acked returns."""
+    group = path / "consumers/g.group"
+    steps: list[tuple[set[int], set[int]]] = []
+    with mapped(path) as content:
+        moments, dying = Moments(content, monkeypatch), Dying(content, DEAD, LEASE)
+        settled = set[int]()
+
+        def settle(claim: Claim) -> None:
+            steps.append((set(settled), {claim.sequence}))
+            moments.settled = len(steps) - 1
+            assert dying.settle(claim.offset, claim.word)
+            settled.add(claim.sequence)
+            steps.append((set(settled), set()))
+            moments.settled = len(steps) - 1
+
+        steps.append((set(), set()))
+        moments.remember()
+        first = dying.take(4)
+        for index in (0, 2, 1):
+            settle(first[index])
+        dying.give_back(first[3].offset, first[3].word, 0, counted=True)
+        again = dying.take(3)
+        assert [claim.attempt for claim in again] == [2, 1, 1]
+        dying.give_back(again[1].offset, again[1].word, 1, counted=True)
+        settle(again[2])
+        settle(again[0])
+        moments.remember()
+        monkeypatch.undo()
+    assert len(moments.found) > 100
+    for number, (moment, step) in enumerate(moments.found):
+        group.write_bytes(moment)
+        done, may_be = steps[step]
+        with open_channel(path, int) as channel, channel.group("g") as rx:
+            found = everything(rx)
+            assert sorted(found) in (sorted(ALL - done), sorted(ALL - done - may_be)), number
+            [consumer] = channel.consumers()
+            assert (consumer.next_sequence, consumer.lag_messages) == (12, 0), number
+
+
+def test_the_lock_is_taken_over_from_the_dead(path: Path) -> None:
+    """An entry that was made and not announced is found; counts and the position are told anew."""
+    with mapped(path) as content:
+        dying = Dying(content, DEAD, LEASE)
+        dying.take(3)
+        store_u64(content, GROUP_TAIL, 2)  # killed just before
+        store_u64(content, GROUP_NEXT_SEQUENCE, 77)
+        store_u64(content, GROUP_READY, 5)
+        store_u32(content, GROUP_LOCK, DEAD)
+    with open_channel(path, int) as channel, channel.group("g") as rx:
+        deliveries = [rx.receive_delivery() for _ in range(12)]
+        assert [(each.value, each.attempt) for each in deliveries[:4]] == [(0, 2), (1, 2), (2, 2), (3, 1)]
+        rx.ack(12)
+        assert channel.consumers()[0].next_sequence == 12
+
+
+def test_somebody_who_lives_is_not_robbed(path: Path) -> None:
+    """Whoever may not wait gets nothing, and says so."""
+    with open_channel(path, int) as channel, channel.group("g") as rx:
+        group = rx._group._group
+        with mapped(path) as content:
+            holder = channel._store.processes
+            assert holder is not None
+            rx.receive()
+            store_u64(content, GROUP_DUE, 0)
+            store_u32(content, GROUP_LOCK, holder.owner ^ 1 << LOCK_SLOT_SHIFT)
+            group._processes.is_alive = lambda _: True  # type: ignore[method-assign]
+            with pytest.raises(Busy):
+                group.tend(lambda: False)
+            store_u32(content, GROUP_LOCK, 0)
+            assert group.tend(lambda: False) == 0
+
+
+def test_another_boot_begins_at_the_position(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was acked out of order comes again, and attempts are counted anew: the ring is not trusted."""
+    boots = Boots.install(monkeypatch)
+    with open_channel(path, int) as channel, channel.group("g") as rx:
+        deliveries = [rx.receive_delivery() for _ in range(5)]
+        for number in (0, 1, 3):
+            deliveries[number].ack()
+        deliveries[2].nack()
+    with mapped(path) as content:
+        store_u32(content, GROUP_LOCK, DEAD)
+    boots.again()
+    with open_channel(path, int) as channel, channel.group("g") as rx:
+        deliveries = [rx.receive_delivery() for _ in range(10)]
+        assert [(each.value, each.attempt) for each in deliveries] == [(number, 1) for number in range(2, 12)]
+
+
+def test_garbage_in_the_ring_is_forgotten_with_it(path: Path) -> None:
+    """Where `begun` says so, nothing behind the position counts."""
+    with mapped(path) as content:
+        content[512:700] = b"\xff" * 188
+        content[4096:] = b"\x09" * (len(content) - 4096)
+        store_u64(content, GROUP_BEGUN, 0)
+        store_u32(content, GROUP_LOCK, 0)
+    with open_channel(path, int) as channel, channel.group("g") as rx:
+        assert everything(rx) == list(range(12))
+
+
+def test_numbers_go_round_the_ring(path: Path) -> None:
+    """Again and again, with the oldest left behind for as long as there is room."""
+    with open_channel(path, int) as channel, channel.group("g") as rx, channel.sender() as tx:
+        rx.ack(len(rx.receive_many(20)))
+        tx.send_many(range(3 * GROUP_ENTRIES))
+        for first in range(0, 3 * GROUP_ENTRIES, GROUP_ENTRIES):
+            left, *others = [rx.receive_delivery() for _ in range(GROUP_ENTRIES)]
+            assert [left.value, others[-1].value] == [first, first + GROUP_ENTRIES - 1]
+            for delivery in reversed(others):
+                delivery.ack()
+            assert (rx.receive_many_nowait(1), channel.consumers()[0].next_sequence) == ([], 12 + first)
+            left.ack()
+        with mapped(path) as content:
+            assert load_u64(content, GROUP_HEAD) == load_u64(content, GROUP_TAIL) == 12 + 3 * GROUP_ENTRIES
+            assert load_u32(content, GROUP_LOCK) == 0
+        assert channel.consumers()[0].lag_messages == 0
+
+
+def test_whoever_is_killed_while_looking_is_followed_by_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look is due again a second later, whatever came of it."""
+    with open_channel(path, int) as channel, channel.group("g", lease=LEASE / 1e9) as rx, mapped(path) as content:
+        rx.receive()
+        group = rx._group._group
+        store_u64(content, GROUP_DUE, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(group._processes, "is_alive", _die)
+            with pytest.raises(KilledError):
+                group.tend()
+        due = load_u64(content, GROUP_DUE)
+        assert due <= time.monotonic_ns() + ring.LOOK_AFTER
+        rx.ack()
+        store_u64(content, GROUP_DUE, 0)
+        assert group.tend() == 0
+        assert rx._group.reader.native.next_due == 0
