@@ -182,6 +182,28 @@ def test_one_step_that_fails_keeps_no_other_from_its_work(
     worker.forget(store)
 
 
+def test_nothing_ends_the_thread(tmp_path: Path, store: Store, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even what fails before the first step; and who is nudged in trouble is not looked at any sooner."""
+
+    def fail(_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    worker = Worker()
+    monkeypatch.setattr(type(store.upkeep), "turn", fail)
+    worker.look_after(store)
+    until(lambda: store.upkeep.errors)
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "STEPS", [steps])
+    until(lambda: worker._charges[store].due > module.time.monotonic() + 1)
+    worker.nudge(store)
+    assert worker._charges[store].due > module.time.monotonic() + 1
+    with opened(tmp_path / "another", SMALL) as another:
+        another.log.append([b"one"])
+        worker.look_after(another)
+        assert steps.wait() is another
+    worker.forget(store)
+
+
 def test_being_in_the_way_of_each_other_is_no_error(store: Store, steps: Steps) -> None:
     """It is tried again shortly after."""
     worker, steps.answer = Worker(), Busy()

@@ -24,7 +24,7 @@ IDLE = 10.0
 """Seconds without a message after which the segment that is written to may go."""
 _PATIENCE = 1.0  # seconds in which whoever writes brings to disk what it finished
 _SOON = 0.05
-_SHORTEST, _LONGEST = 1.0, 60.0
+_SHORTEST, _LONGEST = 1.0, 300.0
 _AT_LEAST = 4  # looks before something is as old as it may become, or as long again
 _NANOSECONDS = 1e9
 

@@ -12,10 +12,12 @@ longer intervals; senders and receivers never hear of it.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
 from functools import partial
+from heapq import heapify, heappop, heappush
 from threading import Condition, RLock, Thread
 from typing import TypeAlias, final
 
@@ -34,9 +36,9 @@ STEPS: list[Step] = [reclaim]
 
 _SOON = 0.02  # seconds; who fills many small segments has them looked at together
 _BUSY = 0.2
-_EMPTY = 15.0
+_EMPTY = 60.0
 _LONGEST = 60.0
-_TOGETHER = 0.25  # who wants to be looked at within so many seconds is looked at in one go
+_TOGETHER = 1.0  # who is due at some time within so many seconds is looked at in one go
 _logger = logging.getLogger("filechannel")
 
 
@@ -48,7 +50,8 @@ class _Charge:
         self.store = store
         self.working = RLock()
         """Held while somebody works on it."""
-        self.due = time.monotonic() + _SOON
+        self.due = 0.0
+        """When to look at it, by the monotonic clock."""
         self.is_nudged = False
         self.failures = 0
 
@@ -64,6 +67,9 @@ class Worker:
         """Forget everything: a forked child has not got the thread, and its channels are the parent's."""
         self._changed = Condition()
         self._charges: dict[Store, _Charge] = {}
+        self._queue: list[tuple[float, int, _Charge]] = []
+        """A heap of who is due when; those whose time has changed since stay until they are at the top."""
+        self._count = 0
         self._running = False
 
     def look_after(self, store: Store) -> None:
@@ -71,11 +77,19 @@ class Worker:
         with self._changed:
             if store in self._charges:
                 return
-            self._charges[store] = _Charge(store)
+            self._charges[store] = charge = _Charge(store)
             store.on_boundary = partial(self.nudge, store)
             store.on_closing = partial(self.forget, store)
-            self._begin()
-            self._changed.notify()
+            self._schedule(charge, _SOON)
+
+    def _schedule(self, charge: _Charge, seconds: float) -> None:
+        """Look at a channel after so many seconds. The caller holds the lock."""
+        due = time.monotonic() + seconds
+        charge.due = due if seconds < _TOGETHER else math.ceil(due / _TOGETHER) * _TOGETHER
+        self._count += 1
+        heappush(self._queue, (charge.due, self._count, charge))
+        self._begin()
+        self._changed.notify()
 
     def _begin(self) -> None:
         if not self._running:
@@ -91,14 +105,16 @@ class Worker:
         if charge is not None and not charge.is_nudged:
             charge.is_nudged = True
             with self._changed:
-                charge.due = min(charge.due, time.monotonic() + _SOON)
-                self._begin()
-                self._changed.notify()
+                # One that is in trouble has its own time.
+                if not charge.failures and charge.due > time.monotonic() + _SOON:
+                    self._schedule(charge, _SOON)
 
     def forget(self, store: Store) -> None:
         """Look after it no more. When this returns nobody works on it."""
         with self._changed:
             charge = self._charges.pop(store, None)
+            self._queue = [entry for entry in self._queue if entry[2] is not charge]
+            heapify(self._queue)
             self._changed.notify()
         if charge is not None:
             with charge.working:
@@ -107,22 +123,26 @@ class Worker:
     # The thread
 
     def _run(self) -> None:
-        while (due := self._due()) is not None:
-            while due:
-                self._attend(due.pop())
+        while (charges := self._take_due()) is not None:
+            while charges:
+                self._attend(charges.pop())
 
-    def _due(self) -> list[_Charge] | None:
+    def _take_due(self) -> list[_Charge] | None:
         """Return whose time has come, perhaps nobody's after a wait; None when there is nobody left."""
         with self._changed:
-            first = min((charge.due for charge in self._charges.values()), default=None)
-            if first is None:
+            if not self._charges:
                 self._running = False
                 return None
             now = time.monotonic()
-            if first > now:
-                self._changed.wait(first - now)
+            if not self._queue or self._queue[0][0] > now:
+                self._changed.wait(self._queue[0][0] - now if self._queue else None)
                 return []
-            return [charge for charge in self._charges.values() if charge.due <= now + _TOGETHER]
+            found: list[_Charge] = []
+            while self._queue and self._queue[0][0] <= now:
+                due, _, charge = heappop(self._queue)
+                if due == charge.due:  # else it is somewhere else in the queue
+                    found.append(charge)
+            return found
 
     def _attend(self, charge: _Charge) -> None:
         with charge.working:
@@ -133,33 +153,38 @@ class Worker:
             with self._changed:
                 # Told again in the middle of it: soon, unless it is in trouble.
                 again = seconds if charge.failures or not charge.is_nudged else min(seconds, _SOON)
-                charge.due = time.monotonic() + again
+                self._schedule(charge, again)
 
     def _maintain(self, charge: _Charge) -> float:
         """Do every step, and return after how many seconds to come again."""
         store, failures = charge.store, charge.failures
-        if store.is_empty:
-            return _EMPTY
         try:
+            if store.is_empty:
+                return _EMPTY
             with store.upkeep.turn():
                 seconds = min(self._do(step, charge) for step in STEPS)
         except Busy:
             return _BUSY
+        except Exception as error:  # the thread serves every channel of the process: nothing may end it
+            return self._failed(charge, error)
         if charge.failures == failures:
             charge.failures = 0
         return seconds
 
-    @staticmethod
-    def _do(step: Step, charge: _Charge) -> float:
+    def _do(self, step: Step, charge: _Charge) -> float:
         try:
             return step(charge.store)
         except Busy:
             return _BUSY
-        except Exception as error:  # the thread serves every channel of the process: nothing may end it
-            charge.failures += 1
-            charge.store.upkeep.count_error()
-            _logger.error("%s: maintenance failed, and will be tried again: %s", charge.store.path, error)
-            return min(2.0**charge.failures, _LONGEST)
+        except Exception as error:  # the other steps have nothing to do with it
+            return self._failed(charge, error)
+
+    @staticmethod
+    def _failed(charge: _Charge, error: Exception) -> float:
+        charge.failures += 1
+        charge.store.upkeep.count_error()
+        _logger.error("%s: maintenance failed, and will be tried again: %s", charge.store.path, error)
+        return min(2.0**charge.failures, _LONGEST)
 
 
 def _nothing() -> None:
