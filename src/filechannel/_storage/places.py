@@ -32,7 +32,12 @@ class Places:
 
     def earliest(self) -> Mark:
         """Return where the oldest stored message begins. Damage there is for whoever reads it."""
-        oldest = self._control.oldest_offset
+        while True:
+            first = self._first_from(self._control.oldest_offset)
+            if first.offset == self._control.oldest_offset:  # else it was removed meanwhile
+                return first
+
+    def _first_from(self, oldest: Offset) -> Mark:
         begin = self._segments.covering(oldest)
         if begin is None or begin < oldest:
             begin = self._segments.following(oldest)
@@ -50,8 +55,21 @@ class Places:
         tail = self._control.tail()
         return Mark(tail.offset, tail.sequence, 0)
 
+    def _calmly(self, find: Callable[[], Mark]) -> Mark:
+        """Find a place, and look again where another process has removed what seemed to be damaged."""
+        while True:
+            oldest = self._control.oldest_offset
+            try:
+                return find()
+            except CorruptRecordError:
+                if self._control.oldest_offset == oldest:
+                    raise
+
     def at(self, offset: int) -> Mark:
         """Return an offset with its sequence; `ValueError` if no record begins there."""
+        return self._calmly(lambda: self._at(offset))
+
+    def _at(self, offset: int) -> Mark:
         tail, oldest = self._control.tail(), self._control.oldest_offset
         if offset == tail.offset:
             return Mark(tail.offset, tail.sequence, 0)
@@ -74,6 +92,9 @@ class Places:
 
     def numbered(self, sequence: int) -> Mark:
         """Return where the message with this number begins; `ValueError` if it is not stored."""
+        return self._calmly(lambda: self._numbered(sequence))
+
+    def _numbered(self, sequence: int) -> Mark:
         first, tail = self.earliest(), self.latest()
         if not first.sequence <= sequence <= tail.sequence:
             stored = f"{first.sequence} to {tail.sequence - 1} are"
@@ -92,6 +113,9 @@ class Places:
         """Return a boundary with nothing at or after the moment before it; it may be a little early."""
         if moment.utcoffset() is None:
             raise ValueError(f"{moment.isoformat()} has no time zone: give an aware datetime")
+        return self._calmly(lambda: self._since(moment))
+
+    def _since(self, moment: datetime) -> Mark:
         wanted = (moment - _EPOCH) // _MICROSECOND * 1000  # exact, as a number of seconds would not be
         oldest = self._control.oldest_offset
         begins = [begin for begin in self._segments.begins if begin >= oldest]
