@@ -22,6 +22,7 @@ from . import (
     fanout,
     fanout_local,
     fsync,
+    groups,
     idle,
     latency,
     machine,
@@ -56,13 +57,14 @@ GROUPS: dict[str, tuple[str, Measure]] = {
         fairness,
         processes,
         fanout,
+        groups,
         writers,
         serving_group,
         latency,
         idle,
     )
 }
-ACROSS_PROCESSES = {"processes", "fanout", "writers", "serving_group", "latency", "idle"}
+ACROSS_PROCESSES = {"processes", "fanout", "groups", "writers", "serving_group", "latency", "idle"}
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
 
@@ -102,15 +104,15 @@ def main() -> None:
     )
     properties = machine.describe(bench)
     print(*properties, sep="\n")
-    began, groups = perf_counter(), list[tuple[str, list[Finding]]]()
+    began, measured = perf_counter(), list[tuple[str, list[Finding]]]()
     for name in arguments.only or GROUPS:
         title, measure = GROUPS[name]
         if PURE and name in ACROSS_PROCESSES:
             bench.notes.append(f"Left out, because the pure-Python twin has a channel for itself: '{title}'.")
             continue
-        groups.append((title, asyncio.run(measure(bench))))
-        print(f"\n{title}\n\n{report.as_text(groups[-1][1])}", flush=True)
-    findings = [finding for _, group in groups for finding in group if finding.target is not None]
+        measured.append((title, asyncio.run(measure(bench))))
+        print(f"\n{title}\n\n{report.as_text(measured[-1][1])}", flush=True)
+    findings = [finding for _, group in measured for finding in group if finding.target is not None]
     missed = [finding.work for finding in findings if not finding.met]
     print(f"\n{len(findings) - len(missed)} of {len(findings)} targets met in {perf_counter() - began:.0f} s")
     for work in missed:
@@ -118,11 +120,11 @@ def main() -> None:
     for note in bench.notes:
         print(f"note: {note}")
     if arguments.json:
-        tree = {title: [finding.to_json() for finding in group] for title, group in groups}
+        tree = {title: [finding.to_json() for finding in group] for title, group in measured}
         document = {"machine": properties, "groups": tree, "notes": bench.notes}
         arguments.json.write_text(json.dumps(document, indent=2))
     if arguments.write:
-        report.write_into(PAGE, report.as_markdown(properties, groups, bench.notes))
+        report.write_into(PAGE, report.as_markdown(properties, measured, bench.notes))
 
 
 if __name__ == "__main__":

@@ -87,12 +87,25 @@ def reader(path: str, kind: str, name: str) -> None:
             assert item == items[-1]
 
 
+def member(path: str) -> None:
+    with open_channel(path, Order) as channel, channel.group("members") as rx:
+        receive, ack = rx.receive, rx.ack
+        for _ in orders():
+            began, count = now(), -1
+            item = None
+            while item is None or item.id >= 0:
+                item = receive(PATIENCE)
+                ack()
+                count += 1
+            answer(began, now(), count)
+
+
 def _keep_small(channel: FileChannel[Any]) -> None:
     if channel.statistics().bytes_on_disk > _DISK_SPACE:
         channel.purge()
 
 
-ROLES: dict[str, Callable[..., None]] = {"writer": writer, "reader": reader}
+ROLES: dict[str, Callable[..., None]] = {"writer": writer, "reader": reader, "member": member}
 
 if __name__ == "__main__":
     play(ROLES)

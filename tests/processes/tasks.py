@@ -423,7 +423,7 @@ def work_in_group(link: Link, path: Path, lease: float, restless: int | None = N
     with blocking.open_channel(path, int, create=False) as channel:
         rx = channel.group("workers", lease=lease)
         link.meet()
-        for _ in count():
+        while True:
             try:
                 delivery = rx.receive_delivery(timeout=PATIENCE)
             except EndOfStream:

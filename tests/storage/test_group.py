@@ -27,7 +27,7 @@ from filechannel._format.layout import (
     LOCK_SLOT_SHIFT,
 )
 from filechannel._format.ring import Claim, Ring
-from filechannel.blocking import FileChannel, GroupReceiver, open_channel
+from filechannel.blocking import GroupReceiver, open_channel
 from tests.storage.boots import Boots
 
 DEAD = 900 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT
@@ -74,7 +74,7 @@ class Moments:
             monkeypatch.setattr(ring, name, self._torn(getattr(ring, name)))
 
     def remember(self) -> None:
-        """This is a moment to die in."""
+        """Let this be a moment to die in."""
         moment = bytes(self._content), self.settled
         if not self.found or self.found[-1] != moment:
             self.found.append(moment)

@@ -12,6 +12,7 @@ from typing import assert_type
 from filechannel import (
     ChannelOptions,
     ChannelStatistics,
+    DecodeError,
     Durability,
     JsonCodec,
     Offset,
@@ -28,6 +29,7 @@ from filechannel.blocking import (
     Delivery,
     FanOutReceiver,
     FileChannel,
+    GroupReceiver,
     Receiver,
     Sender,
     open_channel,
@@ -101,6 +103,19 @@ def acknowledge(rx: AckReceiver[Order]) -> None:
         assert_type(order, Order)
     acks: Acknowledgable = rx
     acks.nack()
+
+
+def share(orders: FileChannel[Order], error: DecodeError) -> None:
+    """A member of a group."""
+    rx = orders.group("packing", lease=5, start="latest", expires=60)
+    assert_type(rx, GroupReceiver[Order])
+    assert_type(rx.receive(timeout=1), Order)
+    rx.receive_delivery(timeout=1).extend()
+    with rx.processing(timeout=1) as order:
+        assert_type(order, Order)
+    assert_type(rx.undecodable(error).value, bytes)
+    acks: Acknowledgable = rx
+    acks.ack()
 
 
 def receive(rx: FanOutReceiver[Order]) -> None:

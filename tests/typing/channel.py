@@ -61,6 +61,7 @@ def consumers(orders: FileChannel[Order]) -> None:
     assert_type(found[0].kind, Literal["single", "group"])
     assert_type(found[0].lag_seconds, float)
     assert_type(found[0].owner, Process | None)
+    assert_type(found[0].members, tuple[Process, ...])
     assert_type(found[0].expires, float | None)
     found[0].offset = Offset(3)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     orders.receiver("audit", expires=60.0)

@@ -12,9 +12,11 @@ from anyio.abc import ObjectReceiveStream
 from filechannel import (
     Acknowledgable,
     AckReceiver,
+    DecodeError,
     Delivery,
     FanOutReceiver,
     FileChannel,
+    GroupReceiver,
     Offset,
     Receiver,
     ReceiverStatistics,
@@ -70,6 +72,27 @@ async def acknowledge(rx: AckReceiver[Order]) -> None:
     assert_type(plain, FanOutReceiver[Order])
 
 
+async def share(rx: GroupReceiver[Order], error: DecodeError) -> None:
+    """A member of a group does what acknowledges, and has leases."""
+    assert_type(await rx.receive(), Order)
+    delivery = await rx.receive_delivery()
+    assert_type(delivery, Delivery[Order])
+    assert_type(delivery.extend(), None)
+    async for each in rx.deliveries():
+        assert_type(each.value, Order)
+    async with rx.processing() as order:
+        assert_type(order, Order)
+    assert_type(rx.undecodable(error), Delivery[bytes])
+    assert_type(rx.lease, float)
+    assert_type(rx.clone(), GroupReceiver[Order])
+    acks: Acknowledgable = rx
+    acks.nack()
+    wider: GroupReceiver[Order | Cancel] = rx
+    await wider.unsubscribe()
+    single: AckReceiver[Order] = rx  # type: ignore[assignment]  # pyright: ignore[reportAssignmentType]
+    del single
+
+
 async def make(orders: FileChannel[Order], offset: Offset, moment: datetime) -> None:
     """Every way to make a receiver."""
     assert_type(orders.receiver(), FanOutReceiver[Order])
@@ -78,6 +101,10 @@ async def make(orders: FileChannel[Order], offset: Offset, moment: datetime) -> 
     assert_type(orders.receiver(name="audit", start=moment), FanOutReceiver[Order])
     assert_type(orders.ack_receiver(), AckReceiver[Order])
     assert_type(orders.ack_receiver("audit", start="latest", expires=60.0), AckReceiver[Order])
+    assert_type(orders.group("packing"), GroupReceiver[Order])
+    assert_type(orders.group("packing", lease=5, start=moment, expires=60), GroupReceiver[Order])
+    orders.group()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    orders.group("packing", 5)  # type: ignore[call-arg, misc, unused-ignore]  # pyright: ignore[reportCallIssue]
     assert_type(orders.replay(), Receiver[Order])
     assert_type(orders.replay("latest"), Receiver[Order])
     assert_type(orders.replay(moment, "latest"), Receiver[Order])

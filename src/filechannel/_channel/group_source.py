@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 import anyio
@@ -97,6 +97,11 @@ class GroupSource(AckSource):
         done = super().nack(count)
         self._check_lost()
         return done
+
+    def take_back(self, taken: Iterable[tuple[Offset, int]]) -> None:
+        """Let messages come again that nobody has got; what was settled or lost meanwhile is left out."""
+        super().take_back(taken)
+        self._remember_lost()
 
     def tell(self) -> None:
         """Tell others what they may wait for; `LeaseExpiredError` if some of it was not ours any more."""

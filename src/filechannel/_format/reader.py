@@ -457,11 +457,11 @@ class Reader:
             if first:
                 ring.refuse(claim)
             else:
-                ring.give_back(claim.offset, claim.word, 0, counted=False)
+                ring.give_back(claim.offset, claim.word, 0, counted=False, tell=False)
             self._refuse(claim.offset, claim.offset + RECORD_HEADER_SIZE + len(payload), payload, error)
             raise SystemError("refuse() must raise") from None
         except BaseException:
-            ring.give_back(claim.offset, claim.word, 0, counted=False)
+            ring.give_back(claim.offset, claim.word, 0, counted=False, tell=False)
             raise
         charge_turn(len(payload))
         return item, claim.offset, claim.sequence, claim.attempt, claim.word
@@ -511,16 +511,16 @@ class Reader:
         try:
             payload = self._next_payload()
         except BaseException:
-            ring.give_back(claim.offset, claim.word, 0, counted=False)
+            ring.give_back(claim.offset, claim.word, 0, counted=False, tell=False)
             raise
         finally:
             self._again = None
         if not isinstance(payload, Nothing):
             return payload
         if self._released:
-            ring.give_back(claim.offset, claim.word, 0, counted=False)
+            ring.give_back(claim.offset, claim.word, 0, counted=False, tell=False)
         else:
-            ring.settle(claim.offset, claim.word)
+            ring.settle(claim.offset, claim.word, tell=False)
         return None
 
     # Reading

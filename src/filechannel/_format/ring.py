@@ -232,10 +232,10 @@ class Ring:
             self.settle(claim.offset, claim.word)
         return True
 
-    def settle(self, offset: int, token: int) -> bool:
-        """Settle one; False if we do not have it, or not any more."""
+    def settle(self, offset: int, token: int, *, tell: bool = True) -> bool:
+        """Settle one; False if we do not have it, or not any more, which *lost* tells unless nobody has got it yet."""
         claim = self._pull(offset, token)
-        if claim is None or not self._turn(claim, claim.word & ~ENTRY_STATE):
+        if claim is None or not self._turn(claim, claim.word & ~ENTRY_STATE, tell=tell):
             return False
         if load_u64(self._shared, GROUP_HEAD) == claim.number:
             self._move_on()
@@ -250,8 +250,8 @@ class Ring:
             self.give_back(claim.offset, claim.word, 0, counted=True)
         return True
 
-    def give_back(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
-        """Let one come again; False if we do not have it, or not any more."""
+    def give_back(self, offset: int, token: int, due: int, *, counted: bool, tell: bool = True) -> bool:
+        """Let one come again; False if we do not have it, or not any more, as in `settle`."""
         claim = self._pull(offset, token)
         if claim is None:
             return False
@@ -262,10 +262,10 @@ class Ring:
             # It is ours: nobody else looks at this but to see whether it still is, and later is as good.
             if load_u64(self._shared, place(claim.number)) == claim.word:
                 store_u64(self._shared, place(claim.number) + ENTRY_DEADLINE, due)
-            done = self._turn(claim, word)
+            done = self._turn(claim, word, tell=tell)
             self._be_due(due)
             return done
-        if not self._turn(claim, word):
+        if not self._turn(claim, word, tell=tell):
             return False
         add_u64(self._shared, GROUP_READY, 1)
         return True
@@ -276,7 +276,7 @@ class Ring:
         claims = [claim for claim in self._claims.values() if claim not in kept]
         if but is None:
             claims += self._refused.values()
-        return sum(self.give_back(claim.offset, claim.word, 0, counted=False) for claim in claims) > 0
+        return sum(self.give_back(claim.offset, claim.word, 0, counted=False, tell=False) for claim in claims) > 0
 
     def forget(self) -> None:
         """Forget what we have: somebody has emptied the ring."""
@@ -286,11 +286,11 @@ class Ring:
     def _pull(self, offset: int, token: int) -> Claim | None:
         return self._claims.pop((offset, token), None) or self._refused.pop((offset, token), None)
 
-    def _turn(self, claim: Claim, word: int) -> bool:
-        if swap_if_u64(self._shared, place(claim.number), claim.word, word):
-            return True
-        self._lost.append((claim.offset, claim.word))
-        return False
+    def _turn(self, claim: Claim, word: int, *, tell: bool) -> bool:
+        done = swap_if_u64(self._shared, place(claim.number), claim.word, word)
+        if tell and not done:
+            self._lost.append((claim.offset, claim.word))
+        return done
 
     def _read(self, number: int) -> tuple[int, int, int, int, int]:
         return ENTRY.unpack_from(self._shared, place(number))

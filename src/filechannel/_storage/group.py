@@ -161,9 +161,7 @@ class Group(Cursor):
             ready += state == ENTRY_READY
             if state == ENTRY_OUT and owner not in alive:
                 alive[owner] = self._processes.is_alive(owner)
-            if state == ENTRY_OUT and deadline > now and alive[owner]:
-                due = min(due, deadline)
-            elif state == ENTRY_DELAYED and deadline > now:
+            if (state == ENTRY_OUT and deadline > now and alive[owner]) or (state == ENTRY_DELAYED and deadline > now):
                 due = min(due, deadline)
             elif state in (ENTRY_OUT, ENTRY_DELAYED):
                 overdue.append((number, word))

@@ -238,6 +238,9 @@ int ring_ack(Ring *ring, uint64_t count);
 int ring_nack(Ring *ring, uint64_t count);
 int ring_settle(Ring *ring, uint64_t offset, uint64_t token);
 int ring_give_back(Ring *ring, uint64_t offset, uint64_t token, uint64_t due, int counted);
+/* These are about what nobody has got yet. */
+void ring_drop(Ring *ring, uint64_t offset, uint64_t token);
+void ring_return(Ring *ring, uint64_t offset, uint64_t token);
 int ring_give_back_from(Ring *ring, uint64_t from, int refused);
 PyObject *ring_coming(const Ring *ring, Py_ssize_t most);
 

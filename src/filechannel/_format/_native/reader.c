@@ -315,9 +315,9 @@ static PyObject *read_again(Reader *self, Claim claim, int *empty, uint64_t *siz
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
     if (*empty && !self->released)
-        ring_settle(self->ring, claim.offset, claim.word);
+        ring_drop(self->ring, claim.offset, claim.word);
     else
-        ring_give_back(self->ring, claim.offset, claim.word, 0, 0);
+        ring_return(self->ring, claim.offset, claim.word);
     PyErr_Restore(type, error, traceback);
     return NULL;
 }
@@ -390,7 +390,7 @@ static PyObject *next_shared(Reader *self, int *empty, Given *given, int first) 
         if (first && PyErr_GivenExceptionMatches(type, PyExc_Exception))
             ring_refuse(self->ring, claim.offset, claim.word);
         else
-            ring_give_back(self->ring, claim.offset, claim.word, 0, 0);
+            ring_return(self->ring, claim.offset, claim.word);
         PyErr_Restore(type, error, traceback);
         undecodable(self, claim.offset, payload, size);
     }

@@ -226,31 +226,38 @@ enum claimed ring_claim_again(Ring *ring, const Claim **claim) {
 
 /* --- Settling -------------------------------------------------------------------------------------------------- */
 
-/* It is not ours any more afterwards, one way or the other; *lost* remembers those that were not before. */
-static int turn(Ring *ring, Claim *claim, uint64_t word) {
-    uint64_t offset = claim->offset, expected = claim->word;
-    uint64_t *entry = (uint64_t *)at(ring, claim->number);
+static void remember_lost(Ring *ring, const Claim *claim) {
+    PyObject *lost = Py_BuildValue("KK", (unsigned long long)claim->offset, (unsigned long long)claim->word);
+    if (!ring->lost) ring->lost = PyList_New(0);
+    if (!lost || !ring->lost || PyList_Append(ring->lost, lost)) PyErr_Clear();
+    Py_XDECREF(lost);
+}
+
+/* It is not ours any more afterwards, one way or the other. Whoever wanted to settle it is told if it was not before. */
+static int turn(Ring *ring, Claim *claim, uint64_t word, int tell) {
+    uint64_t expected = claim->word, *entry = (uint64_t *)at(ring, claim->number);
     int ours = __atomic_compare_exchange_n(entry, &expected, word, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
-    if (!ours) {
-        PyObject *lost = Py_BuildValue("KK", (unsigned long long)offset, (unsigned long long)claim->word);
-        if (!ring->lost) ring->lost = PyList_New(0);
-        if (!lost || !ring->lost || PyList_Append(ring->lost, lost)) PyErr_Clear();
-        Py_XDECREF(lost);
-    }
+    if (!ours && tell) remember_lost(ring, claim);
     drop(ring, claim);
     return ours;
 }
 
-static int settle(Ring *ring, Claim *claim) {
+static int settle(Ring *ring, Claim *claim, int tell) {
     uint64_t number = claim->number;
-    if (!turn(ring, claim, claim->word & ~(uint64_t)ENTRY_STATE)) return 0;
+    if (!turn(ring, claim, claim->word & ~(uint64_t)ENTRY_STATE, tell)) return 0;
     if (load(ring, GROUP_HEAD) == number) ring->tells |= move_on(ring);
     return 1;
 }
 
 int ring_settle(Ring *ring, uint64_t offset, uint64_t token) {
     Claim *claim = find(ring, offset, token);
-    return claim && settle(ring, claim);
+    return claim && settle(ring, claim, 1);
+}
+
+/* What was claimed is gone, as nobody has got it yet. */
+void ring_drop(Ring *ring, uint64_t offset, uint64_t token) {
+    Claim *claim = find(ring, offset, token);
+    if (claim) settle(ring, claim, 0);
 }
 
 int ring_ack(Ring *ring, uint64_t count) {
@@ -258,31 +265,37 @@ int ring_ack(Ring *ring, uint64_t count) {
     for (uint64_t index = ring->first; count; index++) {
         Claim *claim = claim_at(ring, index);
         if (!claim->word || claim->refused) continue;
-        settle(ring, claim);
+        settle(ring, claim, 1);
         count--;
     }
     return 1;
 }
 
-static int give_back(Ring *ring, Claim *claim, uint64_t due, int counted) {
+static int give_back(Ring *ring, Claim *claim, uint64_t due, int counted, int tell) {
     uint64_t word = (claim->word & ~(uint64_t)ENTRY_STATE) | (due ? ENTRY_DELAYED : ENTRY_READY);
     if (counted && attempt_of(word) < ENTRY_ATTEMPTS) word += 1 << ENTRY_ATTEMPT_SHIFT;
     if (due) {
         uint8_t *entry = at(ring, claim->number);
         /* It is ours: nobody else looks at this but to see whether it still is, and later is as good. */
         if (load_acquire_u64(entry) == claim->word) store_release_u64(entry + ENTRY_DEADLINE, due);
-        int done = turn(ring, claim, word);
+        int done = turn(ring, claim, word, tell);
         be_due(ring, due);
         return done;
     }
-    if (!turn(ring, claim, word)) return 0;
+    if (!turn(ring, claim, word, tell)) return 0;
     __atomic_add_fetch((uint64_t *)((uint8_t *)ring->shared.buf + GROUP_READY), 1, __ATOMIC_SEQ_CST);
     return 1;
 }
 
 int ring_give_back(Ring *ring, uint64_t offset, uint64_t token, uint64_t due, int counted) {
     Claim *claim = find(ring, offset, token);
-    return claim && give_back(ring, claim, due, counted);
+    return claim && give_back(ring, claim, due, counted, 1);
+}
+
+/* What was claimed comes again, as nobody has got it yet. */
+void ring_return(Ring *ring, uint64_t offset, uint64_t token) {
+    Claim *claim = find(ring, offset, token);
+    if (claim) give_back(ring, claim, 0, 0, 0);
 }
 
 int ring_nack(Ring *ring, uint64_t count) {
@@ -290,7 +303,7 @@ int ring_nack(Ring *ring, uint64_t count) {
     for (uint64_t index = ring->last; count; index--) {
         Claim *claim = claim_at(ring, index - 1);
         if (!claim->word || claim->refused) continue;
-        give_back(ring, claim, 0, 1);
+        give_back(ring, claim, 0, 1, 1);
         count--;
     }
     return 1;
@@ -301,7 +314,7 @@ int ring_give_back_from(Ring *ring, uint64_t from, int refused) {
     int any = 0;
     for (uint64_t index = from > ring->first ? from : ring->first; index < ring->last; index++) {
         Claim *claim = claim_at(ring, index);
-        if (claim->word && (refused || !claim->refused)) any |= give_back(ring, claim, 0, 0);
+        if (claim->word && (refused || !claim->refused)) any |= give_back(ring, claim, 0, 0, 0);
     }
     return any;
 }

@@ -1,0 +1,439 @@
+"""Readers that share: what one has no other gets, until it is settled, given back or lost."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from filechannel._format import NOTHING
+from filechannel._format.layout import (
+    CONTROL_RECORD,
+    ENTRY,
+    ENTRY_ATTEMPT_SHIFT,
+    ENTRY_ATTEMPTS,
+    ENTRY_PASSED,
+    ENTRY_READY,
+    ENTRY_STATE,
+    GROUP_DUE,
+    GROUP_ENTRIES,
+    GROUP_ENTRY_SIZE,
+    GROUP_HEAD,
+    GROUP_LOCK,
+    GROUP_NEXT,
+    GROUP_NEXT_SEQUENCE,
+    GROUP_READY,
+    GROUP_RING,
+    GROUP_SIZE,
+    GROUP_TAIL,
+    STATE,
+    STATE_SEALED,
+    WRITE_TAIL,
+)
+from tests.format.pages import cursor_of, packed_record, set_tail
+from tests.format.test_reader import Bench, DamagedError, RefusedError, StopNow
+
+NEVER = (1 << 64) - 1
+LEASE = 3600 * 10**9
+OWNER = 3 << 22 | 5 << 1
+SIZE = 9  # of a record with a payload of one byte
+
+
+def word(group: bytearray, position: int) -> int:
+    """Return a double word."""
+    return int.from_bytes(group[position : position + 8], "little")
+
+
+def put(group: bytearray, position: int, value: int) -> None:
+    """Store a double word."""
+    group[position : position + 8] = value.to_bytes(8, "little")
+
+
+def entry(group: bytearray, number: int) -> tuple[int, int, int, int, int]:
+    """Return the fields of an entry."""
+    return ENTRY.unpack_from(group, GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE)
+
+
+class Members:
+    """Some readers that share the same records."""
+
+    def __init__(
+        self, twin: SimpleNamespace, total: int = 10, count: int = 2, lease: int = LEASE, **options: Any
+    ) -> None:
+        self.group = bytearray(GROUP_SIZE)
+        put(self.group, GROUP_DUE, NEVER)
+        self.tended = 0
+        self.answer: object = None
+        payloads = options.pop("payloads", [bytes([n]) for n in range(total)])
+        self.benches = [Bench(twin, payloads, **options) for _ in range(count)]
+        for number, bench in enumerate(self.benches):
+            bench.reader.share(self.group, OWNER + (number << 22), lease, self.tend)
+        self.readers = [bench.reader for bench in self.benches]
+
+    def tend(self, reader: object) -> object:
+        """Note that somebody was asked to look."""
+        assert reader in self.readers
+        self.tended += 1
+        put(self.group, GROUP_DUE, NEVER)
+        return self.answer
+
+
+def test_each_gets_what_no_other_has(twin: SimpleNamespace) -> None:
+    """In order, whichever way it is taken, with a position that follows the oldest."""
+    members = Members(twin)
+    a, b = members.readers
+    twin.begin_turn()
+    assert (a.take(), b.take(), a.take_in_turn(), b.take_record()) == (b"\0", b"\1", b"\2", (b"\3", 27, 3))
+    assert a.take_many(2) == [b"\4", b"\5"]
+    item, offset, sequence, attempt, token = b.take_delivery()
+    assert (item, offset, sequence, attempt) == (b"\6", 54, 6, 1)
+    assert token == entry(members.group, 6)[0]
+    assert (a.outstanding, b.outstanding, a.offset, b.sequence) == (4, 3, 63, 7)
+    assert a.ack(2)
+    assert cursor_of(members.group) == (SIZE, 1)
+    assert b.ack(1)
+    assert cursor_of(members.group) == (27, 3)
+    assert b.settle(54, token)
+    assert not b.settle(54, token)
+    assert b.ack(1)
+    assert a.ack(2)
+    assert not a.ack(1)
+    assert cursor_of(members.group) == (63, 7)
+    assert (word(members.group, GROUP_HEAD), word(members.group, GROUP_TAIL), members.tended) == (7, 7, 0)
+
+
+def test_sharing_begins_once(twin: SimpleNamespace) -> None:
+    """Neither twice nor while holding, and in a file that is large enough."""
+    members = Members(twin)
+    for call in (lambda: members.readers[0].share(members.group, 2, 5, None), members.readers[0].hold):
+        with pytest.raises(ValueError, match="said before"):
+            call()
+    bench = Bench(twin, [b"a"])
+    with pytest.raises(ValueError, match="group is too short"):
+        bench.reader.share(bytearray(GROUP_SIZE - 1), 2, 5, None)
+    bench.reader.hold()
+    with pytest.raises(ValueError, match="said before"):
+        bench.reader.share(members.group, 2, 5, None)
+
+
+def test_a_reader_that_does_not_share(twin: SimpleNamespace) -> None:
+    """Has nothing to say about a group."""
+    reader = Bench(twin, [b"a"]).reader
+    assert (reader.place_of(0, 1), reader.refused(0), reader.take_lost(), reader.must_tell()) == (-1, None, [], False)
+    assert (reader.full, reader.release()) == (False, False)
+
+
+def test_what_is_given_back_comes_first(twin: SimpleNamespace) -> None:
+    """To anybody, oldest first, counted or not."""
+    members = Members(twin)
+    a, b = members.readers
+    taken = [a.take_delivery() for _ in range(4)]
+    assert a.give_back(taken[2][1], taken[2][4], 0, False)
+    assert a.give_back(taken[1][1], taken[1][4], 0, True)
+    assert (b.ready, b.coming(5), b.coming(1), b.may_have_more) == (2, [(9, 1), (18, 2)], [(9, 1)], True)
+    assert [b.take_delivery()[2:4] for _ in range(3)] == [(1, 2), (2, 1), (4, 1)]
+    assert a.nack(1)
+    assert not a.nack(2)
+    assert a.nack(None)
+    assert [b.take_delivery()[2:4] for _ in range(2)] == [(0, 2), (3, 2)]
+    assert (a.outstanding, b.outstanding) == (0, 5)
+
+
+def test_attempts_are_counted_up_to_a_limit(twin: SimpleNamespace) -> None:
+    """Which is stored as such."""
+    members = Members(twin, 1, 1)
+    reader = members.readers[0]
+    for number in range(ENTRY_ATTEMPTS + 5):
+        assert reader.take_delivery()[3] == min(number + 1, ENTRY_ATTEMPTS)
+        assert reader.nack(1)
+
+
+def test_what_is_delayed_says_when(twin: SimpleNamespace) -> None:
+    """Somebody has to look then; until that nobody gets it."""
+    members = Members(twin, 1)
+    a, b = members.readers
+    _, offset, _, _, token = a.take_delivery()
+    assert 0 < a.next_due <= time.monotonic_ns() + 10**9
+    put(members.group, GROUP_DUE, NEVER)
+    due = time.monotonic_ns() + LEASE
+    assert a.give_back(offset, token, due, True)
+    assert (b.next_due, b.ready, b.take()) == (due, 0, NOTHING)
+    assert entry(members.group, 0)[4] == due
+
+
+def test_only_whoever_has_it_settles_it(twin: SimpleNamespace) -> None:
+    """What has moved on is lost, and told once."""
+    members = Members(twin)
+    a, b = members.readers
+    _, offset, _, _, token = a.take_delivery()
+    a.take_delivery()
+    assert (a.place_of(offset, token), b.place_of(offset, token), a.place_of(offset + 1, token)) == (0, -1, -1)
+    assert not b.settle(offset, token)
+    ready = token & ~ENTRY_STATE | ENTRY_READY
+    put(members.group, GROUP_RING, ready + (1 << ENTRY_ATTEMPT_SHIFT))
+    put(members.group, GROUP_READY, 1)
+    assert b.take_delivery()[2:4] == (0, 2)
+    assert (a.outstanding, b.outstanding) == (1, 1)
+    assert a.ack(1)
+    assert a.must_tell()
+    assert (a.take_lost(), a.take_lost(), a.must_tell()) == ([(offset, token)], [], False)
+    assert not a.settle(offset, token)
+    assert not a.give_back(offset, token, 0, True)
+    assert (a.outstanding, cursor_of_or_none(members.group)) == (1, None)
+
+
+def cursor_of_or_none(group: bytearray) -> tuple[int, int] | None:
+    """Return the position, if one was stored yet."""
+    return cursor_of(group) if word(group, 64) else None
+
+
+def test_one_that_does_not_decode_is_set_apart(twin: SimpleNamespace) -> None:
+    """It is settled by itself; with others in the same call it waits for the next."""
+
+    def decode(payload: Any) -> bytes:
+        if bytes(payload) == b"\1":
+            raise LookupError
+        if bytes(payload) == b"\3":
+            raise StopNow
+        return bytes(payload)
+
+    members = Members(twin, 5, decode=decode)
+    a, b = members.readers
+    assert a.take_many(4) == [b"\0"]
+    assert a.ready == 1
+    with pytest.raises(RefusedError):
+        a.take_many(4)
+    sequence, attempt, token = a.refused(SIZE)
+    assert (sequence, attempt, a.outstanding, a.place_of(SIZE, token)) == (1, 1, 1, 1)
+    assert (b.refused(SIZE), a.refused(0)) == (None, None)
+    assert a.take() == b"\2"
+    with pytest.raises(StopNow):
+        a.take()
+    with pytest.raises(StopNow):
+        a.take_many(5)
+    assert (a.outstanding, a.ready) == (2, 1)
+    assert a.nack(None)
+    assert a.settle(SIZE, token)
+    assert a.refused(SIZE) is None
+    assert [b.take_delivery()[2:4] for _ in range(2)] == [(0, 2), (2, 2)]
+
+
+def test_a_full_ring(twin: SimpleNamespace) -> None:
+    """Nothing new comes before something is settled, which has to be told."""
+    members = Members(twin, payloads=[b"x"] * (GROUP_ENTRIES + 2))
+    a, b = members.readers
+    assert len(a.take_many(GROUP_ENTRIES + 2)) == GROUP_ENTRIES
+    assert (a.full, b.full, b.take(), b.take_many(3)) == (True, True, NOTHING, [])
+    assert not a.must_tell()
+    assert a.ack(1)
+    assert (a.must_tell(), a.must_tell(), b.full) == (True, False, False)
+    assert b.take_delivery()[2] == GROUP_ENTRIES
+    assert a.nack(None)
+    assert (b.take_delivery()[2], b.outstanding) == (1, 2)
+
+
+def test_what_is_no_message_is_passed(twin: SimpleNamespace) -> None:
+    """Control records belong to nobody, also at the end."""
+    content = packed_record(b"c", 0, CONTROL_RECORD) + packed_record(b"a", 9) + packed_record(b"c", 18, CONTROL_RECORD)
+    members = Members(twin, content=content)
+    a, b = members.readers
+    assert a.take_record() == (b"a", 9, 0)
+    assert (b.take(), a.take(), b.offset, a.offset) == (NOTHING, NOTHING, 27, 27)
+    assert a.ack(1)
+    assert cursor_of(members.group) == (18, 1)
+
+
+def test_the_end_is_told(twin: SimpleNamespace) -> None:
+    """When everything in a sealed channel was handed out and settled, and not before."""
+    members = Members(twin, 2)
+    a, b = members.readers
+    for bench in members.benches:
+        bench.control[STATE] = STATE_SEALED
+        set_tail(bench.control, WRITE_TAIL, 2 * SIZE, 2, 0)
+    a.take()
+    assert a.ack(1)
+    assert (a.drained, a.must_tell()) == (False, False)
+    a.take()
+    assert b.take() is NOTHING
+    assert not b.drained
+    assert a.ack(1)
+    assert (a.drained, b.drained, a.must_tell()) == (True, True, True)
+
+
+def test_damage_is_nobodys(twin: SimpleNamespace) -> None:
+    """Each one who comes there is told; passed over, it is passed for all."""
+    content = bytearray(packed_record(b"a", 0) + packed_record(b"b", 9) + packed_record(b"c", 18))
+    content[17] ^= 1
+    members = Members(twin, content=bytes(content))
+    a, b = members.readers
+    assert a.take() == b"a"
+    for reader in (a, b):
+        with pytest.raises(DamagedError):
+            reader.take()
+    assert word(members.group, GROUP_TAIL) == 1
+    members.benches[1].on_damage = lambda reader: reader.move(18, 2)
+    assert b.take_record() == (b"c", 18, 2)
+    assert a.take() is NOTHING
+
+
+def test_what_comes_again_and_is_gone_is_settled(twin: SimpleNamespace) -> None:
+    """Whoever reads it finds another place, and goes on."""
+    members = Members(twin, 4)
+    a, b = members.readers
+    assert a.take_many(2) == [b"\0", b"\1"]
+    assert a.nack(None)
+    b.unbind()
+
+    def advance(reader: Any) -> None:
+        if reader.offset < 2 * SIZE:
+            reader.move(2 * SIZE, 2)
+        reader.bind(members.benches[1].segment, 0)
+
+    members.benches[1].on_advance = advance
+    assert b.take_record() == (b"\1", SIZE, 1)  # it had the segment when it came to this one
+    assert cursor_of(members.group) == (SIZE, 1)
+
+
+def test_a_lock_that_is_taken_is_left_to_python(twin: SimpleNamespace) -> None:
+    """Which waits and lets us try again, or says that there is nothing to be had."""
+    members = Members(twin, 3)
+    a, _ = members.readers
+    members.group[GROUP_LOCK] = 2
+    members.answer = False
+    assert (a.take(), a.take_many(2), members.tended) == (NOTHING, [], 2)
+
+    def free(_: object) -> None:
+        members.group[GROUP_LOCK] = 0
+
+    other = Bench(twin, [b"\0"])
+    other.reader.share(members.group, OWNER, LEASE, free)
+    assert other.reader.take() == b"\0"
+    members.group[GROUP_LOCK] = 2
+    assert other.reader.ack(1)  # whoever has the lock moves the position
+    assert cursor_of_or_none(members.group) is None
+    members.group[GROUP_LOCK] = 0
+    assert not twin.move_on(members.group, OWNER)
+    assert cursor_of(members.group) == (SIZE, 1)
+
+
+def test_what_is_due_is_left_to_python(twin: SimpleNamespace) -> None:
+    """Before anything is taken."""
+    members = Members(twin, 3)
+    put(members.group, GROUP_DUE, 1)
+    assert members.readers[0].take() == b"\0"
+    assert members.tended == 1
+
+
+def test_a_place_that_was_passed(twin: SimpleNamespace) -> None:
+    """Is settled on the way, so that whoever makes it anew finds it so."""
+    members = Members(twin, 5)
+    a, b = members.readers
+    a.take()
+    ENTRY.pack_into(members.group, GROUP_RING + GROUP_ENTRY_SIZE, ENTRY_PASSED, 9, 27, 2, 0)
+    put(members.group, GROUP_NEXT, 27)
+    put(members.group, GROUP_NEXT_SEQUENCE, 3)
+    put(members.group, GROUP_TAIL, 2)
+    assert b.take_record() == (b"\3", 27, 3)
+    assert a.ack(1)
+    assert cursor_of(members.group) == (27, 3)
+    assert entry(members.group, 1)[0] & ENTRY_STATE == 0
+
+
+def test_releasing_gives_everything_back(twin: SimpleNamespace) -> None:
+    """Without counting, once, also what did not decode."""
+
+    def decode(payload: Any) -> bytes:
+        if bytes(payload) == b"\1":
+            raise LookupError
+        return bytes(payload)
+
+    members = Members(twin, 4, decode=decode)
+    a, b = members.readers
+    a.take()
+    with pytest.raises(RefusedError):
+        a.take()
+    assert (a.release(), a.release()) == (True, False)
+    assert (a.take(), a.ack(1), a.nack(None), b.ready) == (NOTHING, False, False, 2)
+    assert b.take_delivery()[2:4] == (0, 1)
+
+
+def test_forgetting(twin: SimpleNamespace) -> None:
+    """Somebody else has emptied the ring."""
+    members = Members(twin, 4)
+    a, _ = members.readers
+    _, offset, _, _, token = a.take_delivery()
+    a.forget()
+    assert (a.outstanding, a.settle(offset, token), a.take_lost()) == (0, False, [])
+
+
+Step = tuple[Any, ...]
+steps: st.SearchStrategy[list[tuple[int, Step]]] = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.one_of(
+            st.sampled_from(["take", "take_record", "take_delivery", "outstanding", "ready", "offset"]).map(
+                lambda n: (n,)
+            ),
+            st.tuples(st.sampled_from(["take_many", "ack", "coming"]), st.integers(0, 5)),
+            st.tuples(st.just("nack"), st.one_of(st.none(), st.integers(0, 5))),
+            st.tuples(st.just("settle"), st.integers(0, 9)),
+            st.tuples(st.just("give_back"), st.integers(0, 9), st.booleans()),
+            st.tuples(st.just("lose"), st.integers(0, 9)),
+            st.tuples(st.sampled_from(["take_lost", "must_tell", "release"])),
+        ),
+    ),
+    max_size=40,
+)
+
+
+class Run:
+    """Does steps with one twin."""
+
+    def __init__(self, twin: SimpleNamespace) -> None:
+        self.members = Members(twin, 20, 3)
+        self.given: list[tuple[int, int]] = []
+
+    def do(self, member: int, step: Step) -> object:
+        """Do one step and return what came of it."""
+        reader, group = self.members.readers[member], self.members.group
+        name, *arguments = step
+        if name in ("outstanding", "ready", "offset"):
+            return getattr(reader, name)
+        if name in ("settle", "give_back"):
+            offset, token = self.given[arguments[0] % len(self.given)] if self.given else (0, 1)
+            return (
+                reader.settle(offset, token) if name == "settle" else reader.give_back(offset, token, 0, arguments[1])
+            )
+        if name == "lose":
+            number = word(group, GROUP_HEAD) + arguments[0]
+            if number < word(group, GROUP_TAIL) and entry(group, number)[0] & ENTRY_STATE == 1:
+                place = GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE
+                put(group, place, entry(group, number)[0] + 1)
+                put(group, GROUP_READY, word(group, GROUP_READY) + 1)
+            return None
+        result = getattr(reader, name)(*arguments)
+        if name == "take_delivery" and result is not NOTHING:
+            self.given.append((result[1], result[4]))
+        return result
+
+    def state(self) -> object:
+        """Return everything in the group that is no time."""
+        group = self.members.group
+        words = [word(group, at) for at in (GROUP_HEAD, GROUP_TAIL, GROUP_NEXT, GROUP_NEXT_SEQUENCE, GROUP_READY)]
+        return words, [entry(group, number)[:4] for number in range(25)], cursor_of_or_none(group), group[GROUP_LOCK]
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(steps=steps)
+def test_both_twins_do_the_same(both: tuple[SimpleNamespace, SimpleNamespace], steps: list[tuple[int, Step]]) -> None:
+    """Three members, and whatever they do: the same answers, and the same ring."""
+    pure, native = Run(both[0]), Run(both[1])
+    for member, step in steps:
+        assert pure.do(member, step) == native.do(member, step)
+        assert pure.state() == native.state()
