@@ -19,7 +19,7 @@ from tests.processes.doors import die
 from tests.processes.tasks import SMALL
 
 MESSAGES = 20_000
-KILLS, KILLED_MEMBERS = 20, 8
+KILLS, KILLED_MEMBERS = 10, 6
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio", "threads"])
 
 

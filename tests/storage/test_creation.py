@@ -9,6 +9,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -25,6 +26,7 @@ from filechannel._storage.files import Files
 from filechannel._storage.manifest import MANIFEST
 from tests.storage.channels import SMALL, open_store, opened, payloads_of, read_all
 from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+from tests.storage.power import PowerFiles
 from tests.storage.resources import descriptors_under
 
 
@@ -181,6 +183,7 @@ def test_processes_share_a_channel(path: Path) -> None:
 _APPEND = """
 import sys
 from pathlib import Path
+from random import Random
 from filechannel import ChannelLockedError
 from tests.storage.channels import opened
 try:
@@ -334,3 +337,37 @@ def test_the_control_file_has_its_mode_from_the_beginning(path: Path) -> None:
         assert stat.S_IMODE((path / "control").stat().st_mode) == 0o660
     finally:
         os.umask(umask)
+
+
+class DiedError(Exception):
+    """The maker of a channel is gone."""
+
+
+def test_a_channel_whose_maker_died_is_there_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if that was before the manifest's name was on disk: whoever opens it next sees to that."""
+    monkeypatch.setattr("filechannel._storage.creation.machine_id", lambda: "machine")  # nothing to write anew
+    files, calls = PowerFiles(tmp_path), list[str]()
+
+    def die(name: str) -> None:
+        calls.append(name)
+        if name == "flush_directory" and "replace" in calls:
+            raise DiedError
+
+    files.on_call = die
+    with pytest.raises(DiedError):
+        open_store(tmp_path / "channel", files=files)
+    files.on_call = lambda _: None
+    with opened(tmp_path / "channel", files=files) as store:
+        store.log.append([b"accepted"])
+        store.flusher.flush()
+        files.image().cut_power(tmp_path.with_name("after"), _Pessimist())
+    files.stop_watching()
+    with opened(tmp_path.with_name("after") / "channel") as store:
+        assert payloads_of(store) == [b"accepted"]
+
+
+class _Pessimist(Random):
+    """Nothing is left of what was not flushed."""
+
+    def random(self) -> float:
+        return 0.0

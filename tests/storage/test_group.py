@@ -15,6 +15,7 @@ import pytest
 from filechannel._errors import Busy
 from filechannel._format import load_u32, load_u64, ring, store_u32, store_u64
 from filechannel._format.layout import (
+    ENTRY_DEADLINE,
     GROUP_BEGUN,
     GROUP_DUE,
     GROUP_ENTRIES,
@@ -22,11 +23,12 @@ from filechannel._format.layout import (
     GROUP_LOCK,
     GROUP_NEXT_SEQUENCE,
     GROUP_READY,
+    GROUP_RING,
     GROUP_TAIL,
     LOCK_GENERATION_SHIFT,
     LOCK_SLOT_SHIFT,
 )
-from filechannel._format.ring import Claim, Ring
+from filechannel._format.ring import Claim, Ring, place
 from filechannel.blocking import GroupReceiver, open_channel
 from tests.storage.boots import Boots
 
@@ -134,7 +136,10 @@ def everything(rx: GroupReceiver[int]) -> list[int]:
             rx.ack()
         if not native.next_due:
             return found
-        store_u64(rx._group._group.map, GROUP_DUE, 0)
+        content = rx._group._group.map
+        for number in range(load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)):
+            store_u64(content, place(number) + ENTRY_DEADLINE, 1)
+        store_u64(content, GROUP_DUE, 0)
 
 
 def test_a_member_may_die_at_every_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,3 +276,36 @@ def test_whoever_is_killed_while_looking_is_followed_by_another(path: Path, monk
         store_u64(content, GROUP_DUE, 0)
         assert group.tend() == 0
         assert rx._group.reader.native.next_due == 0
+
+
+def test_a_short_delay_does_not_end_the_lease_it_ends(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks in the middle of a nack with a delay does not take the message for one that was left too long."""
+    with open_channel(path, int) as channel, channel.group("g") as rx, mapped(path) as content:
+        group, seen = rx._group._group, list[int]()
+        member = Ring(content, DEAD, LEASE)
+        claim = member.claim(member.next, 0, SIZE, 0)
+        assert isinstance(claim, Claim)
+
+        def look(call: Callable[..., Any]) -> Callable[..., Any]:
+            def looking(buffer: Any, position: int, *values: int) -> Any:
+                if position >= GROUP_RING:
+                    with monkeypatch.context() as patch:
+                        patch.setattr(group._processes, "is_alive", lambda _: True)
+                        store_u64(content, GROUP_DUE, 0)
+                        seen.append(group.tend())
+                return call(buffer, position, *values)
+
+            return looking
+
+        for delay in (-1, 1):
+            due = time.monotonic_ns() + delay * 10 * LEASE if delay > 0 else time.monotonic_ns()
+            with monkeypatch.context() as patch:
+                patch.setattr(ring, "swap_if_u64", look(ring.swap_if_u64))
+                assert member.give_back(claim.offset, claim.word, due, counted=True)
+            store_u64(content, place(claim.number) + ENTRY_DEADLINE, 0)
+            store_u64(content, GROUP_DUE, 0)
+            group.tend()
+            claim = member.claim_again()
+            assert isinstance(claim, Claim)
+        assert sum(seen) == 0
+        assert claim.attempt == 3

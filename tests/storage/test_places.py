@@ -11,6 +11,7 @@ import pytest
 
 from filechannel import ChannelOptions, CorruptRecordError
 from filechannel._format.layout import INDEX_BYTES
+from filechannel._offset import Offset
 from filechannel._storage import places
 from filechannel._storage.files import Files
 from filechannel._storage.index import index_path
@@ -147,6 +148,29 @@ def test_damage_on_the_way_is_not_a_wrong_offset(path: Path) -> None:
             with pytest.raises(CorruptRecordError, match="checksum mismatch") as caught:
                 seek()
             assert caught.value.offset == messages[10].offset
+
+
+@pytest.mark.parametrize("kind", ["offset", "number", "time"])
+def test_what_is_removed_meanwhile_is_not_damage(path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Another process may drop the oldest segments while somebody looks there: then they are not stored."""
+    with opened(path) as store:
+        sent, began = _send_all(store), datetime.now(UTC)
+        begins, found = store.segments.begins, store.segments.covering
+
+        def drop_and_find(offset: int) -> Offset | None:
+            monkeypatch.undo()
+            for begin in begins[:-2]:
+                store.segments.path(begin).unlink()
+            store.control.oldest_offset = begins[-2]
+            store.segments._mapped.clear()
+            return found(offset)
+
+        monkeypatch.setattr(store.segments, "covering", drop_and_find)
+        if kind == "time":
+            assert store.places.since(began - timedelta(hours=1)).offset == begins[-2]
+            return
+        with pytest.raises(ValueError, match="is not"):
+            store.places.at(sent[1].offset) if kind == "offset" else store.places.numbered(1)
 
 
 # Time

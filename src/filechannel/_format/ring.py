@@ -259,16 +259,23 @@ class Ring:
         if counted and claim.attempt < ENTRY_ATTEMPTS:
             word += 1 << ENTRY_ATTEMPT_SHIFT
         if due:
-            # It is ours: nobody else looks at this but to see whether it still is, and later is as good.
-            if load_u64(self._shared, place(claim.number)) == claim.word:
-                store_u64(self._shared, place(claim.number) + ENTRY_DEADLINE, due)
-            done = self._turn(claim, word, tell=tell)
-            self._be_due(due)
-            return done
+            return self._delay(claim, word, due, tell=tell)
         if not self._turn(claim, word, tell=tell):
             return False
         add_u64(self._shared, GROUP_READY, 1)
         return True
+
+    def _delay(self, claim: Claim, word: int, due: int, *, tell: bool) -> bool:
+        """Give one back with another deadline. While it is out an earlier one would end its lease: that comes after."""
+        at = place(claim.number) + ENTRY_DEADLINE
+        deadline = load_u64(self._shared, at)
+        if due >= deadline:
+            swap_if_u64(self._shared, at, deadline, due)
+        done = self._turn(claim, word, tell=tell)
+        if done and due < deadline:
+            swap_if_u64(self._shared, at, deadline, due)  # unless it has gone on without us
+        self._be_due(due)
+        return done
 
     def give_all_back(self, but: list[Claim] | None = None) -> bool:
         """Let everything come again, without counting, but what we had then; tell whether there was any."""

@@ -101,4 +101,5 @@ def adopt(files: Files, path: Path, manifest: Manifest) -> Manifest:
     if manifest.machine != machine_id():
         manifest = manifest.on_machine(machine_id())
         manifest.write(files, path)
+    files.flush_directory(path)  # whoever made it may have died with the manifest's name not on disk yet
     return manifest

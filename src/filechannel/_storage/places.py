@@ -6,7 +6,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
-from typing import TypeVar
 
 from .._errors import CorruptRecordError
 from .._format import read_record
@@ -18,7 +17,6 @@ from .index import Mark, last_mark_at_or_before, read_marks
 from .segment import Segment
 from .segments import Segments
 
-V = TypeVar("V")
 _EPOCH, _MICROSECOND = datetime.fromtimestamp(0, UTC), timedelta(microseconds=1)
 
 
@@ -35,11 +33,11 @@ class Places:
     def earliest(self) -> Mark:
         """Return where the oldest stored message begins. Damage there is for whoever reads it."""
         while True:
-            found = self._earliest(self._control.oldest_offset)
-            if found.offset == self._control.oldest_offset:  # else it was removed in the middle of it
-                return found
+            first = self._first_from(self._control.oldest_offset)
+            if first.offset == self._control.oldest_offset:  # else it was removed meanwhile
+                return first
 
-    def _earliest(self, oldest: Offset) -> Mark:
+    def _first_from(self, oldest: Offset) -> Mark:
         begin = self._segments.covering(oldest)
         if begin is None or begin < oldest:
             begin = self._segments.following(oldest)
@@ -57,19 +55,19 @@ class Places:
         tail = self._control.tail()
         return Mark(tail.offset, tail.sequence, 0)
 
-    def _steadily(self, find: Callable[[V], Mark], value: V) -> Mark:
-        """Find something, and again if damage lay in the way that was only what is being removed."""
+    def _calmly(self, find: Callable[[], Mark]) -> Mark:
+        """Find a place, and look again where another process has removed what seemed to be damaged."""
         while True:
             oldest = self._control.oldest_offset
             try:
-                return find(value)
+                return find()
             except CorruptRecordError:
                 if self._control.oldest_offset == oldest:
                     raise
 
     def at(self, offset: int) -> Mark:
         """Return an offset with its sequence; `ValueError` if no record begins there."""
-        return self._steadily(self._at, offset)
+        return self._calmly(lambda: self._at(offset))
 
     def _at(self, offset: int) -> Mark:
         tail, oldest = self._control.tail(), self._control.oldest_offset
@@ -94,7 +92,7 @@ class Places:
 
     def numbered(self, sequence: int) -> Mark:
         """Return where the message with this number begins; `ValueError` if it is not stored."""
-        return self._steadily(self._numbered, sequence)
+        return self._calmly(lambda: self._numbered(sequence))
 
     def _numbered(self, sequence: int) -> Mark:
         first, tail = self.earliest(), self.latest()
@@ -115,10 +113,10 @@ class Places:
         """Return a boundary with nothing at or after the moment before it; it may be a little early."""
         if moment.utcoffset() is None:
             raise ValueError(f"{moment.isoformat()} has no time zone: give an aware datetime")
-        wanted = (moment - _EPOCH) // _MICROSECOND * 1000  # exact, as a number of seconds would not be
-        return self._steadily(self._since, wanted)
+        return self._calmly(lambda: self._since(moment))
 
-    def _since(self, wanted: int) -> Mark:
+    def _since(self, moment: datetime) -> Mark:
+        wanted = (moment - _EPOCH) // _MICROSECOND * 1000  # exact, as a number of seconds would not be
         oldest = self._control.oldest_offset
         begins = [begin for begin in self._segments.begins if begin >= oldest]
         place = bisect_left(begins, wanted, key=lambda begin: self._segments.header(begin).created)

@@ -271,17 +271,26 @@ int ring_ack(Ring *ring, uint64_t count) {
     return 1;
 }
 
+static void swap_deadline(uint8_t *entry, uint64_t deadline, uint64_t due) {
+    uint64_t *at = (uint64_t *)(entry + ENTRY_DEADLINE);
+    __atomic_compare_exchange_n(at, &deadline, due, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
+}
+
+/* Give one back with another deadline. While it is out an earlier one would end its lease: that comes after. */
+static int delay(Ring *ring, Claim *claim, uint64_t word, uint64_t due, int tell) {
+    uint8_t *entry = at(ring, claim->number);
+    uint64_t deadline = load_acquire_u64(entry + ENTRY_DEADLINE);
+    if (due >= deadline) swap_deadline(entry, deadline, due);
+    int done = turn(ring, claim, word, tell);
+    if (done && due < deadline) swap_deadline(entry, deadline, due); /* unless it has gone on without us */
+    be_due(ring, due);
+    return done;
+}
+
 static int give_back(Ring *ring, Claim *claim, uint64_t due, int counted, int tell) {
     uint64_t word = (claim->word & ~(uint64_t)ENTRY_STATE) | (due ? ENTRY_DELAYED : ENTRY_READY);
     if (counted && attempt_of(word) < ENTRY_ATTEMPTS) word += 1 << ENTRY_ATTEMPT_SHIFT;
-    if (due) {
-        uint8_t *entry = at(ring, claim->number);
-        /* It is ours: nobody else looks at this but to see whether it still is, and later is as good. */
-        if (load_acquire_u64(entry) == claim->word) store_release_u64(entry + ENTRY_DEADLINE, due);
-        int done = turn(ring, claim, word, tell);
-        be_due(ring, due);
-        return done;
-    }
+    if (due) return delay(ring, claim, word, due, tell);
     if (!turn(ring, claim, word, tell)) return 0;
     __atomic_add_fetch((uint64_t *)((uint8_t *)ring->shared.buf + GROUP_READY), 1, __ATOMIC_SEQ_CST);
     return 1;
