@@ -141,6 +141,18 @@ def test_a_consumer_whose_file_is_damaged_keeps_everything(path: Path) -> None:
         assert payloads_of(store) == []
 
 
+def test_a_consumer_whose_number_is_too_high_keeps_what_it_has_not_taken(path: Path) -> None:
+    """One that skipped damage can only guess how many messages were in it."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 3)
+        cursor = store.cursors.open("skipped damage")
+        cursor.store(store.places.numbered(8).offset, 9, 0)
+        store.cursors.close(cursor)
+        reclaim(store, 0.0)
+        assert payloads_of(store) == sent[6:]
+        assert pin_of(store) == Pin(reason="consumer", consumer="skipped damage")
+
+
 def test_a_batch_goes_only_as_far_as_it_is_on_disk(path: Path) -> None:
     """One that lies in many segments, of which the first are consumed, must not lose its end in a power cut."""
     with opened(path, SMALL) as store:

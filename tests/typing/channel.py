@@ -20,7 +20,9 @@ from filechannel import (
     Durability,
     FileChannel,
     FileChannelError,
+    MaintenanceStatistics,
     Offset,
+    Pin,
     Process,
     SchemaMismatchError,
 )
@@ -51,6 +53,13 @@ def statistics(orders: FileChannel[Order]) -> None:
     assert_type(found.write_offset, Offset)
     assert_type(found.messages, int)
     assert_type(found.oldest_age, timedelta | None)
+    assert_type(found.pinned_by, Pin | None)
+    assert_type(found.maintenance, MaintenanceStatistics)
+    assert_type(found.maintenance.runner, Process | None)
+    assert_type(found.maintenance.last_run, datetime | None)
+    if found.pinned_by is not None:
+        assert_type(found.pinned_by.reason, Literal["consumer", "nobody", "keep", "active"])
+        assert_type(found.pinned_by.consumer, str | None)
     found.messages = 3  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 

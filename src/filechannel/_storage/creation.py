@@ -17,10 +17,12 @@ from .files import Files, directory_mode
 from .machine import boot_id, machine_id
 from .manifest import MANIFEST, Manifest
 from .producers import PRODUCERS
+from .segment import begin_of
 from .segments import SEGMENTS
 
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "afs")
 _WHILE_IT_IS_MADE = 1.0  # seconds
+_INDEX = ".idx"
 _OURS = {MANIFEST, MANIFEST + ".new", CONTROL, SEGMENTS, CONSUMERS, PRODUCERS, WAKE_FIFOS}
 
 
@@ -93,8 +95,12 @@ def adopt(files: Files, path: Path, manifest: Manifest) -> Manifest:
     mode = directory_mode(manifest.options.mode)
     for name in (SEGMENTS, CONSUMERS, WAKE_FIFOS):
         files.make_directory(path / name, mode)
-    for name in files.list(path / SEGMENTS):
-        if name.startswith("new-"):
+    names = files.list(path / SEGMENTS)
+    segments = {name.partition(".")[0] for name in names if not name.endswith(_INDEX)}
+    for name in names:
+        # An index without its segment is what a power cut left of both.
+        orphan = begin_of(name.replace(_INDEX, ".seg")) is not None and name.removesuffix(_INDEX) not in segments
+        if name.startswith("new-") or (orphan and name.endswith(_INDEX)):
             files.unlink(path / SEGMENTS / name)
     for name in files.list(path / WAKE_FIFOS):
         files.unlink(path / WAKE_FIFOS / name)

@@ -1,0 +1,161 @@
+"""Giving up the oldest segments, step by step, and what others find meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelOptions, Durability, StorageError
+from filechannel._errors import Busy
+from filechannel._format import PURE
+from filechannel._offset import Offset
+from filechannel._storage.segments import Segments
+from filechannel._storage.store import Store
+from tests.maintenance.stores import consume, files_of, fill, reclaim
+from tests.storage.background import Background
+from tests.storage.channels import SMALL, opened, payloads_of, reader_of
+from tests.storage.faults import FaultyFiles, input_output_error
+
+shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+
+
+def _checkpointed(store: Store) -> Offset:
+    checkpoint = store.control.checkpoint()
+    assert checkpoint is not None
+    return checkpoint.oldest
+
+
+def _segment_files(store: Store) -> list[str]:
+    return [name for name in files_of(store) if name.endswith(".seg")]
+
+
+def test_the_files_go_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the first one goes, everybody knows, and so does the disk."""
+    seen: list[tuple[int, int]] = []
+    remove = Segments.remove
+
+    def watched(self: Segments, begin: Offset) -> None:
+        seen.append((store.control.oldest_offset, _checkpointed(store)))
+        remove(self, begin)
+
+    with opened(path, SMALL) as store:
+        fill(store, 4)
+        consume(store, 7)
+        monkeypatch.setattr(Segments, "remove", watched)
+        reclaim(store)
+        assert seen == [(store.segments.begins[0], store.segments.begins[0])] * 2
+
+
+def test_what_speaks_of_the_segments_is_told_before(path: Path) -> None:
+    """With the writer word, and nothing decided yet."""
+    with opened(path, SMALL) as store:
+        fill(store, 4)
+        consume(store, 7)
+        told: list[int] = []
+        store.reclaim.before_removal = lambda: (
+            told.append(store.control.oldest_offset),
+            store.log._lock.is_held or pytest.fail("without the word"),
+        )
+        reclaim(store)
+        assert told == [0]
+
+
+def test_an_error_leaves_everything_for_the_next_time(path: Path) -> None:
+    """Whatever the disk refuses: nothing is removed before what has to be on disk is."""
+    files = FaultyFiles()
+    with opened(path, SMALL, files=files) as store:
+        sent = fill(store, 4)
+        consume(store, 7)
+        files.fail(frozenset({"flush"}), input_output_error)
+        with pytest.raises(OSError, match="Input/output"):
+            reclaim(store)
+        assert payloads_of(store) == sent
+        files.work()
+        reclaim(store)
+        assert payloads_of(store) == sent[6:]
+
+
+@shares
+def test_nobody_is_waited_for_who_keeps_a_word(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was stopped while it flushes, or writes: it is tried again, and then finished."""
+    monkeypatch.setattr("filechannel._storage.flush._PATIENCE", 0.01)
+    with opened(path, SMALL) as store, opened(path, SMALL) as other:
+        sent = fill(store, 4)
+        consume(store, 7)
+        with other.log.writing(), pytest.raises(Busy):
+            reclaim(store)
+        assert store.control.oldest_offset == 0
+        with other.flusher._lock.held(), pytest.raises(Busy):
+            reclaim(store)
+        assert store.control.oldest_offset > 0, "it is decided"
+        assert len(_segment_files(store)) == 4, "and not carried out"
+        assert payloads_of(other) == sent[6:]
+        reclaim(other)
+        assert len(_segment_files(store)) == 2
+        assert _checkpointed(store) == store.control.oldest_offset == store.segments.begins[0]
+
+
+@shares
+def test_a_late_flush_does_not_bring_the_checkpoint_back(path: Path, background: Background) -> None:
+    """One of a segment that was finished before another process sealed the channel, and reclaimed all of it."""
+    with opened(path, ChannelOptions(segment_size=4096, durability=Durability.OS)) as store:
+        with opened(path, SMALL) as other:
+            fill_without_flush(other)
+            store.log.append([b"last"])
+            store.seal()
+            consume(store)
+            reclaim(store, 0.0)
+            background.run()  # what the other one had still to flush
+            checkpoint = store.control.checkpoint()
+            assert checkpoint is not None
+            assert checkpoint.sealed
+            assert checkpoint.offset == checkpoint.oldest == store.control.write_offset
+
+
+def fill_without_flush(store: Store) -> None:
+    """Finish a segment, and leave it to the background to bring it to disk."""
+    for _ in range(5):
+        store.log.append([bytes(1300)])
+
+
+@shares
+def test_what_others_wrote_is_flushed_although_what_came_before_is_gone(path: Path) -> None:
+    """Whoever flushes begins with the first segment there is, if the one it knew of was removed."""
+    with opened(path, SMALL) as store, opened(path, SMALL) as other:
+        fill(store, 1)
+        consume(store)
+        reclaim(other, 0.0)
+        fill_without_flush(other)  # several segments, unknown to the first
+        store.control.durable_offset = 0
+        with store.log.writing():
+            assert sorted(segment.begin for segment in store.log.take_unflushed().segments) == store.segments.begins
+        assert len(store.segments.begins) > 1
+
+
+def test_an_index_without_its_segment_is_removed(path: Path) -> None:
+    """A power cut may leave it; other files are left alone."""
+    with opened(path, SMALL) as store:
+        fill(store, 2)
+        store.log.store_marks()
+        kept = files_of(store)
+    for name in ("00000000000000999999.idx", "notes.idx", "spare-1.seg"):
+        (path / "segments" / name).touch()
+    with opened(path, SMALL) as store:
+        assert files_of(store) == sorted([*kept, "notes.idx", "spare-1.seg"])
+
+
+@shares
+def test_a_reader_that_finds_its_segment_gone_is_told_so(path: Path) -> None:
+    """Also if it stands in front of it, in another process that has not looked at the directory since."""
+    with opened(path, SMALL) as store, opened(path, SMALL) as other:
+        sent = fill(store, 4)
+        replay = reader_of(other)
+        replay.move(other.places.earliest())
+        assert other.segments.begins[0] == 0
+        consume(store, 7)
+        reclaim(store)
+        with pytest.raises(StorageError, match="6 messages were dropped"):
+            replay.native.take()
+        assert replay.native.take() == sent[6]
+        replay.close()
