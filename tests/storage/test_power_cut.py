@@ -32,6 +32,12 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small as they are, segments are prepared ahead as large ones are."""
+    monkeypatch.setattr("filechannel._storage.preparation.SMALLEST", 0)
+
+
+@pytest.fixture(autouse=True)
 def ticks(monkeypatch: pytest.MonkeyPatch) -> Ticks:
     """A clock that is the same in every run: a seed must always lead to the same history."""
     return Ticks.install(monkeypatch)

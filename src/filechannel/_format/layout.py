@@ -85,6 +85,8 @@ REGISTRATIONS: Final = 904
 """Counted up after a consumer's name was registered or removed: whoever knows the names has to look again."""
 WAITING_LOOPS: Final = 960
 """A bit for each process slot: an event loop of that process waits, and watches the FIFO `wake/<slot>`."""
+GIVEN_UP: Final = 1280
+"""No segment that begins below this offset is flushed or its file used again: the disk has refused one of them."""
 
 STATE_SEALED: Final = 1
 STATE_DEFERRED: Final = 2

@@ -26,6 +26,7 @@ from .._format.layout import (
     FAILED_FLUSHES,
     FLUSH_LOCK,
     FORMAT_VERSION,
+    GIVEN_UP,
     OLDEST_OFFSET,
     PROCESS_SLOT_COUNT,
     REGISTRATIONS,
@@ -150,6 +151,15 @@ class Control:
         store_u32(self.map, FAILED_FLUSHES, self.failed_flushes + 1 & 0xFFFFFFFF)
 
     @property
+    def given_up(self) -> Offset:
+        """No segment that begins below it is flushed or its file used again: the disk has refused one of them."""
+        return Offset(load_u64(self.map, GIVEN_UP))
+
+    @given_up.setter
+    def given_up(self, offset: int) -> None:
+        store_u64(self.map, GIVEN_UP, offset)
+
+    @property
     def registrations(self) -> int:
         """Changes whenever a consumer's name was registered or removed, by any process."""
         return load_u32(self.map, REGISTRATIONS)
@@ -220,6 +230,7 @@ class Control:
         self.durable_offset = tail.offset
         self.allocated_end = tail.offset
         self.reserved_end = tail.offset
+        self.given_up = 0
         store_u32(self.map, STATE, STATE_SEALED if sealed else 0)
         self.forget_the_dead()
 

@@ -133,6 +133,15 @@ class Files:
         status = os.fstat(descriptor)
         return status.st_dev, status.st_ino
 
+    def inode(self, descriptor: int) -> tuple[int, int]:
+        """Return the same, to tell files apart that are open now."""
+        status = os.fstat(descriptor)
+        return status.st_dev, status.st_ino
+
+    def has_name(self, descriptor: int) -> bool:
+        """Tell whether an open file is still in some directory."""
+        return os.fstat(descriptor).st_nlink > 0
+
     def identity_of(self, path: Path) -> tuple[int, int] | None:
         """Return (device, inode) of a file; None if there is none."""
         try:

@@ -64,7 +64,6 @@ class Log:
         """Called when somebody comes too late; may raise an error of its own."""
         self._closed = self._is_closing = self._forked = False
         self._durability_changed = self._finished = False
-        self._given_up = Offset(0)  # nothing below it is ever flushed again
         self.writer: Writer = Writer(control.map, processes.owner, options.max_message_size, self.append, notify)
         self._unflushed = Unflushed()
         self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed)
@@ -94,6 +93,8 @@ class Log:
     def set_check_of_place(self, check: Callable[[], object]) -> None:
         """Call this before a file is made; it raises if the directory is not the channel's any more."""
         self._active.check_place = check
+        if self._segments.spares is not None:
+            self._segments.spares.check_place = check
 
     @property
     def holder(self) -> Holder | None:
@@ -243,7 +244,6 @@ class Log:
         elif finished.begin == begin:
             # Nothing in it yet and still too small: a larger file takes its name.
             self._active.begin(begin, sequence, finished.header.previous_end, need)
-            self._unflushed.discard(finished)
             # After a power cut the name must not lead back to what is made unreadable now.
             self._files.flush_directory(self._segments.directory)
             finished.invalidate()
@@ -251,7 +251,8 @@ class Log:
             # Before anything is published beyond it: a reader that sees more must see where this one ends.
             finished.finish(begin)
             self._active.begin(begin, sequence, previous_end, need)
-            self._unflushed.finished(self._control.tail(deferred=self.writer.deferred))
+            tail = self._control.tail(deferred=self.writer.deferred)
+            self._unflushed.finished(tail, self._control.oldest_offset)
             self._finished = True
         self.announce_change()
 
@@ -347,7 +348,7 @@ class Log:
             end = segment.header.previous_end
             self._unflushed.failed(cause)  # until there is another file
         self._jump.go(max(tail.offset, self._control.reserved_end), end)
-        self._given_up = self._control.write_offset
+        self._control.given_up = self._control.write_offset
         self.announce_change()
         self._unflushed.clear_failure(cause)
 
@@ -375,7 +376,7 @@ class Log:
 
     def _add_written_elsewhere(self) -> None:
         """Other processes may have written to segments that we never had: all behind what is known to be on disk."""
-        begin: Offset | None = self._segments.covering(max(self._control.durable_offset, self._given_up))
+        begin: Offset | None = self._segments.covering(max(self._control.durable_offset, self._control.given_up))
         while begin is not None:
             if not self._unflushed.knows(begin):
                 with suppress(CorruptRecordError):  # that is for whoever reads it

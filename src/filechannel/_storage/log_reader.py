@@ -75,6 +75,12 @@ class LogReader:
             self._segment = segment
             self.native.bind(segment.map, segment.begin)
 
+    def leave(self, segment: Segment) -> None:
+        """Let go of a segment if it is ours: others are to be mapped. It is asked for again when it is needed."""
+        if segment is self._segment:
+            self._segment = None
+            self.native.unbind()
+
     def close(self) -> None:
         """Let go of the segment and the cursor."""
         self.native.release()
@@ -117,6 +123,8 @@ class LogReader:
             reader.move(segment.begin, segment.header.first_sequence)
         self._segment = segment
         reader.bind(segment.map, segment.begin)
+        if not self._segments.keeps(segment):  # another thread needed the room in this moment
+            self.leave(segment)
 
     def _segment_at(self, offset: Offset) -> Segment:
         """Return the segment that holds an offset, or begins behind it with nothing missing in between."""

@@ -107,7 +107,11 @@ class Recovery:
         return checkpoint
 
     def _drop_unreadable_segments(self) -> None:
+        checkpoint = self._control.checkpoint()
+        oldest = 0 if checkpoint is None else checkpoint.oldest
         for begin in self._segments.begins:
+            if begin < oldest:
+                continue  # whoever gave it up was interrupted, and may have taken the file out of use
             path = self._segments.path(begin)
             try:
                 Segment.open(self._files, path)

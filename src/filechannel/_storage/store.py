@@ -47,7 +47,9 @@ from .places import Places
 from .processes import Processes
 from .recovery import Recovery
 from .roster import Roster
+from .segment import Segment
 from .segments import SEGMENTS, Segments
+from .spares import Spares
 
 _SHORTLY = 0.005  # seconds
 _logger = logging.getLogger("filechannel")
@@ -80,6 +82,16 @@ class Store:
         self.segments: Segments = Segments(
             files, path / SEGMENTS, writable=not readonly, most_mapped=mapped, epoch=lambda: control.epoch
         )
+        self.segments.on_dropped = self._leave_segment
+        if not readonly:
+            self.segments.spares = Spares(
+                files,
+                path / SEGMENTS,
+                manifest.options.segment_size,
+                manifest.options.mode,
+                most=lambda: self.manifest.options.spare_segments,
+                fit_from=lambda: control.given_up,
+            )
         self.places: Places = Places(files, control, self.segments)
         self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations, self._check_place)
         self._readers: WeakSet[LogReader] = WeakSet()
@@ -197,6 +209,8 @@ class Store:
         if alone:
             self.control.identify(bytes.fromhex(self.manifest.id), boot_id())
             self._finish_purge()
+            assert self.segments.spares is not None
+            self.segments.spares.trim()
         self.remove_expired()
         self._set_timer(self.manifest.options.durability)
         self.bells = Bells(self._files, self.path / WAKE_FIFOS, self.manifest.options.mode, membership.processes)
@@ -227,6 +241,10 @@ class Store:
     def remove_expired(self) -> list[str]:
         """Remove the consumers that had no live owner for as long as they were to stay; return their names."""
         return remove_expired(self.roster, self.cursors)
+
+    def _leave_segment(self, segment: Segment) -> None:
+        for reader in list(self._readers):
+            reader.leave(segment)
 
     def _notify(self) -> None:
         self.notify()
