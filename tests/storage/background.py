@@ -33,6 +33,7 @@ class Background:
         background = cls()
         for module in ("flush", "preparation"):
             monkeypatch.setattr(f"filechannel._storage.{module}.background_threads", lambda: background)
+        monkeypatch.setattr("filechannel._storage.flush.LAZINESS", 0)
         for module in ("flush", "segments"):
             monkeypatch.setattr(f"filechannel._storage.{module}.do_all_at_once", _do_in_order)
         return background

@@ -52,6 +52,7 @@ INDEX_BYTES: Final = 64 * 1024
 INDEX_SECONDS: Final = 1.0
 INDEX_ENTRY: Final = Struct("<QQQII")
 """offset, sequence, time (ns since the epoch), crc over those three, zero."""
+INDEX_CHECKED: Final = Struct("<QQQ")
 
 # --- Control ----------------------------------------------------------------------------------------------
 

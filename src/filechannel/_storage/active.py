@@ -17,7 +17,8 @@ from .segment import Header, Segment
 from .segments import Segments
 from .unflushed import Unflushed
 
-_STEP = 1 << 20  # of what is allocated and written at a time; in a RAM file system it takes a third of a millisecond
+_STEP = 1 << 20  # of disk space; in a RAM file system it takes a third of a millisecond
+_WINDOW = 2 << 20
 
 
 class ActiveSegment:
@@ -147,10 +148,9 @@ class ActiveSegment:
         self.store_marks()
         if self._index.is_due():
             self._writer.mark_next()
-        # No further than a step, however much is allocated: who takes over from us dead has to wipe all of it.
-        self._writer.open_window(
-            min(max(end, self._writer.pending + _STEP), self._control.allocated_end), self._index.due
-        )
+        # Not the whole segment, however much is allocated: who takes over from us dead has to wipe all of it.
+        window = min(max(end, self._writer.pending + _WINDOW), self._control.allocated_end)
+        self._writer.open_window(window, self._index.due)
         following = self._preparation.advance(self.segment, self._writer.pending)
         if not self._writer.deferred:  # a flush would write out pages that hold nothing yet
             self._pages.advance(self.segment, self._writer.pending, self._control.allocated_end, following)

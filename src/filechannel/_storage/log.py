@@ -398,6 +398,11 @@ class Log:
         """Whether there are finished segments that the disk may not have."""
         return self._unflushed.has_finished
 
+    @property
+    def unflushed_segments(self) -> int:
+        """How many segments the disk may not have."""
+        return len(self._unflushed)
+
     def close(self) -> None:
         """Let go of the active segment, and let nobody write any more: the channel may be another process's now."""
         # The C core takes the word and frees it in one go; its twin may be in the middle, in another thread.

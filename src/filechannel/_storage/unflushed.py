@@ -53,6 +53,10 @@ class Unflushed:
         self._failure: OSError | None = None
         self.names_changed = False
 
+    def __len__(self) -> int:
+        """Return how many segments there are."""
+        return len(self._segments)
+
     @property
     def has_finished(self) -> bool:
         """Whether any of them takes no more records."""
