@@ -56,6 +56,7 @@ ELSEWHERE = {
     *("PROCESS_SLOTS", "PROCESS_SLOT_COUNT", "PROCESS_SLOT_SIZE"),
     *("CURSOR_SIZE", "CURSOR_SLOTS", "CURSOR_OWNER", "CURSOR_REMOVER", "CURSOR_TERM", "CURSOR_DEPARTURE"),
     "REGISTRATIONS",
+    *("GIVEN_UP", "INDEX_CHECKED"),
 }
 CONSTANTS = {
     "format version": layout.FORMAT_VERSION,
@@ -230,6 +231,7 @@ def test_the_control_file() -> None:
         "failed flushes": (layout.FAILED_FLUSHES, 4),
         "registrations": (layout.REGISTRATIONS, 4),
         "waiting loops": (layout.WAITING_LOOPS, layout.PROCESS_SLOT_COUNT // 8),
+        "given up": (layout.GIVEN_UP, 8),
         "checkpoint 0": (first, layout.CHECKPOINT.size),
         "checkpoint 1": (second, layout.CHECKPOINT.size),
         "mode byte": (layout.MODE_BYTE, 1),

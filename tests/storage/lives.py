@@ -103,13 +103,16 @@ class Life:
         story: Story | None = None,
         tree: Directory | None = None,
         chance: float = 0.05,
+        thrifty: bool = False,
     ) -> None:
+        """*thrifty*: nothing is kept for long, so that most of what is sent goes into files that were used before."""
         self.moments: list[Moment] = []
         self.story = story or Story()
         self._random = random
         self._background = background
         self._durability = random.choice((Durability.OS, Durability.FSYNC))
         self._chance = chance
+        self._thrifty = thrifty
         self._path = root / "channel"
         self._full = False
         self._files = PowerFiles(root, tree)
@@ -156,6 +159,8 @@ class Life:
         actions = [self._send] * 8 + [self._consume] * 3 + [self._background.run] * 2 + [self._flush]
         if self._random.random() < 0.04:
             actions = [self._purge, self._seal, self._reconfigure, self._fail_to_send]
+        elif self._thrifty:
+            actions += [self._purge] * 4
         self._random.choice(actions)()
         self._files.observe()
 

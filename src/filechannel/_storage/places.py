@@ -49,6 +49,19 @@ class Places:
 
     def at(self, offset: int) -> Mark:
         """Return an offset with its sequence; `ValueError` if no record begins there."""
+        return self._look(lambda: self._at(offset))
+
+    def _look(self, find: Callable[[], Mark]) -> Mark:
+        """Look again if what was looked at has been given up meanwhile, and its file perhaps written anew."""
+        while True:
+            oldest = self._control.oldest_offset
+            try:
+                return find()
+            except CorruptRecordError:
+                if self._control.oldest_offset == oldest:
+                    raise
+
+    def _at(self, offset: int) -> Mark:
         tail, oldest = self._control.tail(), self._control.oldest_offset
         if offset == tail.offset:
             return Mark(tail.offset, tail.sequence, 0)
@@ -71,6 +84,9 @@ class Places:
 
     def numbered(self, sequence: int) -> Mark:
         """Return where the message with this number begins; `ValueError` if it is not stored."""
+        return self._look(lambda: self._numbered(sequence))
+
+    def _numbered(self, sequence: int) -> Mark:
         first, tail = self.earliest(), self.latest()
         if not first.sequence <= sequence <= tail.sequence:
             stored = f"{first.sequence} to {tail.sequence - 1} are"
@@ -89,7 +105,9 @@ class Places:
         """Return a boundary with nothing at or after the moment before it; it may be a little early."""
         if moment.tzinfo is None:
             raise ValueError(f"{moment.isoformat()} has no time zone: give an aware datetime")
-        wanted = int(moment.timestamp() * 1e9)
+        return self._look(lambda: self._since(int(moment.timestamp() * 1e9)))
+
+    def _since(self, wanted: int) -> Mark:
         oldest = self._control.oldest_offset
         begins = [begin for begin in self._segments.begins if begin >= oldest]
         place = bisect_left(begins, wanted, key=lambda begin: self._segments.header(begin).created)
