@@ -22,7 +22,9 @@ class PagesAhead:
 
     def __init__(self) -> None:
         self._segment: Segment | None = None
-        self._first = self._asked = 0  # offsets, so that they mean the same in the next segment
+        # Offsets, so that they mean the same in the next segment.
+        self._first: int = 0
+        self._asked: int = 0
         self._possible: bool | None = None
 
     def advance(self, segment: Segment, offset: int, allocated_end: int, following: mmap.mmap | None) -> None:

@@ -16,7 +16,7 @@ from .files import Files
 from .index import index_path
 from .maps import MappedFile, Maps, OpenFile
 from .segment import Header, Segment, begin_of, read_header, segment_name
-from .spares import Spare, Spares
+from .spares import Spare, Spares, spare_names
 
 SEGMENTS = "segments"
 R = TypeVar("R")
@@ -86,8 +86,13 @@ class Segments:
 
     def bytes_on_disk(self) -> int:
         """Return the disk space the segments take, and the spare files."""
-        spare = 0 if self.spares is None else self.spares.bytes_on_disk()
-        return spare + sum(self._files.disk_space(self.path(begin)) for begin in self.begins)
+        names = [*map(segment_name, self.begins), *spare_names(self._files, self.directory)]
+        return sum(self._files.disk_space(self.directory / name) for name in names)
+
+    @property
+    def spare(self) -> int:
+        """How many spare files there are, whoever put them there."""
+        return len(spare_names(self._files, self.directory))
 
     def path(self, begin: int) -> Path:
         """Return the path of the segment that begins at an offset."""
@@ -178,8 +183,8 @@ class Segments:
     def remove_before(self, oldest: Offset) -> None:
         """Give up every segment that begins before an offset, at which another one ends or begins.
 
-        That offset is the oldest already, in shared memory and in a checkpoint on disk: a reader that is overtaken looks
-        there, and so does recovery. The files are used again, as far as there is use for them.
+        That offset is the oldest already, in shared memory and in a checkpoint on disk: a reader that is overtaken
+        looks there, and so does recovery. The files are used again, as far as there is use for them.
         """
         do_all_at_once([partial(self._give_up, begin) for begin in reversed(self.begins) if begin < oldest])
 

@@ -1,11 +1,11 @@
 """Files that wait to become segments: those of consumed segments, and such as were made ahead of time.
 
-A spare is called `spare-*.seg` and has the size of an ordinary segment. What it holds means nothing: its first bytes are
-zeros, and records of before validate at no offset that is still to come. So a spare that somebody left behind, whole or
-half made, is as good as any other.
+A spare is called `spare-*.seg` and has the size of an ordinary segment. What it holds means nothing: the magic number
+of a segment that was given up is overwritten, and its records validate at no offset that is still to come. So a spare
+that somebody left behind, whole or half made, is as good as any other.
 
-Spares are taken under the writer word only. Nobody else removes one while the channel is open, so whoever holds the word
-and finds the file under its name has it.
+Spares are taken under the writer word only. Nobody else removes one while the channel is open, so whoever holds the
+word and finds the file under its name has it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,11 @@ from .maps import Inode, OpenFile
 
 SPARE: Final = "spare-"
 _MOSTLY = 3 / 4  # of its disk space: then it was written to the end, and the rest is a rounding
+
+
+def spare_names(files: Files, directory: Path) -> list[str]:
+    """Return the names of the spare files in a directory."""
+    return [name for name in files.list(directory) if name.startswith(SPARE)]
 
 
 @final
@@ -64,11 +69,7 @@ class Spares:
 
     def names(self) -> list[str]:
         """Return the names of all that wait, whoever put them there."""
-        return [name for name in self._files.list(self._directory) if name.startswith(SPARE)]
-
-    def bytes_on_disk(self) -> int:
-        """Return the disk space they take."""
-        return sum(self._files.disk_space(self._directory / name) for name in self.names())
+        return spare_names(self._files, self._directory)
 
     @property
     def next(self) -> Spare | None:
@@ -118,7 +119,8 @@ class Spares:
     def prepare(self, active: str) -> Spare | None:
         """See to it that one waits that has all its disk space, and return it; None if none may wait.
 
-        *active* is the name of the segment that it is to follow. `DiskFullError` if there is no room. Not on a sender's thread.
+        *active* is the name of the segment that it is to follow. `DiskFullError` if there is no room. Not on a
+        sender's thread.
         """
         with self._changing:
             if not self._most():
@@ -137,9 +139,12 @@ class Spares:
 
     def _look(self) -> None:
         """Learn what others have left."""
+        known = {spare.path.name for spare in self._waiting}
         for name in self.names():
             path = self._directory / name
             with suppress(OSError):
+                if name in known:
+                    continue
                 file = OpenFile(self._files, self._files.open(path))
                 if file.size == self.size:
                     self._waiting.append(Spare(path, file.inode, is_whole=False))
@@ -168,7 +173,10 @@ class Spares:
         return None
 
     def remove_all(self) -> bool:
-        """Remove those this process knows, for the room they take; tell whether there were any. With the writer word."""
+        """Remove those this process knows, for the room they take; tell whether there were any.
+
+        The caller holds the writer word.
+        """
         found = False
         while (spare := self.take()) is not None:
             self._files.unlink(spare.path)
