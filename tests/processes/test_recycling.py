@@ -17,7 +17,7 @@ TOTAL = 120_000
 """Messages; with segments of four pages every file is written again some hundred times."""
 
 
-@pytest.mark.parametrize("segment_size", [4096, 16384])
+@pytest.mark.parametrize("segment_size", [16384, 65536])
 def test_whoever_is_overtaken_sees_no_wrong_message(path: Path, crew: Crew, segment_size: int) -> None:
     """Readers that have the files mapped, writing or only reading, get whole messages in order, or are told."""
     anyio.run(create, path, ChannelOptions(segment_size=segment_size))

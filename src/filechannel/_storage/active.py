@@ -148,12 +148,13 @@ class ActiveSegment:
         self.store_marks()
         if self._index.is_due():
             self._writer.mark_next()
+        offset = self._writer.pending
+        following = self._preparation.advance(self.segment, offset)
         # Not the whole segment, however much is allocated: who takes over from us dead has to wipe all of it.
-        window = min(max(end, self._writer.pending + _WINDOW), self._control.allocated_end)
-        self._writer.open_window(window, self._index.due)
-        following = self._preparation.advance(self.segment, self._writer.pending)
+        window = min(offset + _WINDOW, self._preparation.look_at(self.segment, offset))
+        self._writer.open_window(min(max(end, window), self._control.allocated_end), self._index.due)
         if not self._writer.deferred:  # a flush would write out pages that hold nothing yet
-            self._pages.advance(self.segment, self._writer.pending, self._control.allocated_end, following)
+            self._pages.advance(self.segment, offset, self._control.allocated_end, following)
 
     def _end(self, length: int) -> int:
         return self._writer.pending + RECORD_HEADER_SIZE + length

@@ -17,7 +17,7 @@ from .maps import MappedFile
 from .segment import Segment
 from .segments import Segments
 
-SMALLEST = 1 << 20
+SMALLEST = 16 << 10
 """Size of segments from which on it is worth another thread's time."""
 _logger = logging.getLogger("filechannel")
 
@@ -30,10 +30,17 @@ class Preparation:
         self._asked: Segment | None = None
         self._file: MappedFile | None = None
 
+    def look_at(self, segment: Segment, offset: int) -> int:
+        """Return the offset by which the writer, which is at another one, has to ask again."""
+        if segment is self._asked or len(segment.map) < SMALLEST:
+            return segment.room_end
+        middle = (segment.begin + segment.room_end) // 2
+        return middle if offset < middle else segment.room_end
+
     def advance(self, segment: Segment, offset: int) -> mmap.mmap | None:
         """Look at how far the writer has come; return the map of what comes next, if it is there already."""
         if segment is not self._asked:
-            if offset - segment.begin < segment.room_end - offset or len(segment.map) < SMALLEST:
+            if self.look_at(segment, offset) < segment.room_end or len(segment.map) < SMALLEST:
                 return None
             self._asked, self._file = segment, self._segments.ready_spare()
             if self._file is None:
@@ -44,8 +51,8 @@ class Preparation:
     def _prepare(self, segment: Segment) -> None:
         try:
             file = self._segments.prepare_spare(segment)
-        except DiskFullError:
-            return  # for whoever sends to say, if it comes to that
+        except (DiskFullError, FileNotFoundError):
+            return  # for whoever sends to say, if it comes to that; or somebody has taken the file already
         except (OSError, StorageError) as error:
             _logger.warning("%s: the next segment could not be prepared: %s", segment.path.parent.parent, error)
             return

@@ -61,8 +61,10 @@ class Segments:
             self._begins = sorted(begin for begin in names if begin is not None)
             self._headers.clear()
             known = set(self._begins)
-            for begin in [begin for begin, each in self._mapped.items() if begin not in known or not each.is_valid]:
-                self._drop_gone(self._mapped.pop(begin).file)  # another file has its name, or none
+            gone = [each for each in self._mapped.values() if each.begin not in known or not each.is_valid]
+            for segment in gone:  # another file has its name, or none
+                self._mapped.pop(segment.begin, None)
+                self._drop_gone(segment.file)
 
     def knows_all(self) -> None:
         """Whatever changed was our own doing: no need to look at the directory."""
