@@ -16,6 +16,7 @@ from typing import TypeAlias
 from filechannel._format import PURE
 
 from . import (
+    backlog,
     batch,
     consumers,
     fairness,
@@ -50,6 +51,7 @@ GROUPS: dict[str, tuple[str, Measure]] = {
         consumers,
         fanout_local,
         seeking,
+        backlog,
         fsync,
         memory,
         fairness,

@@ -79,7 +79,7 @@ def _one_by_one(send: Callable[[bytes], object], times: list[int]) -> float:
 
 def _give_up(channel: FileChannel[bytes], offset: int) -> None:
     """Give up what was consumed, as maintenance does."""
-    store = channel._store  # noqa: SLF001
+    store = channel._store
     oldest = store.segments.covering(offset)
     if oldest is not None and oldest > store.control.oldest_offset:
         store.control.oldest_offset = oldest
