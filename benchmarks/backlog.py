@@ -53,7 +53,7 @@ async def measure(bench: Bench) -> list[Finding]:
 
 
 async def _open(path: Path) -> tuple[float, int]:
-    """Return how long it takes to open a channel and look at its first message, and how much memory there is then."""
+    """Return how long it takes to open a channel, and how much memory the process has then."""
     began = perf_counter_ns()
     async with open_channel(path, bytes, create=False) as channel:
         elapsed = perf_counter_ns() - began

@@ -189,6 +189,11 @@ class Files:
             return mmap.mmap(descriptor, size, access=access, trackfd=False)
         return mmap.mmap(descriptor, size, access=access)
 
+    def forget_pages(self, map_: mmap.mmap) -> None:
+        """Take the pages of a shared map out of this process's memory; the kernel keeps what it wants to."""
+        with suppress(OSError, AttributeError):  # only memory is at stake, and not every system can
+            map_.madvise(mmap.MADV_DONTNEED)
+
     def flush(self, descriptor: int) -> None:
         """Wait until the data of a file is on disk."""
         os.fdatasync(descriptor)

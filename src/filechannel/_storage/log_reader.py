@@ -121,6 +121,8 @@ class LogReader:
             return
         if offset <= segment.begin:
             reader.move(segment.begin, segment.header.first_sequence)
+        if self._segment is not None and self._segment.begin < segment.begin:
+            self._segments.cool(self._segment)
         self._segment = segment
         reader.bind(segment.map, segment.begin)
         if not self._segments.keeps(segment):  # another thread needed the room in this moment

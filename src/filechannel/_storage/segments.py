@@ -19,6 +19,7 @@ from .segment import Header, Segment, begin_of, read_header, segment_name
 from .spares import Spare, Spares, spare_names
 
 SEGMENTS = "segments"
+_CLOSE = 3  # segments to the one that is written to
 R = TypeVar("R")
 
 
@@ -133,6 +134,16 @@ class Segments:
     def keeps(self, segment: Segment) -> bool:
         """Tell whether a segment is kept mapped; if not, whoever has it holds it for itself."""
         return self._mapped.get(segment.begin) is segment
+
+    def cool(self, segment: Segment) -> None:
+        """A reader has left a segment behind: if it is old, its pages need not be in memory. The map stays.
+
+        One that is close to the writer is left alone: its file may soon be written again, and its pages with it.
+        """
+        with self._lock:
+            is_old = bisect_right(self._begins, segment.begin) + _CLOSE < len(self._begins)
+        if is_old:
+            self._files.forget_pages(segment.map)
 
     def header(self, begin: Offset) -> Header:
         """Return what a segment is, without mapping it; `CorruptRecordError` if the file is not one any more."""
