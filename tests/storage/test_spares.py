@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from filechannel._storage.segment import segment_name
 from filechannel._storage.spares import Spares, spare_names
 from filechannel._storage.store import Store
 from tests.storage.background import Background
-from tests.storage.channels import opened, payloads_of, reader_of, take_all
+from tests.storage.channels import opened, payloads_of, read_all, reader_of, take_all
 from tests.storage.faults import FLUSHING, FaultyFiles, input_output_error
 from tests.storage.reclaiming import reclaim
 from tests.storage.resources import descriptors_under, maps_under
@@ -315,3 +316,81 @@ def test_readers_far_behind_share_the_maps(path: Path, mapped: int) -> None:
         assert descriptors_under(path / "segments") <= 2 * mapped + 1  # and the index
         for reader in readers:
             reader.close()
+
+
+# Looking for a place
+
+
+class _Overtaken(Files):
+    """A disk on which segments are given up, and their files written again, in the middle of a look."""
+
+    def __init__(self) -> None:
+        self.strike: Callable[[], object] | None = None
+
+    def read(self, path: Path) -> bytes:
+        """Read an index, and be overtaken before the segment is looked at."""
+        content = super().read(path)
+        strike, self.strike = self.strike, None
+        if strike is not None:
+            strike()
+        return content
+
+
+def test_who_looks_for_a_place_and_is_overtaken_looks_again(path: Path) -> None:
+    """Then it is said that the message is not stored any more, not that it is damaged."""
+    disk = _Overtaken()
+    with opened(path) as store, opened(path, readonly=True, files=disk) as other:
+        for number in range(40):
+            store.log.append([b"%d" % number * 200])
+
+        def overtake() -> None:
+            reclaim(store, store.segments.begins[1])
+            _fill(store, 3)
+
+        looks: list[Callable[[], object]] = [
+            lambda: other.places.numbered(9),
+            lambda: other.places.at(last_of_oldest),
+        ]
+        for look in looks:
+            disk.strike = overtake
+            last_of_oldest = [each.offset for each in read_all(store) if each.offset < store.segments.begins[1]][-1]
+            with pytest.raises(ValueError, match="not"):
+                look()
+            assert disk.strike is None
+
+
+# Flushing
+
+
+def test_what_is_consumed_in_time_is_never_written_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finished segment waits for its flush; given up meanwhile, it needs none."""
+    monkeypatch.setattr("filechannel._storage.flush.LAZINESS", 1000.0)
+    faulty = FaultyFiles()
+    with opened(path, files=faulty) as store:
+        before = faulty.calls["flush"]
+        for _ in range(100):
+            _fill(store, 1)
+            reclaim(store, store.control.write_offset, flush=False)
+        assert faulty.calls["flush"] == before
+        assert store.log.unflushed_segments <= 3
+
+
+def test_many_finished_segments_are_flushed_at_once(path: Path, background: Background) -> None:
+    """Nobody consumes them as fast as they come."""
+    with opened(path) as store:
+        _fill(store, 20)
+        background.run()
+        assert store.control.durable_offset >= store.segments.begins[-2]
+
+
+def test_segments_that_begin_a_batch_are_known(path: Path) -> None:
+    """There the log may begin, without anything before it on disk; not in the middle of a batch."""
+    with opened(path) as store:
+        store.log.append([bytes(3000)])
+        store.log.append([bytes(3000)])
+        between = store.segments.begins[-1]
+        store.log.append([bytes(3000), bytes(3000)])
+        middle = store.segments.begins[-1]
+        assert middle > between
+        assert store.log.is_between_batches(between)
+        assert not store.log.is_between_batches(middle)

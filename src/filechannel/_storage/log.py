@@ -7,6 +7,7 @@ own `append` is its fast path and comes here when something is not simple.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -28,6 +29,8 @@ from .segment import Segment
 from .segments import Segments
 from .shared_lock import SharedLock
 from .unflushed import Unflushed, Work
+
+_REMEMBERED = 64  # segments
 
 
 class Log:
@@ -64,6 +67,7 @@ class Log:
         """Called when somebody comes too late; may raise an error of its own."""
         self._closed = self._is_closing = self._forked = False
         self._durability_changed = self._finished = False
+        self._between_batches: deque[Offset] = deque(maxlen=_REMEMBERED)
         self.writer: Writer = Writer(control.map, processes.owner, options.max_message_size, self.append, notify)
         self._unflushed = Unflushed()
         self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed)
@@ -253,8 +257,17 @@ class Log:
             self._active.begin(begin, sequence, previous_end, need)
             tail = self._control.tail(deferred=self.writer.deferred)
             self._unflushed.finished(tail, self._control.oldest_offset)
+            if tail.offset == begin:
+                self._between_batches.append(Offset(begin))
             self._finished = True
         self.announce_change()
+
+    def is_between_batches(self, begin: int) -> bool:
+        """Tell whether a segment is known to begin where a batch does: then the log may begin there as well.
+
+        Nothing before it has to be on disk for that, since nothing before it belongs to what is left.
+        """
+        return begin in self._between_batches
 
     def store_marks(self) -> None:
         """Bring the index of the active segment up to date, as far as this process wrote it."""
