@@ -28,6 +28,7 @@ from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import Message, open_store, read_all, reader_of, take_all
 from tests.storage.power import Directory, Image, PowerFiles
+from tests.storage.reclaiming import reclaim
 
 CONSUMER = "consumer"
 
@@ -160,7 +161,7 @@ class Life:
         if self._random.random() < 0.04:
             actions = [self._purge, self._seal, self._reconfigure, self._fail_to_send]
         elif self._thrifty:
-            actions += [self._purge] * 4
+            actions += [self._reclaim] * 4
         self._random.choice(actions)()
         self._files.observe()
 
@@ -243,6 +244,25 @@ class Life:
         self._keep_promises()
         self.story.purged = len(self.story.batches)
         self.story.consumed = self.story.count(self.story.purged)
+        if CONSUMER in self.store.cursors.names():
+            self.story.consumed_promised = self.story.consumed
+
+    def _reclaim(self) -> None:
+        """Give up some of the oldest segments, of which the next one begins with a batch."""
+        oldest = self.store.control.oldest_offset
+        begins = [begin for begin in self.store.segments.begins if begin > oldest]
+        between = [begin for begin in begins if self.store.log.is_between_batches(begin)]
+        if not between:
+            return
+        begin = self._random.choice(between)
+        sequence = self.store.segments.header(begin).first_sequence
+        first = next(number for number in range(len(self.story.batches) + 1) if self.story.count(number) == sequence)
+        self.story.purging = first
+        self.store.cursors.move_unowned(Mark(begin, sequence, 0))
+        reclaim(self.store, begin)
+        self._keep_promises()
+        self.story.purged = first
+        self.story.consumed = max(self.story.consumed, sequence)
         if CONSUMER in self.store.cursors.names():
             self.story.consumed_promised = self.story.consumed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from .._errors import DiskFullError
 from .._format import Writer
@@ -66,13 +67,13 @@ class ActiveSegment:
         path = self._segments.path(header.begin)
         if _least(need) > self._options.segment_size or self._files.exists(path):
             return None
-        taken = self._segments.take_spare()
-        if taken is None:
-            return None
-        spare, file = taken
-        segment = Segment.renew(self._files, spare.path, path, header, file)
-        self._control.allocated_end = segment.room_end if spare.is_whole else header.begin
-        return segment
+        while (taken := self._segments.take_spare()) is not None:
+            spare, file = taken
+            with suppress(FileNotFoundError):  # removed in this moment
+                segment = Segment.renew(self._files, spare.path, path, header, file)
+                self._control.allocated_end = segment.room_end if spare.is_whole else header.begin
+                return segment
+        return None
 
     def _create(self, header: Header, need: int) -> Segment:
         """Make a file; on a full disk a shorter piece of it gets its space, and spare files make room."""

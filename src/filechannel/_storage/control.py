@@ -230,7 +230,6 @@ class Control:
         self.durable_offset = tail.offset
         self.allocated_end = tail.offset
         self.reserved_end = tail.offset
-        self.given_up = 0
         store_u32(self.map, STATE, STATE_SEALED if sealed else 0)
         self.forget_the_dead()
 

@@ -331,8 +331,10 @@ class Log:
     def _unfinished_at(self, offset: Offset) -> Segment | None:
         """Return the segment that goes on at an offset; None if one that begins there has to be made."""
         begin = self._segments.covering(offset)
-        segment = None if begin is None else self._segments.get(begin)
-        return None if segment is None or (segment.end is not None and segment.end <= offset) else segment
+        if begin is None or begin < self._control.oldest_offset:  # the latter is being given up, and may be half gone
+            return None
+        segment = self._segments.get(begin)
+        return None if segment.end is not None and segment.end <= offset else segment
 
     def _forget_on_disk(self, segment: Segment | None, *, removed: bool) -> None:
         """What was taken back must not come to life after a power cut, in place of what is written there next."""

@@ -197,9 +197,15 @@ class Segments:
         """Give up every segment that begins before an offset, at which another one ends or begins.
 
         That offset is the oldest already, in shared memory and in a checkpoint on disk: a reader that is overtaken
-        looks there, and so does recovery. The files are used again, as far as there is use for them.
+        looks there, and so does recovery. The files are used again, as far as there is use for them; if no segment is
+        left, nobody writes, and no file waits for it.
         """
-        do_all_at_once([partial(self._give_up, begin) for begin in reversed(self.begins) if begin < oldest])
+        begins = self.begins
+        is_idle = not begins or begins[-1] < oldest
+        give_up = self.remove if is_idle else self._give_up
+        do_all_at_once([partial(give_up, begin) for begin in reversed(begins) if begin < oldest])
+        if is_idle and self.spares is not None:
+            self.spares.remove_all()
 
     def _give_up(self, begin: Offset) -> None:
         self._files.unlink(index_path(self.path(begin)))

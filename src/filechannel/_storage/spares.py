@@ -4,8 +4,8 @@ A spare is called `spare-*.seg` and has the size of an ordinary segment. What it
 of a segment that was given up is overwritten, and its records validate at no offset that is still to come. So a spare
 that somebody left behind, whole or half made, is as good as any other.
 
-Spares are taken under the writer word only. Nobody else removes one while the channel is open, so whoever holds the
-word and finds the file under its name has it.
+Spares are taken under the writer word only, so whoever holds the word and finds the file under its name may write to
+it. It may be removed at any time: then it cannot be renamed, and nothing was lost.
 """
 
 from __future__ import annotations
@@ -172,16 +172,11 @@ class Spares:
                     return spare
         return None
 
-    def remove_all(self) -> bool:
-        """Remove those this process knows, for the room they take; tell whether there were any.
-
-        The caller holds the writer word.
-        """
-        found = False
-        while (spare := self.take()) is not None:
-            self._files.unlink(spare.path)
-            found = True
-        return found
+    def remove_all(self) -> None:
+        """Remove all that wait, for the room they take. Whoever is about to take one finds out, and makes a file."""
+        self._waiting.clear()
+        for name in self.names():
+            self._files.unlink(self._directory / name)
 
     def trim(self) -> None:
         """Learn what the dead have left, and remove what is too much or half made. Only for a lone process."""

@@ -89,7 +89,7 @@ class Store:
                 path / SEGMENTS,
                 manifest.options.segment_size,
                 manifest.options.mode,
-                most=lambda: self.manifest.options.spare_segments,
+                most=lambda: 0 if control.sealed else self.manifest.options.spare_segments,
                 fit_from=lambda: control.given_up,
             )
         self.places: Places = Places(files, control, self.segments)
@@ -186,7 +186,7 @@ class Store:
         if checkpoint is None or not (oldest == checkpoint.oldest or oldest in begins) or oldest > tail.offset:
             return False
         active = self.segments.covering(tail.offset)
-        if active is None:
+        if active is None or active < oldest:  # the latter is being given up
             return oldest == tail.offset
         try:
             return reaches(self.segments.get(active), tail.offset)
