@@ -16,6 +16,7 @@ from typing import TypeAlias
 from filechannel._format import PURE
 
 from . import (
+    backlog,
     batch,
     consumers,
     fairness,
@@ -31,6 +32,7 @@ from . import (
     processes,
     queue,
     raw,
+    recycling,
     report,
     seeking,
     serving,
@@ -48,10 +50,12 @@ GROUPS: dict[str, tuple[str, Measure]] = {
         queue,
         batch,
         raw,
+        recycling,
         consumers,
         serving,
         fanout_local,
         seeking,
+        backlog,
         fsync,
         memory,
         fairness,

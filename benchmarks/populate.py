@@ -1,9 +1,9 @@
 """Touch the pages that a channel will write next, through the map that the channel itself uses.
 
-A channel does not reuse segments yet, so pages that were touched before have to be made: the kernel is asked to
-populate them (`MADV_POPULATE_WRITE`), which faults them in for writing and changes no byte. What is needed for
-that is public: the active segment is the last name in `segments/`, its name is the offset of its first record, and
-records begin behind a header of 64 bytes.
+Segments are reused where somebody consumes, and nobody does while the clock runs: so pages that were touched before
+have to be made, and the kernel is asked to populate them (`MADV_POPULATE_WRITE`), which faults them in for writing and
+changes no byte. What is needed for that is public: the active segment is the last name in `segments/`, its name is the
+offset of its first record, and records begin behind a header of 64 bytes.
 """
 
 from __future__ import annotations

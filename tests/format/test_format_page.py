@@ -70,6 +70,7 @@ ELSEWHERE = {
     "REGISTRATIONS",
     *("REGISTRY", "REGISTRY_DECIDED", "REGISTRY_COUNT", "RECLAIMING", "RECLAIMED_SEGMENTS", "RECLAIMED_BYTES"),
     *("MAINTENANCE_ERRORS", "MAINTENANCE_BYTE", "MAINTAINED", "MAINTAINER", "QUIET_OFFSET", "QUIET_SINCE"),
+    *("GIVEN_UP", "INDEX_CHECKED"),
 }
 CONSTANTS = {
     "format version": layout.FORMAT_VERSION,
@@ -256,6 +257,7 @@ def test_the_control_file() -> None:
         "maintainer": (layout.MAINTAINER, 4),
         "quiet offset": (layout.QUIET_OFFSET, 8),
         "quiet since": (layout.QUIET_SINCE, 8),
+        "given up": (layout.GIVEN_UP, 8),
         "checkpoint 0": (first, layout.CHECKPOINT.size),
         "checkpoint 1": (second, layout.CHECKPOINT.size),
         "mode byte": (layout.MODE_BYTE, 1),

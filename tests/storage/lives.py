@@ -31,6 +31,7 @@ from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import Message, open_store, read_all, reader_of, take_all
 from tests.storage.power import Directory, Image, PowerFiles
+from tests.storage.reclaiming import reclaim
 
 CONSUMER = "consumer"
 
@@ -108,13 +109,16 @@ class Life:
         story: Story | None = None,
         tree: Directory | None = None,
         chance: float = 0.05,
+        thrifty: bool = False,
     ) -> None:
+        """*thrifty*: nothing is kept for long, so that most of what is sent goes into files that were used before."""
         self.moments: list[Moment] = []
         self.story = story or Story()
         self._random = random
         self._background = background
         self._durability = random.choice((Durability.OS, Durability.FSYNC))
         self._chance = chance
+        self._thrifty = thrifty
         self._path = root / "channel"
         self._full = False
         self._files = PowerFiles(root, tree)
@@ -161,6 +165,8 @@ class Life:
         actions = [self._send] * 8 + [self._consume] * 3 + [self._background.run] * 2 + [self._flush, self._reclaim]
         if self._random.random() < 0.04:
             actions = [self._purge, self._seal, self._reconfigure, self._fail_to_send]
+        elif self._thrifty:
+            actions += [self._reclaim] * 4
         self._random.choice(actions)()
         self._files.observe()
 
@@ -249,6 +255,25 @@ class Life:
         self.store.purge()
         self._keep_promises()
         self.story.purged = self.story.consumed = self.story.purging
+        if CONSUMER in self.store.cursors.names():
+            self.story.consumed_promised = self.story.consumed
+
+    def _reclaim(self) -> None:
+        """Give up some of the oldest segments, of which the next one begins with a batch."""
+        oldest = self.store.control.oldest_offset
+        begins = [begin for begin in self.store.segments.begins if begin > oldest]
+        between = [begin for begin in begins if self.store.log.is_between_batches(begin)]
+        if not between:
+            return
+        begin = self._random.choice(between)
+        sequence = self.store.segments.header(begin).first_sequence
+        first = next(number for number in range(len(self.story.batches) + 1) if self.story.count(number) == sequence)
+        self.story.purging = first
+        self.store.cursors.move_unowned(Mark(begin, sequence, 0))
+        reclaim(self.store, begin)
+        self._keep_promises()
+        self.story.purged = first
+        self.story.consumed = max(self.story.consumed, sequence)
         if CONSUMER in self.store.cursors.names():
             self.story.consumed_promised = self.story.consumed
 

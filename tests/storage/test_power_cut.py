@@ -32,17 +32,23 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small as they are, segments are prepared ahead as large ones are."""
+    monkeypatch.setattr("filechannel._storage.preparation.SMALLEST", 0)
+
+
+@pytest.fixture(autouse=True)
 def ticks(monkeypatch: pytest.MonkeyPatch) -> Ticks:
     """A clock that is the same in every run: a seed must always lead to the same history."""
     return Ticks.install(monkeypatch)
 
 
-def _run(memory: Path, seeds: range, boots: Boots, background: Background) -> None:
+def _run(memory: Path, seeds: range, boots: Boots, background: Background, *, thrifty: bool = False) -> None:
     for seed in [int(SEED)] if SEED else seeds:
         root = memory / str(seed)
         root.mkdir()
         try:
-            History(root, seed, boots, background).run()
+            History(root, seed, boots, background, thrifty=thrifty).run()
         except BaseException as error:
             error.add_note(f"FILECHANNEL_SEED={seed}")
             raise
@@ -55,9 +61,18 @@ def test_a_channel_survives(memory: Path, boots: Boots, background: Background, 
     _run(memory, range(group * ROUNDS, (group + 1) * ROUNDS), boots, background)
 
 
+@pytest.mark.parametrize("group", range(GROUPS // 2))
+def test_a_channel_that_writes_its_files_again_survives(
+    memory: Path, boots: Boots, background: Background, group: int
+) -> None:
+    """What a file held before never comes back, whichever of its pages and names were lost."""
+    _run(memory, range(group * ROUNDS, (group + 1) * ROUNDS), boots, background, thrifty=True)
+
+
 @pytest.mark.soak
-def test_a_channel_survives_for_long(memory: Path, boots: Boots, background: Background) -> None:
+@pytest.mark.parametrize("thrifty", [False, True], ids=["keeping", "thrifty"])
+def test_a_channel_survives_for_long(memory: Path, boots: Boots, background: Background, thrifty: bool) -> None:
     """The same with seeds that nobody has tried yet."""
     first = secrets.randbits(40)
     rounds = int(os.environ.get("FILECHANNEL_ROUNDS", "2000"))
-    _run(memory, range(first, first + rounds), boots, background)
+    _run(memory, range(first, first + rounds), boots, background, thrifty=thrifty)

@@ -242,6 +242,7 @@ class AnyChannel(Generic[T]):
             messages=messages,
             bytes_on_disk=store.segments.bytes_on_disk(),
             segments=len(store.segments.begins),
+            spare_segments=store.segments.spare,
             mapped_segments=store.segments.mapped,
             senders=len(self._senders),
             receivers=sum(len(source.users) for source in list(self._sources)),

@@ -56,11 +56,13 @@ class ChannelStatistics:
     messages: int
     """How many messages are stored."""
     bytes_on_disk: int
-    """Disk space of the segments, with what is allocated ahead."""
+    """Disk space of the segments and spare files, with what is allocated ahead."""
     segments: int
     """How many segment files there are."""
+    spare_segments: int
+    """How many files wait to become segments, having been consumed or made ahead of time."""
     mapped_segments: int
-    """How many of them this process has mapped for everybody; a reader far behind holds its own besides."""
+    """How many of both this process has mapped, its readers included: at most ``max_mapped_segments``."""
     senders: int
     """Open senders of this channel object."""
     receivers: int

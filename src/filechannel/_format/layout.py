@@ -56,6 +56,7 @@ INDEX_BYTES: Final = 64 * 1024
 INDEX_SECONDS: Final = 1.0
 INDEX_ENTRY: Final = Struct("<QQQII")
 """offset, sequence, time (ns since the epoch), crc over those three, zero."""
+INDEX_CHECKED: Final = Struct("<QQQ")
 
 # --- Control ----------------------------------------------------------------------------------------------
 
@@ -108,6 +109,8 @@ MAINTAINER: Final = 1128
 QUIET_OFFSET: Final = 1136
 QUIET_SINCE: Final = 1144
 """Where the log ended when maintenance saw it move last, and when that was (ns since the epoch)."""
+GIVEN_UP: Final = 1280
+"""No segment that begins below this offset is flushed or its file used again: the disk has refused one of them."""
 
 STATE_SEALED: Final = 1
 STATE_DEFERRED: Final = 2

@@ -569,12 +569,13 @@ class Reader:
 
     def _next_payload(self) -> bytes | Nothing:
         while self._is_where_it_should_be() and self._look():
-            segment = self._segment
-            if segment is None or self._offset >= self._limit:
+            # Each once: another thread may take the segment away from us, and the limit after it.
+            segment, begin, limit = self._segment, self._begin, self._limit
+            if segment is None or self._offset >= limit:
                 self._advance(self)
                 continue
-            position = SEGMENT_HEADER_SIZE + self._offset - self._begin
-            stop = SEGMENT_HEADER_SIZE + self._limit - self._begin
+            position = SEGMENT_HEADER_SIZE + self._offset - begin
+            stop = SEGMENT_HEADER_SIZE + limit - begin
             try:
                 word, payload = read_record(segment, position, stop, self._offset)
             except ValueError as error:
@@ -601,10 +602,11 @@ class Reader:
         write = load_u64(self._control, WRITE_TAIL)
         if self._offset >= write:
             return False
-        if self._segment is not None and self._offset >= self._begin:
+        segment = self._segment
+        if segment is not None and self._offset >= self._begin:
             # After `write`: a segment's end is stored before anything beyond it is published.
-            end = load_u64(self._segment, SEGMENT_END)
-            room = self._begin + self._segment.nbytes - SEGMENT_HEADER_SIZE
+            end = load_u64(segment, SEGMENT_END)
+            room = self._begin + segment.nbytes - SEGMENT_HEADER_SIZE
             self._limit = min(write, room, end or room)
         return True
 

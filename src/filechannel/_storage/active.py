@@ -14,11 +14,13 @@ from .control import Control
 from .files import Files
 from .index import ActiveIndex, latest_time, not_before
 from .pages_ahead import PagesAhead
+from .preparation import Preparation
 from .segment import Header, Segment
 from .segments import Segments
 from .unflushed import Unflushed
 
-_ALLOCATION_STEP = 1 << 20  # in a RAM file system a mebibyte takes a third of a millisecond
+_STEP = 1 << 20  # of disk space; in a RAM file system it takes a third of a millisecond
+_WINDOW = 2 << 20
 
 
 class ActiveSegment:
@@ -43,6 +45,7 @@ class ActiveSegment:
         """Called before a file is made; raises if the directory is not the channel's any more."""
         self._index = ActiveIndex(files, options.mode, lambda: self.check_place())  # noqa: PLW0108 - set later
         self._pages = PagesAhead()
+        self._preparation = Preparation(segments)
         self._held: list[tuple[int, int, int]] = []
         self.segment: Segment | None = None
 
@@ -54,12 +57,8 @@ class ActiveSegment:
     def begin(self, begin: int, sequence: int, previous_end: int, need: int = 0) -> None:
         """Make a segment that takes at least so many bytes, and write to it from now on."""
         self.check_place()
-        least = _whole_pages(SEGMENT_HEADER_SIZE + need)
         header = Header.new(begin, sequence, previous_end, self._creation_time())
-        try:
-            segment = self._create(header, least, max(_ALLOCATION_STEP, least))
-        except DiskFullError:
-            segment = self._create(header, least, least)
+        segment = self._renew(header, need) or self._create(header, need)
         self._segments.add(segment)
         self._unflushed.names_changed = True
         self._bind(segment)
@@ -74,12 +73,38 @@ class ActiveSegment:
                 return max(not_before(marked, now), self._segments.header(begin).created)
         return now
 
-    def _create(self, header: Header, least: int, allocate: int) -> Segment:
+    def _renew(self, header: Header, need: int) -> Segment | None:
+        """Take a file that waits; None if there is none, or it is too small."""
+        path = self._segments.path(header.begin)
+        if _least(need) > self._options.segment_size or self._files.exists(path):
+            return None
+        while (taken := self._segments.take_spare()) is not None:
+            spare, file = taken
+            with suppress(FileNotFoundError):  # removed in this moment
+                segment = Segment.renew(self._files, spare.path, path, header, file)
+                self._control.allocated_end = segment.room_end if spare.is_whole else header.begin
+                return segment
+        return None
+
+    def _create(self, header: Header, need: int) -> Segment:
+        """Make a file; on a full disk a shorter piece of it gets its space, and spare files make room."""
+        least = _least(need)
+        try:
+            return self._create_with(header, least, max(_STEP, least))
+        except DiskFullError:
+            self._remove_spares()
+            return self._create_with(header, least, least)
+
+    def _create_with(self, header: Header, least: int, allocate: int) -> Segment:
         size = max(self._options.segment_size, least)
         path = self._segments.path(header.begin)
         segment = Segment.create(self._files, path, header, size, allocate, self._options.mode)
         self._control.allocated_end = min(header.begin + allocate - SEGMENT_HEADER_SIZE, segment.room_end)
         return segment
+
+    def _remove_spares(self) -> None:
+        if self._segments.spares is not None:
+            self._segments.spares.remove_all()
 
     def resume(self, segment: Segment, offset: int) -> None:
         """Go on in a segment that is there, at an offset."""
@@ -115,6 +140,7 @@ class ActiveSegment:
         self._close_index()
         self._writer.unbind()
         self._pages.close()
+        self._preparation.close()
         self.segment = None
 
     def _close_index(self) -> None:
@@ -134,9 +160,13 @@ class ActiveSegment:
         self.store_marks()
         if self._index.is_due():
             self._writer.mark_next()
-        self._writer.open_window(self._control.allocated_end, self._index.due)
+        offset = self._writer.pending
+        following = self._preparation.advance(self.segment, offset)
+        # Not the whole segment, however much is allocated: who takes over from us dead has to wipe all of it.
+        window = min(offset + _WINDOW, self._preparation.look_at(self.segment, offset))
+        self._writer.open_window(min(max(end, window), self._control.allocated_end), self._index.due)
         if not self._writer.deferred:  # a flush would write out pages that hold nothing yet
-            self._pages.advance(self.segment, self._writer.pending, self._control.allocated_end)
+            self._pages.advance(self.segment, offset, self._control.allocated_end, following)
 
     def _end(self, length: int) -> int:
         return self._writer.pending + RECORD_HEADER_SIZE + length
@@ -146,13 +176,19 @@ class ActiveSegment:
         allocated = self._control.allocated_end
         if end <= allocated:
             return
-        target = min(max(end, allocated + _ALLOCATION_STEP), segment.room_end)
+        target = min(max(end, allocated + _STEP), segment.room_end)
         try:
             segment.allocate(allocated, target)
         except DiskFullError:
+            self._remove_spares()
             target = min(segment.begin + _whole_pages(segment.position(end)) - SEGMENT_HEADER_SIZE, segment.room_end)
             segment.allocate(allocated, target)
         self._control.allocated_end = target
+
+
+def _least(need: int) -> int:
+    """Return how large a file has to be for so many bytes of records."""
+    return _whole_pages(SEGMENT_HEADER_SIZE + need)
 
 
 def _whole_pages(size: int) -> int:

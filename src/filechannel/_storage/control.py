@@ -26,6 +26,7 @@ from .._format.layout import (
     FAILED_FLUSHES,
     FLUSH_LOCK,
     FORMAT_VERSION,
+    GIVEN_UP,
     MAINTAINER,
     MAINTENANCE_ERRORS,
     OLDEST_OFFSET,
@@ -161,6 +162,15 @@ class Control:
     def count_failed_flush(self) -> None:
         """One more. The caller holds the flush word."""
         store_u32(self.map, FAILED_FLUSHES, self.failed_flushes + 1 & 0xFFFFFFFF)
+
+    @property
+    def given_up(self) -> Offset:
+        """No segment that begins below it is flushed or its file used again: the disk has refused one of them."""
+        return Offset(load_u64(self.map, GIVEN_UP))
+
+    @given_up.setter
+    def given_up(self, offset: int) -> None:
+        store_u64(self.map, GIVEN_UP, offset)
 
     @property
     def registrations(self) -> int:

@@ -26,24 +26,29 @@ def behind_damaged(segment: Segment, offset: int, stop: int) -> Offset | None:
     return end if end == stop or _is_record(segment, end, stop) else None
 
 
-def next_record(segment: Segment, start: int, stop: int, marks: list[Mark]) -> Offset | None:
+def next_record(
+    segment: Segment, start: int, stop: int, marks: list[Mark], farthest: int | None = None
+) -> Offset | None:
     """Return the first offset from *start* on where a whole record validates below *stop*; None if there is none.
 
-    A record of more than 256 KiB is found only if a mark points at it.
+    A record of more than 256 KiB is found only if a mark points at it. *farthest* is how much to search from each mark
+    on, zeros not counted: behind the end of the log a file is full of what it held before.
     """
     fences = [mark.offset for mark in marks if start < mark.offset < stop]
     for fence in (*fences, stop):
-        found = _search(segment, start, fence)
+        found = _search(segment, start, fence, farthest)
         if found is not None:
             return found
         start = fence
     return None
 
 
-def _search(segment: Segment, start: int, stop: int) -> Offset | None:
+def _search(segment: Segment, start: int, stop: int, farthest: int | None) -> Offset | None:
     if _is_record(segment, start, stop):
         return Offset(start)
-    while (start := _behind_zeros(segment, start, stop)) < stop:
+    left = stop - start if farthest is None else farthest
+    while (start := _behind_zeros(segment, start, stop)) < stop and left > 0:
+        left -= _STEP
         end = min(start + 2 * _STEP, stop)
         found = find_record(segment.map, segment.position(start), segment.position(end), start)
         if found >= 0:

@@ -133,6 +133,15 @@ class Files:
         status = os.fstat(descriptor)
         return status.st_dev, status.st_ino
 
+    def inode(self, descriptor: int) -> tuple[int, int]:
+        """Return the same, to tell files apart that are open now."""
+        status = os.fstat(descriptor)
+        return status.st_dev, status.st_ino
+
+    def has_name(self, descriptor: int) -> bool:
+        """Tell whether an open file is still in some directory."""
+        return os.fstat(descriptor).st_nlink > 0
+
     def identity_of(self, path: Path) -> tuple[int, int] | None:
         """Return (device, inode) of a file; None if there is none."""
         try:
@@ -179,6 +188,11 @@ class Files:
         if sys.version_info >= (3, 13):
             return mmap.mmap(descriptor, size, access=access, trackfd=False)
         return mmap.mmap(descriptor, size, access=access)
+
+    def forget_pages(self, map_: mmap.mmap) -> None:
+        """Take the pages of a shared map out of this process's memory; the kernel keeps what it wants to."""
+        with suppress(OSError, AttributeError):  # only memory is at stake, and not every system can
+            map_.madvise(mmap.MADV_DONTNEED)
 
     def flush(self, descriptor: int) -> None:
         """Wait until the data of a file is on disk."""

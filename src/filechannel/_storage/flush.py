@@ -27,6 +27,7 @@ from .._offset import Offset
 from .background import background_threads, do_all_at_once
 from .control import Checkpoint, Control, Tail
 from .cursors import Cursors
+from .delay import Delay
 from .files import Files
 from .index import Mark
 from .log import Log
@@ -39,6 +40,10 @@ from .unflushed import Work
 _logger = logging.getLogger("filechannel")
 _ROUNDS = 16  # then other channels have their turn
 _PATIENCE = 0.2  # seconds
+LAZINESS = 1.0
+"""Seconds that a finished segment may wait for its flush. One that is consumed by then is never written out, and its
+pages stay as they are, ready to be written to again."""
+_MANY = 8  # finished segments that are flushed at once: nobody consumes them as fast as they come
 _REMEMBERED = 1024  # failures; who appended before the oldest of them has long been told
 
 
@@ -91,6 +96,7 @@ class Flusher:
         self._told = control.failed_flushes
         self._lost: deque[tuple[range, StorageError]] = deque(maxlen=_REMEMBERED)
         self._closed = False
+        self._lazily = Delay(self._begin_flush_of_finished, LAZINESS)
 
     # Everything
 
@@ -133,10 +139,17 @@ class Flusher:
                     self.flush(settled=True)
 
     def flush_finished_later(self) -> None:
-        """Bring finished segments to disk in another thread."""
-        if self._log.has_finished:
-            with suppress(RuntimeError):  # the interpreter is shutting down: whoever opens the channel next does it
-                background_threads().submit(self.flush_finished)
+        """Bring finished segments to disk in another thread, soon."""
+        if not self._log.has_finished:
+            return
+        if self._log.writer.deferred or not LAZINESS or self._log.unflushed_segments >= _MANY:
+            self._begin_flush_of_finished()
+        else:
+            self._lazily.begin()
+
+    def _begin_flush_of_finished(self) -> None:
+        with suppress(RuntimeError):  # the interpreter is shutting down: whoever opens the channel next does it
+            background_threads().submit(self.flush_finished)
 
     def flush_finished(self) -> None:
         """Bring finished segments to disk; a failure is logged, and told by the next `flush`.
@@ -204,6 +217,7 @@ class Flusher:
     def close(self) -> None:
         """Flush nothing any more. The caller holds the mutex."""
         self._closed = True
+        self._lazily.end()
 
     # Group commit
 

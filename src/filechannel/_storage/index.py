@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from .._errors import StorageError
 from .._format import crc32c
-from .._format.layout import INDEX_ENTRY, INDEX_SECONDS
+from .._format.layout import INDEX_CHECKED, INDEX_ENTRY, INDEX_SECONDS
 from .._offset import Offset
 from .files import Files
 
-_CHECKED = INDEX_ENTRY.size - 8
 _INDEX_NS = int(INDEX_SECONDS * 1e9)
 
 
@@ -32,8 +31,7 @@ def index_path(segment: Path) -> Path:
     return segment.with_suffix(".idx")
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A record boundary, how many messages lie before it, and when it was written (ns since the epoch)."""
 
     offset: Offset
@@ -61,7 +59,7 @@ class IndexWriter:
             if mark is not None and mark.offset >= end:
                 self._files.write_at(self._descriptor, bytes(INDEX_ENTRY.size), number * INDEX_ENTRY.size)
 
-    def add(self, marks: list[Mark]) -> None:
+    def add(self, marks: Sequence[tuple[int, int, int]]) -> None:
         """Append marks."""
         # Behind what other processes have added; two who do so at once may lose marks, which costs nothing but time.
         position = self._files.size(self._descriptor) // INDEX_ENTRY.size * INDEX_ENTRY.size
@@ -75,7 +73,7 @@ class IndexWriter:
         for mark in marks:
             was_behind, self._is_behind = self._is_behind, mark.time < latest
             latest = not_before(latest, mark.time) if not was_behind else max(latest, mark.time)
-            ordered.append(replace(mark, time=latest))
+            ordered.append(mark._replace(time=latest))
         return ordered
 
     def close(self) -> None:
@@ -119,7 +117,7 @@ class ActiveIndex:
             if self._writer is None:
                 self._check_place()
                 self._writer = IndexWriter(self._files, segment, self._mode, visible)
-            self._writer.add([Mark(Offset(offset), sequence, at) for offset, sequence, at in marks])
+            self._writer.add(marks)
 
     def close(self) -> None:
         """Let go of the segment; the next record marks another."""
@@ -129,9 +127,8 @@ class ActiveIndex:
         self.due = 0
 
 
-def _entry(mark: Mark) -> bytes:
-    checked = INDEX_ENTRY.pack(mark.offset, mark.sequence, mark.time, 0, 0)[:_CHECKED]
-    return INDEX_ENTRY.pack(mark.offset, mark.sequence, mark.time, crc32c(checked), 0)
+def _entry(mark: tuple[int, int, int]) -> bytes:
+    return INDEX_ENTRY.pack(*mark, crc32c(INDEX_CHECKED.pack(*mark)), 0)
 
 
 def latest_time(files: Files, segment: Path) -> int:
@@ -168,7 +165,7 @@ def _entries(content: bytes) -> list[Mark | None]:
     found: list[Mark | None] = []
     for position in range(0, len(content) - INDEX_ENTRY.size + 1, INDEX_ENTRY.size):
         offset, sequence, time_, crc, _ = INDEX_ENTRY.unpack_from(content, position)
-        whole = crc == crc32c(content[position : position + _CHECKED])
+        whole = crc == crc32c(content[position : position + INDEX_CHECKED.size])
         found.append(Mark(Offset(offset), sequence, time_) if whole else None)
     return found
 

@@ -7,6 +7,7 @@ own `append` is its fast path and comes here when something is not simple.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -30,6 +31,7 @@ from .shared_lock import SharedLock
 from .unflushed import Unflushed, Work
 
 Lead: TypeAlias = Callable[[Offset], bytes]
+_REMEMBERED = 64  # segments
 
 
 class Log:
@@ -66,7 +68,7 @@ class Log:
         """Called when somebody comes too late; may raise an error of its own."""
         self._closed = self._is_closing = self._forked = False
         self._durability_changed = self._finished = False
-        self._given_up = Offset(0)  # nothing below it is ever flushed again
+        self._between_batches: deque[Offset] = deque(maxlen=_REMEMBERED)
         self.writer: Writer = Writer(control.map, processes.owner, options.max_message_size, self.append, notify)
         self._unflushed = Unflushed()
         self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed)
@@ -96,6 +98,8 @@ class Log:
     def set_check_of_place(self, check: Callable[[], object]) -> None:
         """Call this before a file is made; it raises if the directory is not the channel's any more."""
         self._active.check_place = check
+        if self._segments.spares is not None:
+            self._segments.spares.check_place = check
 
     @property
     def holder(self) -> Holder | None:
@@ -252,7 +256,6 @@ class Log:
         elif finished.begin == begin:
             # Nothing in it yet and still too small: a larger file takes its name.
             self._active.begin(begin, sequence, finished.header.previous_end, need)
-            self._unflushed.discard(finished)
             # After a power cut the name must not lead back to what is made unreadable now.
             self._files.flush_directory(self._segments.directory)
             finished.invalidate()
@@ -260,9 +263,19 @@ class Log:
             # Before anything is published beyond it: a reader that sees more must see where this one ends.
             finished.finish(begin)
             self._active.begin(begin, sequence, previous_end, need)
-            self._unflushed.finished(self._control.tail(deferred=self.writer.deferred))
+            tail = self._control.tail(deferred=self.writer.deferred)
+            self._unflushed.finished(tail, self._control.oldest_offset)
+            if tail.offset == begin:
+                self._between_batches.append(Offset(begin))
             self._finished = True
         self.announce_change()
+
+    def is_between_batches(self, begin: int) -> bool:
+        """Tell whether a segment is known to begin where a batch does: then the log may begin there as well.
+
+        Nothing before it has to be on disk for that, since nothing before it belongs to what is left.
+        """
+        return begin in self._between_batches
 
     def store_marks(self) -> None:
         """Bring the index of the active segment up to date, as far as this process wrote it."""
@@ -326,8 +339,10 @@ class Log:
     def _unfinished_at(self, offset: Offset) -> Segment | None:
         """Return the segment that goes on at an offset; None if one that begins there has to be made."""
         begin = self._segments.covering(offset)
-        segment = None if begin is None else self._segments.get(begin)
-        return None if segment is None or (segment.end is not None and segment.end <= offset) else segment
+        if begin is None or begin < self._control.oldest_offset:  # the latter is being given up, and may be half gone
+            return None
+        segment = self._segments.get(begin)
+        return None if segment.end is not None and segment.end <= offset else segment
 
     def _forget_on_disk(self, segment: Segment | None, *, removed: bool) -> None:
         """What was taken back must not come to life after a power cut, in place of what is written there next."""
@@ -356,7 +371,7 @@ class Log:
             end = segment.header.previous_end
             self._unflushed.failed(cause)  # until there is another file
         self._jump.go(max(tail.offset, self._control.reserved_end), end)
-        self._given_up = self._control.write_offset
+        self._control.given_up = self._control.write_offset
         self.announce_change()
         self._unflushed.clear_failure(cause)
 
@@ -384,7 +399,7 @@ class Log:
 
     def _add_written_elsewhere(self) -> None:
         """Other processes may have written to segments that we never had: all behind what is known to be on disk."""
-        begin = self._segments.covering(max(self._control.durable_offset, self._given_up))
+        begin = self._segments.covering(max(self._control.durable_offset, self._control.given_up))
         if begin is None:  # what was there has been removed since
             begin = self._segments.following(-1)
         while begin is not None:
@@ -407,6 +422,11 @@ class Log:
     def has_finished(self) -> bool:
         """Whether there are finished segments that the disk may not have."""
         return self._unflushed.has_finished
+
+    @property
+    def unflushed_segments(self) -> int:
+        """How many segments the disk may not have."""
+        return len(self._unflushed)
 
     def close(self) -> None:
         """Let go of the active segment, and let nobody write any more: the channel may be another process's now."""

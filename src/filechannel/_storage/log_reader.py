@@ -79,6 +79,12 @@ class LogReader:
             self._segment = segment
             self.native.bind(segment.map, segment.begin)
 
+    def leave(self, segment: Segment) -> None:
+        """Let go of a segment if it is ours: others are to be mapped. It is asked for again when it is needed."""
+        if segment is self._segment:
+            self._segment = None
+            self.native.unbind()
+
     def close(self) -> None:
         """Let go of the segment and the cursor."""
         self.native.release()
@@ -130,8 +136,12 @@ class LogReader:
             return
         if offset <= segment.begin:
             reader.move(segment.begin, segment.header.first_sequence)
+        if self._segment is not None and self._segment.begin < segment.begin:
+            self._segments.cool(self._segment)
         self._segment = segment
         reader.bind(segment.map, segment.begin)
+        if not self._segments.keeps(segment):  # another thread needed the room in this moment
+            self.leave(segment)
         self.on_passed()
 
     def _segment_at(self, offset: Offset) -> Segment:

@@ -18,6 +18,7 @@ from .segment import Segment
 QUARANTINE = "quarantine"
 QUARANTINED = struct.Struct("<Q")
 """The offset, before each record in a `.records` file."""
+_FARTHEST = 4 << 20  # bytes without a record, after which the rest is taken for what the file held before
 _logger = logging.getLogger("filechannel")
 
 
@@ -51,13 +52,13 @@ class Quarantine:
     def _valid_records(self, segment: Segment, start: Offset, end: Offset) -> list[bytes]:
         found: list[bytes] = []
         marks = read_marks(self._files, segment.path)
-        at = next_record(segment, start, end, marks)
+        at = next_record(segment, start, end, marks, _FARTHEST)
         while at is not None:
             position = segment.position(at)
             word, _ = RECORD_HEADER.unpack_from(segment.map, position)
             size = RECORD_HEADER_SIZE + (word & LENGTH_MASK)
             found.append(QUARANTINED.pack(at) + segment.map[position : position + size])
-            at = next_record(segment, at + size, end, marks)
+            at = next_record(segment, at + size, end, marks, _FARTHEST)
         return found
 
     def report(self, cut: Offset) -> None:

@@ -71,6 +71,8 @@ class Recovery:
         oldest = min(checkpoint.oldest, cut.offset)
         tail = Tail(cut.offset, cut.sequence, self._segments.covering(cut.offset) or cut.offset)
         self._control.start_over(tail, oldest, sealed=cut.sealed)
+        if believed is None:
+            self._control.given_up = 0  # that was of another boot: what can be read now is what the disk has
         self._move_cursors(tail)
         self._files.flush_directory(self._path)
         self._quarantine.report(cut.offset)
@@ -107,7 +109,11 @@ class Recovery:
         return checkpoint
 
     def _drop_unreadable_segments(self) -> None:
+        checkpoint = self._control.checkpoint()
+        oldest = 0 if checkpoint is None else checkpoint.oldest
         for begin in self._segments.begins:
+            if begin < oldest:
+                continue  # whoever gave it up was interrupted, and may have taken the file out of use
             path = self._segments.path(begin)
             try:
                 Segment.open(self._files, path)

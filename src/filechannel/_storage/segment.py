@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from .._format.layout import (
 )
 from .._offset import Offset
 from .files import Files
+from .maps import Inode, MappedFile, OpenFile
 
 _SUFFIX = ".seg"
 _DIGITS = 20
@@ -118,15 +119,14 @@ def _check_name(path: Path, header: Header) -> None:
 class Segment:
     """An open, mapped segment. The map lives as long as anybody holds a view of it."""
 
-    def __init__(self, files: Files, path: Path, header: Header, descriptor: int, map_: mmap.mmap) -> None:
-        self._files = files
+    def __init__(self, path: Path, header: Header, file: MappedFile) -> None:
         self.path = path
         self.header = header
         self.begin: Offset = header.begin
-        self.map = map_
-        self.room_end: Offset = Offset(header.begin + len(map_) - SEGMENT_HEADER_SIZE)
+        self.file = file
+        self.map = file.map
+        self.room_end: Offset = Offset(header.begin + len(file.map) - SEGMENT_HEADER_SIZE)
         """The offset that the file's size sets as a limit."""
-        self._descriptor = descriptor
 
     @classmethod
     def create(cls, files: Files, path: Path, header: Header, size: int, allocate: int, mode: int) -> Segment:
@@ -138,35 +138,48 @@ class Segment:
         temporary = path.with_name(f"new-{path.name}")
         files.unlink(temporary)
         descriptor = files.open(temporary, create=True, mode=mode)
+        file = OpenFile(files, descriptor)
         try:
             files.grow(descriptor, size)
             files.allocate(path, descriptor, 0, min(size, allocate))
             files.write_at(descriptor, header.pack(), 0)
-            map_ = files.map(descriptor, size)
+            mapped = MappedFile(file, files.map(descriptor, size))
             if files.exists(path):
-                files.flush(descriptor)
+                file.flush()
             files.replace(temporary, path)
         except BaseException:
-            files.close(descriptor)
             files.unlink(temporary)
             raise
-        return cls(files, path, header, descriptor, map_)
+        return cls(path, header, mapped)
 
     @classmethod
-    def open(cls, files: Files, path: Path, *, writable: bool = True) -> Segment:
-        """Map an existing segment; `ValueError` says why it is not one."""
+    def renew(cls, files: Files, spare: Path, path: Path, header: Header, file: MappedFile) -> Segment:
+        """Give a spare file a header and the name of a segment, which no other file has.
+
+        The header comes first: whoever finds the name finds a segment. Whoever knows the file from before finds
+        another header than the one it knows. What lies behind it does not validate at the offsets it has now.
+        """
+        file.map[:SEGMENT_HEADER_SIZE] = header.pack()
+        files.replace(spare, path)
+        return cls(path, header, file)
+
+    @classmethod
+    def open(
+        cls,
+        files: Files,
+        path: Path,
+        *,
+        writable: bool = True,
+        known: Callable[[Inode], MappedFile | None] = lambda _: None,
+    ) -> Segment:
+        """Map an existing segment, unless its file is *known* as mapped; `ValueError` says why it is not one."""
         try:
-            descriptor = files.open(path, writable=writable)
+            file = OpenFile(files, files.open(path, writable=writable))
         except IsADirectoryError as error:
             raise ValueError("it is a directory") from error
-        try:
-            header = Header.unpack(files.read_at(descriptor, SEGMENT_HEADER_SIZE, 0))
-            _check_name(path, header)
-            map_ = files.map(descriptor, files.size(descriptor), writable=writable)
-        except BaseException:
-            files.close(descriptor)
-            raise
-        return cls(files, path, header, descriptor, map_)
+        header = Header.unpack(file.read(SEGMENT_HEADER_SIZE))
+        _check_name(path, header)
+        return cls(path, header, known(file.inode) or MappedFile(file, file.map(writable=writable)))
 
     @property
     def end(self) -> Offset | None:
@@ -222,12 +235,8 @@ class Segment:
     def allocate(self, start: int, stop: int) -> None:
         """Reserve disk space between two offsets."""
         position = self.position(start)
-        self._files.allocate(self.path, self._descriptor, position, self.position(stop) - position)
+        self.file.file.allocate(self.path, position, self.position(stop) - position)
 
     def flush(self) -> None:
         """Wait until the records are on disk."""
-        self._files.flush(self._descriptor)
-
-    def __del__(self) -> None:
-        """Let go of the file with the last one who uses it: a reader, the writer or a flush. The map does likewise."""
-        self._files.close(self._descriptor)
+        self.file.file.flush()

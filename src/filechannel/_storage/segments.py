@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,9 +14,12 @@ from .._offset import Offset
 from .background import do_all_at_once
 from .files import Files
 from .index import index_path
+from .maps import MappedFile, Maps, OpenFile
 from .segment import Header, Segment, begin_of, read_header, segment_name
+from .spares import Spare, Spares, spare_names
 
 SEGMENTS = "segments"
+_CLOSE = 3  # segments to the one that is written to
 R = TypeVar("R")
 
 
@@ -37,12 +39,17 @@ class Segments:
         self._files = files
         self.directory = directory
         self._writable = writable
-        self._most_mapped = most_mapped
         self._epoch = epoch
         self._known_epoch = 0
         self._lock = RLock()
         self._begins: list[Offset] = []
-        self._mapped: OrderedDict[Offset, Segment] = OrderedDict()
+        self._mapped: dict[Offset, Segment] = {}
+        self._maps = Maps(most_mapped, self._is_newest, self._let_go)
+        self.on_dropped: Callable[[Segment], object] = lambda _: None
+        """Called when a segment is not to be mapped any more, because others are used: readers have to let go of it."""
+        self.spares: Spares | None = None
+        """Where the files of consumed segments go; None: they are removed."""
+        self._closed = False
         self._headers: dict[Offset, Header] = {}
         """Of segments that somebody had a look at on the way to another."""
         self.scan()
@@ -54,8 +61,11 @@ class Segments:
             names = map(begin_of, self._files.list(self.directory))
             self._begins = sorted(begin for begin in names if begin is not None)
             self._headers.clear()
-            for begin in [begin for begin, segment in self._mapped.items() if not segment.is_valid]:
-                del self._mapped[begin]  # another file has its name, or none
+            known = set(self._begins)
+            gone = [each for each in self._mapped.values() if each.begin not in known or not each.is_valid]
+            for segment in gone:  # another file has its name, or none
+                self._mapped.pop(segment.begin, None)
+                self._drop_gone(segment.file)
 
     def knows_all(self) -> None:
         """Whatever changed was our own doing: no need to look at the directory."""
@@ -74,12 +84,18 @@ class Segments:
 
     @property
     def mapped(self) -> int:
-        """How many segments are mapped through this object."""
-        return len(self._mapped)
+        """How many files are mapped through this object: segments, and spares that were segments or are to be."""
+        return len(self._maps)
 
     def bytes_on_disk(self) -> int:
-        """Return the disk space the segments take."""
-        return sum(self._files.disk_space(self.path(begin)) for begin in self.begins)
+        """Return the disk space the segments take, and the spare files."""
+        names = [*map(segment_name, self.begins), *spare_names(self._files, self.directory)]
+        return sum(self._files.disk_space(self.directory / name) for name in names)
+
+    @property
+    def spare(self) -> int:
+        """How many spare files there are, whoever put them there."""
+        return len(spare_names(self._files, self.directory))
 
     def path(self, begin: int) -> Path:
         """Return the path of the segment that begins at an offset."""
@@ -104,10 +120,30 @@ class Segments:
         with self._lock:
             segment = self._mapped.get(begin)
             if segment is None:
-                segment = self._open(begin, partial(Segment.open, self._files, writable=self._writable))
-                self._keep(segment)
-            self._mapped.move_to_end(begin)
+                known, writable = self._maps.get, self._writable
+                segment = self._open(begin, partial(Segment.open, self._files, writable=writable, known=known))
+            self.keep(segment)
             return segment
+
+    def keep(self, segment: Segment) -> None:
+        """Keep a segment that is used now; the one that was not used for longest goes."""
+        with self._lock:
+            self._mapped[segment.begin] = segment
+            self._maps.keep(segment.file)
+
+    def keeps(self, segment: Segment) -> bool:
+        """Tell whether a segment is kept mapped; if not, whoever has it holds it for itself."""
+        return self._mapped.get(segment.begin) is segment
+
+    def cool(self, segment: Segment) -> None:
+        """A reader has left a segment behind: if it is old, its pages need not be in memory. The map stays.
+
+        One that is close to the writer is left alone: its file may soon be written again, and its pages with it.
+        """
+        with self._lock:
+            is_old = bisect_right(self._begins, segment.begin) + _CLOSE < len(self._begins)
+        if is_old:
+            self._files.forget_pages(segment.map)
 
     def header(self, begin: Offset) -> Header:
         """Return what a segment is, without mapping it; `CorruptRecordError` if the file is not one any more."""
@@ -153,31 +189,112 @@ class Segments:
             place = bisect_left(self._begins, segment.begin)
             if self._begins[place : place + 1] != [segment.begin]:
                 insort(self._begins, segment.begin)
-            self._keep(segment)
+            self.keep(segment)
+
+    # Removing
 
     def remove(self, begin: Offset) -> None:
-        """Remove a segment and its index from the directory. Maps that readers hold stay valid."""
+        """Remove a segment and its index from the directory. Maps that readers hold stay valid.
+
+        The file is not used again: what is in it may be of offsets that are yet to be used, or the disk refused it.
+        """
+        file = self._forget_name(begin)
+        self._files.unlink(index_path(self.path(begin)))
+        self._files.unlink(self.path(begin))
+        self._drop_gone(file)
+
+    def remove_before(self, oldest: Offset) -> None:
+        """Give up every segment that begins before an offset, at which another one ends or begins.
+
+        That offset is the oldest already, in shared memory and in a checkpoint on disk: a reader that is overtaken
+        looks there, and so does recovery. The files are used again, as far as there is use for them; if no segment is
+        left, nobody writes, and no file waits for it.
+        """
+        begins = self.begins
+        is_idle = not begins or begins[-1] < oldest
+        give_up = self.remove if is_idle else self._give_up
+        do_all_at_once([partial(give_up, begin) for begin in reversed(begins) if begin < oldest])
+        if is_idle and self.spares is not None:
+            self.spares.remove_all()
+
+    def _give_up(self, begin: Offset) -> None:
+        self._files.unlink(index_path(self.path(begin)))
+        self.recycle_file(begin)
+
+    def recycle_file(self, begin: Offset) -> None:
+        """Give up the plain file of a segment, whose records nobody needs or another file has. Its index stays."""
+        file = self._forget_name(begin)
+        if self.spares is None:
+            self._files.unlink(self.path(begin))
+        else:
+            self.spares.recycle(self.path(begin), begin)
+        self._drop_gone(file)
+
+    def _forget_name(self, begin: Offset) -> MappedFile | None:
+        """Return the file if it is mapped."""
         with self._lock:
-            self._mapped.pop(begin, None)
+            segment = self._mapped.pop(begin, None)
             self._headers.pop(begin, None)
             if begin in self._begins:  # another process may have done it
                 self._begins.remove(begin)
-        self._files.unlink(index_path(self.path(begin)))  # first: without its segment nobody would look for it
-        self._files.unlink(self.path(begin))
+            return None if segment is None else segment.file
 
-    def remove_before(self, oldest: Offset) -> None:
-        """Remove every segment that begins before an offset, at which another one ends or begins."""
-        do_all_at_once([partial(self.remove, begin) for begin in self.begins if begin < oldest])
+    def _drop_gone(self, file: MappedFile | None) -> None:
+        """Keep the map of a file that waits to be used again, and none that would only keep its disk space."""
+        if file is not None and not file.file.has_name:
+            with self._lock:
+                self._maps.drop(file)
 
-    def _keep(self, segment: Segment) -> None:
-        self._mapped[segment.begin] = segment
-        # The newest is where the writer is: it stays. Whoever reads from another holds its map by itself.
-        while len(self._mapped) > self._most_mapped:
-            newest = self._begins[-1] if self._begins else None
-            oldest = next(begin for begin in self._mapped if begin not in (segment.begin, newest))
-            del self._mapped[oldest]
+    # Spare files
+
+    def take_spare(self) -> tuple[Spare, MappedFile] | None:
+        """Return a spare file and its map; None if there is none. The caller holds the writer word."""
+        while self.spares is not None and (spare := self.spares.take()) is not None:
+            try:
+                return spare, self._map_spare(spare)
+            except OSError:
+                self._files.unlink(spare.path)
+        return None
+
+    def ready_spare(self) -> MappedFile | None:
+        """Return the spare file that is taken next, if it has its disk space and is mapped."""
+        spare = None if self.spares is None else self.spares.next
+        return self._maps.get(spare.inode) if spare is not None and spare.is_whole else None
+
+    def prepare_spare(self, active: Segment) -> MappedFile | None:
+        """See to it that a spare file waits to follow a segment, with its disk space and mapped.
+
+        Not on a sender's thread.
+        """
+        spare = None if self.spares is None else self.spares.prepare(active.path.name)
+        return None if spare is None else self._map_spare(spare)
+
+    def _map_spare(self, spare: Spare) -> MappedFile:
+        with self._lock:
+            file = self._maps.get(spare.inode)
+        if file is None:
+            opened = OpenFile(self._files, self._files.open(spare.path))
+            file = MappedFile(opened, opened.map(writable=True))
+        with self._lock:
+            if not self._closed:
+                self._maps.keep(file)
+        return file
+
+    # Maps
+
+    def _is_newest(self, file: MappedFile) -> bool:
+        """Tell whether the writer is there: that one stays."""
+        newest = self._mapped.get(self._begins[-1]) if self._begins else None
+        return newest is not None and newest.file is file
+
+    def _let_go(self, file: MappedFile) -> None:
+        for segment in [segment for segment in self._mapped.values() if segment.file is file]:
+            del self._mapped[segment.begin]
+            self.on_dropped(segment)
 
     def close(self) -> None:
         """Let go of every map; each goes when its last reader does."""
         with self._lock:
+            self._closed = True
             self._mapped.clear()
+            self._maps.clear()

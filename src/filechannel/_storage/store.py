@@ -51,7 +51,9 @@ from .reclaim import Reclaim
 from .recovery import Recovery
 from .registry import Registry
 from .roster import Roster
+from .segment import Segment
 from .segments import SEGMENTS, Segments
+from .spares import Spares
 from .upkeep import Upkeep
 
 _SHORTLY = 0.005  # seconds
@@ -92,6 +94,16 @@ class Store:
         self.segments: Segments = Segments(
             files, path / SEGMENTS, writable=not readonly, most_mapped=mapped, epoch=lambda: control.epoch
         )
+        self.segments.on_dropped = self._leave_segment
+        if not readonly:
+            self.segments.spares = Spares(
+                files,
+                path / SEGMENTS,
+                manifest.options.segment_size,
+                manifest.options.mode,
+                most=lambda: 0 if control.sealed else self.manifest.options.spare_segments,
+                fit_from=lambda: control.given_up,
+            )
         self.places: Places = Places(files, control, self.segments)
         self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations, self._check_place)
         self._consumers: WeakValueDictionary[int, LogReader] = WeakValueDictionary()
@@ -194,7 +206,7 @@ class Store:
         if oldest not in (checkpoint.oldest, tail.offset) and oldest not in begins:
             return False
         active = self.segments.covering(tail.offset)
-        if active is None:
+        if active is None or active < oldest:  # the latter is being given up
             return oldest == tail.offset
         try:
             return reaches(self.segments.get(active), tail.offset)
@@ -218,6 +230,8 @@ class Store:
         if alone:
             self.control.identify(bytes.fromhex(self.manifest.id), boot_id())
             self._finish_purge()
+            assert self.segments.spares is not None
+            self.segments.spares.trim()
         self.remove_expired()
         self._set_timer(self.manifest.options.durability)
         self.bells = Bells(self._files, self.path / WAKE_FIFOS, self.manifest.options.mode, membership.processes)
@@ -264,6 +278,10 @@ class Store:
     def remove_expired(self) -> list[str]:
         """Remove the consumers that had no live owner for as long as they were to stay; return their names."""
         return remove_expired(self.roster, self.cursors)
+
+    def _leave_segment(self, segment: Segment) -> None:
+        for reader in list(self._readers):
+            reader.leave(segment)
 
     def _notify(self) -> None:
         self.notify()

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 from .._offset import Offset
 from .control import Tail
 from .segment import Segment
 
-_MOST = 64  # segments that wait for a flush; each has two descriptors
+_MOST = 64  # segments that wait for a flush; each has a descriptor or two
+
+
+@final
+class Dirty:
+    """A segment with records that the disk may not have. It is not kept mapped once it takes no more of them."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.begin = segment.begin
+        self._file = segment.file.file
+        self._segment: Segment | None = segment
+        self._end: Offset | None = None
+
+    @property
+    def end(self) -> Offset | None:
+        """The offset behind the last record; None while it is active."""
+        if self._segment is not None and (end := self._segment.end) is not None:
+            self._end, self._segment = end, None
+        return self._end
+
+    def flush(self) -> None:
+        """Wait until the records are on disk."""
+        self._file.flush()
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one flush has to do."""
 
-    segments: list[Segment]
+    segments: list[Dirty]
     names_changed: bool
     boundary: Tail | None
     """The end of the last whole batch when the last finished segment was finished; None if none was."""
@@ -25,10 +48,14 @@ class Unflushed:
     """Collects what a flush has to do. The caller holds the writer word."""
 
     def __init__(self) -> None:
-        self._segments: list[Segment] = []
+        self._segments: list[Dirty] = []
         self._boundary: Tail | None = None
         self._failure: OSError | None = None
         self.names_changed = False
+
+    def __len__(self) -> int:
+        """Return how many segments there are."""
+        return len(self._segments)
 
     @property
     def has_finished(self) -> bool:
@@ -40,13 +67,13 @@ class Unflushed:
         return any(segment.begin == begin for segment in self._segments)
 
     def add(self, segment: Segment) -> None:
-        """Remember a segment that is written to from now on."""
-        self.discard(segment)
-        self._segments.append(segment)
+        """Remember a segment that is written to from now on, or was."""
+        self.discard(segment.begin)
+        self._segments.append(Dirty(segment))
 
-    def discard(self, segment: Segment) -> None:
+    def discard(self, begin: int) -> None:
         """Forget a segment that is gone, or need not be flushed."""
-        self._segments = [other for other in self._segments if other is not segment]
+        self._segments = [other for other in self._segments if other.begin != begin]
 
     def discard_beyond(self, offset: int) -> None:
         """Segments that begin behind an offset are gone."""
@@ -60,13 +87,14 @@ class Unflushed:
             if segment.begin in begins and (segment.end is None or segment.end > durable)
         ]
 
-    def finished(self, boundary: Tail) -> None:
-        """A segment was finished when the last whole batch ended here.
+    def finished(self, boundary: Tail, oldest: Offset) -> None:
+        """A segment was finished when the last whole batch ended here. Nobody needs what lies below the oldest offset.
 
         If too many wait already, the disk does not keep up: then whoever sends waits for it here. That takes small
         segments and a flood; otherwise another thread has flushed them long before.
         """
         self._boundary = boundary
+        self._segments = [segment for segment in self._segments if segment.end is None or segment.end > oldest]
         while len(self._segments) > _MOST and self._failure is None:
             try:
                 self._segments[0].flush()
@@ -92,6 +120,6 @@ class Unflushed:
         if self._failure is not None:
             raise self._failure
         work = Work(self._segments, self.names_changed, self._boundary)
-        self._segments, self._boundary = [] if active is None else [active], None
+        self._segments, self._boundary = [] if active is None else [Dirty(active)], None
         self.names_changed = False
         return work

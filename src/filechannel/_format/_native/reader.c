@@ -166,6 +166,8 @@ static PyObject *next_payload(Reader *self, int *empty, uint64_t *size) {
         int borrowed;
         PyObject *payload = copy_payload(self, &word, &state, &borrowed);
         if (!payload) {
+            /* Who asks looks at the header next, and must find it changed if what we copied was. */
+            __atomic_thread_fence(__ATOMIC_ACQUIRE);
             if (state == RECORD_OK || ask(self->damaged, self, record_reason(state)) || (*empty = is_gone(self))) return NULL;
             continue;
         }

@@ -1,0 +1,144 @@
+"""Raw messages of 8 KiB with a consumer that keeps up: segments are written again and again, on a disk.
+
+The yardstick is `pwrite` of the same bytes to a file that grows. What is consumed is given up between two rounds, off
+the clock; the files are then written again through the maps that exist. How many page faults that leaves to the thread
+that sends is told by the kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+from filechannel import FileChannel, open_channel
+
+from .harness import Bench, Series, take_turns
+from .harness import working_ns as now
+from .report import Finding
+
+TITLE = "raw, 8 KiB, on a disk, with a consumer that keeps up"
+_MESSAGE = os.urandom(8192)
+_BLOCK = 256
+_FILE_SIZE = 1 << 30  # then the bare file is begun anew
+
+
+class _Bare:
+    """A file that is written to by hand, fresh all the time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = -1
+        self._size = _FILE_SIZE
+
+    def begin(self) -> None:
+        if self._size < _FILE_SIZE:
+            return
+        self.close()
+        self._file, self._size = os.open(self._path, os.O_RDWR | os.O_CREAT), 0
+
+    def write(self, message: bytes) -> None:
+        os.pwrite(self._file, message, self._size)
+        self._size += len(message)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._path.unlink()
+
+
+class _Faults:
+    """Counts the page faults of this thread while it sends."""
+
+    def __init__(self) -> None:
+        self.count = self.messages = 0
+
+    def during(self, work: Callable[[], float]) -> float:
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        result = work()
+        self.count += resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+        self.messages += _BLOCK
+        return result
+
+
+def _timed(send: Callable[[bytes], object]) -> float:
+    began = now()
+    for _ in range(_BLOCK):
+        send(_MESSAGE)
+    return (now() - began) / _BLOCK
+
+
+def _one_by_one(send: Callable[[bytes], object], times: list[int]) -> float:
+    for _ in range(_BLOCK):
+        began = now()
+        send(_MESSAGE)
+        times.append(now() - began)
+    return 0
+
+
+def _give_up(channel: FileChannel[bytes], offset: int) -> None:
+    """Give up what was consumed, as maintenance does."""
+    store = channel._store
+    oldest = store.segments.covering(offset)
+    if oldest is not None and oldest > store.control.oldest_offset:
+        store.control.oldest_offset = oldest
+        store.segments.remove_before(oldest)
+        with store.log.writing():
+            store.log.announce_change()
+
+
+async def measure(bench: Bench) -> list[Finding]:
+    faults, own, others = _Faults(), list[int](), list[int]()
+    with bench.scratch(disk=True) as directory:
+        bare = _Bare(directory / "bare")
+        async with open_channel(directory / "channel", bytes) as channel:
+            async with channel.sender() as tx, channel.receiver() as rx:
+
+                def consume() -> None:
+                    assert len(rx.receive_many_nowait(2 * _BLOCK)) == _BLOCK
+                    _give_up(channel, rx.read_offset)
+
+                async def write() -> float:
+                    bare.begin()
+                    return _timed(bare.write)
+
+                async def send() -> float:
+                    figure = faults.during(lambda: _timed(tx.send_nowait))
+                    consume()
+                    return figure
+
+                async def write_each() -> float:
+                    bare.begin()
+                    return _one_by_one(bare.write, others)
+
+                async def send_each() -> float:
+                    _one_by_one(tx.send_nowait, own)
+                    consume()
+                    return 0
+
+                for _ in range(256):  # until every page was touched
+                    await send()
+                faults = _Faults()
+                found = await take_turns({"bare": write, "send": send}, bench.rounds(800))
+                await take_turns({"bare": write_each, "send": send_each}, bench.rounds(800))
+        bare.close()
+    send_time, bare_time = found["send"], found["bare"]
+    slow, bare_slow = Series((_percentile(own),)), Series((_percentile(others),))
+    return [
+        Finding("pwrite to a fresh file", bare_time.per(bare_time), "P", time=bare_time),
+        Finding("send_nowait into recycled segments", send_time.per(bare_time), "P", 0.3, time=send_time),
+        Finding(
+            "the same as a mean, every new segment in it",
+            send_time.as_mean().per(bare_time.as_mean()),
+            "P",
+            time=send_time.as_mean(),
+        ),
+        Finding("page faults of the sender a message", Series((faults.count / faults.messages,)), ""),
+        Finding("99.99th percentile of pwrite", bare_slow.per(bare_slow), "P", time=bare_slow),
+        Finding("99.99th percentile of send_nowait", slow.per(bare_slow), "P", 1.0, time=slow),
+    ]
+
+
+def _percentile(times: list[int]) -> float:
+    return float(sorted(times)[int(len(times) * 0.9999)])

@@ -1,0 +1,216 @@
+"""The next segment's file, ready before the active one is full."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelOptions, DiskFullError, Durability
+from filechannel._storage.files import Files
+from filechannel._storage.pages_ahead import PagesAhead
+from filechannel._storage.segment import Header, Segment, segment_name
+from filechannel._storage.spares import spare_names
+from filechannel._storage.store import Store
+from tests.storage.background import Background
+from tests.storage.channels import opened, payloads_of
+from tests.storage.faults import FaultyFiles, too_many_open_files
+
+SIZE = 64 << 10
+OPTIONS = ChannelOptions(segment_size=SIZE)
+MESSAGE = os.urandom(1000)
+HALF = SIZE // 2 // 1008 + 1
+files = Files()
+
+
+def _send(store: Store, count: int) -> None:
+    for _ in range(count):
+        store.log.writer.append(MESSAGE)
+
+
+def _spares(store: Store) -> list[str]:
+    return spare_names(files, store.path / "segments")
+
+
+def test_nothing_is_prepared_before_the_half_of_a_segment(path: Path, background: Background) -> None:
+    """A channel with little in it takes no more than that."""
+    with opened(path, OPTIONS) as store:
+        _send(store, HALF - 2)
+        background.run()
+        assert _spares(store) == []
+
+
+def test_past_the_half_a_file_waits(path: Path, background: Background) -> None:
+    """One, with its disk space, however many messages follow; the next segment is written into it."""
+    with opened(path, OPTIONS) as store:
+        _send(store, HALF + 1)
+        background.run()
+        [name] = _spares(store)
+        spare = path / "segments" / name
+        inode = spare.stat().st_ino
+        assert spare.stat().st_blocks * 512 >= SIZE
+        assert store.segments.mapped == 2
+        _send(store, HALF)
+        background.run()
+        assert (path / "segments" / segment_name(store.segments.begins[-1])).stat().st_ino == inode
+        assert len(payloads_of(store)) == 2 * HALF + 1
+        assert store.segments.mapped == 2
+        assert _spares(store) == []
+
+
+def test_a_file_that_was_not_ready_in_time_is_for_the_next_one(path: Path, background: Background) -> None:
+    """Whoever sends does not wait for it."""
+    with opened(path, OPTIONS) as store:
+        _send(store, 2 * HALF)
+        assert len(store.segments.begins) == 2
+        background.run()
+        assert len(_spares(store)) == 1
+        _send(store, 2 * HALF)
+        assert len(store.segments.begins) == 3
+        assert _spares(store) == []
+
+
+def test_a_file_that_waits_already_needs_no_other_thread(path: Path, background: Background) -> None:
+    """It has its disk space and is mapped: there is nothing to do."""
+    with opened(path, OPTIONS) as store:
+        _send(store, HALF + 1)
+        background.run()
+        store.segments.prepare_spare(store.segments.get(store.segments.begins[-1]))
+        _send(store, HALF)
+        store.segments.prepare_spare(store.segments.get(store.segments.begins[-1]))
+        background.forget()
+        _send(store, HALF)
+        assert background.waiting == []
+
+
+def test_the_disk_space_of_a_prepared_file_is_not_asked_for_again(path: Path, background: Background) -> None:
+    """Rolling is a rename: nothing is made, allocated or mapped."""
+    faulty = FaultyFiles()
+    with opened(path, OPTIONS, files=faulty) as store:
+        _send(store, HALF + 1)
+        background.run()
+        before = faulty.calls.copy()
+        _send(store, HALF)
+        assert len(store.segments.begins) == 2
+        done = faulty.calls - before
+        assert done["replace"] == 1
+        assert not {"allocate", "map", "unlink"} & set(done)
+        assert done["create"] <= 1  # the index
+
+
+@pytest.mark.parametrize(
+    ("calls", "error"),
+    [("allocate", lambda path: DiskFullError(path, SIZE)), ("create", too_many_open_files)],
+    ids=["full", "descriptors"],
+)
+def test_what_cannot_be_prepared_is_made_when_it_is_needed(
+    path: Path, background: Background, caplog: pytest.LogCaptureFixture, calls: str, error: object
+) -> None:
+    """Senders hear of it only if it is still so then."""
+    faulty = FaultyFiles()
+    with opened(path, OPTIONS, files=faulty) as store, caplog.at_level(logging.CRITICAL, "filechannel"):
+        _send(store, HALF + 1)
+        faulty.fail(frozenset({calls}), error)  # type: ignore[arg-type]
+        background.run()
+        faulty.work()
+        assert _spares(store) == []
+        _send(store, HALF)
+        assert len(store.segments.begins) == 2
+
+
+def test_what_a_dead_process_has_prepared_is_used(path: Path, background: Background) -> None:
+    """The next one finds it when it opens the channel."""
+    with opened(path, OPTIONS) as store:
+        _send(store, HALF + 1)
+        background.run()
+        inode = (path / "segments" / _spares(store)[0]).stat().st_ino
+    with opened(path, OPTIONS) as store:
+        _send(store, HALF)
+        assert (path / "segments" / segment_name(store.segments.begins[-1])).stat().st_ino == inode
+
+
+def test_a_closed_channel_keeps_nothing_that_comes_too_late(path: Path, background: Background) -> None:
+    """What was asked for before it was closed may be made, and is there the next time."""
+    with opened(path, OPTIONS) as store:
+        _send(store, HALF + 1)
+    background.run()
+    assert store.segments.mapped == 0
+
+
+def test_under_fsync_the_file_is_prepared_and_its_pages_are_not(
+    path: Path, background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush would write out pages that hold nothing yet."""
+    monkeypatch.setattr(PagesAhead, "advance", lambda *_: pytest.fail("pages were populated"))
+    options = ChannelOptions(segment_size=SIZE, durability=Durability.FSYNC)
+    with opened(path, options) as store:
+        _send(store, HALF + 1)
+        background.run()
+        assert len(_spares(store)) == 1
+
+
+# Pages
+
+
+class Populated:
+    """Stands in for the kernel: remembers what was asked for."""
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[object, int, int]] = []
+
+    def populate(self, map_: object, position: int, size: int) -> bool:
+        """Say that it is possible."""
+        return bool(size)
+
+    def populate_soon(self, map_: object, position: int, size: int) -> None:
+        """Remember it."""
+        self.ranges.append((map_, position, position + size))
+
+
+@pytest.fixture
+def populated(monkeypatch: pytest.MonkeyPatch) -> Populated:
+    """What was populated."""
+    found = Populated()
+    monkeypatch.setattr("filechannel._storage.pages_ahead.populate", found.populate)
+    monkeypatch.setattr("filechannel._storage.pages_ahead.populate_soon", found.populate_soon)
+    return found
+
+
+def _segment(directory: Path, begin: int) -> Segment:
+    header = Header.new(begin, 0, begin)
+    return Segment.create(files, directory / segment_name(begin), header, 8 << 20, 4096, 0o600)
+
+
+def test_pages_are_populated_ahead_of_the_writer_and_into_the_next_segment(
+    tmp_path: Path, populated: Populated
+) -> None:
+    """Every page once, in order, and always before the writer comes there."""
+    first = _segment(tmp_path, 0)
+    second = _segment(tmp_path, first.room_end)
+    pages = PagesAhead()
+    step = 1 << 20
+    for offset in range(0, first.room_end, step):
+        pages.advance(first, offset, first.room_end, second.map)
+    for offset in range(second.begin, second.begin + 4 * step, step):
+        pages.advance(second, offset, second.room_end, None)
+    ours = [(start, stop) for map_, start, stop in populated.ranges if map_ is first.map]
+    theirs = [(start, stop) for map_, start, stop in populated.ranges if map_ is second.map]
+    assert ours[0][0] <= 64 + step
+    assert ours[-1][1] == len(first.map)
+    assert theirs[0][0] == 64
+    for ranges in (ours, theirs):
+        assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
+    assert theirs[-1][1] >= 64 + 5 * step
+
+
+def test_small_segments_are_not_worth_it(tmp_path: Path, populated: Populated) -> None:
+    """Another thread would take longer than the writer does."""
+    header = Header.new(0, 0, 0)
+    segment = Segment.create(files, tmp_path / segment_name(0), header, SIZE, SIZE, 0o600)
+    pages = PagesAhead()
+    for offset in range(0, SIZE * 100, SIZE):
+        pages.advance(segment, offset, segment.room_end, None)
+    assert populated.ranges == []

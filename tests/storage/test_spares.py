@@ -1,0 +1,396 @@
+"""Files that wait to become segments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelOptions, DiskFullError, StorageError
+from filechannel._offset import Offset
+from filechannel._storage.files import Files
+from filechannel._storage.segment import segment_name
+from filechannel._storage.spares import Spares, spare_names
+from filechannel._storage.store import Store
+from tests.storage.background import Background
+from tests.storage.channels import opened, payloads_of, read_all, reader_of, take_all
+from tests.storage.faults import FLUSHING, FaultyFiles, input_output_error
+from tests.storage.reclaiming import reclaim
+from tests.storage.resources import descriptors_under, maps_under
+
+SIZE = 4096
+files = Files()
+
+
+def _spares(directory: Path, most: int = 2, fit_from: int = 0) -> Spares:
+    return Spares(files, directory, SIZE, 0o600, lambda: most, lambda: fit_from)
+
+
+def _file(directory: Path, begin: int, size: int = SIZE) -> Path:
+    path = directory / segment_name(begin)
+    path.write_bytes(b"x" * size)
+    return path
+
+
+def _fill(store: Store, segments: int) -> None:
+    """Send messages of which each takes a segment."""
+    for _ in range(segments):
+        store.log.append([os.urandom(SIZE // 2 + 100)])
+
+
+def _reclaim_all(store: Store) -> None:
+    reclaim(store, store.control.write_offset)
+
+
+# Waiting
+
+
+def test_a_file_that_waits_is_no_segment_any_more(tmp_path: Path) -> None:
+    """Whoever has it mapped finds the magic number overwritten, and the rest as it was."""
+    path = _file(tmp_path, 100)
+    spares = _spares(tmp_path)
+    spares.recycle(path, 100)
+    [name] = spares.names()
+    assert not path.exists()
+    assert (tmp_path / name).read_bytes() == bytes(8) + b"x" * (SIZE - 8)
+
+
+def test_no_more_files_wait_than_the_options_say(tmp_path: Path) -> None:
+    """The others are removed."""
+    spares = _spares(tmp_path, most=2)
+    for begin in range(5):
+        spares.recycle(_file(tmp_path, begin), begin)
+    assert len(os.listdir(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("size", [SIZE - 1, SIZE + 1, 3 * SIZE])
+def test_only_files_of_the_ordinary_size_are_used_again(tmp_path: Path, size: int) -> None:
+    """One that was made for a large message is removed, and so is one that was cut off."""
+    _spares(tmp_path).recycle(_file(tmp_path, 0, size), 0)
+    assert os.listdir(tmp_path) == []
+
+
+def test_files_from_before_a_failed_flush_are_not_used_again(tmp_path: Path) -> None:
+    """The disk has refused one of them."""
+    spares = _spares(tmp_path, fit_from=100)
+    spares.recycle(_file(tmp_path, 99), 99)
+    assert spares.names() == []
+    spares.recycle(_file(tmp_path, 100), 100)
+    assert len(spares.names()) == 1
+
+
+def test_giving_up_what_is_gone_already_does_nothing(tmp_path: Path) -> None:
+    """Another process may have done it."""
+    spares = _spares(tmp_path)
+    spares.recycle(tmp_path / segment_name(7), 7)
+    assert spares.take() is None
+
+
+# Taking
+
+
+def test_the_file_that_was_used_last_is_taken_first(tmp_path: Path) -> None:
+    """Its pages are the ones that are still there."""
+    spares = _spares(tmp_path)
+    inodes = []
+    for begin in range(2):
+        path = _file(tmp_path, begin)
+        inodes.append(path.stat().st_ino)
+        spares.recycle(path, begin)
+    taken = [spares.take(), spares.take(), spares.take()]
+    assert [None if spare is None else spare.inode[1] for spare in taken] == [*reversed(inodes), None]
+
+
+def test_a_file_that_another_process_has_taken_is_passed_over(tmp_path: Path) -> None:
+    """Its name leads nowhere, or to another file."""
+    ours = _spares(tmp_path, most=3)
+    for begin in range(3):
+        ours.recycle(_file(tmp_path, begin), begin)
+    first, second, third = sorted(ours.names())
+    (tmp_path / third).rename(tmp_path / segment_name(9))
+    (tmp_path / "other").write_bytes(bytes(SIZE))
+    (tmp_path / "other").replace(tmp_path / second)
+    taken = ours.take()
+    assert taken is not None
+    assert taken.path.name == first
+    assert ours.take() is None
+
+
+def test_what_the_dead_have_left_is_used_or_removed(tmp_path: Path) -> None:
+    """Whole files wait again, as many as may; half-made ones go."""
+    for name, size in (("spare-1.seg", SIZE), ("spare-2.seg", SIZE), ("spare-3.seg", SIZE), ("spare-4.seg", 10)):
+        (tmp_path / name).write_bytes(bytes(size))
+    spares = _spares(tmp_path)
+    spares.trim()
+    assert spares.names() == ["spare-1.seg", "spare-2.seg"]
+    assert [spare is not None for spare in (spares.take(), spares.take(), spares.take())] == [True, True, False]
+
+
+# Preparing
+
+
+def test_a_file_is_made_with_all_its_disk_space(tmp_path: Path) -> None:
+    """Whoever sends finds it under a name that says what it is to follow."""
+    spares = _spares(tmp_path)
+    spare = spares.prepare(segment_name(5))
+    assert spare is not None
+    assert spare.is_whole
+    assert spare.path.name == "spare-after-00000000000000000005.seg"
+    assert spare.path.stat().st_size == SIZE
+    assert spare.path.stat().st_blocks * 512 >= SIZE
+    assert spares.take() == spare
+
+
+def test_a_file_that_waits_is_prepared_instead(tmp_path: Path) -> None:
+    """Another process may have left it."""
+    (tmp_path / "spare-1.seg").touch()
+    os.truncate(tmp_path / "spare-1.seg", SIZE)
+    spare = _spares(tmp_path).prepare(segment_name(5))
+    assert spare is not None
+    assert spare.path.name == "spare-1.seg"
+    assert spare.is_whole
+    assert spare.path.stat().st_blocks * 512 >= SIZE
+
+
+def test_nothing_is_prepared_where_nothing_may_wait(tmp_path: Path) -> None:
+    """Such a channel keeps no file that holds nothing."""
+    assert _spares(tmp_path, most=0).prepare(segment_name(5)) is None
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_leaves_no_half_made_file(tmp_path: Path) -> None:
+    """Whoever prepares is told, and tries another time."""
+    faulty = FaultyFiles()
+    faulty.fail(frozenset({"allocate"}), lambda path: DiskFullError(path, SIZE))
+    spares = Spares(faulty, tmp_path, SIZE, 0o600, lambda: 2, lambda: 0)
+    with pytest.raises(DiskFullError):
+        spares.prepare(segment_name(5))
+    assert os.listdir(tmp_path) == []
+
+
+# In a channel
+
+
+def test_segments_are_written_into_the_files_of_consumed_ones(path: Path) -> None:
+    """The same inodes, the same maps: nothing is made and nothing is removed."""
+    faulty = FaultyFiles()
+    with opened(path, files=faulty) as store:
+        for _ in range(10):
+            _fill(store, 1)
+            _reclaim_all(store)
+        segments = path / "segments"
+        inodes = {entry.stat().st_ino for entry in segments.glob("*.seg")}
+        before = faulty.calls["create"] + faulty.calls["map"], store.segments.mapped
+        for number in range(30):
+            store.log.append([bytes([number]) * (SIZE // 2 + 100)])
+            assert payloads_of(store)[-1][:1] == bytes([number])
+            _reclaim_all(store)
+        assert {entry.stat().st_ino for entry in segments.glob("*.seg")} == inodes
+        # Only indexes are made.
+        assert faulty.calls["create"] + faulty.calls["map"] <= before[0] + 30
+        assert store.segments.mapped == before[1]
+
+
+def test_what_a_file_held_before_is_never_read_again(path: Path) -> None:
+    """A shorter history in the same bytes: what lies behind its end are records of before, and none of them counts."""
+    with opened(path) as store:
+        store.log.append([b"old %d" % number * 20 for number in range(20)])
+        _fill(store, 2)
+        _reclaim_all(store)
+        assert spare_names(files, path / "segments")
+        _fill(store, 1)
+        store.log.append([b"new"])
+        assert payloads_of(store)[-1] == b"new"
+    with opened(path) as store:
+        assert payloads_of(store)[-1] == b"new"
+
+
+def test_a_large_message_gets_a_file_of_its_own(path: Path) -> None:
+    """Spare files are too small for it, and its own is not used again."""
+    with opened(path) as store:
+        _fill(store, 3)
+        _reclaim_all(store)
+        before = spare_names(files, path / "segments")
+        assert before
+        store.log.append([bytes(5 * SIZE)])
+        assert spare_names(files, path / "segments") == before
+        _fill(store, 1)
+        _reclaim_all(store)
+        sizes = {entry.stat().st_size for entry in (path / "segments").glob("spare-*")}
+        assert sizes == {SIZE}
+
+
+def test_what_was_taken_back_is_not_used_again(path: Path) -> None:
+    """Its offsets are yet to be used: there the records would validate."""
+    faulty = FaultyFiles()
+    with opened(path, files=faulty) as store:
+        store.log.append([b"first"])
+        faulty.fail(frozenset({"create"}), lambda path: DiskFullError(path, SIZE), at=3)
+        with pytest.raises(DiskFullError):
+            store.log.append([bytes(3000) for _ in range(5)])
+        faulty.work()
+        assert spare_names(files, path / "segments") == []
+        assert payloads_of(store) == [b"first"]
+
+
+def test_files_of_a_failed_flush_never_wait(path: Path, background: Background) -> None:
+    """Not even when what is in them was consumed long ago, in another life of the channel."""
+    faulty = FaultyFiles()
+    with opened(path, files=faulty) as store:
+        _fill(store, 2)
+        faulty.fail(FLUSHING, input_output_error, once=True)
+        with pytest.raises(StorageError):
+            store.flusher.flush()
+        faulty.work()
+    with opened(path) as store:
+        _fill(store, 1)
+        given_up = [begin for begin in store.segments.begins if begin < store.control.given_up]
+        assert given_up
+        store.control.oldest_offset = Offset(store.control.given_up)
+        store.segments.remove_before(Offset(store.control.given_up))
+        assert spare_names(files, path / "segments") == []
+        background.forget()
+
+
+def test_spare_files_make_room_on_a_full_disk(path: Path) -> None:
+    """A message is worth more than a file that holds nothing."""
+    faulty = FaultyFiles()
+    with opened(path, files=faulty) as store:
+        _fill(store, 3)
+        _reclaim_all(store)
+        assert spare_names(files, path / "segments")
+        faulty.fail(frozenset({"allocate"}), lambda path: DiskFullError(path, SIZE), once=True)
+        store.log.append([bytes(2 * SIZE)])
+        assert spare_names(files, path / "segments") == []
+
+
+def test_as_many_files_wait_as_the_manifest_says(path: Path) -> None:
+    """Whoever gives segments up asks there."""
+    with opened(path, ChannelOptions(segment_size=SIZE, spare_segments=0)) as store:
+        _fill(store, 4)
+        _reclaim_all(store)
+        assert spare_names(files, path / "segments") == []
+
+
+# Readers
+
+
+def test_a_reader_that_is_overtaken_is_told(path: Path) -> None:
+    """It stands in a file that is written again, by a process whose changes it has not seen."""
+    with opened(path) as store, opened(path, readonly=True) as other:
+        _fill(store, 4)
+        reader = reader_of(other)
+        reader.move(other.places.earliest())
+        assert len(reader.take_many(1)) == 1
+        for _ in range(6):
+            _reclaim_all(store)
+            _fill(store, 2)
+        messages, errors = [], 0
+        while other.control.write_offset > reader.native.offset:
+            try:
+                messages += take_all(reader)
+            except StorageError:
+                errors += 1
+        assert errors == 1
+        assert [message.payload for message in messages] == payloads_of(store)
+        reader.close()
+
+
+@pytest.mark.parametrize("mapped", [2, 4, 8])
+def test_readers_far_behind_share_the_maps(path: Path, mapped: int) -> None:
+    """Eight of them in eight segments of a long backlog: no more is mapped, or open, than the options allow."""
+    with opened(path, mapped=mapped) as store:
+        _fill(store, 40)
+        store.flusher.flush()
+        expected = payloads_of(store)
+        readers = [reader_of(store) for _ in range(8)]
+        for number, reader in enumerate(readers):
+            reader.move(store.places.numbered(number * 4))
+        for step in range(4):
+            for number, reader in enumerate(readers):
+                assert reader.take_many(1) == [expected[number * 4 + step]]
+                assert store.segments.mapped <= mapped
+                assert maps_under(path / "segments") <= mapped
+        assert descriptors_under(path / "segments") <= 2 * mapped + 1  # and the index
+        for reader in readers:
+            reader.close()
+
+
+# Looking for a place
+
+
+class _Overtaken(Files):
+    """A disk on which segments are given up, and their files written again, in the middle of a look."""
+
+    def __init__(self) -> None:
+        self.strike: Callable[[], object] | None = None
+
+    def read(self, path: Path) -> bytes:
+        """Read an index, and be overtaken before the segment is looked at."""
+        content = super().read(path)
+        strike, self.strike = self.strike, None
+        if strike is not None:
+            strike()
+        return content
+
+
+def test_who_looks_for_a_place_and_is_overtaken_looks_again(path: Path) -> None:
+    """Then it is said that the message is not stored any more, not that it is damaged."""
+    disk = _Overtaken()
+    with opened(path) as store, opened(path, readonly=True, files=disk) as other:
+        for number in range(40):
+            store.log.append([b"%d" % number * 200])
+
+        def overtake() -> None:
+            reclaim(store, store.segments.begins[1])
+            _fill(store, 3)
+
+        looks: list[Callable[[], object]] = [
+            lambda: other.places.numbered(9),
+            lambda: other.places.at(last_of_oldest),
+        ]
+        for look in looks:
+            disk.strike = overtake
+            last_of_oldest = [each.offset for each in read_all(store) if each.offset < store.segments.begins[1]][-1]
+            with pytest.raises(ValueError, match="not"):
+                look()
+            assert disk.strike is None
+
+
+# Flushing
+
+
+def test_what_is_consumed_in_time_is_never_written_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finished segment waits for its flush; given up meanwhile, it needs none."""
+    monkeypatch.setattr("filechannel._storage.flush.LAZINESS", 1000.0)
+    faulty = FaultyFiles()
+    with opened(path, files=faulty) as store:
+        before = faulty.calls["flush"]
+        for _ in range(100):
+            _fill(store, 1)
+            reclaim(store, store.control.write_offset, flush=False)
+        assert faulty.calls["flush"] == before
+        assert store.log.unflushed_segments <= 3
+
+
+def test_many_finished_segments_are_flushed_at_once(path: Path, background: Background) -> None:
+    """Nobody consumes them as fast as they come."""
+    with opened(path) as store:
+        _fill(store, 20)
+        background.run()
+        assert store.control.durable_offset >= store.segments.begins[-2]
+
+
+def test_segments_that_begin_a_batch_are_known(path: Path) -> None:
+    """There the log may begin, without anything before it on disk; not in the middle of a batch."""
+    with opened(path) as store:
+        store.log.append([bytes(3000)])
+        store.log.append([bytes(3000)])
+        between = store.segments.begins[-1]
+        store.log.append([bytes(3000), bytes(3000)])
+        middle = store.segments.begins[-1]
+        assert middle > between
+        assert store.log.is_between_batches(between)
+        assert not store.log.is_between_batches(middle)
