@@ -21,7 +21,7 @@ from filechannel._format import PURE
 from filechannel._maintenance.retention import IDLE, reclaim_after
 from filechannel._storage import control, registry, segment, upkeep
 from filechannel._storage.store import Store
-from tests.maintenance.stores import consume, fill, reclaim
+from tests.maintenance.stores import consume, files_of, fill, reclaim
 from tests.storage.background import Background
 from tests.storage.channels import SMALL, opened, payloads_of
 from tests.storage.dying import Counts, DyingFiles, die_in_child
@@ -82,8 +82,7 @@ def _check(store: Store, left: list[bytes], idle: float) -> None:
     checkpoint = store.control.checkpoint()
     assert checkpoint is not None
     assert checkpoint.oldest == store.control.oldest_offset
-    names = [file.name for file in store.segments.directory.iterdir()]
-    assert {name.partition(".")[0] for name in names} == {f"{begin:020}" for begin in store.segments.begins}
+    assert {name.partition(".")[0] for name in files_of(store)} == {f"{begin:020}" for begin in store.segments.begins}
     store.log.append([b"goes on"])
     store.flusher.commit()
     assert consume(store) == [*left, b"goes on"]

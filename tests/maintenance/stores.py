@@ -69,5 +69,6 @@ def set_retention(store: Store, retention: Retention) -> None:
 
 
 def files_of(store: Store) -> list[str]:
-    """Return the names of what is left of the segments."""
-    return sorted(file.name for file in store.segments.directory.iterdir())
+    """Return the names of what is left of the segments; files that wait to be written again do not count."""
+    names = sorted(file.name for file in store.segments.directory.iterdir())
+    return [name for name in names if not name.startswith("spare-")]

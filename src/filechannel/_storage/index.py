@@ -64,16 +64,16 @@ class IndexWriter:
         # Behind what other processes have added; two who do so at once may lose marks, which costs nothing but time.
         position = self._files.size(self._descriptor) // INDEX_ENTRY.size * INDEX_ENTRY.size
         last = self._files.read_at(self._descriptor, INDEX_ENTRY.size, position - INDEX_ENTRY.size) if position else b""
-        marks = self._in_order(marks, _latest(last))
-        self._files.write_at(self._descriptor, b"".join(map(_entry, marks)), position)
+        ordered = self._in_order(marks, _latest(last))
+        self._files.write_at(self._descriptor, b"".join(map(_entry, ordered)), position)
 
-    def _in_order(self, marks: list[Mark], latest: int) -> list[Mark]:
+    def _in_order(self, marks: Sequence[tuple[int, int, int]], latest: int) -> list[tuple[int, int, int]]:
         """Return the marks, none of them before *latest* or another."""
-        ordered = list[Mark]()
-        for mark in marks:
-            was_behind, self._is_behind = self._is_behind, mark.time < latest
-            latest = not_before(latest, mark.time) if not was_behind else max(latest, mark.time)
-            ordered.append(mark._replace(time=latest))
+        ordered = list[tuple[int, int, int]]()
+        for offset, sequence, at in marks:
+            was_behind, self._is_behind = self._is_behind, at < latest
+            latest = not_before(latest, at) if not was_behind else max(latest, at)
+            ordered.append((offset, sequence, latest))
         return ordered
 
     def close(self) -> None:

@@ -106,6 +106,8 @@ class Store:
             )
         self.places: Places = Places(files, control, self.segments)
         self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations, self._check_place)
+        self._readers: WeakValueDictionary[int, LogReader] = WeakValueDictionary()
+        """All of them, by identity."""
         self._consumers: WeakValueDictionary[int, LogReader] = WeakValueDictionary()
         """The readers that a purge moves, by identity."""
         self._membership: Membership | None = None
@@ -280,8 +282,9 @@ class Store:
         return remove_expired(self.roster, self.cursors)
 
     def _leave_segment(self, segment: Segment) -> None:
-        for reader in list(self._readers):
-            reader.leave(segment)
+        for reference in self._readers.valuerefs():  # a list of its own: other threads add and let go
+            if (reader := reference()) is not None:
+                reader.leave(segment)
 
     def _notify(self) -> None:
         self.notify()
@@ -357,6 +360,7 @@ class Store:
             self.control, self.segments, self.places, cursor, decode, refuse, reuse=reuse, skip_damage=skip, stop=stop
         )
         reader.on_passed = self._segment_passed
+        self._readers[id(reader)] = reader
         return reader
 
     def adopt(self, reader: LogReader) -> None:
