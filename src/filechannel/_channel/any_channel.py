@@ -193,7 +193,7 @@ class AnyChannel(Generic[T]):
         self._check_open()
         store, control = self._store, self._store.control
         tail, earliest = control.tail(), store.places.earliest()
-        messages = tail.sequence - earliest.sequence
+        messages, usage = tail.sequence - earliest.sequence, store.segments.usage()
         return ChannelStatistics(
             path=store.path,
             write_offset=tail.offset,
@@ -201,8 +201,10 @@ class AnyChannel(Generic[T]):
             oldest_offset=control.oldest_offset,
             next_sequence=tail.sequence,
             messages=messages,
-            bytes_on_disk=store.segments.bytes_on_disk(),
-            segments=len(store.segments.begins),
+            bytes_on_disk=usage.plain_bytes + usage.compressed_bytes,
+            segments=usage.plain + usage.compressed,
+            compressed_segments=usage.compressed,
+            compressed_bytes=usage.compressed_bytes,
             mapped_segments=store.segments.mapped,
             senders=len(self._senders),
             receivers=sum(len(source.users) for source in list(self._sources)),

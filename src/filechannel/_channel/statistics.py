@@ -40,7 +40,11 @@ class ChannelStatistics:
     bytes_on_disk: int
     """Disk space of the segments, with what is allocated ahead."""
     segments: int
-    """How many segment files there are."""
+    """How many segments there are."""
+    compressed_segments: int
+    """How many of them are compressed."""
+    compressed_bytes: int
+    """Disk space of those."""
     mapped_segments: int
     """How many of them this process has mapped for everybody; a reader far behind holds its own besides."""
     senders: int

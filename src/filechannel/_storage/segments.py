@@ -5,20 +5,33 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import TypeVar
 
-from .._errors import CorruptRecordError
+from .._errors import CorruptRecordError, UnsupportedFormatError
+from .._format.layout import COMPRESSED_MAGIC
 from .._offset import Offset
 from .background import do_all_at_once
+from .compressed import CompressedSegment, StoredSegment, compressed_begin_of, compressed_path
 from .files import Files
 from .index import index_path
 from .segment import Header, Segment, begin_of, read_header, segment_name
 
 SEGMENTS = "segments"
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How many segments there are of each form, and the disk space they take."""
+
+    plain: int
+    plain_bytes: int
+    compressed: int
+    compressed_bytes: int
 
 
 class Segments:
@@ -42,7 +55,7 @@ class Segments:
         self._known_epoch = 0
         self._lock = RLock()
         self._begins: list[Offset] = []
-        self._mapped: OrderedDict[Offset, Segment] = OrderedDict()
+        self._mapped: OrderedDict[Offset, StoredSegment] = OrderedDict()
         self._headers: dict[Offset, Header] = {}
         """Of segments that somebody had a look at on the way to another."""
         self.scan()
@@ -51,8 +64,9 @@ class Segments:
         """Learn the names from the directory; other files in it are left alone."""
         with self._lock:
             self._known_epoch = self._epoch()  # before the look: a change that comes later is seen the next time
-            names = map(begin_of, self._files.list(self.directory))
-            self._begins = sorted(begin for begin in names if begin is not None)
+            names = self._files.list(self.directory)
+            found = {begin_of(name) for name in names} | {compressed_begin_of(name) for name in names}
+            self._begins = sorted(begin for begin in found if begin is not None)
             self._headers.clear()
             for begin in [begin for begin, segment in self._mapped.items() if not segment.is_valid]:
                 del self._mapped[begin]  # another file has its name, or none
@@ -77,12 +91,21 @@ class Segments:
         """How many segments are mapped through this object."""
         return len(self._mapped)
 
+    def usage(self) -> Usage:
+        """Return how many there are, and the disk space they take. One that is in both forms counts as compressed."""
+        paths = [self.path(begin) for begin in self.begins]
+        plain = [self._files.disk_space(path) for path in paths]
+        compressed = [self._files.disk_space(compressed_path(path)) for path in paths]
+        count = sum(space > 0 for space in compressed)
+        return Usage(len(paths) - count, sum(plain), count, sum(compressed))
+
     def bytes_on_disk(self) -> int:
         """Return the disk space the segments take."""
-        return sum(self._files.disk_space(self.path(begin)) for begin in self.begins)
+        usage = self.usage()
+        return usage.plain_bytes + usage.compressed_bytes
 
     def path(self, begin: int) -> Path:
-        """Return the path of the segment that begins at an offset."""
+        """Return the path of the plain segment that begins at an offset."""
         return self.directory / segment_name(begin)
 
     def covering(self, offset: int) -> Offset | None:
@@ -99,12 +122,12 @@ class Segments:
             place = bisect_right(begins, begin)
             return begins[place] if place < len(begins) else None
 
-    def get(self, begin: Offset) -> Segment:
-        """Return a segment, mapped; `CorruptRecordError` if the file is not one any more."""
+    def get(self, begin: Offset) -> StoredSegment:
+        """Return a segment, mapped or compressed; `CorruptRecordError` if no file is one any more."""
         with self._lock:
             segment = self._mapped.get(begin)
             if segment is None:
-                segment = self._open(begin, partial(Segment.open, self._files, writable=self._writable))
+                segment = self._open(begin, self._open_compressed, self._open_plain)
                 self._keep(segment)
             self._mapped.move_to_end(begin)
             return segment
@@ -117,17 +140,34 @@ class Segments:
                 return segment.header
             header = self._headers.get(begin)
             if header is None:
-                header = self._headers[begin] = self._open(begin, partial(read_header, self._files))
+                compressed = partial(read_header, self._files, magic=COMPRESSED_MAGIC)
+                header = self._headers[begin] = self._open(begin, compressed, partial(read_header, self._files))
             return header
 
-    def _open(self, begin: Offset, read: Callable[[Path], R]) -> R:
+    def _open_compressed(self, path: Path) -> StoredSegment:
+        return CompressedSegment.open(self._files, path)
+
+    def _open_plain(self, path: Path) -> StoredSegment:
+        return Segment.open(self._files, path, writable=self._writable)
+
+    def _open(self, begin: Offset, compressed: Callable[[Path], R], plain: Callable[[Path], R]) -> R:
+        """Read a segment in either form: the compressed one is whole if it is there, or else the plain one is.
+
+        A third look, because it may have been compressed between the first and the second.
+        """
         path = self.path(begin)
-        try:
-            return read(path)
-        except FileNotFoundError as error:
-            raise CorruptRecordError(path.name, begin, "the file is missing") from error
-        except ValueError as error:
-            raise CorruptRecordError(path.name, begin, str(error)) from error
+        problem: tuple[str, Exception] = path.name, FileNotFoundError("the file is missing")
+        for read, at in ((compressed, compressed_path(path)), (plain, path), (compressed, compressed_path(path))):
+            try:
+                return read(at)
+            except FileNotFoundError:
+                pass
+            except (ValueError, UnsupportedFormatError) as error:
+                problem = at.name, error
+        name, cause = problem
+        if isinstance(cause, UnsupportedFormatError):
+            raise cause
+        raise CorruptRecordError(name, begin, str(cause)) from cause
 
     def forget(self, begin: Offset) -> None:
         """Open the segment anew the next time: another file has taken its name."""
@@ -146,20 +186,26 @@ class Segments:
             self._keep(segment)
 
     def remove(self, begin: Offset) -> None:
-        """Remove a segment and its index from the directory. Maps that readers hold stay valid."""
+        """Remove a segment, in either form, and its index from the directory. Maps that readers hold stay valid."""
         with self._lock:
             self._mapped.pop(begin, None)
             self._headers.pop(begin, None)
             if begin in self._begins:  # another process may have done it
                 self._begins.remove(begin)
         self._files.unlink(self.path(begin))
+        self._files.unlink(compressed_path(self.path(begin)))
         self._files.unlink(index_path(self.path(begin)))
+
+    def replace_plain(self, begin: Offset) -> None:
+        """Remove the plain form of a segment that is there, on disk, in compressed form: read that from now on."""
+        self.forget(begin)
+        self._files.unlink(self.path(begin))
 
     def remove_before(self, oldest: Offset) -> None:
         """Remove every segment that begins before an offset, at which another one ends or begins."""
         do_all_at_once([partial(self.remove, begin) for begin in self.begins if begin < oldest])
 
-    def _keep(self, segment: Segment) -> None:
+    def _keep(self, segment: StoredSegment) -> None:
         self._mapped[segment.begin] = segment
         # The newest is where the writer is: it stays. Whoever reads from another holds its map by itself.
         while len(self._mapped) > self._most_mapped:

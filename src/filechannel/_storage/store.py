@@ -77,6 +77,8 @@ class Store:
         """Called, from any thread, after something became visible and event loops wait for it."""
         self.on_close: Callable[[], object] = _ignore
         """Called when the last user has closed it, from any thread."""
+        self.before_close: Callable[[], object] = _ignore
+        """Called before that; whoever works on the channel in the background ends here."""
         self.segments: Segments = Segments(
             files, path / SEGMENTS, writable=not readonly, most_mapped=mapped, epoch=lambda: control.epoch
         )
@@ -283,6 +285,15 @@ class Store:
         # Sealed under FSYNC: the last messages may still be on their way to disk.
         return not self.control.deferred or self.control.tail(deferred=True).offset <= offset
 
+    @property
+    def files(self) -> Files:
+        """The file system that it is in."""
+        return self._files
+
+    def check_place(self) -> None:
+        """Raise `StorageError` if the path leads elsewhere by now."""
+        self._check_place()
+
     def _check_place(self) -> None:
         """Make sure that the path still leads to what is open: what is made by name must not go to another channel."""
         if not self._files.leads_to(self.path / CONTROL, self._descriptor):
@@ -367,6 +378,7 @@ class Store:
 
     def close(self) -> None:
         """Let go of every file. Nothing is flushed: what was sent stays with the kernel, or is on disk already."""
+        self.before_close()
         self.on_close()
         if self._writable is not None:
             log, cursors, flusher = self._writable
