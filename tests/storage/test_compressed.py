@@ -98,7 +98,7 @@ def test_plain_and_compressed_segments_mix(path: Path) -> None:
         assert 5 < len(begins) == usage.compressed
         assert usage.plain > 5
         assert usage.plain + usage.compressed == len(store.segments.begins)
-        assert 0 < usage.compressed_bytes
+        assert usage.compressed_bytes > 0
         assert read_all(store) == before
         for message in before:
             assert store.places.at(message.offset) == Mark(Offset(message.offset), message.sequence, 0)
@@ -116,7 +116,9 @@ def test_places_are_found_without_reading_everything(path: Path, monkeypatch: py
         assert len(store.places.marks(segment)) > 10
         loaded: list[int] = []
         load = CompressedSegment.load
-        monkeypatch.setattr(CompressedSegment, "load", lambda self, number: (loaded.append(number), load(self, number))[1])
+        monkeypatch.setattr(
+            CompressedSegment, "load", lambda self, number: (loaded.append(number), load(self, number))[1]
+        )
         message = before[1500]
         assert begin <= message.offset < segment.end
         assert store.places.numbered(message.sequence).offset == message.offset
@@ -150,7 +152,9 @@ def test_what_comes_again_is_not_decompressed_again(path: Path, monkeypatch: pyt
         module._recent.clear()
         loaded: list[int] = []
         load = CompressedSegment.load
-        monkeypatch.setattr(CompressedSegment, "load", lambda self, number: (loaded.append(number), load(self, number))[1])
+        monkeypatch.setattr(
+            CompressedSegment, "load", lambda self, number: (loaded.append(number), load(self, number))[1]
+        )
         reader = reader_of(store)
         reader.move(store.places.earliest())
         reader.native.hold()

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, final
 
-from .._errors import Busy
+from .._errors import Busy, CorruptRecordError
 from .._format import crc32c
 from .._format.layout import (
     BLOCK_SIZE,
@@ -100,8 +101,9 @@ class SegmentCompressor:
                 continue
             if following is None or following > flushed:
                 return
-            header = self._segments.header(following)
-            yield Candidate(begin, header.previous_end, header.first_sequence, header.created, following)
+            with suppress(CorruptRecordError):  # the next one says where this one ends; it may be gone by now
+                header = self._segments.header(following)
+                yield Candidate(begin, header.previous_end, header.first_sequence, header.created, following)
 
     def compress_segment(self, candidate: Candidate, give_way: GiveWay = lambda: None) -> int:
         """Compress one segment, and return the size of its file; 0 if it stays as it is or is gone already."""
