@@ -23,6 +23,7 @@ from .. import _checks as checks
 from .._format import SendPath
 from .._offset import Offset
 from .._options import UNSET, ChannelOptions, UnsetType
+from .._storage.codecs import require
 from .._storage.cursors import Cursor
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
@@ -259,6 +260,8 @@ class AnyChannel(Generic[T]):
             raise TypeError(f"schema={schema!r}: a raw channel carries bytes; the codec is fixed at creation")
         if schema is bytes and not self._payloads.is_raw:
             raise TypeError("schema=bytes: the channel carries typed messages; the codec is fixed at creation")
+        if not isinstance(changes.compression, UnsetType):
+            require(changes.compression.method)
         tree = UNSET if schema is UNSET else schema_of(schema, self._payloads.codec).to_json()
         return partial(self._change_manifest, tree, changes)
 
