@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from filechannel._format import layout
+from filechannel._storage.codecs import NUMBERS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "format.md"
 MARKER = re.compile(r"^<!-- layout: (.+) -->$")
@@ -26,6 +27,8 @@ STRUCTS = {
     "RECORD_CHECKED",
     "SEGMENT_HEADER",
     "SEGMENT_EXTENT",
+    "COMPRESSED",
+    "COMPRESSED_BLOCK",
     "INDEX_ENTRY",
     "CONTROL_IDENTITY",
     "TAIL_SLOT",
@@ -55,7 +58,8 @@ ELSEWHERE = {
     *("TAIL_SLOTS", "CHECKPOINT_SLOTS", "MODE_BYTE", "OPENING_BYTE"),
     *("PROCESS_SLOTS", "PROCESS_SLOT_COUNT", "PROCESS_SLOT_SIZE"),
     *("CURSOR_SIZE", "CURSOR_SLOTS", "CURSOR_OWNER", "CURSOR_REMOVER", "CURSOR_TERM", "CURSOR_DEPARTURE"),
-    "REGISTRATIONS",
+    *("COMPRESSED_MAGIC", "COMPRESSED_EXTRA", "COMPRESSED_TABLE", "METHOD_ZSTD", "METHOD_LZ4", "METHOD_GZIP"),
+    *("REGISTRATIONS", "COMPRESSED_OFFSET"),
 }
 CONSTANTS = {
     "format version": layout.FORMAT_VERSION,
@@ -64,6 +68,7 @@ CONSTANTS = {
     "index bytes": layout.INDEX_BYTES,
     "index seconds": layout.INDEX_SECONDS,
     "offset jump": layout.OFFSET_JUMP,
+    "block size": layout.BLOCK_SIZE,
 }
 
 Rows = list[dict[str, str]]
@@ -136,7 +141,18 @@ def test_every_number_of_the_layout_is_on_the_page() -> None:
     """A new name in layout.py needs a place in the page and in this test; so does a new table."""
     names = {name for name in vars(layout) if name.isupper()}
     assert names == STRUCTS | set(CHECKED) | ELSEWHERE | {name.upper().replace(" ", "_") for name in CONSTANTS}
-    others = {"constants", "word", "control records", "examples", "control", "lock word", "wake", "tail", "cursor"}
+    others = {
+        "methods",
+        "constants",
+        "word",
+        "control records",
+        "examples",
+        "control",
+        "lock word",
+        "wake",
+        "tail",
+        "cursor",
+    }
     assert set(PAGE_TABLES) == STRUCTS | others
 
 
@@ -211,6 +227,25 @@ def test_segments() -> None:
     )
 
 
+def test_compressed_segments() -> None:
+    """Magic, where things lie, the methods, and what the text says about sizes."""
+    text = re.sub(r"\s+", " ", PAGE.read_text(encoding="utf-8"))
+    magic = re.search(r"the magic is `([0-9a-f ]+)`", text)
+    assert magic is not None
+    assert bytes.fromhex(magic[1]) == layout.COMPRESSED_MAGIC
+    assert len(layout.COMPRESSED_MAGIC) == len(layout.SEGMENT_MAGIC)
+    assert f"At position {layout.COMPRESSED_EXTRA} follows:" in text
+    assert f"The table follows at position {layout.COMPRESSED_TABLE}," in text
+    assert f"1 to {layout.BLOCK_SIZE};" in places_text("COMPRESSED", "block size")
+    assert {row["name"]: int(row["method"]) for row in PAGE_TABLES["methods"]} == NUMBERS
+    assert {layout.METHOD_ZSTD, layout.METHOD_LZ4, layout.METHOD_GZIP} == set(NUMBERS.values())
+
+
+def places_text(table: str, field: str) -> str:
+    """Return what a table says about a field."""
+    return next(row["meaning"] for row in PAGE_TABLES[table] if row["field"] == field)
+
+
 def test_the_control_file() -> None:
     """Every word and every part at its position."""
     first, second = layout.CHECKPOINT_SLOTS
@@ -229,6 +264,7 @@ def test_the_control_file() -> None:
         "flush lock": (layout.FLUSH_LOCK, 4),
         "failed flushes": (layout.FAILED_FLUSHES, 4),
         "registrations": (layout.REGISTRATIONS, 4),
+        "compressed offset": (layout.COMPRESSED_OFFSET, 8),
         "waiting loops": (layout.WAITING_LOOPS, layout.PROCESS_SLOT_COUNT // 8),
         "checkpoint 0": (first, layout.CHECKPOINT.size),
         "checkpoint 1": (second, layout.CHECKPOINT.size),

@@ -67,7 +67,6 @@ class Damage:
         stop = start + RECORD_HEADER_SIZE + len(message.payload)
         return self.start >= SEGMENT_HEADER_SIZE and (stop <= self.start or start >= self.stop)
 
-
     def _blocks_of(self, message: Message, begin: int) -> tuple[tuple[int, int], ...]:
         first, end = message.offset - begin, message.offset - begin + RECORD_HEADER_SIZE + len(message.payload)
         return self.table[first // _BLOCK : -(-end // _BLOCK)]
