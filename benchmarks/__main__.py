@@ -17,6 +17,7 @@ from filechannel._format import PURE
 
 from . import (
     batch,
+    compression,
     consumers,
     fairness,
     fanout,
@@ -48,6 +49,7 @@ GROUPS: dict[str, tuple[str, Measure]] = {
         consumers,
         fanout_local,
         seeking,
+        compression,
         fsync,
         memory,
         fairness,

@@ -78,5 +78,5 @@ def test_a_method_that_is_not_installed_names_what_to_install() -> None:
 
 def test_a_method_of_the_future_is_refused() -> None:
     """With the advice to install a newer version."""
-    with pytest.raises(UnsupportedFormatError, match="method 4.*newer filechannel"):
+    with pytest.raises(UnsupportedFormatError, match=r"method 4.*newer filechannel"):
         codec(4)
