@@ -50,10 +50,10 @@ class _Job:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._results: deque[_Result] = deque()
+        self.idle: Event
         self._error: Exception | None = None
         self._stopping = Event()
-        self.idle = Event()
-        self.idle.set()
+        self.abandon()
         self._work: list[tuple[SegmentCompressor, Candidate]] = []
         self._written = Offset(0)
         self._since = 0.0
@@ -130,6 +130,11 @@ class _Job:
             raise _Stopped
         self._written, self._since = written, time.monotonic()
 
+    def abandon(self) -> None:
+        """There is nobody to wait for: it has not begun, or a forked child has not got the thread."""
+        self.idle = Event()  # another one: the thread may have held its lock when it forked
+        self.idle.set()
+
     # When the channel is closed
 
     def stop(self) -> None:
@@ -145,12 +150,15 @@ class Compressor:
     """The thread. It exists while there is something to compress, and keeps no process from ending."""
 
     def __init__(self) -> None:
+        self._jobs: WeakKeyDictionary[Store, _Job] = WeakKeyDictionary()
         self.start_over()
 
     def start_over(self) -> None:
         """Forget everything: a forked child has not got the thread, and its channels are the parent's."""
+        for job in list(self._jobs.values()):
+            job.abandon()
         self._lock = Lock()
-        self._jobs: WeakKeyDictionary[Store, _Job] = WeakKeyDictionary()
+        self._jobs = WeakKeyDictionary()
         self._waiting: deque[_Job] = deque()
         self._running = False
 

@@ -126,6 +126,9 @@ class CompressedSegment:
 
     # Blocks
 
+    def _number(self, offset: int) -> int:
+        return (offset - self.begin) // self._block_size
+
     def _first(self, number: int) -> int:
         return self.begin + number * self._block_size
 
@@ -166,9 +169,8 @@ class CompressedSegment:
 
     def window(self, offset: int) -> Window:
         """Return what a reader at an offset reads from: the rest of its block, and as many as its record needs."""
-        needed = max(self._record_end(offset), offset + 1)
-        number = (needed - 1 - self.begin) // self._block_size
-        end = self._first(number) + self._size(number)
+        last = self._last_number(offset)
+        end = self._first(last) + self._size(last)
         content = bytearray(SEGMENT_HEADER_SIZE + end - offset)
         self._copy(content, SEGMENT_HEADER_SIZE, offset, end)
         return Window(content, Offset(offset), Offset(end))
@@ -192,12 +194,15 @@ class CompressedSegment:
     def explain(self, offset: int, reason: str) -> str:
         """Say more about damage at an offset, if more is known."""
         try:
-            last = max(self._record_end(offset), offset + 1) - 1
-            for number in range(*((at - self.begin) // self._block_size for at in (offset, last + self._block_size))):
+            for number in range(self._number(offset), self._last_number(offset) + 1):
                 self.load(number)
         except (ValueError, OSError) as error:
             return str(error)
         return reason
+
+    def _last_number(self, offset: int) -> int:
+        """Return the block in which the record at an offset ends, if it is one."""
+        return self._number(max(self._record_end(offset), offset + 1) - 1)
 
     def _record_end(self, offset: int) -> int:
         """Return where the record at an offset claims to end; the offset itself if that is nowhere in here."""
@@ -209,7 +214,7 @@ class CompressedSegment:
 
     def _copy(self, target: bytearray, position: int, start: int, stop: int) -> None:
         while start < stop:
-            number = (start - self.begin) // self._block_size
+            number = self._number(start)
             skipped = start - self._first(number)
             block = memoryview(self._block(number))[skipped : skipped + stop - start]
             target[position : position + len(block)] = block
@@ -225,3 +230,33 @@ class CompressedSegment:
 
 
 StoredSegment: TypeAlias = Segment | CompressedSegment
+"""A segment in either form."""
+
+
+@final
+class OpenCompressed:
+    """The compressed segments that are open, a bounded number; whoever reads from another holds it by itself."""
+
+    def __init__(self, files: Files, most: int) -> None:
+        self._files = files
+        self._most = most
+        self._open: OrderedDict[Path, CompressedSegment] = OrderedDict()
+
+    def get(self, path: Path) -> CompressedSegment:
+        """Return a compressed segment, opened; `ValueError` says why it is not one."""
+        segment = self._open.get(path)
+        if segment is None:
+            segment = self._open[path] = CompressedSegment.open(self._files, path)
+            if len(self._open) > self._most:
+                self._open.popitem(last=False)
+        self._open.move_to_end(path)
+        return segment
+
+    def forget(self, path: Path) -> None:
+        """Open it anew the next time."""
+        self._open.pop(path, None)
+
+    def keep(self, paths: set[Path]) -> None:
+        """Let go of all but these."""
+        for path in [path for path in self._open if path not in paths]:
+            del self._open[path]

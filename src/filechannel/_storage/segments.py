@@ -15,7 +15,7 @@ from .._errors import CorruptRecordError, UnsupportedFormatError
 from .._format.layout import COMPRESSED_MAGIC
 from .._offset import Offset
 from .background import do_all_at_once
-from .compressed import CompressedSegment, StoredSegment, compressed_begin_of, compressed_path
+from .compressed import OpenCompressed, StoredSegment, compressed_begin_of, compressed_path
 from .files import Files
 from .index import index_path
 from .segment import Header, Segment, begin_of, read_header, segment_name
@@ -55,7 +55,8 @@ class Segments:
         self._known_epoch = 0
         self._lock = RLock()
         self._begins: list[Offset] = []
-        self._mapped: OrderedDict[Offset, StoredSegment] = OrderedDict()
+        self._mapped: OrderedDict[Offset, Segment] = OrderedDict()
+        self._compressed = OpenCompressed(files, most_mapped)
         self._headers: dict[Offset, Header] = {}
         """Of segments that somebody had a look at on the way to another."""
         self.scan()
@@ -70,6 +71,7 @@ class Segments:
             self._headers.clear()
             for begin in [begin for begin, segment in self._mapped.items() if not segment.is_valid]:
                 del self._mapped[begin]  # another file has its name, or none
+            self._compressed.keep({compressed_path(self.path(begin)) for begin in self._begins})
 
     def knows_all(self) -> None:
         """Whatever changed was our own doing: no need to look at the directory."""
@@ -125,12 +127,10 @@ class Segments:
     def get(self, begin: Offset) -> StoredSegment:
         """Return a segment, mapped or compressed; `CorruptRecordError` if no file is one any more."""
         with self._lock:
-            segment = self._mapped.get(begin)
-            if segment is None:
-                segment = self._open(begin, self._open_compressed, self._open_plain)
-                self._keep(segment)
+            if begin not in self._mapped:
+                return self._open(begin, self._open_compressed, self._open_plain)
             self._mapped.move_to_end(begin)
-            return segment
+            return self._mapped[begin]
 
     def header(self, begin: Offset) -> Header:
         """Return what a segment is, without mapping it; `CorruptRecordError` if the file is not one any more."""
@@ -145,10 +145,12 @@ class Segments:
             return header
 
     def _open_compressed(self, path: Path) -> StoredSegment:
-        return CompressedSegment.open(self._files, path)
+        return self._compressed.get(path)
 
     def _open_plain(self, path: Path) -> StoredSegment:
-        return Segment.open(self._files, path, writable=self._writable)
+        segment = Segment.open(self._files, path, writable=self._writable)
+        self._keep(segment)
+        return segment
 
     def _open(self, begin: Offset, compressed: Callable[[Path], R], plain: Callable[[Path], R]) -> R:
         """Read a segment in either form: the compressed one is whole if it is there, or else the plain one is.
@@ -174,6 +176,7 @@ class Segments:
         with self._lock:
             self._mapped.pop(begin, None)
             self._headers.pop(begin, None)
+            self._compressed.forget(compressed_path(self.path(begin)))
 
     def add(self, segment: Segment) -> None:
         """Take in a segment that was just made, in place of what may have had its name."""
@@ -188,8 +191,7 @@ class Segments:
     def remove(self, begin: Offset) -> None:
         """Remove a segment, in either form, and its index from the directory. Maps that readers hold stay valid."""
         with self._lock:
-            self._mapped.pop(begin, None)
-            self._headers.pop(begin, None)
+            self.forget(begin)
             if begin in self._begins:  # another process may have done it
                 self._begins.remove(begin)
         self._files.unlink(self.path(begin))
@@ -205,7 +207,7 @@ class Segments:
         """Remove every segment that begins before an offset, at which another one ends or begins."""
         do_all_at_once([partial(self.remove, begin) for begin in self.begins if begin < oldest])
 
-    def _keep(self, segment: StoredSegment) -> None:
+    def _keep(self, segment: Segment) -> None:
         self._mapped[segment.begin] = segment
         # The newest is where the writer is: it stays. Whoever reads from another holds its map by itself.
         while len(self._mapped) > self._most_mapped:
@@ -217,3 +219,4 @@ class Segments:
         """Let go of every map; each goes when its last reader does."""
         with self._lock:
             self._mapped.clear()
+            self._compressed.keep(set())
