@@ -16,6 +16,7 @@ from filechannel import ChannelOptions, Compression, DiskFullError
 from filechannel._maintenance import compressor as module
 from filechannel._maintenance.compressor import compress_step
 from filechannel._storage.store import Store
+from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, read_all
 from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full
 
@@ -69,6 +70,20 @@ def test_without_a_method_nothing_happens(path: Path) -> None:
         _fill(store)
         assert compress_step(store) >= 60
         assert store.segments.usage().compressed == 0
+
+
+def test_a_channel_with_nothing_to_compress_is_left_alone(path: Path, background: Background) -> None:
+    """A thousand of them cost nothing; one whose last segment is on its way to disk is looked at again soon."""
+    with opened(path, AT_ONCE) as store:
+        assert compress_step(store) == 60
+        store.log.append([b"a message"])
+        assert compress_step(store) == 60
+        for _ in range(3):
+            store.log.append([b"text " * 500])
+        assert compress_step(store) == 1
+        background.run()
+        _step_until(store, lambda: _all_compressed(store))
+        assert compress_step(store) == 60
 
 
 def test_what_is_not_worth_it_is_tried_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from .compression import Candidate, Prepared, SegmentCompressor
 _NICENESS = 10
 _LONGEST_REST = 0.1  # seconds
 _SOON = 0.1
+_FLUSHED = 1.0  # by then what was finished should be on disk
 _RARELY = 60.0
 _AT_ONCE = 8  # segments that are prepared before the step looks again; there may be many small ones
 
@@ -98,12 +99,14 @@ class _Job:
     def _due(self, compressor: SegmentCompressor, after: float) -> tuple[list[Candidate], float]:
         """Return what is old enough, and else after how many seconds something will be."""
         due: list[Candidate] = []
-        for candidate in compressor.candidates(self._store.control.compressed_offset):
+        control = self._store.control
+        for candidate in compressor.candidates(control.compressed_offset):
             wait = after - (time.time_ns() - candidate.finished) / 1e9
             if wait > 0 or len(due) == _AT_ONCE:
                 return due, min(max(wait, _SOON), _RARELY)
             due.append(candidate)
-        return due, min(max(after, _SOON), _RARELY)
+        is_finished = self._store.segments.following(max(control.compressed_offset, control.oldest_offset)) is not None
+        return due, min(max(after, _FLUSHED), _RARELY) if is_finished else _RARELY
 
     # In the thread that compresses
 
