@@ -24,7 +24,7 @@ from .._policies import Compression
 from .._storage.store import Store
 from .compression import Candidate, Prepared, SegmentCompressor
 
-_NICENESS = 10
+_NICENESS = 10  # more than the rest of the process
 _LONGEST_REST = 0.1  # seconds
 _SOON = 0.1
 _FLUSHED = 1.0  # by then what was finished should be on disk
@@ -195,7 +195,8 @@ class Compressor:
 
     def _run(self) -> None:
         with suppress(OSError):  # as good as it gets
-            os.setpriority(os.PRIO_PROCESS, get_native_id(), _NICENESS)
+            thread = get_native_id()
+            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICENESS)
         while (job := self._next()) is not None:
             job.run()
 
