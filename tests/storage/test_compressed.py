@@ -29,6 +29,7 @@ from filechannel._storage.log_reader import LogReader
 from filechannel._storage.segment import Segment
 from tests.storage.channels import Message, opened, payloads_of, read_all, reader_of, take_all
 from tests.storage.compressing import compress_all, compressed, compressed_file
+from tests.storage.resources import descriptors_under
 
 METHODS: list[CompressionMethod] = ["zstd", "lz4", "gzip"]
 
@@ -212,6 +213,22 @@ def test_readers_far_behind_hold_a_block_each(path: Path) -> None:
         assert peak < 50 << 20
         for reader in readers:
             reader.close()
+
+
+def test_a_bounded_number_of_files_is_open(path: Path) -> None:
+    """However many compressed segments there are, and none once another process has removed them."""
+    with opened(path, mapped=3) as store:
+        for index in range(200):
+            store.log.append([_text(300, index)])
+        begins = compress_all(store)
+        assert len(begins) > 10
+        others = descriptors_under(path / "segments")
+        read_all(store)
+        assert descriptors_under(path / "segments") == others + 3
+        for begin in begins:
+            compressed_file(store, begin).unlink()
+        store.segments.scan()
+        assert descriptors_under(path / "segments") == others
 
 
 def test_a_damaged_table_asks_for_no_memory(path: Path) -> None:
