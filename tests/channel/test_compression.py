@@ -14,6 +14,7 @@ from filechannel import (
     Compression,
     CorruptRecordError,
     FileChannel,
+    Retention,
     UnsupportedFormatError,
     open_channel,
 )
@@ -25,7 +26,7 @@ from tests.storage.compressing import compress_all, compressed_file
 
 pytestmark = [pytest.mark.anyio, one_loop]
 
-SMALL = ChannelOptions(segment_size=4096)
+SMALL = ChannelOptions(segment_size=4096, retention=Retention(after_consumed="keep"))
 ORDERS = [Order(number, f"sku {number % 7}", number % 3) for number in range(1000)]
 
 
