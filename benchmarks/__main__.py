@@ -18,6 +18,7 @@ from filechannel._format import PURE
 from . import (
     backlog,
     batch,
+    compression,
     consumers,
     fairness,
     fanout,
@@ -56,6 +57,7 @@ GROUPS: dict[str, tuple[str, Measure]] = {
         fanout_local,
         seeking,
         backlog,
+        compression,
         fsync,
         memory,
         fairness,

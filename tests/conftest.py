@@ -23,7 +23,7 @@ MAY_TOUCH_FILES = {
     "filechannel/_channel/group_source.py": {"_tend"},  # asks the kernel who is alive, which takes no time
     "filechannel/_storage/bells.py": {"ring"},
     "filechannel/_storage/log.py": {"append"},
-    "filechannel/_storage/log_reader.py": {"_advance"},
+    "filechannel/_storage/log_reader.py": {"_advance", "_damaged"},
 }
 NEVER_ON_A_LOOP = ("os.fsync", "os.fdatasync", "os.open", "os.pread", "os.pwrite", "os.posix_fallocate", "fcntl.fcntl")
 

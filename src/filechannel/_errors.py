@@ -467,6 +467,8 @@ class UnsupportedFormatError(StorageError):
 
     found: int | str
     supported: int | str
+    advice: str
+    """What to do about it."""
     path: Path | None
     """The channel's directory, if known."""
 
@@ -481,6 +483,7 @@ class UnsupportedFormatError(StorageError):
         """Take a format version or, as text, what else is missing; *advice* says what to do about it."""
         self.found = found
         self.supported = supported
+        self.advice = advice
         self.path = _path(path)
         super().__init__(
             f"{_channel(self.path)} has {_format_name(found)}, but only {_format_name(supported)} is supported; "

@@ -19,10 +19,12 @@ from unittest.mock import patch
 
 from filechannel import ChannelOptions, Durability
 from filechannel._format.layout import FORMAT_VERSION
+from filechannel._policies import CompressionMethod
 from filechannel._storage.files import Files
 from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import opened, reader_of
+from tests.storage.compressing import compress_all
 
 GOLDEN = Path(__file__).parent / f"golden-{FORMAT_VERSION}"
 NOW = 2_000_000_000 * 10**9
@@ -38,11 +40,13 @@ BEFORE_THE_JUMP: list[list[bytes]] = [
     [b"x" * size for size in range(20)],
 ]
 AFTER_THE_JUMP: list[list[bytes]] = [[b"after a jump"], [b"another", b"and the last"]]
+METHODS: tuple[CompressionMethod, ...] = ("zstd", "lz4", "gzip")
+COMPRESSIBLE: list[list[bytes]] = [[b"the same again " * (10 + number)] for number in range(20)]
 MESSAGES = [payload for batch in BEFORE_THE_JUMP + AFTER_THE_JUMP for payload in batch]
 
 
 def make(directory: Path) -> None:
-    """Make one channel that is open and one that is sealed."""
+    """Make one channel that is open, one that is sealed, and one that is compressed in every way."""
     with _nothing_varies() as background:
         options = ChannelOptions(segment_size=4096, max_message_size=1 << 20, mode=0o644)
         with opened(directory / "open", options) as store:
@@ -57,6 +61,11 @@ def make(directory: Path) -> None:
         with opened(directory / "sealed", sealed) as store:
             _send(store, AFTER_THE_JUMP)
             store.seal()
+        background.forget()
+        with opened(directory / "compressed", options) as store:
+            for method in METHODS:
+                _send(store, COMPRESSIBLE)
+                assert compress_all(store, method, block_size=1500)
         background.forget()
 
 

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from filechannel._format import layout
+from filechannel._storage.codecs import NUMBERS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "format.md"
 MARKER = re.compile(r"^<!-- layout: (.+) -->$")
@@ -26,6 +27,8 @@ STRUCTS = {
     "RECORD_CHECKED",
     "SEGMENT_HEADER",
     "SEGMENT_EXTENT",
+    "COMPRESSED",
+    "COMPRESSED_BLOCK",
     "INDEX_ENTRY",
     "CONTROL_IDENTITY",
     "TAIL_SLOT",
@@ -71,6 +74,8 @@ ELSEWHERE = {
     *("REGISTRY", "REGISTRY_DECIDED", "REGISTRY_COUNT", "RECLAIMING", "RECLAIMED_SEGMENTS", "RECLAIMED_BYTES"),
     *("MAINTENANCE_ERRORS", "MAINTENANCE_BYTE", "MAINTAINED", "MAINTAINER", "QUIET_OFFSET", "QUIET_SINCE"),
     *("GIVEN_UP", "INDEX_CHECKED"),
+    *("COMPRESSED_MAGIC", "COMPRESSED_EXTRA", "COMPRESSED_TABLE", "METHOD_ZSTD", "METHOD_LZ4", "METHOD_GZIP"),
+    "COMPRESSED_OFFSET",
 }
 CONSTANTS = {
     "format version": layout.FORMAT_VERSION,
@@ -79,6 +84,7 @@ CONSTANTS = {
     "index bytes": layout.INDEX_BYTES,
     "index seconds": layout.INDEX_SECONDS,
     "offset jump": layout.OFFSET_JUMP,
+    "block size": layout.BLOCK_SIZE,
 }
 
 Rows = list[dict[str, str]]
@@ -152,8 +158,8 @@ def test_every_number_of_the_layout_is_on_the_page() -> None:
     names = {name for name in vars(layout) if name.isupper()}
     assert names == STRUCTS | set(CHECKED) | ELSEWHERE | {name.upper().replace(" ", "_") for name in CONSTANTS}
     others = {"constants", "word", "control records", "examples", "control", "lock word", "wake", "tail"}
-    others |= {"cursor", "position"}
-    assert set(PAGE_TABLES) == STRUCTS | others | {"group", "entry word"}
+    others |= {"cursor", "position", "group", "entry word", "methods"}
+    assert set(PAGE_TABLES) == STRUCTS | others
 
 
 @pytest.mark.parametrize("name", sorted(STRUCTS))
@@ -229,6 +235,25 @@ def test_segments() -> None:
     )
 
 
+def test_compressed_segments() -> None:
+    """Magic, where things lie, the methods, and what the text says about sizes."""
+    text = re.sub(r"\s+", " ", PAGE.read_text(encoding="utf-8"))
+    magic = re.search(r"the magic is `([0-9a-f ]+)`", text)
+    assert magic is not None
+    assert bytes.fromhex(magic[1]) == layout.COMPRESSED_MAGIC
+    assert len(layout.COMPRESSED_MAGIC) == len(layout.SEGMENT_MAGIC)
+    assert f"At position {layout.COMPRESSED_EXTRA} follows:" in text
+    assert f"The table follows at position {layout.COMPRESSED_TABLE}," in text
+    assert f"1 to {layout.BLOCK_SIZE};" in places_text("COMPRESSED", "block size")
+    assert {row["name"]: int(row["method"]) for row in PAGE_TABLES["methods"]} == NUMBERS
+    assert {layout.METHOD_ZSTD, layout.METHOD_LZ4, layout.METHOD_GZIP} == set(NUMBERS.values())
+
+
+def places_text(table: str, field: str) -> str:
+    """Return what a table says about a field."""
+    return next(row["meaning"] for row in PAGE_TABLES[table] if row["field"] == field)
+
+
 def test_the_control_file() -> None:
     """Every word and every part at its position."""
     first, second = layout.CHECKPOINT_SLOTS
@@ -247,6 +272,7 @@ def test_the_control_file() -> None:
         "flush lock": (layout.FLUSH_LOCK, 4),
         "failed flushes": (layout.FAILED_FLUSHES, 4),
         "registrations": (layout.REGISTRATIONS, 4),
+        "compressed offset": (layout.COMPRESSED_OFFSET, 8),
         "waiting loops": (layout.WAITING_LOOPS, layout.PROCESS_SLOT_COUNT // 8),
         "registry": (layout.REGISTRY, 4),
         "maintenance errors": (layout.MAINTENANCE_ERRORS, 4),

@@ -1,10 +1,13 @@
-"""What tests of maintenance may use: a clock that stands still."""
+"""What tests of maintenance may use: a clock that stands still, and what those of storage have."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.storage.clocks import Clock
+from tests.storage.conftest import background, boots, memory, path
+
+__all__ = ["background", "boots", "clock", "memory", "path"]
 
 
 @pytest.fixture

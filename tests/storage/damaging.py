@@ -22,15 +22,24 @@ from random import Random
 import pytest
 
 from filechannel import FileChannelError
-from filechannel._format.layout import RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
+from filechannel._format.layout import (
+    COMPRESSED,
+    COMPRESSED_BLOCK,
+    COMPRESSED_EXTRA,
+    COMPRESSED_TABLE,
+    RECORD_HEADER_SIZE,
+    SEGMENT_HEADER_SIZE,
+)
 from filechannel._storage.files import Files
 from filechannel._storage.segment import begin_of
 from tests.storage.background import Background
 from tests.storage.channels import Message, opened, read_all, reader_of
+from tests.storage.compressing import compress_all
 
+_BLOCK = 700
 _SECONDS = 30
 _MEMORY = 2 << 30
-_KINDS = (".seg", ".seg", ".seg", ".idx", "channel.json", "control", "control", ".cursor")
+_KINDS = (".seg", ".seg", ".seg", ".seg.z", ".seg.z", ".seg.z", ".idx", "channel.json", "control", "control", ".cursor")
 
 
 @dataclass(frozen=True)
@@ -41,18 +50,38 @@ class Damage:
     what: str
     start: int
     stop: int
+    table: tuple[tuple[int, int], ...] = ()
+    """Of a compressed segment: position and length of each block, before it was damaged."""
 
     def spares(self, message: Message, begins: list[int]) -> bool:
         """Tell whether a message must still be readable."""
-        begin = begin_of(self.file.name)
+        begin = begin_of(self.file.name.removesuffix(".z"))
         if begin is None:
             return self.file.name != "channel.json"
         following = min((other for other in begins if other > begin), default=1 << 63)
         if not begin <= message.offset < following:
             return True
+        if self.table:
+            return self.start >= self.table[0][0] and not any(map(self._hits, self._blocks_of(message, begin)))
         start = SEGMENT_HEADER_SIZE + message.offset - begin
         stop = start + RECORD_HEADER_SIZE + len(message.payload)
         return self.start >= SEGMENT_HEADER_SIZE and (stop <= self.start or start >= self.stop)
+
+    def _blocks_of(self, message: Message, begin: int) -> tuple[tuple[int, int], ...]:
+        first, end = message.offset - begin, message.offset - begin + RECORD_HEADER_SIZE + len(message.payload)
+        return self.table[first // _BLOCK : -(-end // _BLOCK)]
+
+    def _hits(self, block: tuple[int, int]) -> bool:
+        return block[0] < self.stop and self.start < block[0] + block[1]
+
+
+def _table_of(file: Path) -> tuple[tuple[int, int], ...]:
+    if not file.name.endswith(".z"):
+        return ()
+    content = file.read_bytes()
+    count = COMPRESSED.unpack_from(content, COMPRESSED_EXTRA)[3]
+    entries = COMPRESSED_BLOCK.iter_unpack(content[COMPRESSED_TABLE : COMPRESSED_TABLE + count * COMPRESSED_BLOCK.size])
+    return tuple((position, length) for position, length, _ in entries)
 
 
 def _make(path: Path, background: Background, *, flushed: bool) -> list[Message]:
@@ -61,9 +90,12 @@ def _make(path: Path, background: Background, *, flushed: bool) -> list[Message]
     with opened(path) as store:
         for number in range(60):
             sizes = random.choices((0, 5, 50, 300, 1000, 6000), k=random.choice((1, 1, 4)))
-            store.log.append([b"%d %d:" % (number, place) + random.randbytes(size) for place, size in enumerate(sizes)])
+            store.log.append([b"%d %d:" % (number, place) + _noise(random, size) for place, size in enumerate(sizes)])
             if number % 20 == 10:
                 background.run()
+            if number == 25:
+                compress_all(store, block_size=_BLOCK)
+                assert store.segments.usage().compressed > 5
         cursor = store.cursors.open("consumer")
         reader = reader_of(store, cursor)
         reader.move(store.places.earliest())
@@ -77,19 +109,23 @@ def _make(path: Path, background: Background, *, flushed: bool) -> list[Message]
         return read_all(store)
 
 
+def _noise(random: Random, size: int) -> bytes:
+    return bytes(random.choices(b"ab", k=size))
+
+
 def _damage(path: Path, random: Random) -> Damage:
     kind = random.choice(_KINDS)
     file = random.choice(sorted(file for file in path.rglob("*") if file.name.endswith(kind)))
-    size = file.stat().st_size
+    size, table = file.stat().st_size, _table_of(file)
     what = random.choice(("flip", "flip", "flip near the beginning", "cut", "overwrite", "zero", "remove"))
     if what == "remove":
         file.unlink()
-        return Damage(file, what, 0, 1 << 63)
+        return Damage(file, what, 0, 1 << 63, table)
     start = random.randrange(min(size, 900) if what.endswith("beginning") else size)
     with file.open("r+b") as content:
         if what == "cut":
             content.truncate(start)
-            return Damage(file, what, start, 1 << 63)
+            return Damage(file, what, start, 1 << 63, table)
         if what in ("overwrite", "zero"):
             start -= start % 512
             stop = min(start + 4096, size)
@@ -99,12 +135,13 @@ def _damage(path: Path, random: Random) -> Damage:
             stop, replacement = start + 1, bytes([content.read(1)[0] ^ 1 << random.randrange(8)])
         content.seek(start)
         content.write(replacement)
-    return Damage(file, what, start, stop)
+    return Damage(file, what, start, stop, table)
 
 
 def _look(path: Path, damage: Damage, sent: list[Message], *, readonly: bool, skip: bool, all_left: bool) -> None:
     """Open and read it all: an error is one of ours, what is read was sent, and nothing that was spared is missing."""
-    begins = [begin for file in (path / "segments").iterdir() if (begin := begin_of(file.name)) is not None]
+    names = [file.name.removesuffix(".z") for file in (path / "segments").iterdir()]
+    begins = [begin for name in names if (begin := begin_of(name)) is not None]
     try:
         with opened(path, readonly=readonly) as store:
             found = [message[:2] for message in read_all(store, skip=skip)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from filechannel import ChannelOptions, DiskFullError, Durability
+from filechannel import ChannelOptions, Compression, DiskFullError, Durability
 from filechannel._errors import Busy
 from filechannel._format import NOTHING, find_record
 from filechannel._format.layout import (
@@ -22,7 +22,10 @@ from filechannel._format.layout import (
     RECORD_HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
 )
+from filechannel._maintenance.compression import SegmentCompressor
 from filechannel._maintenance.retention import reclaim_after
+from filechannel._offset import Offset
+from filechannel._storage.compressed import CompressedSegment, compressed_begin_of
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
 from filechannel._storage.quarantine import QUARANTINE, QUARANTINED
@@ -162,7 +165,8 @@ class Life:
 
     def act(self) -> None:
         """Do something."""
-        actions = [self._send] * 8 + [self._consume] * 3 + [self._background.run] * 2 + [self._flush, self._reclaim]
+        actions = [self._send] * 8 + [self._consume] * 3 + [self._background.run] * 2
+        actions += [self._flush, self._reclaim, self._compress]
         if self._random.random() < 0.04:
             actions = [self._purge, self._seal, self._reconfigure, self._fail_to_send]
         elif self._thrifty:
@@ -238,6 +242,13 @@ class Life:
         self._keep_promises()
         if CONSUMER in self.store.cursors.names():
             self.story.consumed_promised = self.story.consumed
+
+    def _compress(self) -> None:
+        """What is finished and on disk; nothing that anybody could notice."""
+        block_size = self._random.choice((100, 1000, 4096))
+        compressor = SegmentCompressor(self.store, Compression(method="gzip"), block_size=block_size)
+        for candidate in list(compressor.candidates(Offset(0))):
+            compressor.compress_segment(candidate)
 
     def _keep_promises(self) -> None:
         self.story.promised = self.story.visible = len(self.story.batches)
@@ -392,22 +403,30 @@ class Life:
 def _valid_records(path: Path) -> dict[int, bytes]:
     """Return every message that can be found in the segments, by offset."""
     found: dict[int, bytes] = {}
-    for file in (path / "segments").glob("*.seg"):
-        begin = begin_of(file.name)
-        try:
-            segment = Segment.open(Files(), file)
-        except ValueError:
-            continue
-        if begin is None:
-            continue
-        at = SEGMENT_HEADER_SIZE
-        while (at := find_record(segment.map, at, len(segment.map), begin + at - SEGMENT_HEADER_SIZE)) >= 0:
-            word, _ = RECORD_HEADER.unpack_from(segment.map, at)
+    for file in (path / "segments").glob("*"):
+        begin, content = _content(file)
+        at = 0
+        while (at := find_record(content, at, len(content), begin + at)) >= 0:
+            word, _ = RECORD_HEADER.unpack_from(content, at)
             size = RECORD_HEADER_SIZE + (word & LENGTH_MASK)
             if not word & CONTROL_RECORD:
-                found[begin + at - SEGMENT_HEADER_SIZE] = segment.map[at + RECORD_HEADER_SIZE : at + size]
+                found[begin + at] = content[at + RECORD_HEADER_SIZE : at + size]
             at += size
     return found
+
+
+def _content(file: Path) -> tuple[int, bytes]:
+    """Return where the records in a file begin, and the bytes of all; none if it is not a segment."""
+    try:
+        if begin_of(file.name) is not None:
+            segment = Segment.open(Files(), file)
+            return segment.begin, segment.map[SEGMENT_HEADER_SIZE:]
+        if compressed_begin_of(file.name) is not None:
+            compressed = CompressedSegment.open(Files(), file)
+            return compressed.begin, bytes(compressed.span(compressed.begin, compressed.end)[0])
+    except ValueError:
+        pass
+    return 0, b""
 
 
 def _quarantined(path: Path) -> dict[int, bytes]:

@@ -26,6 +26,7 @@ from .._maintenance.retention import Pin, find_plan
 from .._maintenance.worker import WORKER
 from .._offset import Offset
 from .._options import UNSET, ChannelOptions, UnsetType
+from .._storage.codecs import require
 from .._storage.cursor import Cursor
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
@@ -232,7 +233,7 @@ class AnyChannel(Generic[T]):
         self._check_open()
         store, control = self._store, self._store.control
         tail, earliest = control.tail(), store.places.earliest()
-        messages = tail.sequence - earliest.sequence
+        messages, usage = tail.sequence - earliest.sequence, store.segments.usage()
         return ChannelStatistics(
             path=store.path,
             write_offset=tail.offset,
@@ -240,9 +241,11 @@ class AnyChannel(Generic[T]):
             oldest_offset=control.oldest_offset,
             next_sequence=tail.sequence,
             messages=messages,
-            bytes_on_disk=store.segments.bytes_on_disk(),
-            segments=len(store.segments.begins),
-            spare_segments=store.segments.spare,
+            bytes_on_disk=usage.bytes,
+            segments=usage.plain + usage.compressed,
+            compressed_segments=usage.compressed,
+            compressed_bytes=usage.compressed_bytes,
+            spare_segments=usage.spare,
             mapped_segments=store.segments.mapped,
             senders=len(self._senders),
             receivers=sum(len(source.users) for source in list(self._sources)),
@@ -299,6 +302,8 @@ class AnyChannel(Generic[T]):
             raise TypeError(f"schema={schema!r}: a raw channel carries bytes; the codec is fixed at creation")
         if schema is bytes and not self._payloads.is_raw:
             raise TypeError("schema=bytes: the channel carries typed messages; the codec is fixed at creation")
+        if not isinstance(changes.compression, UnsetType):
+            require(changes.compression.method)
         tree = UNSET if schema is UNSET else schema_of(schema, self._payloads.codec).to_json()
         return partial(self._change_manifest, tree, changes)
 

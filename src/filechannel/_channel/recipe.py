@@ -21,6 +21,7 @@ from .._errors import (
     UnsupportedFormatError,
 )
 from .._options import ChannelOptions
+from .._storage.codecs import require
 from .._storage.machine import machine_id
 from .._storage.manifest import MANIFEST, Manifest
 from .._storage.store import Store
@@ -94,7 +95,7 @@ class Recipe(Generic[T]):
         except UnsupportedFormatError as error:
             if error.path is not None:
                 raise
-            raise UnsupportedFormatError(error.found, error.supported, path=self.path) from error
+            raise UnsupportedFormatError(error.found, error.supported, error.advice, path=self.path) from error
         except (NotADirectoryError, IsADirectoryError) as error:
             raise NotAChannelError(self.path, f"{error.filename}: {error.strerror}") from error
         except OSError as error:
@@ -105,7 +106,9 @@ class Recipe(Generic[T]):
             raise StorageError(f"{self.path} cannot be opened: {error.strerror}: {error.filename}; {advice}") from error
 
     def _describe_new(self) -> Manifest:
-        return Manifest.new(machine_id(), self._chosen.name, self._schema.to_json(), self.options.resolve())
+        options = self.options.resolve()
+        require(options.compression.method)
+        return Manifest.new(machine_id(), self._chosen.name, self._schema.to_json(), options)
 
     def _check(self, manifest: Manifest) -> None:
         """Refuse to open what does not fit, before anything is touched."""

@@ -58,7 +58,11 @@ class ChannelStatistics:
     bytes_on_disk: int
     """Disk space of the segments and spare files, with what is allocated ahead."""
     segments: int
-    """How many segment files there are."""
+    """How many segments there are."""
+    compressed_segments: int
+    """How many of them are compressed."""
+    compressed_bytes: int
+    """Disk space of those."""
     spare_segments: int
     """How many files wait to become segments, having been consumed or made ahead of time."""
     mapped_segments: int

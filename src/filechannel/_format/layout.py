@@ -50,6 +50,22 @@ SEGMENT_END_CRC: Final = 60
 SEGMENT_EXTENT: Final = Struct("<QQ")
 """begin, end: what the end crc covers."""
 
+COMPRESSED_MAGIC: Final = b"fchan\x1aSZ"
+"""A compressed segment begins with a segment header, whose magic this is and whose end is set."""
+COMPRESSED_EXTRA: Final = SEGMENT_HEADER_SIZE
+"""Position of what a compressed segment has besides."""
+COMPRESSED: Final = Struct("<QIIII")
+"""next sequence, method, block size, blocks, crc over those four and the table."""
+COMPRESSED_TABLE: Final = COMPRESSED_EXTRA + COMPRESSED.size
+"""Position of the table, which has an entry for each block."""
+COMPRESSED_BLOCK: Final = Struct("<QII")
+"""position, length, crc over the stored bytes."""
+BLOCK_SIZE: Final = 1 << 20
+"""Bytes of records that are compressed together, at most."""
+METHOD_ZSTD: Final = 1
+METHOD_LZ4: Final = 2
+METHOD_GZIP: Final = 3
+
 OFFSET_JUMP: Final = 1 << 40
 """After a cut the log goes on at a multiple of this, at least half of it away: no offset is ever used twice."""
 INDEX_BYTES: Final = 64 * 1024
@@ -111,6 +127,8 @@ QUIET_SINCE: Final = 1144
 """Where the log ended when maintenance saw it move last, and when that was (ns since the epoch)."""
 GIVEN_UP: Final = 1280
 """No segment that begins below this offset is flushed or its file used again: the disk has refused one of them."""
+COMPRESSED_OFFSET: Final = 1344
+"""Finished segments before this offset are compressed, or not worth it: nobody need try again."""
 
 STATE_SEALED: Final = 1
 STATE_DEFERRED: Final = 2

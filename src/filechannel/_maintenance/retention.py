@@ -148,8 +148,9 @@ def _has_messages(store: Store, start: Offset, stop: Offset) -> bool:
                 segment = store.segments.get(begin)
             except CorruptRecordError:
                 return True
-            last = segment.position(end)
-            _, messages, reached, _ = scan_records(segment.map, segment.position(start), last, start)
+            content, first = segment.span(start, end)
+            last = first + end - start
+            _, messages, reached, _ = scan_records(content, first, last, start)
             if messages or reached < last:
                 return True
         following = store.segments.following(start)

@@ -23,6 +23,7 @@ from typing import TypeAlias, final
 
 from .._errors import Busy
 from .._storage.store import Store
+from .compressor import compress_step
 from .retention import reclaim
 
 Step: TypeAlias = Callable[[Store], float]
@@ -31,7 +32,7 @@ Step: TypeAlias = Callable[[Store], float]
 It is called with nobody else maintaining the channel. `Busy` says that another process is in the way, and is no error.
 """
 
-STEPS: list[Step] = [reclaim]
+STEPS: list[Step] = [reclaim, compress_step]
 """What maintaining a channel means, in this order."""
 
 _SOON = 0.02  # seconds; who fills many small segments has them looked at together
@@ -79,7 +80,7 @@ class Worker:
                 return
             self._charges[store] = charge = _Charge(store)
             store.on_boundary = partial(self.nudge, store)
-            store.on_closing = partial(self.forget, store)
+            store.on_closing.append(partial(self.forget, store))
             self._schedule(charge, _SOON)
 
     def _schedule(self, charge: _Charge, seconds: float) -> None:

@@ -18,6 +18,7 @@ from .._format.layout import (
     CHECKPOINT,
     CHECKPOINT_CHECKED,
     CHECKPOINT_SLOTS,
+    COMPRESSED_OFFSET,
     CONTROL_IDENTITY,
     CONTROL_MAGIC,
     CONTROL_SIZE,
@@ -150,6 +151,15 @@ class Control:
         store_u64(self.map, ALLOCATED_END, offset)
 
     @property
+    def compressed_offset(self) -> Offset:
+        """Before it every finished segment is compressed, or not worth it."""
+        return Offset(load_u64(self.map, COMPRESSED_OFFSET))
+
+    @compressed_offset.setter
+    def compressed_offset(self, offset: int) -> None:
+        store_u64(self.map, COMPRESSED_OFFSET, offset)
+
+    @property
     def epoch(self) -> int:
         """Changes whenever segments come or go, or are written to in another way."""
         return load_u32(self.map, EPOCH)
@@ -247,6 +257,7 @@ class Control:
         self.durable_offset = tail.offset
         self.allocated_end = tail.offset
         self.reserved_end = tail.offset
+        self.compressed_offset = 0
         store_u32(self.map, STATE, STATE_SEALED if sealed else 0)
         self.forget_the_dead()
 

@@ -6,28 +6,27 @@ of the index are fences that no record crosses, zeros are passed quickly, and on
 
 from __future__ import annotations
 
-from .._format import find_record, read_record
+from .._format import find_record
 from .._format.layout import LENGTH_MASK, RECORD_HEADER, RECORD_HEADER_SIZE
 from .._offset import Offset
+from .compressed import StoredSegment
 from .index import Mark
-from .segment import Segment
 
 _STEP = 256 * 1024
 _LEADING_ZEROS = RECORD_HEADER_SIZE - 1  # a record may begin with zeros, but its checksum is never zero
 
 
-def behind_damaged(segment: Segment, offset: int, stop: int) -> Offset | None:
+def behind_damaged(segment: StoredSegment, offset: int, stop: int) -> Offset | None:
     """Return where a damaged record claims to end, if another one begins there or nothing does; else None."""
-    position = segment.position(offset)
-    if position + RECORD_HEADER_SIZE > segment.position(stop):
+    if offset + RECORD_HEADER_SIZE > stop:
         return None
-    word, _ = RECORD_HEADER.unpack_from(segment.map, position)
+    word, _ = RECORD_HEADER.unpack_from(*segment.span(offset, offset + RECORD_HEADER_SIZE))
     end = Offset(offset + RECORD_HEADER_SIZE + (word & LENGTH_MASK))
     return end if end == stop or _is_record(segment, end, stop) else None
 
 
 def next_record(
-    segment: Segment, start: int, stop: int, marks: list[Mark], farthest: int | None = None
+    segment: StoredSegment, start: int, stop: int, marks: list[Mark], farthest: int | None = None
 ) -> Offset | None:
     """Return the first offset from *start* on where a whole record validates below *stop*; None if there is none.
 
@@ -43,37 +42,39 @@ def next_record(
     return None
 
 
-def _search(segment: Segment, start: int, stop: int, farthest: int | None) -> Offset | None:
+def _search(segment: StoredSegment, start: int, stop: int, farthest: int | None) -> Offset | None:
     if _is_record(segment, start, stop):
         return Offset(start)
     left = stop - start if farthest is None else farthest
     while (start := _behind_zeros(segment, start, stop)) < stop and left > 0:
         left -= _STEP
         end = min(start + 2 * _STEP, stop)
-        found = find_record(segment.map, segment.position(start), segment.position(end), start)
+        content, position = segment.span(start, end)
+        found = find_record(content, position, position + end - start, start)
         if found >= 0:
-            return Offset(start + found - segment.position(start))
+            return Offset(start + found - position)
         start = stop if end == stop else start + _STEP
     return None
 
 
-def _behind_zeros(segment: Segment, start: int, stop: int) -> int:
+def _behind_zeros(segment: StoredSegment, start: int, stop: int) -> int:
     """Return an offset before which no record begins, because nothing but zeros follow."""
     at = start
     while at < stop:
-        block = segment.map[segment.position(at) : segment.position(min(at + _STEP, stop))]
-        content = block.lstrip(b"\0")
+        size = min(_STEP, stop - at)
+        view, position = segment.span(at, at + size)
+        content = bytes(memoryview(view)[position : position + size]).lstrip(b"\0")
         if content:
-            return max(start, at + len(block) - len(content) - _LEADING_ZEROS)
-        at += len(block)
+            return max(start, at + size - len(content) - _LEADING_ZEROS)
+        at += size
     return stop
 
 
-def _is_record(segment: Segment, offset: int, stop: int) -> bool:
+def _is_record(segment: StoredSegment, offset: int, stop: int) -> bool:
     if not offset <= stop <= segment.room_end:
         return False
     try:
-        read_record(segment.map, segment.position(offset), segment.position(stop), offset)
+        segment.read(offset, stop)
     except ValueError:
         return False
     return True

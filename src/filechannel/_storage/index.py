@@ -27,8 +27,9 @@ _INDEX_NS = int(INDEX_SECONDS * 1e9)
 
 
 def index_path(segment: Path) -> Path:
-    """Return the path of a segment's index."""
-    return segment.with_suffix(".idx")
+    """Return the path of a segment's index, which is the same when it is compressed."""
+    plain = segment.with_suffix("") if segment.suffix == ".z" else segment
+    return plain.with_suffix(".idx")
 
 
 class Mark(NamedTuple):

@@ -342,7 +342,9 @@ class Log:
         if begin is None or begin < self._control.oldest_offset:  # the latter is being given up, and may be half gone
             return None
         segment = self._segments.get(begin)
-        return None if segment.end is not None and segment.end <= offset else segment
+        if not isinstance(segment, Segment) or (segment.end is not None and segment.end <= offset):
+            return None
+        return segment
 
     def _forget_on_disk(self, segment: Segment | None, *, removed: bool) -> None:
         """What was taken back must not come to life after a power cut, in place of what is written there next."""
@@ -385,7 +387,8 @@ class Log:
             following = self._segments.following(begin)
             if following is None or following > flushed:
                 with suppress(CorruptRecordError):  # that is for whoever reads it
-                    self._unflushed.add(self._segments.get(begin))
+                    if isinstance(segment := self._segments.get(begin), Segment):  # else it is on disk
+                        self._unflushed.add(segment)
         self._unflushed.names_changed = True
 
     def take_unflushed(self) -> Work:
@@ -406,7 +409,7 @@ class Log:
             if not self._unflushed.knows(begin):
                 with suppress(CorruptRecordError):  # that is for whoever reads it
                     segment = self._segments.get(begin)
-                    if segment.limit > self._control.durable_offset:
+                    if segment.limit > self._control.durable_offset and isinstance(segment, Segment):
                         self._unflushed.add(segment)
                         self._unflushed.names_changed = True
             begin = self._segments.following(begin)

@@ -11,12 +11,13 @@ from .._errors import CorruptRecordError, DataExpiredError
 from .._format import NOTHING, Reader, store_u64
 from .._format.layout import CONTROL_SIZE, WRITE_TAIL
 from .._offset import Offset
+from .compressed import StoredSegment
 from .control import Control
 from .cursor import Cursor
 from .damage import behind_damaged, next_record
 from .index import Mark
 from .places import Places
-from .segment import Segment
+from .segment import Segment, Window
 from .segments import Segments
 
 Decode = Callable[[bytes], object]
@@ -44,7 +45,8 @@ class LogReader:
         self._segments = segments
         self._places = places
         self._skip_damage = skip_damage
-        self._segment: Segment | None = None
+        self._segment: StoredSegment | None = None
+        self._window: Window | None = None
         self._batching: set[int] = set()  # threads in the middle of take_many
         self.stop = stop
         """Where it ends, for good; it never stands behind it. None: where the log does."""
@@ -58,8 +60,7 @@ class LogReader:
 
     def move(self, place: Mark) -> None:
         """Stand at a record boundary, or at the stop if that comes first."""
-        self.native.unbind()
-        self._segment = None
+        self._let_go(self.native)
         place = self._up_to_stop(place)
         self.native.move(place.offset, place.sequence)
 
@@ -73,22 +74,20 @@ class LogReader:
 
     def stand_beside(self, other: LogReader) -> None:
         """Stand where another reader stands, and in its segment: that may have been dropped already."""
-        segment = other._segment
+        segment, window = other._segment, other._window
         self.move(Mark(Offset(other.native.offset), other.native.sequence, 0))
-        if segment is not None:
-            self._segment = segment
-            self.native.bind(segment.map, segment.begin)
+        if segment is not None and window is not None:
+            self._bind(self.native, segment, window)
 
     def leave(self, segment: Segment) -> None:
         """Let go of a segment if it is ours: others are to be mapped. It is asked for again when it is needed."""
         if segment is self._segment:
-            self._segment = None
-            self.native.unbind()
+            self._let_go(self.native)
 
     def close(self) -> None:
         """Let go of the segment and the cursor."""
         self.native.release()
-        self._segment = None
+        self._segment = self._window = None
 
     def take_many(self, most: int) -> list[object]:
         """Return up to `most` items; an error waits until what came before it is taken, and is told by the next call.
@@ -136,15 +135,25 @@ class LogReader:
             return
         if offset <= segment.begin:
             reader.move(segment.begin, segment.header.first_sequence)
-        if self._segment is not None and self._segment.begin < segment.begin:
-            self._segments.cool(self._segment)
-        self._segment = segment
-        reader.bind(segment.map, segment.begin)
-        if not self._segments.keeps(segment):  # another thread needed the room in this moment
-            self.leave(segment)
+        left = self._segment
+        self._bind(reader, segment, segment.window(max(offset, segment.begin)))
+        if segment is left:
+            return  # only another part of it
+        if isinstance(left, Segment) and left.begin < segment.begin:
+            self._segments.cool(left)
+        if isinstance(segment, Segment) and not self._segments.keeps(segment):
+            self.leave(segment)  # another thread needed the room in this moment
         self.on_passed()
 
-    def _segment_at(self, offset: Offset) -> Segment:
+    def _bind(self, reader: Reader, segment: StoredSegment, window: Window) -> None:
+        self._segment, self._window = segment, window
+        reader.bind(window.content, window.begin)
+
+    def _let_go(self, reader: Reader) -> None:
+        self._segment = self._window = None
+        reader.unbind()
+
+    def _segment_at(self, offset: Offset) -> StoredSegment:
         """Return the segment that holds an offset, or begins behind it with nothing missing in between."""
         begin = self._segments.covering(offset)
         if begin is not None and offset < (segment := self._segments.get(begin)).limit:
@@ -196,18 +205,19 @@ class LogReader:
 
     def _damaged(self, reader: Reader, reason: str) -> None:
         """Decide about a record that does not validate: look again, go on behind it, or say so."""
-        segment, offset = self._segment, Offset(reader.offset)
-        if segment is None or not segment.is_valid:
+        segment, window, offset = self._segment, self._window, Offset(reader.offset)
+        if segment is None or window is None or not segment.is_valid:
             if segment is not None:
                 self._segments.forget(segment.begin)  # another file has taken the name
-            self._segment = None
-            reader.unbind()
+            self._let_go(reader)
+        elif window.end < segment.limit and window.begin != offset:
+            self._let_go(reader)  # perhaps it is only cut off; the window that begins here has all of it
         elif self._skip_damage:
-            self._pass(reader, self._behind(segment, offset, reader.sequence), reason)
+            self._pass(reader, self._behind(segment, offset, reader.sequence), segment.explain(offset, reason))
         else:
-            raise CorruptRecordError(segment.path.name, offset, reason)
+            raise CorruptRecordError(segment.path.name, offset, segment.explain(offset, reason))
 
-    def _behind(self, segment: Segment, offset: Offset, sequence: int) -> Mark:
+    def _behind(self, segment: StoredSegment, offset: Offset, sequence: int) -> Mark:
         """Return where to go on; how many messages were lost is known only at a mark, and one at the least."""
         stop = min(segment.limit, self._control.write_offset)
         marks = self._places.marks(segment)
@@ -218,8 +228,7 @@ class LogReader:
     def _pass(self, reader: Reader, place: Mark, reason: str) -> None:
         path, offset, place = self._segments.directory.parent, reader.offset, self._up_to_stop(place)
         _logger.warning("%s: skipped from offset %d to %d: %s", path, offset, place.offset, reason)
-        self._segment = None
-        reader.unbind()
+        self._let_go(reader)
         reader.move(place.offset, place.sequence)
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .._format import scan_records
 from .._offset import Offset
+from .compressed import CompressedSegment, StoredSegment
 from .control import Checkpoint
-from .segment import Segment
 from .segments import Segments
 
 
@@ -30,13 +29,15 @@ class Loss:
         return f"{'' if self.exact else 'up to '}{self.messages}, at offsets {self.start} to {self.stop}"
 
 
-def stored_end(segment: Segment) -> Offset:
+def stored_end(segment: StoredSegment) -> Offset:
     """Return the offset that no record of a segment reaches beyond, as far as its file can be believed."""
     return segment.limit if segment.has_valid_end else segment.room_end
 
 
-def reaches(segment: Segment, end: int) -> bool:
-    """Tell whether a file goes as far as an offset, and says nothing else about itself."""
+def reaches(segment: StoredSegment, end: int) -> bool:
+    """Tell whether a file goes as far as an offset, and says nothing else about itself: one that is compressed ends."""
+    if isinstance(segment, CompressedSegment):
+        return end == segment.end
     return (segment.end is None or segment.has_valid_end) and end <= stored_end(segment)
 
 
@@ -48,8 +49,6 @@ def find_loss(segments: Segments, end: Checkpoint) -> Loss | None:
     if begin is None:
         return Loss(end.oldest, end.offset, end.sequence, exact=end.oldest == 0)
     segment = segments.get(begin)
-    first, last = segment.position(begin), segment.position(stored_end(segment))
-    valid_end, messages, _, _ = scan_records(segment.map, first, last, begin)
-    start = Offset(begin + valid_end - first)
+    start, messages = segment.whole(stored_end(segment))
     missing = end.sequence - segment.header.first_sequence - messages
     return Loss(start, end.offset, max(missing, 0), exact=True)

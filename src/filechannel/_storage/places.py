@@ -8,13 +8,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 
 from .._errors import CorruptRecordError
-from .._format import read_record
 from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE
 from .._offset import Offset
+from .compressed import StoredSegment
 from .control import Control
 from .files import Files
 from .index import Mark, last_mark_at_or_before, read_marks
-from .segment import Segment
 from .segments import Segments
 
 _EPOCH, _MICROSECOND = datetime.fromtimestamp(0, UTC), timedelta(microseconds=1)
@@ -147,7 +146,7 @@ class Places:
         except CorruptRecordError:
             return place.time
 
-    def marks(self, segment: Segment) -> list[Mark]:
+    def marks(self, segment: StoredSegment) -> list[Mark]:
         """Return the index of a segment, as far as readers see it."""
         # Before the index: what it says beyond may be taken back and written anew meanwhile.
         end = min(segment.limit, self._control.write_offset)
@@ -159,11 +158,11 @@ def _nothing() -> None:
     pass
 
 
-def _first(segment: Segment) -> Mark:
+def _first(segment: StoredSegment) -> Mark:
     return Mark(segment.begin, segment.header.first_sequence, segment.header.created)
 
 
-def _walk(segment: Segment, mark: Mark, offset: int) -> Mark:
+def _walk(segment: StoredSegment, mark: Mark, offset: int) -> Mark:
     """Step from one boundary to another, counting messages."""
     at, sequence = int(mark.offset), mark.sequence
     while at < offset:
@@ -174,7 +173,7 @@ def _walk(segment: Segment, mark: Mark, offset: int) -> Mark:
     return Mark(Offset(at), sequence, 0)
 
 
-def _walk_to_sequence(segment: Segment, mark: Mark, wanted: int) -> Mark:
+def _walk_to_sequence(segment: StoredSegment, mark: Mark, wanted: int) -> Mark:
     """Step from a boundary to the message with a number."""
     at, sequence = int(mark.offset), mark.sequence
     while True:
@@ -184,10 +183,11 @@ def _walk_to_sequence(segment: Segment, mark: Mark, wanted: int) -> Mark:
         at, sequence = at + size, sequence + is_message
 
 
-def _read(segment: Segment, offset: int) -> tuple[bool, int]:
+def _read(segment: StoredSegment, offset: int) -> tuple[bool, int]:
     """Return whether a record is a message, and its size."""
     try:
-        word, payload = read_record(segment.map, segment.position(offset), segment.position(segment.limit), offset)
+        word, payload = segment.read(offset, segment.limit)
     except ValueError as error:
-        raise CorruptRecordError(segment.path.name, Offset(offset), str(error)) from error
+        reason = segment.explain(offset, str(error))
+        raise CorruptRecordError(segment.path.name, Offset(offset), reason) from error
     return not word & CONTROL_RECORD, RECORD_HEADER_SIZE + len(payload)

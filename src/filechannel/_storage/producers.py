@@ -23,7 +23,7 @@ from threading import Lock
 from typing import final
 
 from .._errors import CorruptRecordError
-from .._format import crc32c, read_record
+from .._format import crc32c
 from .._format.layout import (
     CONTROL_IDENTITY,
     CONTROL_RECORD,
@@ -206,8 +206,7 @@ class _Records:
             segment = None if begin is None else self._segments.get(begin)
             if segment is None or offset >= min(segment.limit, self.end):
                 return None
-            stop = segment.position(min(segment.limit, self.end))
-            word, payload = read_record(segment.map, segment.position(offset), stop, offset)
+            word, payload = segment.read(offset, min(segment.limit, self.end))
         except (CorruptRecordError, ValueError):
             return None
         return payload if word & CONTROL_RECORD else None
@@ -224,11 +223,10 @@ class _Records:
                     return
                 at = self._bridge(at, following)
                 continue
-            stop = segment.position(min(segment.limit, end))
             try:
-                word, payload = read_record(segment.map, segment.position(at), stop, at)
+                word, payload = segment.read(at, min(segment.limit, end))
             except ValueError as error:
-                raise CorruptRecordError(segment.path.name, at, str(error)) from error
+                raise CorruptRecordError(segment.path.name, at, segment.explain(at, str(error))) from error
             if word & CONTROL_RECORD:
                 yield at, payload
             at = Offset(at + RECORD_HEADER_SIZE + len(payload))

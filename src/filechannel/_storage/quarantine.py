@@ -10,10 +10,10 @@ from pathlib import Path
 
 from .._format.layout import LENGTH_MASK, RECORD_HEADER, RECORD_HEADER_SIZE
 from .._offset import Offset
+from .compressed import StoredSegment
 from .damage import next_record
 from .files import Files, directory_mode
 from .index import read_marks
-from .segment import Segment
 
 QUARANTINE = "quarantine"
 QUARANTINED = struct.Struct("<Q")
@@ -40,7 +40,7 @@ class Quarantine:
         self._note(target, reason)
         _logger.warning("%s is not a segment (%s); moved to %s", path, reason, target)
 
-    def keep_records(self, segment: Segment, start: Offset, end: Offset) -> None:
+    def keep_records(self, segment: StoredSegment, start: Offset, end: Offset) -> None:
         """Copy every valid record between two offsets of a segment into a file of its own."""
         found = self._valid_records(segment, start, end)
         if found:
@@ -49,15 +49,15 @@ class Quarantine:
             self._files.write_atomically(target, b"".join(found), self._mode)
             self._note(target, f"{len(found)} records behind the valid end of the log")
 
-    def _valid_records(self, segment: Segment, start: Offset, end: Offset) -> list[bytes]:
+    def _valid_records(self, segment: StoredSegment, start: Offset, end: Offset) -> list[bytes]:
         found: list[bytes] = []
         marks = read_marks(self._files, segment.path)
         at = next_record(segment, start, end, marks, _FARTHEST)
         while at is not None:
-            position = segment.position(at)
-            word, _ = RECORD_HEADER.unpack_from(segment.map, position)
+            word, _ = RECORD_HEADER.unpack_from(*segment.span(at, at + RECORD_HEADER_SIZE))
             size = RECORD_HEADER_SIZE + (word & LENGTH_MASK)
-            found.append(QUARANTINED.pack(at) + segment.map[position : position + size])
+            content, position = segment.span(at, at + size)
+            found.append(QUARANTINED.pack(at) + memoryview(content)[position : position + size])
             at = next_record(segment, at + size, end, marks, _FARTHEST)
         return found
 

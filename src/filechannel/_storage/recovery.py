@@ -8,6 +8,8 @@ The log goes on far behind every offset that was ever used, so that none is used
 A damaged or missing control file, or a directory that was copied here, is handled the same way; so is a lost end of
 the log while the machine runs, except that the tail is believed then as a checkpoint is.
 
+A compressed segment is believed as a checkpoint is: it was on disk, whole, before it got its name.
+
 What a checkpoint covers and no segment holds any more is gone: that is said once, and readers are told where. The log
 never ends before the checkpoint, so no number of a message that was promised is given to another one.
 """
@@ -18,14 +20,15 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .._errors import UnsupportedFormatError
 from .._format import read_record, scan_records
 from .._format.layout import CONTROL_RECORD, SEAL
 from .._offset import Offset
+from .compressed import CompressedSegment, StoredSegment, compressed_path
 from .control import Checkpoint, Control, Tail
 from .cursor_file import CONSUMERS
 from .cursors import Cursors
 from .files import Files
+from .forms import keep_one_form
 from .index import Mark, index_path
 from .loss import find_loss, stored_end
 from .quarantine import Quarantine
@@ -63,7 +66,7 @@ class Recovery:
         """
         used = max((0, *self._segments.begins, *self._cursors.offsets()))
         self._drop_unreadable_segments()
-        checkpoint = self._checkpoint(believed)
+        checkpoint = self._not_before_compressed(self._checkpoint(believed))
         used = max(used, checkpoint.offset)
         self._segments.remove_before(checkpoint.oldest)  # whoever did so was interrupted
         checkpoint = self._without_loss(checkpoint)
@@ -92,6 +95,16 @@ class Recovery:
             oldest = min(checkpoint.oldest, believed.offset)
         return Checkpoint(believed.offset, believed.sequence, oldest, self._control.sealed)
 
+    def _not_before_compressed(self, checkpoint: Checkpoint) -> Checkpoint:
+        """The log was whole up to the end of what is compressed, whatever an older checkpoint says."""
+        for begin in reversed(self._segments.begins):
+            segment = self._segments.get(begin)
+            if isinstance(segment, CompressedSegment):
+                if segment.end > checkpoint.offset:
+                    return Checkpoint(segment.end, segment.next_sequence, min(checkpoint.oldest, begin))
+                break
+        return checkpoint
+
     def _first_checkpoint(self) -> Checkpoint:
         begins = self._segments.begins
         if not begins:
@@ -114,15 +127,23 @@ class Recovery:
         for begin in self._segments.begins:
             if begin < oldest:
                 continue  # whoever gave it up was interrupted, and may have taken the file out of use
+            keep_one_form(self._files, self._segments, begin)
             path = self._segments.path(begin)
-            try:
-                Segment.open(self._files, path)
-            except UnsupportedFormatError:
-                raise
-            except ValueError as error:
-                self._quarantine.keep_file(path, str(error))
+            readable = [self._is_readable(CompressedSegment, compressed_path(path)), self._is_readable(Segment, path)]
+            if not any(readable):
                 self._files.unlink(index_path(path))
         self._segments.scan()
+
+    def _is_readable(self, form: type[StoredSegment], path: Path) -> bool:
+        """Tell whether there is a segment; a file that is none is put aside, unless another version could read it."""
+        try:
+            form.open(self._files, path)
+        except FileNotFoundError:
+            return False
+        except ValueError as error:
+            self._quarantine.keep_file(path, str(error))
+            return False
+        return True
 
     # The walk
 
@@ -136,17 +157,20 @@ class Recovery:
             end = self._extent(segment, following)
             if at > end:
                 break  # what the checkpoint covers is not there
-            start, stop = segment.position(at), segment.position(end)
-            batch_end, messages, reached, last = scan_records(segment.map, start, stop, at)
-            if batch_end > start:
-                sealed = self._is_seal(segment, last, batch_end)
-                cut = _Cut(Offset(at + batch_end - start), sequence + messages, sealed)
-            if following is None or stop != reached or self._segments.get(following).header.previous_end != end:
+            whole = True
+            if isinstance(segment, Segment):  # what is compressed lies before the checkpoint
+                start, stop = segment.position(at), segment.position(end)
+                batch_end, messages, reached, last = scan_records(segment.map, start, stop, at)
+                if batch_end > start:
+                    sealed = self._is_seal(segment, last, batch_end)
+                    cut = _Cut(Offset(at + batch_end - start), sequence + messages, sealed)
+                whole = stop == reached
+            if following is None or not whole or self._segments.get(following).header.previous_end != end:
                 break
             begin, at, sequence = following, following, self._segments.get(following).header.first_sequence
         return cut
 
-    def _extent(self, segment: Segment, following: Offset | None) -> Offset:
+    def _extent(self, segment: StoredSegment, following: Offset | None) -> Offset:
         """Where a segment's records end at most: the next one says it best."""
         if following is not None:
             previous_end = self._segments.get(following).header.previous_end
@@ -171,7 +195,8 @@ class Recovery:
             if end > cut.offset:
                 self._quarantine.keep_records(segment, max(cut.offset, begin), end)
             if begin < cut.offset:
-                self._finish(segment, min(end, cut.offset))
+                if isinstance(segment, Segment):
+                    self._finish(segment, min(end, cut.offset))
                 segment.flush()  # it may be a fresh copy: what we can read need not be on disk
             elif begin == cut.offset:
                 log_end = segment.header.previous_end  # no record follows: this begin is just another name for that end

@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+from typing_extensions import Buffer
 
 from .._errors import UnsupportedFormatError
-from .._format import crc32c, load_u64, store_u64
+from .._format import crc32c, load_u64, read_record, scan_records, store_u64
 from .._format.layout import (
     FORMAT_VERSION,
     PAGE,
@@ -25,6 +28,8 @@ from .._offset import Offset
 from .files import Files
 from .maps import Inode, MappedFile, OpenFile
 
+COMPRESSED_SUFFIX = ".z"
+"""What the name of a compressed segment has besides."""
 _SUFFIX = ".seg"
 _DIGITS = 20
 
@@ -58,29 +63,29 @@ class Header:
         created = time.time_ns() if created is None else created
         return cls(Offset(begin), first_sequence, Offset(previous_end), secrets.randbits(32) or 1, created)
 
-    def pack(self) -> bytes:
-        """Return the 64 bytes of an active segment."""
+    def pack(self, magic: bytes = SEGMENT_MAGIC, end: int = 0) -> bytes:
+        """Return the 64 bytes of an active segment, or of one that ends at an offset."""
         fields = SEGMENT_HEADER.pack(
-            SEGMENT_MAGIC,
+            magic,
             FORMAT_VERSION,
             self.id,
             self.begin,
-            0,
+            end,
             self.first_sequence,
             self.previous_end,
             self.created,
             0,
-            0,
+            _end_crc(self.begin, end) if end else 0,
         )
         return fields[:SEGMENT_CRC] + _header_crc(fields).to_bytes(4, "little") + fields[SEGMENT_END_CRC:]
 
     @classmethod
-    def unpack(cls, content: bytes) -> Header:
+    def unpack(cls, content: bytes, magic: bytes = SEGMENT_MAGIC) -> Header:
         """Read a header; `ValueError` says what is wrong with it."""
         if len(content) < SEGMENT_HEADER_SIZE:
             raise ValueError("shorter than a segment header")
-        magic, version, id_, begin, _, sequence, previous_end, created, crc, _ = SEGMENT_HEADER.unpack(content)
-        if magic != SEGMENT_MAGIC:
+        found, version, id_, begin, _, sequence, previous_end, created, crc, _ = SEGMENT_HEADER.unpack(content)
+        if found != magic:
             raise ValueError("no segment header")
         if crc != _header_crc(content):
             raise ValueError("checksum mismatch in the segment header")
@@ -97,23 +102,44 @@ def _end_crc(begin: int, end: int) -> int:
     return crc32c(SEGMENT_EXTENT.pack(begin, end))
 
 
-def read_header(files: Files, path: Path) -> Header:
+def valid_end(header: Header, content: bytes) -> Offset | None:
+    """Return the end in a header's 64 bytes if its checksum agrees; None while the segment is active."""
+    end, crc = int.from_bytes(content[SEGMENT_END : SEGMENT_END + 8], "little"), content[SEGMENT_END_CRC:]
+    is_valid = end > header.begin and int.from_bytes(crc, "little") == _end_crc(header.begin, end)
+    return Offset(end) if is_valid else None
+
+
+def read_header(files: Files, path: Path, magic: bytes = SEGMENT_MAGIC) -> Header:
     """Read the header of a segment's file; `ValueError` says why it is not one."""
+    descriptor = files.open(path, writable=False)
     try:
-        descriptor = files.open(path, writable=False)
-        try:
-            header = Header.unpack(files.read_at(descriptor, SEGMENT_HEADER_SIZE, 0))
-        finally:
-            files.close(descriptor)
-    except IsADirectoryError as error:
-        raise ValueError("it is a directory") from error
-    _check_name(path, header)
+        header = Header.unpack(read_head(files, descriptor, SEGMENT_HEADER_SIZE), magic)
+    finally:
+        files.close(descriptor)
+    check_name(path, header)
     return header
 
 
-def _check_name(path: Path, header: Header) -> None:
-    if header.begin != begin_of(path.name):
+def read_head(files: Files, descriptor: int, size: int) -> bytes:
+    """Return the first bytes of a segment's file; `ValueError` if it cannot be one."""
+    try:
+        return files.read_at(descriptor, size, 0)
+    except IsADirectoryError as error:
+        raise ValueError("it is a directory") from error
+
+
+def check_name(path: Path, header: Header) -> None:
+    """Raise `ValueError` if a file has the name of another segment."""
+    if header.begin != begin_of(path.name.removesuffix(COMPRESSED_SUFFIX)):
         raise ValueError(f"the header is of the segment at {header.begin}")
+
+
+class Window(NamedTuple):
+    """What a native reader reads from: 64 bytes that it looks for an end in, and records from an offset on."""
+
+    content: Buffer
+    begin: Offset
+    end: Offset
 
 
 class Segment:
@@ -178,7 +204,7 @@ class Segment:
         except IsADirectoryError as error:
             raise ValueError("it is a directory") from error
         header = Header.unpack(file.read(SEGMENT_HEADER_SIZE))
-        _check_name(path, header)
+        check_name(path, header)
         return cls(path, header, known(file.inode) or MappedFile(file, file.map(writable=writable)))
 
     @property
@@ -223,6 +249,32 @@ class Segment:
     def position(self, offset: int) -> int:
         """Return where in the file an offset lies."""
         return SEGMENT_HEADER_SIZE + offset - self.begin
+
+    # Reading, as in a compressed segment
+
+    def window(self, _offset: int) -> Window:
+        """Return what a reader at an offset reads from: all there is."""
+        return Window(self.map, self.begin, self.room_end)
+
+    def span(self, start: int, _stop: int) -> tuple[Buffer, int]:
+        """Return something that has the bytes between two offsets, and the position in it of the first."""
+        return self.map, self.position(start)
+
+    def read(self, offset: int, stop: int) -> tuple[int, bytes]:
+        """Return (word, payload) of the record at an offset; `ValueError` says why there is none."""
+        return read_record(self.map, self.position(offset), self.position(stop), offset)
+
+    def whole(self, stop: int) -> tuple[Offset, int]:
+        """Return where the last whole batch before an offset ends, and how many messages there are up to there."""
+        first = self.position(self.begin)
+        end, messages, _, _ = scan_records(self.map, first, self.position(stop), self.begin)
+        return Offset(self.begin + end - first), messages
+
+    def explain(self, _offset: int, reason: str) -> str:
+        """Say more about damage at an offset, if more is known."""
+        return reason
+
+    # Changing
 
     def wipe(self, start: int, stop: int) -> None:
         """Zero the bytes between two offsets, as far as the file goes. Leaves alone what is zero: it may be a hole."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import TypeVar
 
-from .._errors import CorruptRecordError
+from .._errors import CorruptRecordError, UnsupportedFormatError
+from .._format.layout import COMPRESSED_MAGIC
 from .._offset import Offset
 from .background import do_all_at_once
+from .compressed import OpenCompressed, StoredSegment, compressed_begin_of, compressed_path
 from .files import Files
 from .index import index_path
 from .maps import MappedFile, Maps, OpenFile
@@ -21,6 +24,23 @@ from .spares import Spare, Spares, spare_names
 SEGMENTS = "segments"
 _CLOSE = 3  # segments to the one that is written to
 R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How many segments there are of each form, and the disk space they take."""
+
+    plain: int
+    plain_bytes: int
+    compressed: int
+    compressed_bytes: int
+    spare: int
+    spare_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """All of the disk space."""
+        return self.plain_bytes + self.compressed_bytes + self.spare_bytes
 
 
 class Segments:
@@ -50,6 +70,7 @@ class Segments:
         self.spares: Spares | None = None
         """Where the files of consumed segments go; None: they are removed."""
         self._closed = False
+        self._compressed = OpenCompressed(files, most_mapped)
         self._headers: dict[Offset, Header] = {}
         """Of segments that somebody had a look at on the way to another."""
         self.scan()
@@ -58,14 +79,16 @@ class Segments:
         """Learn the names from the directory; other files in it are left alone."""
         with self._lock:
             self._known_epoch = self._epoch()  # before the look: a change that comes later is seen the next time
-            names = map(begin_of, self._files.list(self.directory))
-            self._begins = sorted(begin for begin in names if begin is not None)
+            names = self._files.list(self.directory)
+            found = {begin_of(name) for name in names} | {compressed_begin_of(name) for name in names}
+            self._begins = sorted(begin for begin in found if begin is not None)
             self._headers.clear()
             known = set(self._begins)
             gone = [each for each in self._mapped.values() if each.begin not in known or not each.is_valid]
             for segment in gone:  # another file has its name, or none
                 self._mapped.pop(segment.begin, None)
                 self._drop_gone(segment.file)
+            self._compressed.keep({compressed_path(self.path(begin)) for begin in self._begins})
 
     def knows_all(self) -> None:
         """Whatever changed was our own doing: no need to look at the directory."""
@@ -87,18 +110,21 @@ class Segments:
         """How many files are mapped through this object: segments, and spares that were segments or are to be."""
         return len(self._maps)
 
+    def usage(self) -> Usage:
+        """Return how many there are, and the disk space they take. One that is in both forms counts as compressed."""
+        paths = [self.path(begin) for begin in self.begins]
+        plain = [self._files.disk_space(path) for path in paths]
+        compressed = [self._files.disk_space(compressed_path(path)) for path in paths]
+        count = sum(space > 0 for space in compressed)
+        spare = [self._files.disk_space(self.directory / name) for name in spare_names(self._files, self.directory)]
+        return Usage(len(paths) - count, sum(plain), count, sum(compressed), len(spare), sum(spare))
+
     def bytes_on_disk(self) -> int:
         """Return the disk space the segments take, and the spare files."""
-        names = [*map(segment_name, self.begins), *spare_names(self._files, self.directory)]
-        return sum(self._files.disk_space(self.directory / name) for name in names)
-
-    @property
-    def spare(self) -> int:
-        """How many spare files there are, whoever put them there."""
-        return len(spare_names(self._files, self.directory))
+        return self.usage().bytes
 
     def path(self, begin: int) -> Path:
-        """Return the path of the segment that begins at an offset."""
+        """Return the path of the plain segment that begins at an offset."""
         return self.directory / segment_name(begin)
 
     def covering(self, offset: int) -> Offset | None:
@@ -115,13 +141,12 @@ class Segments:
             place = bisect_right(begins, begin)
             return begins[place] if place < len(begins) else None
 
-    def get(self, begin: Offset) -> Segment:
-        """Return a segment, mapped; `CorruptRecordError` if the file is not one any more."""
+    def get(self, begin: Offset) -> StoredSegment:
+        """Return a segment, mapped or compressed; `CorruptRecordError` if no file is one any more."""
         with self._lock:
             segment = self._mapped.get(begin)
             if segment is None:
-                known, writable = self._maps.get, self._writable
-                segment = self._open(begin, partial(Segment.open, self._files, writable=writable, known=known))
+                return self._open(begin, self._open_compressed, self._open_plain)
             self.keep(segment)
             return segment
 
@@ -153,7 +178,8 @@ class Segments:
                 return segment.header
             header = self._headers.get(begin)
             if header is None:
-                header = self._headers[begin] = self._open(begin, partial(read_header, self._files))
+                compressed = partial(read_header, self._files, magic=COMPRESSED_MAGIC)
+                header = self._headers[begin] = self._open(begin, compressed, partial(read_header, self._files))
             return header
 
     def end_of(self, begin: Offset, log_end: Offset) -> Offset:
@@ -166,20 +192,39 @@ class Segments:
         except CorruptRecordError:
             return following
 
-    def _open(self, begin: Offset, read: Callable[[Path], R]) -> R:
+    def _open_compressed(self, path: Path) -> StoredSegment:
+        return self._compressed.get(path)
+
+    def _open_plain(self, path: Path) -> StoredSegment:
+        segment = Segment.open(self._files, path, writable=self._writable, known=self._maps.get)
+        self.keep(segment)
+        return segment
+
+    def _open(self, begin: Offset, compressed: Callable[[Path], R], plain: Callable[[Path], R]) -> R:
+        """Read a segment in either form: the compressed one is whole if it is there, or else the plain one is.
+
+        A third look, because it may have been compressed between the first and the second.
+        """
         path = self.path(begin)
-        try:
-            return read(path)
-        except FileNotFoundError as error:
-            raise CorruptRecordError(path.name, begin, "the file is missing") from error
-        except ValueError as error:
-            raise CorruptRecordError(path.name, begin, str(error)) from error
+        problem: tuple[str, Exception] = path.name, FileNotFoundError("the file is missing")
+        for read, at in ((compressed, compressed_path(path)), (plain, path), (compressed, compressed_path(path))):
+            try:
+                return read(at)
+            except FileNotFoundError:
+                pass
+            except (ValueError, UnsupportedFormatError) as error:
+                problem = at.name, error
+        name, cause = problem
+        if isinstance(cause, UnsupportedFormatError):
+            raise cause
+        raise CorruptRecordError(name, begin, str(cause)) from cause
 
     def forget(self, begin: Offset) -> None:
         """Open the segment anew the next time: another file has taken its name."""
         with self._lock:
             self._mapped.pop(begin, None)
             self._headers.pop(begin, None)
+            self._compressed.forget(compressed_path(self.path(begin)))
 
     def add(self, segment: Segment) -> None:
         """Take in a segment that was just made, in place of what may have had its name."""
@@ -194,14 +239,19 @@ class Segments:
     # Removing
 
     def remove(self, begin: Offset) -> None:
-        """Remove a segment and its index from the directory. Maps that readers hold stay valid.
+        """Remove a segment, in either form, and its index from the directory. Maps that readers hold stay valid.
 
         The file is not used again: what is in it may be of offsets that are yet to be used, or the disk refused it.
         """
         file = self._forget_name(begin)
-        self._files.unlink(index_path(self.path(begin)))
+        self._remove_other_files(begin)
         self._files.unlink(self.path(begin))
         self._drop_gone(file)
+
+    def _remove_other_files(self, begin: Offset) -> None:
+        """Before the plain file: without any form of the segment nobody would look for its index."""
+        self._files.unlink(index_path(self.path(begin)))
+        self._files.unlink(compressed_path(self.path(begin)))
 
     def remove_before(self, oldest: Offset) -> None:
         """Give up every segment that begins before an offset, at which another one ends or begins.
@@ -218,12 +268,19 @@ class Segments:
             self.spares.remove_all()
 
     def _give_up(self, begin: Offset) -> None:
-        self._files.unlink(index_path(self.path(begin)))
-        self.recycle_file(begin)
-
-    def recycle_file(self, begin: Offset) -> None:
-        """Give up the plain file of a segment, whose records nobody needs or another file has. Its index stays."""
         file = self._forget_name(begin)
+        self._remove_other_files(begin)
+        self._use_again(begin, file)
+
+    def replace_plain(self, begin: Offset) -> None:
+        """Give up the plain file of a segment that is there, on disk, in compressed form: read that from now on."""
+        with self._lock:
+            segment = self._mapped.get(begin)
+            self.forget(begin)
+        self._use_again(begin, None if segment is None else segment.file)
+
+    def _use_again(self, begin: Offset, file: MappedFile | None) -> None:
+        """Let a plain file wait to become another segment, or remove it."""
         if self.spares is None:
             self._files.unlink(self.path(begin))
         else:
@@ -233,8 +290,8 @@ class Segments:
     def _forget_name(self, begin: Offset) -> MappedFile | None:
         """Return the file if it is mapped."""
         with self._lock:
-            segment = self._mapped.pop(begin, None)
-            self._headers.pop(begin, None)
+            segment = self._mapped.get(begin)
+            self.forget(begin)
             if begin in self._begins:  # another process may have done it
                 self._begins.remove(begin)
             return None if segment is None else segment.file
@@ -298,3 +355,4 @@ class Segments:
             self._closed = True
             self._mapped.clear()
             self._maps.clear()
+            self._compressed.keep(set())

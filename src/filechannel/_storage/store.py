@@ -84,8 +84,8 @@ class Store:
         """Called, from any thread, after something became visible and event loops wait for it."""
         self.on_close: Callable[[], object] = _ignore
         """Called when the last user has closed it, from any thread."""
-        self.on_closing: Callable[[], object] = _ignore
-        """Called before anything is closed: when it returns, nobody works on it in the background."""
+        self.on_closing: list[Callable[[], object]] = []
+        """Called, in order, before anything is closed: when all have returned, nobody works on it in the background."""
         self.on_boundary: Callable[[], object] = _ignore
         """Called, from any thread, when something may be to be done in the background.
 
@@ -374,6 +374,15 @@ class Store:
         # Sealed under FSYNC: the last messages may still be on their way to disk.
         return not self.control.deferred or self.control.tail(deferred=True).offset <= offset
 
+    @property
+    def files(self) -> Files:
+        """The file system that it is in."""
+        return self._files
+
+    def check_place(self) -> None:
+        """Raise `StorageError` if the path leads elsewhere by now."""
+        self._check_place()
+
     def _check_place(self) -> None:
         """Make sure that the path still leads to what is open: what is made by name must not go to another channel."""
         if not self._files.leads_to(self.path / CONTROL, self._descriptor):
@@ -465,7 +474,8 @@ class Store:
 
     def close(self) -> None:
         """Let go of every file. Nothing is flushed: what was sent stays with the kernel, or is on disk already."""
-        self.on_closing()
+        for end in self.on_closing:
+            end()
         self.on_close()
         if self._writable is not None:
             log, cursors, flusher = self._writable

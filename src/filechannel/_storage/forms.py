@@ -1,0 +1,37 @@
+"""A segment that is there in both forms, because whoever compressed it was interrupted: which one counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .._offset import Offset
+from .compressed import CompressedSegment, compressed_path
+from .files import Files
+from .segment import Segment
+from .segments import Segments
+
+
+def keep_one_form(files: Files, segments: Segments, begin: Offset) -> None:
+    """Remove the plain form if the compressed one is whole, or else the other way round; neither if both are damaged.
+
+    The compressed one first: under the name of the plain one, after a power cut, there may be a file in use elsewhere.
+    """
+    plain = segments.path(begin)
+    compressed = compressed_path(plain)
+    if not (files.exists(plain) and files.exists(compressed)):
+        return
+    try:
+        CompressedSegment.open(files, compressed).check()
+    except (ValueError, OSError):
+        if _is_whole(files, plain):
+            segments.forget(begin)
+            files.unlink(compressed)
+    else:
+        segments.replace_plain(begin)
+
+
+def _is_whole(files: Files, plain: Path) -> bool:
+    try:
+        return Segment.open(files, plain, writable=False).has_valid_end
+    except ValueError:
+        return False

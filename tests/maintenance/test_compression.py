@@ -1,0 +1,422 @@
+"""Compressing a segment: what is chosen, what is left as it is, and what happens if something comes in between."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelOptions, Compression, DiskFullError
+from filechannel._errors import Busy
+from filechannel._maintenance.compression import Candidate, SegmentCompressor, compress
+from filechannel._offset import Offset
+from filechannel._policies import CompressionMethod
+from filechannel._storage.compressed import CompressedSegment, compressed_path
+from filechannel._storage.files import Files
+from filechannel._storage.forms import keep_one_form
+from filechannel._storage.index import index_path
+from filechannel._storage.segment import Segment
+from filechannel._storage.store import Store
+from tests.storage.background import Background
+from tests.storage.channels import opened, payloads_of, read_all
+from tests.storage.compressing import compress_all, compressed, compressed_file
+from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+
+
+def _fill(store: Store, count: int = 60) -> None:
+    for number in range(count):
+        store.log.append([b"%d " % number + b"text " * 60])
+
+
+def _compressor(store: Store, *, block_size: int = 512) -> SegmentCompressor:
+    return SegmentCompressor(store, Compression(), block_size=block_size)
+
+
+def _candidates(store: Store) -> list[Candidate]:
+    return list(_compressor(store).candidates(Offset(0)))
+
+
+def _names(path: Path) -> list[str]:
+    return sorted(file.name for file in (path / "segments").iterdir() if file.suffix != ".idx")
+
+
+# What is chosen
+
+
+def test_only_finished_segments_on_disk_are_candidates(path: Path, background: Background) -> None:
+    """Neither the one that is written to, nor what a checkpoint does not cover."""
+    with opened(path) as store:
+        _fill(store)
+        assert _candidates(store) == []
+        store.flusher.flush()
+        assert [candidate.begin for candidate in _candidates(store)] == store.segments.begins[:-1]
+        for candidate in _candidates(store):
+            assert candidate.end == candidate.following
+        background.forget()
+
+
+def test_what_is_reclaimed_is_no_candidate(path: Path) -> None:
+    """Nor is what somebody else has compressed already."""
+    with opened(path) as store:
+        _fill(store)
+        store.flusher.flush()
+        begins = store.segments.begins
+        store.control.oldest_offset = begins[2]
+        assert [candidate.begin for candidate in _candidates(store)] == begins[2:-1]
+        assert _compressor(store).compress_segment(_candidates(store)[0])
+        assert [candidate.begin for candidate in _candidates(store)] == begins[3:-1]
+
+
+def test_a_segment_before_a_gap_ends_where_its_records_do(path: Path) -> None:
+    """After offsets were left out the next name is not the end."""
+    with opened(path) as store:
+        _fill(store, 5)
+        with store.log.writing():
+            store.log.abandon_active(OSError())
+        _fill(store, 30)
+        before = read_all(store)
+        begins = compress_all(store)
+        assert begins[0] == 0
+        assert compressed(store, Offset(0)).end == before[4].offset + 8 + len(before[4].payload)
+        assert compressed(store, Offset(0)).next_sequence == 5
+        assert read_all(store) == before
+
+
+def test_the_header_is_that_of_the_plain_segment(path: Path) -> None:
+    """Everything that others know a segment by: begin, number, id, what came before it."""
+    with opened(path) as store:
+        _fill(store)
+        headers = [store.segments.get(begin).header for begin in store.segments.begins]
+        compress_all(store)
+        store.segments.scan()
+        assert [store.segments.header(begin) for begin in store.segments.begins] == headers
+        assert [store.segments.get(begin).header for begin in store.segments.begins] == headers
+        following = store.segments.begins[1:]
+        assert [compressed(store, begin).end for begin in store.segments.begins[:-1]] == following
+
+
+@pytest.mark.parametrize("method", ["zstd", "lz4", "gzip"])
+def test_what_cannot_be_compressed_stays_plain(path: Path, method: CompressionMethod) -> None:
+    """And nothing is left of the attempt."""
+    noise = random.Random(1)
+    with opened(path, ChannelOptions(segment_size=1 << 16)) as store:
+        for _ in range(300):
+            store.log.append([noise.randbytes(1000)])
+        names = _names(path)
+        assert compress_all(store, method, block_size=4096) == []
+        assert _names(path) == names
+
+
+def test_a_few_blocks_tell_that_it_is_not_worth_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large segment of noise is not compressed to the end to find out."""
+    noise = random.Random(1)
+    with opened(path, ChannelOptions(segment_size=1 << 18)) as store:
+        for _ in range(300):
+            store.log.append([noise.randbytes(1000)])
+        store.flusher.flush()
+        compressor, tried = _compressor(store, block_size=4096), 0
+
+        def count() -> None:
+            nonlocal tried
+            tried += 1
+
+        assert compressor.compress_segment(_candidates(store)[0], count) == 0
+        assert 1 <= tried <= 4
+
+
+def test_a_block_of_noise_is_stored_as_it_is(path: Path) -> None:
+    """Blocks that would grow do not, and the rest is compressed all the same."""
+    noise = random.Random(1).randbytes(1500)
+    with opened(path, ChannelOptions(segment_size=1 << 14)) as store:
+        for _ in range(6):
+            store.log.append([b"text " * 1000])
+            store.log.append([noise])
+        before = read_all(store)
+        assert compress_all(store)
+        assert read_all(store) == before
+
+
+def test_a_damaged_segment_stays_plain(path: Path) -> None:
+    """One whose header or end cannot be believed, or which is cut off, is for people to look at."""
+    with opened(path) as store:
+        _fill(store)
+        store.flusher.flush()
+        first, second, third, *rest = _candidates(store)
+        store.segments.get(first.begin).invalidate()
+        store.segments.get(second.begin).map[60:64] = b"none"
+    with store.segments.path(third.begin).open("r+b") as file:
+        file.truncate(2000)
+    with opened(path) as store:
+        compressor = _compressor(store)
+        assert [compressor.prepare(candidate) for candidate in (first, second, third)] == [None, None, None]
+        assert compressor.compress_segment(rest[0])
+
+
+# Where it goes
+
+
+def test_it_is_on_disk_before_the_plain_one_goes(path: Path) -> None:
+    """File, name, and only then the other one; the index too."""
+    files = FaultyFiles()
+    with opened(path, files=files) as store:
+        _fill(store)
+        store.flusher.flush()
+        candidate = _candidates(store)[0]
+        target = compressed_file(store, candidate.begin)
+        steps: list[str] = []
+        real = Files.unlink
+
+        def unlink(self: Files, file: Path) -> None:
+            steps.append(f"unlink {file.name}")
+            real(self, file)
+
+        files.flushed.clear()
+        files.unlink = unlink.__get__(files)  # type: ignore[method-assign]
+        assert _compressor(store).compress_segment(candidate)
+        index = index_path(target)
+        assert files.flushed == [index, target.with_name(f"new-{target.name}"), store.segments.directory]
+        assert steps == [f"unlink {store.segments.path(candidate.begin).name}"]
+        assert index.exists()
+
+
+def test_two_at_once_do_not_disturb_each_other(path: Path) -> None:
+    """Who comes second is told that somebody is at it; when that one is dead, it begins anew."""
+    with opened(path) as store:
+        _fill(store)
+        store.flusher.flush()
+        before = read_all(store)
+        candidate = _candidates(store)[0]
+        compressor, other = _compressor(store), _compressor(store)
+        prepared = compressor.prepare(candidate)
+        assert prepared is not None
+        with pytest.raises(Busy):
+            other.prepare(candidate)
+        Files().close(prepared.descriptor)  # as a process does that dies
+        assert other.compress_segment(candidate)
+        assert read_all(store) == before
+        assert not [name for name in _names(path) if name.startswith("new-")]
+
+
+def test_what_is_prepared_can_be_discarded(path: Path) -> None:
+    """Nothing is left, and it can be done again."""
+    with opened(path) as store:
+        _fill(store)
+        store.flusher.flush()
+        names, candidate = _names(path), _candidates(store)[0]
+        compressor = _compressor(store)
+        prepared = compressor.prepare(candidate)
+        assert prepared is not None
+        compressor.discard(prepared)
+        assert _names(path) == names
+        assert compressor.compress_segment(candidate)
+
+
+def test_the_mode_is_that_of_the_channel(path: Path) -> None:
+    """Whoever may read the channel may read this."""
+    with opened(path, ChannelOptions(segment_size=4096, mode=0o640)) as store:
+        _fill(store)
+        begin = compress_all(store)[0]
+        assert compressed_file(store, begin).stat().st_mode & 0o777 == 0o640
+
+
+# In between
+
+
+def _reclaim(store: Store, candidate: Candidate) -> None:
+    """Do what retention does, in its order."""
+    store.control.oldest_offset = candidate.following
+    store.segments.remove_before(candidate.following)
+
+
+class _Interrupting(Files):
+    """Lets something happen right before or after a file is renamed."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[], object] = lambda: None
+        self.after: Callable[[], object] = lambda: None
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename."""
+        self.before()
+        super().replace(source, target)
+        self.after()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_segment_that_was_reclaimed_does_not_come_back(path: Path, when: str) -> None:
+    """However close the two are."""
+    files = _Interrupting()
+    with opened(path, files=files) as store:
+        _fill(store)
+        store.flusher.flush()
+        before = read_all(store)
+        candidate = _candidates(store)[0]
+        compressor = _compressor(store)
+        prepared = compressor.prepare(candidate)
+        assert prepared is not None
+        setattr(files, when, lambda: _reclaim(store, candidate))
+        assert not compressor.finish(prepared)
+        assert min(int(name.split(".")[0]) for name in _names(path)) == candidate.following
+        assert read_all(store) == [message for message in before if message.offset >= candidate.following]
+
+
+def test_what_was_reclaimed_meanwhile_is_not_finished(path: Path) -> None:
+    """It is not even renamed."""
+    with opened(path) as store:
+        _fill(store)
+        store.flusher.flush()
+        candidate = _candidates(store)[0]
+        compressor = _compressor(store)
+        prepared = compressor.prepare(candidate)
+        assert prepared is not None
+        _reclaim(store, candidate)
+        assert not compressor.finish(prepared)
+        assert compressor.prepare(candidate) is None
+        assert not [name for name in _names(path) if name.startswith(("new-", f"{candidate.begin:020}"))]
+
+
+def test_a_file_that_was_used_for_something_else_is_not_believed(path: Path) -> None:
+    """Its header changed while it was read: so may have what was read."""
+    with opened(path) as store:
+        _fill(store)
+        store.flusher.flush()
+        candidate = _candidates(store)[0]
+        compressor = _compressor(store)
+        prepared = compressor.prepare(candidate)
+        assert prepared is not None
+        segment = store.segments.get(candidate.begin)
+        assert isinstance(segment, Segment)
+        segment.invalidate()
+        assert not compressor.finish(prepared)
+        assert not compressed_file(store, candidate.begin).exists()
+
+
+def test_purging_in_the_middle_leaves_nothing(path: Path) -> None:
+    """What was being compressed is gone with the rest."""
+    with opened(path) as store:
+        _fill(store)
+        store.flusher.flush()
+        compressor = _compressor(store)
+        prepared = compressor.prepare(_candidates(store)[0])
+        assert prepared is not None
+        store.purge()
+        assert not compressor.finish(prepared)
+        assert len(_names(path)) == 1
+        assert payloads_of(store) == []
+
+
+# What goes wrong
+
+
+def _every_failure(path: Path, calls: frozenset[str], error: Callable[[Path], Exception]) -> Iterator[FaultyFiles]:
+    """Let each of some calls fail in turn, until none does."""
+    for number in range(1, 100):
+        files = FaultyFiles()
+        with opened(path / str(number), files=files) as store:
+            _fill(store)
+            store.flusher.flush()
+            before, names, candidate = read_all(store), _names(path / str(number)), _candidates(store)[0]
+            files.fail(calls, error, at=number)
+            try:
+                done = _compressor(store).compress_segment(candidate)
+            except (DiskFullError, OSError):
+                done = 0
+            files.work()
+            yield files
+            assert read_all(store) == before
+            left = _names(path / str(number))
+            assert not [name for name in left if name.startswith("new-")]
+            assert left == names or compressed_path(store.segments.path(candidate.begin)).name in left
+            if done and not files.failures:
+                return
+            _compressor(store).compress_segment(candidate)
+            keep_one_form(store.files, store.segments, candidate.begin)
+            assert isinstance(store.segments.get(candidate.begin), CompressedSegment)
+            assert read_all(store) == before
+    raise AssertionError("it never ends")
+
+
+@pytest.mark.parametrize(
+    ("calls", "error"),
+    [(NEEDING_ROOM, disk_full), (FLUSHING, input_output_error), (frozenset({"unlink"}), input_output_error)],
+    ids=["disk full", "flush", "unlink"],
+)
+def test_whatever_fails_is_cleaned_up_and_done_later(
+    path: Path, calls: frozenset[str], error: Callable[[Path], Exception]
+) -> None:
+    """At each call in turn: all messages are there, no half-made file is, and the next attempt succeeds."""
+    assert sum(files.failures > 0 for files in _every_failure(path, calls, error)) >= 1
+
+
+# Both forms
+
+
+@pytest.fixture
+def both(path: Path) -> Path:
+    """A channel whose first segment is there in both forms."""
+    with opened(path) as store:
+        _fill(store)
+        plain = store.segments.path(0)
+        content = plain.read_bytes()
+        compress_all(store)
+    plain.write_bytes(content)
+    return path
+
+
+def test_who_comes_after_a_crash_finishes_it(both: Path) -> None:
+    """The plain form goes when the other one has been read to its end."""
+    with opened(both) as store:
+        before = read_all(store)
+        assert [candidate.begin for candidate in _candidates(store)] == [0]
+        assert _compressor(store).compress_segment(_candidates(store)[0]) == 0
+        assert not store.segments.path(0).exists()
+        assert read_all(store) == before
+
+
+@pytest.mark.parametrize("position", [10, 70, 90, -1])
+def test_a_compressed_form_that_is_damaged_is_made_again(both: Path, position: int) -> None:
+    """From the plain one, which is still there."""
+    with opened(both) as store:
+        before = read_all(store)
+        file = compressed_file(store, 0)
+        content = bytearray(file.read_bytes())
+        content[position] ^= 1
+        file.write_bytes(content)
+        store.segments.forget(Offset(0))
+        assert _compressor(store).compress_segment(_candidates(store)[0])
+        compressed(store, Offset(0)).check()
+        assert not store.segments.path(0).exists()
+        assert read_all(store) == before
+
+
+# With nothing open
+
+
+def test_a_channel_is_compressed_with_nothing_open(path: Path) -> None:
+    """Everything that is finished, however young; a second time there is nothing left to do."""
+    with opened(path, ChannelOptions(segment_size=1 << 16)) as store:
+        _fill(store, 1000)
+        before, segments = read_all(store), len(store.segments.begins)
+    report = compress(path)
+    assert report.segments == segments - 1
+    assert 0 < report.bytes_after < report.bytes_before / 4
+    assert compress(path).segments == 0
+    with opened(path) as store:
+        assert read_all(store) == before
+        assert store.segments.usage().compressed == segments - 1
+
+
+def test_the_method_is_that_of_the_channel(path: Path) -> None:
+    """Unless another one is asked for."""
+    with opened(path, ChannelOptions(segment_size=1 << 16, compression=Compression(method="gzip"))) as store:
+        _fill(store, 1000)
+    compress(path)
+    with opened(path) as store:
+        assert compressed(store, Offset(0)).method == 3
+        _fill(store, 400)
+        begin = store.segments.begins[-2]
+    compress(path, Compression(method="lz4"))
+    with opened(path) as store:
+        assert compressed(store, begin).method == 2

@@ -1,0 +1,206 @@
+"""The thread that compresses, and the step that gives it work."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from threading import enumerate as threads
+
+import pytest
+
+from filechannel import ChannelOptions, Compression, DiskFullError
+from filechannel._maintenance import compressor as module
+from filechannel._maintenance.compressor import compress_step
+from filechannel._storage.store import Store
+from tests.storage.background import Background
+from tests.storage.channels import opened, payloads_of, read_all
+from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full
+
+AT_ONCE = ChannelOptions(segment_size=4096, compression=Compression(after=0.0))
+LATER = ChannelOptions(segment_size=4096, compression=Compression(after=30.0))
+
+
+def _fill(store: Store, count: int = 60) -> None:
+    for number in range(count):
+        store.log.append([b"%d " % number + b"text " * 60])
+    store.flusher.flush()
+
+
+def _step_until(store: Store, is_so: Callable[[], object]) -> None:
+    """Do what the worker does, without its pauses, until something is so."""
+    until = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < until
+        compress_step(store)
+        module.COMPRESSOR.job_of(store).idle.wait(10)
+
+
+def _all_compressed(store: Store) -> bool:
+    return store.segments.usage().plain == 1
+
+
+def test_old_segments_are_compressed_in_the_background(path: Path) -> None:
+    """All but the one that is written to; whoever reads notices nothing."""
+    with opened(path, AT_ONCE) as store:
+        _fill(store)
+        before = read_all(store)
+        _step_until(store, lambda: _all_compressed(store))
+        assert store.control.compressed_offset == store.segments.begins[-1]
+        assert read_all(store) == before
+        store.log.append([b"goes on"])
+        assert payloads_of(store)[-1] == b"goes on"
+
+
+def test_young_segments_wait(path: Path) -> None:
+    """The step says when the first of them will be old enough."""
+    with opened(path, LATER) as store:
+        _fill(store)
+        assert 25 < compress_step(store) <= 30
+        assert module.COMPRESSOR.job_of(store).idle.is_set()
+        assert store.segments.usage().compressed == 0
+
+
+def test_without_a_method_nothing_happens(path: Path) -> None:
+    """The default."""
+    with opened(path) as store:
+        _fill(store)
+        assert compress_step(store) >= 60
+        assert store.segments.usage().compressed == 0
+
+
+def test_a_channel_with_nothing_to_compress_is_left_alone(path: Path, background: Background) -> None:
+    """A thousand of them cost nothing; one whose last segment is on its way to disk is looked at again soon."""
+    with opened(path, AT_ONCE) as store:
+        assert compress_step(store) == 60
+        store.log.append([b"a message"])
+        assert compress_step(store) == 60
+        for _ in range(3):
+            store.log.append([b"text " * 500])
+        assert compress_step(store) == 1
+        background.run()
+        _step_until(store, lambda: _all_compressed(store))
+        assert compress_step(store) == 60
+
+
+def test_what_is_not_worth_it_is_tried_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By all processes together: the channel remembers how far it was looked at."""
+    noise = random.Random(1)
+    with opened(path, AT_ONCE) as store:
+        for _ in range(60):
+            store.log.append([noise.randbytes(300)])
+        store.flusher.flush()
+        _step_until(store, lambda: store.control.compressed_offset == store.segments.begins[-1])
+        assert store.segments.usage().compressed == 0
+    with opened(path, AT_ONCE) as store:
+        monkeypatch.setattr(module.SegmentCompressor, "prepare", None)
+        assert compress_step(store) > 0
+        assert module.COMPRESSOR.job_of(store).idle.is_set()
+
+
+def test_an_error_is_told_by_the_next_step_and_it_is_tried_again(path: Path) -> None:
+    """Whoever runs the steps logs and counts it."""
+    files = FaultyFiles()
+    with opened(path, AT_ONCE, files=files) as store:
+        _fill(store)
+        before = read_all(store)
+        files.fail(NEEDING_ROOM, disk_full)
+        compress_step(store)
+        module.COMPRESSOR.job_of(store).idle.wait(10)
+        with pytest.raises(DiskFullError):
+            compress_step(store)
+        files.work()
+        _step_until(store, lambda: _all_compressed(store))
+        assert read_all(store) == before
+
+
+def test_an_error_at_the_end_is_told_and_it_is_done_again(path: Path) -> None:
+    """What was prepared behind it is made anew: nothing is passed over."""
+    files = FaultyFiles()
+    with opened(path, AT_ONCE, files=files) as store:
+        _fill(store)
+        compress_step(store)
+        module.COMPRESSOR.job_of(store).idle.wait(10)
+        files.fail(frozenset({"replace"}), disk_full, at=2, once=True)
+        with pytest.raises(DiskFullError):
+            compress_step(store)
+        assert store.control.compressed_offset == store.segments.begins[1]
+        _step_until(store, lambda: _all_compressed(store))
+
+
+def test_closing_ends_it_and_leaves_nothing_half_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a segment, or with some that are prepared and have no name yet."""
+    begun = Event()
+    give_way = module._Job._give_way
+
+    def watched(self: module._Job) -> None:
+        begun.set()
+        self._stopping.wait(20)
+        give_way(self)
+
+    monkeypatch.setattr(module._Job, "_give_way", watched)
+    with opened(path, AT_ONCE) as store:
+        _fill(store)
+        compress_step(store)
+        assert begun.wait(20)
+    assert not list((path / "segments").glob("*.z"))
+    assert not [thread for thread in threads() if thread.name == "filechannel-compression" and _is_busy()]
+    monkeypatch.undo()
+    with opened(path, AT_ONCE) as store:
+        compress_step(store)
+        module.COMPRESSOR.job_of(store).idle.wait(10)
+        assert list((path / "segments").glob("new-*.z"))
+    assert not list((path / "segments").glob("*.z"))
+
+
+def _is_busy() -> bool:
+    return bool(module.COMPRESSOR._waiting)
+
+
+def test_it_rests_while_messages_are_sent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each block, for as long as that took; not at all while nobody sends."""
+    with opened(path, AT_ONCE) as store:
+        _fill(store, 5)
+        job = module.COMPRESSOR.job_of(store)
+        rests: list[float] = []
+        monkeypatch.setattr(job._stopping, "wait", lambda rest: rests.append(rest))
+        job._give_way()
+        rests.clear()
+        job._give_way()
+        assert rests == []
+        store.log.append([b"somebody sends"])
+        job._since = time.monotonic() - 0.02
+        job._give_way()
+        assert len(rests) == 1
+        assert 0.02 <= rests[0] <= 0.1
+
+
+def test_the_thread_has_a_low_priority(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own, not that of the process."""
+    found: list[tuple[int, int]] = []
+    run = module._Job.run
+
+    def watched(self: module._Job) -> None:
+        found.append((os.getpriority(os.PRIO_PROCESS, module.get_native_id()), module.get_native_id()))
+        run(self)
+
+    monkeypatch.setattr(module._Job, "run", watched)
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with opened(path, AT_ONCE) as store:
+        _fill(store)
+        _step_until(store, lambda: _all_compressed(store))
+    assert found[0][0] == min(before + 10, 19)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_several_channels_share_the_thread(path: Path) -> None:
+    """One after the other, and there is only one."""
+    with opened(path / "a", AT_ONCE) as first, opened(path / "b", AT_ONCE) as second:
+        for store in (first, second):
+            _fill(store)
+        _step_until(first, lambda: _all_compressed(first))
+        _step_until(second, lambda: _all_compressed(second))
+        assert sum(thread.name == "filechannel-compression" for thread in threads()) <= 1

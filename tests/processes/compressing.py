@@ -1,0 +1,82 @@
+"""What children do to a channel whose segments are compressed and reclaimed under everybody's hands."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from filechannel import Compression, DataExpiredError
+from filechannel._errors import Busy
+from filechannel._format import NOTHING
+from filechannel._maintenance.compression import SegmentCompressor
+from filechannel._offset import Offset
+from filechannel._storage.index import Mark
+from tests.processes.crew import Link
+from tests.storage.channels import Message, opened, reader_of
+
+BLOCK = 512
+KEPT = 6
+"""So many segments stay."""
+
+
+def payload_of(number: int) -> bytes:
+    """Return what message so and so says; it can be told from every other."""
+    return b"%d " % number + bytes(random.Random(number).choices(b"ab ", k=number % 700))
+
+
+def send(link: Link, path: Path, total: int) -> None:
+    """Send so many messages."""
+    with opened(path, create=False) as store:
+        link.meet()
+        for number in range(total):
+            store.log.append([payload_of(number)])
+
+
+def compress_for_ever(link: Link, path: Path) -> int:
+    """Compress whatever can be, until told to stop; return how many segments that were."""
+    count = 0
+    with opened(path, create=False) as store:
+        compressor = SegmentCompressor(store, Compression(), block_size=BLOCK)
+        link.meet()
+        while not link.is_called:
+            store.flusher.flush()
+            for candidate in list(compressor.candidates(Offset(0))):
+                try:
+                    count += bool(compressor.compress_segment(candidate))
+                except Busy:
+                    continue
+    return count
+
+
+def reclaim_for_ever(link: Link, path: Path) -> None:
+    """Remove all but the newest segments, again and again, until told to stop."""
+    with opened(path, create=False) as store:
+        link.meet()
+        while not link.is_called:
+            begins = store.segments.begins
+            if len(begins) > KEPT:
+                store.control.oldest_offset = begins[-KEPT]
+                store.segments.remove_before(begins[-KEPT])
+                with store.log.writing():
+                    store.log.announce_change()
+
+
+def read_what_is_left(link: Link, path: Path, total: int) -> int:
+    """Read to the last message, over what is gone; each must be what was sent there. Return how many there were."""
+    seen = 0
+    with opened(path, create=False) as store:
+        reader = reader_of(store)
+        reader.move(Mark(store.control.oldest_offset, 0, 0))
+        reader.move(store.places.earliest())
+        link.meet()
+        while reader.native.sequence < total:
+            try:
+                record = reader.native.take_record()
+            except DataExpiredError:
+                continue
+            if record is not NOTHING:
+                message = Message(*record)
+                assert message.payload == payload_of(message.sequence), f"another message at {message.sequence}"
+                seen += 1
+        reader.close()
+    return seen

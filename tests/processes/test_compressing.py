@@ -1,0 +1,105 @@
+"""Segments are compressed in one process while others send, read and reclaim them, and while processes are killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from threading import Event
+
+from filechannel._storage.compressed import CompressedSegment
+from tests.processes.compressing import (
+    compress_for_ever,
+    payload_of,
+    read_what_is_left,
+    reclaim_for_ever,
+    send,
+)
+from tests.processes.crew import Crew
+from tests.storage.channels import opened, read_all
+from tests.storage.compressing import compress_all
+
+TOTAL = 6000
+
+
+def _make(path: Path) -> None:
+    with opened(path):
+        pass
+
+
+def _begins(path: Path) -> list[int]:
+    """Return where each file of a segment begins; nothing else may be there."""
+    return sorted(int(file.name.split(".")[0]) for file in (path / "segments").iterdir() if file.suffix != ".idx")
+
+
+def _check_the_rest(path: Path, first: int = 0) -> None:
+    """What is left is what was sent, in one form each, and nothing lies around."""
+    left = _begins(path)  # before anybody opens it, who would remove what should not be there
+    with opened(path) as store:
+        assert left[0] >= store.control.oldest_offset, "a segment came back"
+        found = read_all(store)
+        assert [message.payload for message in found] == [payload_of(message.sequence) for message in found]
+        assert found[-1].sequence == TOTAL - 1
+        assert len(found) == TOTAL - found[0].sequence
+        assert found[0].sequence >= first
+        compress_all(store, block_size=512)
+        assert len(_begins(path)) == len(set(_begins(path))), "in both forms"
+        assert read_all(store) == found
+        assert any(isinstance(store.segments.get(begin), CompressedSegment) for begin in store.segments.begins)
+
+
+def test_everybody_reads_the_same_while_segments_are_compressed(path: Path, crew: Crew) -> None:
+    """Two processes compress, one sends, two read from the beginning: every message, once."""
+    _make(path)
+    compressors = [crew.start(compress_for_ever, path) for _ in range(2)]
+    readers = [crew.start(read_what_is_left, path, TOTAL) for _ in range(2)]
+    sender = crew.start(send, path, TOTAL)
+    for child in (*compressors, *readers, sender):
+        child.meet()
+        child.tell("go")
+    sender.result()
+    assert [reader.result() for reader in readers] == [TOTAL, TOTAL]
+    late = crew.start(read_what_is_left, path, TOTAL)
+    late.meet()
+    late.tell("go")
+    assert late.result() == TOTAL
+    for compressor in compressors:
+        compressor.tell("stop")
+    assert sum(compressor.result() for compressor in compressors) > 50
+    _check_the_rest(path)
+
+
+def test_reclaiming_wins_the_race(path: Path, crew: Crew) -> None:
+    """A segment that is removed while it is being compressed does not come back, and nobody reads anything else."""
+    _make(path)
+    compressor, reclaimer = crew.start(compress_for_ever, path), crew.start(reclaim_for_ever, path)
+    readers = [crew.start(read_what_is_left, path, TOTAL) for _ in range(2)]
+    sender = crew.start(send, path, TOTAL)
+    for child in (compressor, reclaimer, *readers, sender):
+        child.meet()
+        child.tell("go")
+    sender.result()
+    for reader in readers:
+        assert reader.result() > 0
+    for child in (compressor, reclaimer):
+        child.tell("stop")
+    compressor.result()
+    reclaimer.result()
+    _check_the_rest(path, first=1)
+
+
+def test_who_compresses_may_be_killed_at_any_moment(path: Path, crew: Crew, rng: Random) -> None:
+    """Again and again: another one takes over what is half-made, and readers never notice."""
+    _make(path)
+    reader, sender = crew.start(read_what_is_left, path, TOTAL), crew.start(send, path, TOTAL)
+    for child in (reader, sender):
+        child.meet()
+        child.tell("go")
+    for _ in range(25):
+        compressor = crew.start(compress_for_ever, path)
+        compressor.meet()
+        compressor.tell("go")
+        Event().wait(rng.uniform(0, 0.05))
+        compressor.kill()
+    sender.result()
+    assert reader.result() == TOTAL
+    _check_the_rest(path)

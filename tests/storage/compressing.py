@@ -1,0 +1,35 @@
+"""Compressing what a store has, in blocks so small that their ends lie everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from filechannel import Compression
+from filechannel._maintenance.compression import SegmentCompressor
+from filechannel._offset import Offset
+from filechannel._policies import CompressionMethod
+from filechannel._storage.compressed import CompressedSegment, compressed_path
+from filechannel._storage.store import Store
+
+
+def compress_all(store: Store, method: CompressionMethod = "zstd", *, block_size: int = 256) -> list[Offset]:
+    """Flush, compress every finished segment that is worth it, and return where those begin."""
+    store.flusher.flush()
+    compressor = SegmentCompressor(store, Compression(method=method), block_size=block_size)
+    return [
+        candidate.begin
+        for candidate in list(compressor.candidates(Offset(0)))
+        if compressor.compress_segment(candidate)
+    ]
+
+
+def compressed_file(store: Store, begin: int) -> Path:
+    """Return the path of a compressed segment."""
+    return compressed_path(store.segments.path(begin))
+
+
+def compressed(store: Store, begin: Offset) -> CompressedSegment:
+    """Return a segment, which is compressed."""
+    segment = store.segments.get(begin)
+    assert isinstance(segment, CompressedSegment)
+    return segment

@@ -1,0 +1,214 @@
+"""Recovery, and whoever opens a channel, with segments that are compressed, or there in both forms."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from filechannel._format.layout import COMPRESSED_TABLE, CONTROL_SIZE
+from filechannel._offset import Offset
+from filechannel._storage.compressed import CompressedSegment
+from filechannel._storage.control import Checkpoint, Tail
+from filechannel._storage.segment import Segment
+from tests.storage.boots import Boots
+from tests.storage.channels import Message, opened, payloads_of, read_all
+from tests.storage.compressing import compress_all, compressed_file
+
+pytestmark = pytest.mark.usefixtures("background")
+
+Filled = tuple[Path, list[Message], list[Offset]]
+
+
+@pytest.fixture
+def filled(path: Path) -> Filled:
+    """A channel all of whose finished segments are compressed; what is in it, and where they begin."""
+    with opened(path) as store:
+        for number in range(60):
+            store.log.append([b"%d " % number + b"text " * 60])
+        before = read_all(store)
+        begins = compress_all(store)
+        assert len(begins) == len(store.segments.begins) - 1
+        return path, before, begins
+
+
+def _is_compressed(path: Path) -> list[bool]:
+    with opened(path) as store:
+        return [isinstance(store.segments.get(begin), CompressedSegment) for begin in store.segments.begins]
+
+
+def test_it_survives_a_power_cut(filled: Filled, boots: Boots) -> None:
+    """Nothing is read to find that out, and the log goes on."""
+    path, before, begins = filled
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == before
+        assert store.segments.begins[: len(begins)] == begins
+        store.log.append([b"goes on"])
+        assert payloads_of(store)[-1] == b"goes on"
+        assert store.control.tail().sequence == len(before) + 1
+
+
+@pytest.mark.parametrize("what", ["removed", "zeros"])
+def test_it_is_believed_without_a_checkpoint(filled: Filled, boots: Boots, what: str) -> None:
+    """What is compressed was whole up to its end: with the control file lost nothing else is."""
+    path, before, _ = filled
+    if what == "removed":
+        (path / "control").unlink()
+    else:
+        (path / "control").write_bytes(bytes(CONTROL_SIZE))
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == before
+        store.log.append([b"goes on"])
+        assert store.control.tail().sequence == len(before) + 1
+    assert not (path / "quarantine").exists()
+
+
+def test_a_lost_end_costs_no_number_twice(filled: Filled, boots: Boots) -> None:
+    """The segment behind what is compressed is gone, and so is the control file: the next number is still known."""
+    path, before, begins = filled
+    with opened(path) as store:
+        last = store.segments.begins[-1]
+        store.segments.path(last).unlink()
+    (path / "control").unlink()
+    boots.again()
+    left = [message for message in before if message.offset < last]
+    with opened(path) as store:
+        assert read_all(store) == left
+        assert store.control.tail().sequence == len(left)
+        store.log.append([b"goes on"])
+        assert [message.sequence for message in read_all(store)] == list(range(len(left) + 1))
+        assert store.segments.begins[: len(begins)] == begins
+
+
+def test_damage_in_a_block_cuts_nothing(filled: Filled, boots: Boots) -> None:
+    """Recovery does not end the log there: that is for whoever reads it."""
+    path, before, begins = filled
+    with opened(path) as store:
+        file = compressed_file(store, begins[2])
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    (path / "control").unlink()
+    boots.again()
+    with opened(path) as store:
+        found = [message[:2] for message in read_all(store, skip=True)]
+        assert len(before) - 3 <= len(found) < len(before)
+        assert found[-1] == before[-1][:2]
+        assert store.control.tail().sequence == len(before)
+
+
+def test_a_checkpoint_that_is_too_old_is_not_believed(filled: Filled, boots: Boots) -> None:
+    """An old copy of the control file does not cut off what is compressed."""
+    path, before, _ = filled
+    with opened(path) as store:
+        control, first = store.control, before[3]
+        control.write_checkpoint(_checkpoint_at(first))
+        control.write_checkpoint(_checkpoint_at(first))
+        assert control.checkpoint() is not None
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == before
+        assert store.control.tail().sequence == len(before)
+
+
+def _checkpoint_at(message: Message) -> Checkpoint:
+    return Checkpoint(Offset(message.offset), message.sequence, Offset(0))
+
+
+def test_a_tail_that_is_too_old_is_not_believed(filled: Filled) -> None:
+    """Nobody goes on in the middle of what is compressed."""
+    path, before, _ = filled
+    with opened(path) as store:
+        store.control.publish(Tail(Offset(before[3].offset), 3, Offset(0)))
+    with opened(path) as store:
+        found = read_all(store)
+        assert found[: len(before) - 12] == before[: len(before) - 12]
+        store.log.append([b"goes on"])
+        assert payloads_of(store)[-1] == b"goes on"
+
+
+@pytest.fixture
+def both(filled: Filled, tmp_path: Path) -> Filled:
+    """The same with the first segment in both forms."""
+    path, before, begins = filled
+    with opened(tmp_path / "other") as store:
+        for number in range(60):
+            store.log.append([b"%d " % number + b"text " * 60])
+        store.flusher.flush()
+        source, header = store.segments.path(0), store.segments.get(Offset(0)).header
+        assert header.begin == 0
+    shutil.copy(source, path / "segments" / source.name)
+    return path, before, begins
+
+
+def test_of_both_forms_the_compressed_one_stays(both: Filled, boots: Boots) -> None:
+    """It is whole if it is there; under the other name there may be anything."""
+    path, before, _ = both
+    assert (path / "segments" / f"{0:020}.seg").exists()
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == before
+        assert isinstance(store.segments.get(Offset(0)), CompressedSegment)
+    assert not (path / "segments" / f"{0:020}.seg").exists()
+
+
+@pytest.mark.parametrize("position", [3, 30, COMPRESSED_TABLE - 10, COMPRESSED_TABLE + 3, -1])
+def test_of_both_forms_the_plain_one_stays_if_the_other_is_damaged(both: Filled, boots: Boots, position: int) -> None:
+    """Wherever that is."""
+    path, before, begins = both
+    file = path / "segments" / f"{0:020}.seg.z"
+    content = bytearray(file.read_bytes())
+    content[position] ^= 4
+    file.write_bytes(content)
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == before
+        assert isinstance(store.segments.get(Offset(0)), Segment)
+        assert store.segments.begins[: len(begins)] == begins
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("content", [b"", bytes(4096), b"something else" * 300])
+def test_a_plain_form_that_is_half_made_is_nothing(both: Filled, boots: Boots, content: bytes) -> None:
+    """The compressed one is read, and stays."""
+    path, before, _ = both
+    (path / "segments" / f"{0:020}.seg").write_bytes(content)
+    with opened(path) as store:
+        assert read_all(store) == before
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == before
+        assert isinstance(store.segments.get(Offset(0)), CompressedSegment)
+
+
+def test_a_compressed_segment_that_cannot_be_read_is_put_aside(
+    filled: Filled, boots: Boots, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With a reason; the others are read, and who skips damage passes over the gap."""
+    caplog.set_level(logging.WARNING, "filechannel")
+    path, before, begins = filled
+    file = path / "segments" / f"{begins[1]:020}.seg.z"
+    file.write_bytes(file.read_bytes()[:70])
+    boots.again()
+    with opened(path) as store:
+        left = [message[:2] for message in before if not begins[1] <= message.offset < begins[2]]
+        assert [message[:2] for message in read_all(store, skip=True)] == left
+    assert any(name.endswith(f"{begins[1]:020}.seg.z") for name in os.listdir(path / "quarantine"))
+    assert "moved to" in caplog.text
+
+
+def test_what_is_half_made_is_ignored(filled: Filled, boots: Boots) -> None:
+    """A file under the name of one that is being made is worth nothing."""
+    path, before, begins = filled
+    (path / "segments" / f"new-{begins[1]:020}.seg.z").write_bytes(b"half")
+    (path / "segments" / "0.seg.z").write_bytes(b"another")
+    (path / "segments" / f"{7:020}.seg.zz").write_bytes(b"another")
+    boots.again()
+    with opened(path) as store:
+        assert read_all(store) == before
+    assert _is_compressed(path)[: len(begins)] == [True] * len(begins)
