@@ -330,7 +330,7 @@ class Simulation(RuleBasedStateMachine):
 
 TestAckSimulation = Simulation.TestCase
 TestAckSimulation.settings = settings(
-    max_examples=50,
+    max_examples=25,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

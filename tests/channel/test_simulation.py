@@ -220,7 +220,9 @@ class Simulation(RuleBasedStateMachine):
 
     @rule(
         lives=st.lists(
-            st.tuples(NAMES, st.integers(1, 10), st.none() | st.floats(0, 1), st.lists(SIZES, max_size=2)), min_size=1
+            st.tuples(NAMES, st.integers(1, 10), st.none() | st.floats(0, 1), st.lists(SIZES, max_size=2)),
+            min_size=1,
+            max_size=8,
         )
     )
     def crash(self, lives: list[tuple[str, int, float | None, list[int]]]) -> None:
