@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 import anyio
 from anyio import ClosedResourceError
@@ -117,6 +117,10 @@ class AckSource(Source):
                 self.give_back(offset, token, counted=isinstance(error, Exception))
             raise
         self._settle(offset, token)  # a flush that failed is told to the next one: this message is done
+
+    def keeping(self, offset: Offset, token: int) -> AbstractContextManager[None]:
+        """Let a message stay ours while the body runs: it does anyway."""
+        return nullcontext()
 
     def _check_open(self) -> None:
         if self._closed:  # in a forked child not even a look is taken

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import anyio
 from anyio import ClosedResourceError, WouldBlock
@@ -131,11 +131,9 @@ class GroupSource(AckSource):
         with super().settling(offset, token), self.keeping(offset, token):
             yield
 
-    @contextmanager
-    def keeping(self, offset: Offset, token: int) -> Generator[None]:
+    def keeping(self, offset: Offset, token: int) -> AbstractContextManager[None]:
         """Extend a lease as often as needed while the body runs."""
-        with KEEPER.keeping(lambda: self._extend_kept(offset, token), self.lease / _THIRD):
-            yield
+        return KEEPER.keeping(lambda: self._extend_kept(offset, token), self.lease / _THIRD)
 
     def _extend_kept(self, offset: Offset, token: int) -> None:
         number = self.reader.native.place_of(offset, token)

@@ -73,7 +73,9 @@ class Group(Cursor):
         """Share the name with the other members."""
         content, locks = own(files, path, name, mode, GROUP_SIZE, shared=True)
         locks.take(GROUP_MEMBERS + processes.slot)
-        return cls(name, content, locks, processes)
+        group = cls(name, content, locks, processes)
+        group.warn_if_damaged(path)
+        return group
 
     @property
     def owner(self) -> int:
