@@ -72,7 +72,11 @@ class Group(Cursor):
     def open(cls, files: Files, path: Path, name: str, mode: int, processes: Processes) -> Group:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         """Share the name with the other members."""
         content, locks = own(files, path, name, mode, GROUP_SIZE, shared=True)
-        locks.take(GROUP_MEMBERS + processes.slot)
+        try:
+            locks.take(GROUP_MEMBERS + processes.slot)
+        except BaseException:
+            locks.close()
+            raise
         group = cls(name, content, locks, processes)
         group.warn_if_damaged(path)
         return group
