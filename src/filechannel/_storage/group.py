@@ -129,6 +129,8 @@ class Group(Cursor):
 
     def begin(self, start: Mark | None) -> None:
         """Make the ring if there is none, from the position or, if that is not there either, from *start*."""
+        if self.position is not None and self._load(GROUP_BEGUN):
+            return  # and it stays so as long as there are members: nobody has to wait for the lock
         with self._held():
             if self.position is None:
                 assert start is not None
