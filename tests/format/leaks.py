@@ -14,7 +14,17 @@ from contextlib import suppress
 from functools import partial
 
 from filechannel._format import _core
-from filechannel._format.layout import CONTROL_RECORD, WAKE, WAKE_LOOPS, WAKE_THREADS, WRITE_TAIL
+from filechannel._format.layout import (
+    CONTROL_RECORD,
+    GROUP_DUE,
+    GROUP_LOCK,
+    GROUP_RING,
+    GROUP_SIZE,
+    WAKE,
+    WAKE_LOOPS,
+    WAKE_THREADS,
+    WRITE_TAIL,
+)
 from tests.format.pages import FOREVER, new_control, new_cursor, new_segment, packed_record, set_tail
 
 ROUNDS = 40
@@ -431,12 +441,60 @@ def held() -> None:
     reader.forget()
 
 
+def shared() -> None:
+    """Takes, acks, nacks and losses of readers that share, right and wrong."""
+    content = b"".join(packed_record(bytes([n]), 9 * n) for n in range(40))
+    control, group = new_control(), bytearray(GROUP_SIZE)
+    group[GROUP_DUE : GROUP_DUE + 8] = b"\xff" * 8
+    set_tail(control, WRITE_TAIL, len(content), 0, 0)
+
+    def decode(payload: object) -> object:
+        if bytes(payload)[0] % 7 == 3:  # type: ignore[call-overload]
+            raise (LookupError if bytes(payload)[0] == 3 else StopNow)(payload)  # type: ignore[call-overload]
+        return payload
+
+    def refuse(offset: int, next_offset: int, payload: bytes, error: Exception) -> None:
+        raise LookupError(offset, next_offset, payload) from error
+
+    segment = new_segment(len(content), content)
+    readers = [_core.Reader(control, None, decode, None, None, refuse, True) for _ in range(2)]
+    for number, reader in enumerate(readers):
+        reader.share(group, (number + 1) << 22 | 2, 1 << 60, lambda reader: reader is None)
+        reader.bind(segment, 0)
+    first, second = readers
+    for call in (first.take_delivery, second.take_delivery, partial(first.take_many, 3), second.take) * 3:
+        with suppress(*ERRORS):
+            _, offset, _, _, token = call()
+            second.give_back(offset, token, 1 << 62, True)
+            first.settle(offset, token)
+    first.refused(27)
+    with suppress(*ERRORS):
+        first.take_delivery()
+    for place in range(GROUP_RING, GROUP_RING + 20 * 64, 64):
+        group[place] ^= 3  # whoever had it has lost it
+    first.ack(1)
+    first.nack(None)
+    first.take_lost()
+    first.must_tell()
+    first.coming(100)
+    for call in (first.share, first.place_of, first.refused, first.ack, first.settle, first.give_back, _core.move_on):
+        for arguments in ((), (1,), ("text",), (group, 2), (0, "text"), (group, 2, 5, None), (b"", 2, 5, None)):
+            with suppress(*ERRORS):
+                call(*arguments)
+    with suppress(*ERRORS):
+        second.take_many(100)
+    second.forget()
+    first.release()
+    group[GROUP_LOCK] = 2
+    second.take()
+
+
 def main() -> int:
     """Measure every case and say which ones leak."""
     warnings.simplefilter("ignore")
     tracemalloc.start()
     leaks = 0
-    for case in (functions, writer, send_path, reader, held, cores, cycles):
+    for case in (functions, writer, send_path, reader, held, shared, cores, cycles):
         leak = leak_of(case)
         if leak > MOST:
             leaks += 1

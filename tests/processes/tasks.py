@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -460,14 +461,15 @@ async def process_in_group(link: Link, path: Path, lease: float) -> int:
                 return item
 
 
-async def wait_in_group(link: Link, path: Path) -> tuple[int, int]:
-    """Wait for one message, ack it, and return it with its attempt."""
+async def wait_in_group(link: Link, path: Path) -> tuple[int, int, float]:
+    """Wait for one message, ack it, and return it with its attempt, and when it came."""
     async with open_channel(path, int, create=False) as channel:
         with channel.group("workers") as rx:
             link.tell("ready")
             delivery = await rx.receive_delivery()
+            came = time.monotonic()
             delivery.ack()
-            return delivery.value, delivery.attempt
+            return delivery.value, delivery.attempt, came
 
 
 def churn_in_group(link: Link, path: Path, acked: Path, me: int) -> None:

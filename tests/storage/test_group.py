@@ -29,8 +29,12 @@ from filechannel._format.layout import (
     LOCK_SLOT_SHIFT,
 )
 from filechannel._format.ring import Claim, Ring, place
+from filechannel._storage.files import Files
+from filechannel._storage.store import Store
 from filechannel.blocking import GroupReceiver, open_channel
 from tests.storage.boots import Boots
+from tests.storage.channels import opened
+from tests.storage.resources import descriptors_under
 
 DEAD = 900 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT
 """The lock word of a process that is not there."""
@@ -309,3 +313,62 @@ def test_a_short_delay_does_not_end_the_lease_it_ends(path: Path, monkeypatch: p
             assert isinstance(claim, Claim)
         assert sum(seen) == 0
         assert claim.attempt == 3
+
+
+class FailingFiles(Files):
+    """Fails at the n-th call that opens, locks, allocates, writes to or maps a file of a consumer."""
+
+    def __init__(self) -> None:
+        self.left = -1
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KilledError
+
+
+def _failing(name: str) -> Callable[..., object]:
+    def method(self: FailingFiles, *arguments: object, **options: object) -> object:
+        self._count()
+        return getattr(Files, name)(self, *arguments, **options)
+
+    return method
+
+
+for _name in ("open", "lock", "allocate", "write_at", "map", "exists", "identity"):
+    setattr(FailingFiles, _name, _failing(_name))
+
+
+def test_joining_may_fail_at_every_step(tmp_path: Path) -> None:
+    """Nothing stays locked or open, and the next one joins a group that is whole."""
+    files, step, joined = FailingFiles(), 0, False
+    with opened(tmp_path / "channel", files=files) as store:
+        store.log.append([b"a", b"b"])
+        while not joined:
+            step += 1
+            joined = _joins(store, files, step)
+            assert descriptors_under(tmp_path / "channel/consumers") == 0, step
+            _join_and_remove(store)
+    assert step > 8
+
+
+def _joins(store: Store, files: FailingFiles, step: int) -> bool:
+    assert store.processes is not None
+    try:
+        files.left = step
+        group = store.cursors.join("g", store.processes)
+    except KilledError:
+        return False
+    finally:
+        files.left = -1
+    store.cursors.give_up(group)
+    return True
+
+
+def _join_and_remove(store: Store) -> None:
+    assert store.processes is not None
+    group = store.cursors.join("g", store.processes)
+    group.begin(store.places.earliest())
+    assert (group.members, group.position and group.position.sequence) == (1, 0)
+    store.cursors.remove(group)
+    assert store.roster.registrations() == []

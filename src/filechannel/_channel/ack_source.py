@@ -127,6 +127,10 @@ class AckSource(Source):
             raise
         self._settle(offset, token)  # a flush that failed is told to the next one: this message is done
 
+    def keeping(self, offset: Offset, token: int) -> AbstractContextManager[None]:
+        """Let a message stay ours while the body runs: it does anyway."""
+        return nullcontext()
+
     def _check_open(self) -> None:
         if self._closed:  # in a forked child not even a look is taken
             raise ClosedResourceError

@@ -69,7 +69,8 @@ class Delivery(Generic[T_co]):
     def extend(self) -> None:
         """Begin its lease anew: it stays ours for as long as when it was handed out. Errors as in `ack`.
 
-        Only messages of a group have a lease; with others this does nothing.
+        Only messages of a group have a lease; with others this does nothing. In an event loop it raises `WouldBlock`,
+        and nothing changed, if a process that was stopped keeps the group's lock.
         """
         self._owner.extend(self.offset, self._token)
 

@@ -132,11 +132,9 @@ class GroupSource(AckSource):
         with super().settling(offset, token), self.keeping(offset, token):
             yield
 
-    @contextmanager
-    def keeping(self, offset: Offset, token: int) -> Generator[None]:
+    def keeping(self, offset: Offset, token: int) -> AbstractContextManager[None]:
         """Extend a lease as often as needed while the body runs."""
-        with KEEPER.keeping(lambda: self._extend_kept(offset, token), self.lease / _THIRD):
-            yield
+        return KEEPER.keeping(lambda: self._extend_kept(offset, token), self.lease / _THIRD)
 
     @property
     def has_leases(self) -> bool:

@@ -6,10 +6,11 @@ one group must not cost the members of another theirs.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import Condition, Thread
 from typing import final
 
@@ -20,6 +21,7 @@ from .._wakeup.patience import no_longer_than
 
 _PATIENCE = 0.02  # seconds
 _SHORTLY = 0.05
+_logger = logging.getLogger("filechannel")
 
 
 @final
@@ -55,13 +57,16 @@ class Keeper:
         while (found := self._next()) is not None:
             key, every, extend = found
             pause: float | None = None
-            with suppress(FileChannelError, ClosedResourceError):  # lost or closed: whoever settles it is told
-                try:
-                    with no_longer_than(time.monotonic() + _PATIENCE):
-                        extend()
-                    pause = every
-                except Busy:
-                    pause = min(every, _SHORTLY)
+            try:
+                with no_longer_than(time.monotonic() + _PATIENCE):
+                    extend()
+                pause = every
+            except Busy:
+                pause = min(every, _SHORTLY)
+            except (FileChannelError, ClosedResourceError):
+                pass  # lost or closed: whoever settles it is told
+            except Exception:  # the thread serves every group of the process: nothing may end it
+                _logger.exception("extending a lease failed")
             with self._changed:
                 if key in self._due and pause is not None:
                     self._due[key] = time.monotonic() + pause, every, extend

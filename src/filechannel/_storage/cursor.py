@@ -58,9 +58,13 @@ class Cursor:
     def open(cls, files: Files, path: Path, name: str, mode: int) -> Cursor:
         """Own the name; `ConsumerBusyError` if somebody does already."""
         cursor = cls(name, *own(files, path, name, mode, CURSOR_SIZE))
-        if cursor.position is None and any(cursor.map[:CURSOR_OWNER]):
-            _logger.warning("%s is damaged: consumer %r starts anew", path, name)
+        cursor.warn_if_damaged(path)
         return cursor
+
+    def warn_if_damaged(self, path: Path) -> None:
+        """Say so if there was a position, and there is none now."""
+        if self.position is None and any(self.map[:CURSOR_OWNER]):
+            _logger.warning("%s is damaged: consumer %r starts anew", path, self.name)
 
     @property
     def position(self) -> Position | None:

@@ -100,9 +100,11 @@ class Cursors:
             if cursor.position is None:
                 try:
                     refuse_other_kind(name)  # whoever makes one meanwhile looks for our file, too
-                except ConsumerMismatchError:
-                    self._files.unlink(path)
-                    cursor.close()
+                except BaseException as error:
+                    if isinstance(error, ConsumerMismatchError):
+                        self._files.unlink(path)
+                    if not isinstance(cursor, Group) or cursor.leave():
+                        cursor.close()
                     raise
                 self._count_change()
             self._open[name] = cursor

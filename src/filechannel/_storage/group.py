@@ -72,8 +72,14 @@ class Group(Cursor):
     def open(cls, files: Files, path: Path, name: str, mode: int, processes: Processes) -> Group:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         """Share the name with the other members."""
         content, locks = own(files, path, name, mode, GROUP_SIZE, shared=True)
-        locks.take(GROUP_MEMBERS + processes.slot)
-        return cls(name, content, locks, processes)
+        try:
+            locks.take(GROUP_MEMBERS + processes.slot)
+        except BaseException:
+            locks.close()
+            raise
+        group = cls(name, content, locks, processes)
+        group.warn_if_damaged(path)
+        return group
 
     @property
     def owner(self) -> int:
@@ -123,6 +129,8 @@ class Group(Cursor):
 
     def begin(self, start: Mark | None) -> None:
         """Make the ring if there is none, from the position or, if that is not there either, from *start*."""
+        if self.position is not None and self._load(GROUP_BEGUN):
+            return  # and it stays so as long as there are members: nobody has to wait for the lock
         with self._held():
             if self.position is None:
                 assert start is not None

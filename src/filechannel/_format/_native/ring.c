@@ -226,8 +226,8 @@ enum claimed ring_claim_again(Ring *ring, const Claim **claim) {
 
 /* --- Settling -------------------------------------------------------------------------------------------------- */
 
-static void remember_lost(Ring *ring, const Claim *claim) {
-    PyObject *lost = Py_BuildValue("KK", (unsigned long long)claim->offset, (unsigned long long)claim->word);
+static void remember_lost(Ring *ring, Claim claim) {
+    PyObject *lost = Py_BuildValue("KK", (unsigned long long)claim.offset, (unsigned long long)claim.word);
     if (!ring->lost) ring->lost = PyList_New(0);
     if (!lost || !ring->lost || PyList_Append(ring->lost, lost)) PyErr_Clear();
     Py_XDECREF(lost);
@@ -237,8 +237,9 @@ static void remember_lost(Ring *ring, const Claim *claim) {
 static int turn(Ring *ring, Claim *claim, uint64_t word, int tell) {
     uint64_t expected = claim->word, *entry = (uint64_t *)at(ring, claim->number);
     int ours = __atomic_compare_exchange_n(entry, &expected, word, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
-    if (!ours && tell) remember_lost(ring, claim);
+    Claim before = *claim;
     drop(ring, claim);
+    if (!ours && tell) remember_lost(ring, before); /* which allocates, and so may run anything */
     return ours;
 }
 
@@ -262,7 +263,7 @@ void ring_drop(Ring *ring, uint64_t offset, uint64_t token) {
 
 int ring_ack(Ring *ring, uint64_t count) {
     if (count > ring->out) return 0;
-    for (uint64_t index = ring->first; count; index++) {
+    for (uint64_t index = ring->first; count && index < ring->last; index++) {
         Claim *claim = claim_at(ring, index);
         if (!claim->word || claim->refused) continue;
         settle(ring, claim, 1);
@@ -309,7 +310,7 @@ void ring_return(Ring *ring, uint64_t offset, uint64_t token) {
 
 int ring_nack(Ring *ring, uint64_t count) {
     if (count > ring->out) return 0;
-    for (uint64_t index = ring->last; count; index--) {
+    for (uint64_t index = ring->last; count && index > ring->first; index--) {
         Claim *claim = claim_at(ring, index - 1);
         if (!claim->word || claim->refused) continue;
         give_back(ring, claim, 0, 1, 1);
