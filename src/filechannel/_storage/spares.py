@@ -87,7 +87,7 @@ class Spares:
         with self._changing:
             spare = None
             if begin >= self._fit_from() and len(self.names()) < self._most():
-                with suppress(OSError):  # then it is of no use
+                with suppress(OSError, DiskFullError):  # then it is of no use
                     spare = self._take_out_of_use(path)
             if spare is None:
                 self._files.unlink(path)
