@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from filechannel._format.layout import CURSOR_SIZE
 from filechannel._maintenance.retention import IDLE, find_plan
 from filechannel._storage.index import Mark
 from filechannel._storage.store import Store
+from filechannel._storage.upkeep import Upkeep
 from tests.maintenance.stores import consume, consumer, files_of, fill, reclaim, set_retention
 from tests.storage.channels import SMALL, opened, payloads_of, reader_of, take_all
 from tests.storage.clocks import Clock
@@ -288,6 +290,29 @@ def test_what_is_too_old_goes(path: Path, clock: Clock, after_consumed: str) -> 
         assert files_of(store) == []
 
 
+def test_a_message_that_comes_in_the_middle_is_not_too_old(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was quiet for long enough is another log than the one with this message."""
+    with opened(path, ChannelOptions(segment_size=4096, retention=Retention(max_age=DAY))) as store:
+        sent = fill(store, 1)
+        reclaim(store)
+        clock.pass_seconds(DAY)
+        quiet = Upkeep.quiet
+
+        def send_meanwhile(self: Upkeep, end: int) -> int:
+            found = quiet(self, end)
+            monkeypatch.setattr(Upkeep, "quiet", quiet)
+            store.log.append([b"young"])
+            return found
+
+        monkeypatch.setattr(Upkeep, "quiet", send_meanwhile)
+        with suppress(Busy):
+            reclaim(store)
+        assert payloads_of(store)[-1] == b"young"
+        assert payloads_of(store)[:-1] in ([], sent)
+
+
 def test_what_is_too_old_goes_although_a_header_is_damaged(path: Path, clock: Clock) -> None:
     """The segment behind it says how old it is at least."""
     with opened(path, ChannelOptions(segment_size=4096, retention=Retention(max_age=DAY)), mapped=2) as store:
@@ -313,7 +338,7 @@ def test_what_is_too_much_goes(path: Path) -> None:
         set_retention(store, Retention(max_bytes=1))
         reclaim(store, 0.0)
         assert payloads_of(store) == sent[12:]
-        assert pin_of(store) == Pin(reason="active")
+        assert pin_of(store) == Pin(reason="nobody")
 
 
 def test_offsets_that_were_left_out_are_not_stored(path: Path) -> None:
