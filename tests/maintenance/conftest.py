@@ -1,10 +1,13 @@
-"""What tests of maintenance may use: a clock that stands still."""
+"""What tests of maintenance may use: a clock that stands still, and background work that waits."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.storage.clocks import Clock
+from tests.storage.conftest import background
+
+__all__ = ["background"]
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from filechannel._storage.index import Mark
 from filechannel._storage.store import Store
 from filechannel._storage.upkeep import Upkeep
 from tests.maintenance.stores import consume, consumer, files_of, fill, reclaim, set_retention
+from tests.storage.background import Background
 from tests.storage.channels import SMALL, opened, payloads_of, reader_of, take_all
 from tests.storage.clocks import Clock
 
@@ -153,6 +154,28 @@ def test_a_consumer_whose_number_is_too_high_keeps_what_it_has_not_taken(path: P
         reclaim(store, 0.0)
         assert payloads_of(store) == sent[6:]
         assert pin_of(store) == Pin(reason="consumer", consumer="skipped damage")
+    with opened(path.with_name("batch"), SMALL) as store:
+        store.log.append([bytes(2000)] * 6)  # the first segments hold no end of a batch
+        cursor = store.cursors.open("skipped damage")
+        cursor.store(0, 6, 0)
+        store.cursors.close(cursor)
+        reclaim(store, 0.0)
+        assert len(payloads_of(store)) == 6
+
+
+def test_what_is_consumed_need_not_be_on_disk(path: Path, background: Background) -> None:
+    """Nothing is flushed but positions and the checkpoint: what goes is whole batches."""
+    with opened(path, SMALL) as store:
+        for number in range(10):
+            store.log.append([bytes([number]) * 1300])
+        consume(store, 7)
+        reclaim(store)
+        assert len(payloads_of(store)) == 4
+        assert store.control.durable_offset == 0
+        checkpoint = store.control.checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.offset == checkpoint.oldest == store.control.oldest_offset
+        assert checkpoint.sequence == 6
 
 
 def test_a_batch_goes_only_as_far_as_it_is_on_disk(path: Path) -> None:

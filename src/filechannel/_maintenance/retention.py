@@ -150,8 +150,8 @@ def _has_messages(store: Store, start: Offset, stop: Offset) -> bool:
             except CorruptRecordError:
                 return True
             last = segment.position(end)
-            _, messages, reached, _ = scan_records(segment.map, segment.position(start), last, start)
-            if messages or reached < last:
+            whole, messages, _, _ = scan_records(segment.map, segment.position(start), last, start)
+            if messages or whole < last:
                 return True
         following = store.segments.following(start)
         start = stop if following is None else following
