@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from filechannel._format.layout import CURSOR_SIZE
 from filechannel._maintenance.retention import IDLE, find_plan
 from filechannel._storage.index import Mark
 from filechannel._storage.store import Store
+from filechannel._storage.upkeep import Upkeep
 from tests.maintenance.stores import consume, consumer, files_of, fill, reclaim, set_retention
+from tests.storage.background import Background
 from tests.storage.channels import SMALL, opened, payloads_of, reader_of, take_all
 from tests.storage.clocks import Clock
 
@@ -151,6 +154,28 @@ def test_a_consumer_whose_number_is_too_high_keeps_what_it_has_not_taken(path: P
         reclaim(store, 0.0)
         assert payloads_of(store) == sent[6:]
         assert pin_of(store) == Pin(reason="consumer", consumer="skipped damage")
+    with opened(path.with_name("batch"), SMALL) as store:
+        store.log.append([bytes(2000)] * 6)  # the first segments hold no end of a batch
+        cursor = store.cursors.open("skipped damage")
+        cursor.store(0, 6, 0)
+        store.cursors.close(cursor)
+        reclaim(store, 0.0)
+        assert len(payloads_of(store)) == 6
+
+
+def test_what_is_consumed_need_not_be_on_disk(path: Path, background: Background) -> None:
+    """Nothing is flushed but positions and the checkpoint: what goes is whole batches."""
+    with opened(path, SMALL) as store:
+        for number in range(10):
+            store.log.append([bytes([number]) * 1300])
+        consume(store, 7)
+        reclaim(store)
+        assert len(payloads_of(store)) == 4
+        assert store.control.durable_offset == 0
+        checkpoint = store.control.checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.offset == checkpoint.oldest == store.control.oldest_offset
+        assert checkpoint.sequence == 6
 
 
 def test_a_batch_goes_only_as_far_as_it_is_on_disk(path: Path) -> None:
@@ -288,6 +313,29 @@ def test_what_is_too_old_goes(path: Path, clock: Clock, after_consumed: str) -> 
         assert files_of(store) == []
 
 
+def test_a_message_that_comes_in_the_middle_is_not_too_old(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was quiet for long enough is another log than the one with this message."""
+    with opened(path, ChannelOptions(segment_size=4096, retention=Retention(max_age=DAY))) as store:
+        sent = fill(store, 1)
+        reclaim(store)
+        clock.pass_seconds(DAY)
+        quiet = Upkeep.quiet
+
+        def send_meanwhile(self: Upkeep, end: int) -> int:
+            found = quiet(self, end)
+            monkeypatch.setattr(Upkeep, "quiet", quiet)
+            store.log.append([b"young"])
+            return found
+
+        monkeypatch.setattr(Upkeep, "quiet", send_meanwhile)
+        with suppress(Busy):
+            reclaim(store)
+        assert payloads_of(store)[-1] == b"young"
+        assert payloads_of(store)[:-1] in ([], sent)
+
+
 def test_what_is_too_old_goes_although_a_header_is_damaged(path: Path, clock: Clock) -> None:
     """The segment behind it says how old it is at least."""
     with opened(path, ChannelOptions(segment_size=4096, retention=Retention(max_age=DAY)), mapped=2) as store:
@@ -313,7 +361,7 @@ def test_what_is_too_much_goes(path: Path) -> None:
         set_retention(store, Retention(max_bytes=1))
         reclaim(store, 0.0)
         assert payloads_of(store) == sent[12:]
-        assert pin_of(store) == Pin(reason="active")
+        assert pin_of(store) == Pin(reason="nobody")
 
 
 def test_offsets_that_were_left_out_are_not_stored(path: Path) -> None:

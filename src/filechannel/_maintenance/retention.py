@@ -72,7 +72,7 @@ def reclaim_after(store: Store, idle: float) -> float:
     store.remove_expired()
     plan = find_plan(store, idle)
     if plan.oldest > store.control.oldest_offset:
-        patiently = store.upkeep.quiet() < min(idle, _PATIENCE) * _NANOSECONDS
+        patiently = store.upkeep.quiet(store.control.write_offset) < min(idle, _PATIENCE) * _NANOSECONDS
         if not store.reclaim.up_to(
             plan.oldest, lambda oldest: find_plan(store, idle).oldest >= oldest, patiently=patiently
         ):
@@ -82,7 +82,7 @@ def reclaim_after(store: Store, idle: float) -> float:
 
 def _pause(store: Store, idle: float) -> float:
     """Return how long nothing will be to do, most likely: the longer it was quiet, the longer it will be."""
-    quiet = store.upkeep.quiet() / _NANOSECONDS
+    quiet = store.upkeep.quiet(store.control.write_offset) / _NANOSECONDS
     max_age = store.options().retention.max_age
     longest = _LONGEST if max_age is None else min(max_age / _AT_LEAST, _LONGEST)
     if quiet < idle:
@@ -95,8 +95,9 @@ def _pause(store: Store, idle: float) -> float:
 
 def find_plan(store: Store, idle: float = IDLE) -> Plan:
     """Look what may go now. Changes nothing."""
-    quiet = store.upkeep.quiet()  # first of all: what comes after this makes the tail another one
-    tail = store.control.tail()  # before the positions: whoever stands there has passed all of this
+    # Before everything else: how long it was quiet, and where consumers stand, is about this end of the log.
+    tail = store.control.tail()
+    quiet = store.upkeep.quiet(tail.offset)
     oldest = store.control.oldest_offset
     if oldest >= tail.offset:
         return Plan(oldest, None)
@@ -113,17 +114,17 @@ def find_plan(store: Store, idle: float = IDLE) -> Plan:
     if reached > oldest:
         return Plan(reached, None)
     first_end = min([*ends, tail.offset])
-    return Plan(oldest, _pin(retention, floors, first_end, is_spent=first_end <= spent, is_active=not ends))
+    return Plan(oldest, _pin(retention, floors, first_end, is_spent=first_end <= spent))
 
 
-def _pin(retention: Retention, floors: dict[str, Offset], end: Offset, *, is_spent: bool, is_active: bool) -> Pin:
+def _pin(retention: Retention, floors: dict[str, Offset], end: Offset, *, is_spent: bool) -> Pin:
     """Return why the oldest segment, which ends here, may not go."""
     slowest = min(floors, key=lambda name: floors[name], default=None)
-    if slowest is not None and floors[slowest] < end and (is_spent or retention.after_consumed == "delete"):
-        return Pin(reason="consumer", consumer=slowest)
-    if is_active:
-        return Pin(reason="active")
-    return Pin(reason="keep" if retention.after_consumed == "keep" else "nobody")
+    if retention.after_consumed == "keep" and not is_spent:
+        return Pin(reason="keep")
+    if slowest is None:
+        return Pin(reason="nobody")
+    return Pin(reason="consumer", consumer=slowest) if floors[slowest] < end else Pin(reason="active")
 
 
 def _floor(store: Store, position: Position | None, tail: Tail) -> Offset:
@@ -150,8 +151,8 @@ def _has_messages(store: Store, start: Offset, stop: Offset) -> bool:
                 return True
             content, first = segment.span(start, end)
             last = first + end - start
-            _, messages, reached, _ = scan_records(content, first, last, start)
-            if messages or reached < last:
+            whole, messages, _, _ = scan_records(content, first, last, start)
+            if messages or whole < last:
                 return True
         following = store.segments.following(start)
         start = stop if following is None else following

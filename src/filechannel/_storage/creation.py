@@ -98,9 +98,10 @@ def adopt(files: Files, path: Path, manifest: Manifest) -> Manifest:
     names = files.list(path / SEGMENTS)
     segments = {name.partition(".")[0] for name in names if not name.endswith(_INDEX)}
     for name in names:
+        stem = name.removesuffix(_INDEX)
         # An index without its segment is what a power cut left of both.
-        orphan = begin_of(name.replace(_INDEX, ".seg")) is not None and name.removesuffix(_INDEX) not in segments
-        if name.startswith("new-") or (orphan and name.endswith(_INDEX)):
+        is_orphan = stem != name and stem not in segments and begin_of(f"{stem}.seg") is not None
+        if is_orphan or name.startswith("new-"):
             files.unlink(path / SEGMENTS / name)
     for name in files.list(path / WAKE_FIFOS):
         files.unlink(path / WAKE_FIFOS / name)

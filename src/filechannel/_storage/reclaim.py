@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from .._errors import Busy, StorageError
+from .._errors import Busy, CorruptRecordError, StorageError
+from .._format import scan_records
 from .._offset import Offset
 from .control import Control
 from .cursors import Cursors
 from .flush import Flusher, briefly
+from .index import last_mark_at_or_before
 from .log import Log
 from .places import Places
 from .registry import Registry
@@ -75,8 +77,8 @@ class Reclaim:
     def _on_disk(self, wanted: Offset, patiently: bool) -> Offset:
         """Return where the next checkpoint may say that the log begins.
 
-        What it covers goes as far as the last one, which lies between two batches: a batch of which the beginning is
-        gone must not lose its end in a power cut. At the end of the log nothing is left that could be lost.
+        Between two batches, so that one of which the beginning is gone does not lose its end in a power cut; or before
+        the last checkpoint, since what that covers is on disk.
         """
         found = self._covered(wanted)
         if found > self._control.oldest_offset:
@@ -91,11 +93,26 @@ class Reclaim:
         return self._covered(wanted)
 
     def _covered(self, wanted: Offset) -> Offset:
-        if wanted == self._control.write_offset:
+        if wanted == self._control.write_offset or self._ends_batch(wanted):
             return wanted
         checkpoint = self._control.checkpoint()
         limit = wanted if checkpoint is None else min(wanted, checkpoint.offset)
         return self._segments.covering(limit) or Offset(0)
+
+    def _ends_batch(self, end: Offset) -> bool:
+        """Tell whether the records before the begin of a segment are whole batches."""
+        begin = self._segments.covering(end - 1)
+        if begin is None:
+            return False
+        try:
+            segment = self._segments.get(begin)
+            stop = self._segments.end_of(begin, end)
+            mark = last_mark_at_or_before(self._places.marks(segment), stop - 1)
+        except CorruptRecordError:
+            return False
+        start = begin if mark is None else mark.offset
+        last = segment.position(stop)
+        return scan_records(segment.map, segment.position(start), last, start)[0] == last
 
     def _is_boundary(self, offset: Offset) -> bool:
         """Tell whether a segment begins here; the last one is finished if it ends here."""

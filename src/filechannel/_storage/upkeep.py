@@ -72,12 +72,11 @@ class Upkeep:
 
     # What is known
 
-    def quiet(self) -> int:
-        """Return how long the log has not moved, as far as was seen (ns): nothing in it is younger."""
-        since = load_u64(self._words, QUIET_SINCE)
-        if load_u64(self._words, QUIET_OFFSET) != self._control.write_offset:
+    def quiet(self, end: int) -> int:
+        """Return for how long the log is known to end here (ns): nothing before that is younger."""
+        if load_u64(self._words, QUIET_OFFSET) != end:
             return 0
-        return max(0, time.time_ns() - since)
+        return max(0, time.time_ns() - load_u64(self._words, QUIET_SINCE))
 
     @property
     def maintainer(self) -> Holder | None:

@@ -1,0 +1,40 @@
+"""The registry word: nobody who is settled finds its messages gone; and who does when a rule is left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.checker import ViolationError, explore
+from tests.model.machine import Machine
+from tests.model.registry_protocol import RegistryProtocol
+
+
+def check(protocol: RegistryProtocol) -> int:
+    """Check everything; the number of states."""
+    machine = Machine(protocol)
+    graph = explore(machine, limit=2_000_000)
+    graph.require_reachable("everybody is put somewhere", machine.is_final)
+    return len(graph)
+
+
+def test_nobody_who_is_settled_finds_its_messages_gone() -> None:
+    """Two caretakers, which may be killed or stopped at any step, and two consumers that come and go back."""
+    assert check(RegistryProtocol()) > 10_000
+
+
+def test_one_consumer_may_go_back_again_and_again() -> None:
+    """The same with one of them."""
+    assert check(RegistryProtocol(names=("caretaker1", "caretaker2", "consumer1"), back=3)) > 1_000
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *("counts", "stores_before_counting", "looks_after_noting", "decides_by_swap"),
+        *("believes_decisions", "removes_what_is_decided"),
+    ],
+)
+def test_every_rule_is_needed(rule: str) -> None:
+    """Without it somebody who is settled finds its messages gone."""
+    with pytest.raises(ViolationError, match="finds its messages gone"):
+        check(RegistryProtocol(**{rule: False}))  # type: ignore[arg-type]
