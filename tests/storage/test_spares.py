@@ -274,6 +274,36 @@ def test_as_many_files_wait_as_the_manifest_says(path: Path) -> None:
         assert spare_names(files, path / "segments") == []
 
 
+def test_the_file_of_a_segment_that_is_elsewhere_is_used_again(path: Path) -> None:
+    """Its name stays: a compressed copy has it."""
+    with opened(path) as store:
+        _fill(store, 3)
+        first = store.segments.begins[0]
+        store.segments.recycle_file(first)
+        assert spare_names(files, path / "segments") == [f"spare-{segment_name(first)}"]
+        assert store.segments.begins[0] == first
+
+
+@pytest.mark.parametrize("how", ["idle", "purged", "sealed"])
+def test_a_channel_of_which_nothing_is_left_keeps_no_file(path: Path, how: str) -> None:
+    """Nobody waits for it, and the disk space may be somebody else's."""
+    with opened(path) as store:
+        _fill(store, 4)
+        _reclaim_all(store)
+        assert spare_names(files, path / "segments")
+        if how == "purged":
+            store.purge()
+        else:
+            if how == "sealed":
+                store.seal()
+            with store.flusher.settled():
+                store.log.finish_segment()
+                store.control.oldest_offset = store.control.write_offset
+                store.flusher.flush(settled=True)
+                store.segments.remove_before(store.control.write_offset)
+        assert spare_names(files, path / "segments") == []
+
+
 # Readers
 
 

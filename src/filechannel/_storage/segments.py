@@ -202,18 +202,26 @@ class Segments:
         """
         begins = self.begins
         is_idle = not begins or begins[-1] < oldest
-        give_up = self.remove if is_idle else self._give_up
-        do_all_at_once([partial(give_up, begin) for begin in reversed(begins) if begin < oldest])
+        newest_first = [begin for begin in reversed(begins) if begin < oldest]
+        wanted = 0 if is_idle or self.spares is None else self.spares.most
+        again, gone = newest_first[:wanted], newest_first[wanted:]
+        do_all_at_once(
+            [*(partial(self._give_up, begin) for begin in again), *(partial(self.remove, begin) for begin in gone)]
+        )
         if is_idle and self.spares is not None:
             self.spares.remove_all()
 
     def _give_up(self, begin: Offset) -> None:
         self._files.unlink(index_path(self.path(begin)))
-        self.recycle_file(begin)
+        self._recycle(begin, self._forget_name(begin))
 
     def recycle_file(self, begin: Offset) -> None:
-        """Give up the plain file of a segment, whose records nobody needs or another file has. Its index stays."""
-        file = self._forget_name(begin)
+        """Give up the plain file of a segment whose records another file has. Its name and its index stay known."""
+        with self._lock:
+            segment = self._mapped.pop(begin, None)
+        self._recycle(begin, None if segment is None else segment.file)
+
+    def _recycle(self, begin: Offset, file: MappedFile | None) -> None:
         if self.spares is None:
             self._files.unlink(self.path(begin))
         else:
