@@ -81,6 +81,17 @@ def test_files_from_before_a_failed_flush_are_not_used_again(tmp_path: Path) -> 
     assert len(spares.names()) == 1
 
 
+def test_a_file_with_another_name_is_not_written_again(tmp_path: Path) -> None:
+    """Whoever made a copy by links would lose it."""
+    path = _file(tmp_path, 0)
+    backup = tmp_path / "backup"
+    backup.hardlink_to(path)
+    spares = _spares(tmp_path)
+    spares.recycle(path, 0)
+    assert spares.names() == []
+    assert backup.read_bytes() == b"x" * SIZE
+
+
 def test_giving_up_what_is_gone_already_does_nothing(tmp_path: Path) -> None:
     """Another process may have done it."""
     spares = _spares(tmp_path)

@@ -239,7 +239,7 @@ class Segments:
 
     def _drop_gone(self, file: MappedFile | None) -> None:
         """Keep the map of a file that waits to be used again, and none that would only keep its disk space."""
-        if file is not None and not file.file.has_name:
+        if file is not None and not file.file.links:
             with self._lock:
                 self._maps.drop(file)
 

@@ -105,7 +105,7 @@ class Spares:
         except (FileNotFoundError, IsADirectoryError):
             return None
         file = OpenFile(self._files, descriptor)
-        if file.size != self.size:
+        if file.size != self.size or file.links != 1:  # under another name it may be somebody's backup
             return None
         # Before anything else in it changes: a reader that stumbles looks here whether the file still is what it was.
         self._files.write_at(descriptor, bytes(len(SEGMENT_MAGIC)), 0)
@@ -152,7 +152,7 @@ class Spares:
                 if name in known:
                     continue
                 file = OpenFile(self._files, self._files.open(path))
-                if file.size == self.size:
+                if file.size == self.size and file.links == 1:
                     self._waiting.append(Spare(path, file.inode, is_whole=False))
 
     def _make(self, path: Path) -> Spare:
