@@ -250,11 +250,15 @@ def test_files_of_a_failed_flush_never_wait(path: Path, background: Background) 
     """Not even when what is in them was consumed long ago, in another life of the channel."""
     faulty = FaultyFiles()
     with opened(path, files=faulty) as store:
-        _fill(store, 2)
+        _fill(store, 4)
+        _reclaim_all(store)
+        assert spare_names(files, path / "segments")
+        _fill(store, 1)
         faulty.fail(FLUSHING, input_output_error, once=True)
         with pytest.raises(StorageError):
             store.flusher.flush()
         faulty.work()
+        assert spare_names(files, path / "segments") == []
     with opened(path) as store:
         _fill(store, 1)
         given_up = [begin for begin in store.segments.begins if begin < store.control.given_up]
