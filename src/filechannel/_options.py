@@ -107,9 +107,11 @@ class ChannelOptions:
     compression: Compression | UnsetType = UNSET
     """Channel-wide: how finished segments are compressed. Default ``Compression(method="none")``: not at all."""
     spare_segments: int | UnsetType = UNSET
-    """Channel-wide: how many files of consumed segments wait to be written again, 0 to 64. Default 2."""
+    """Channel-wide: how many files of consumed segments wait to be written again, 0 to 64. Default 2. With 0 the next
+    segment is not prepared either."""
     max_mapped_segments: int | UnsetType = UNSET
-    """Per open: how many segments may be mapped at once, at least 2. Default 8."""
+    """Per open: how many segments may be mapped at once, spare files included, at least 2. Default 8. More readers
+    far behind than that share the maps, which costs one a turn."""
     spin: float | UnsetType = UNSET
     """Per open: seconds to watch for a message before sleeping: takes a core, saves microseconds. Default 0."""
     poll_interval: float | UnsetType = UNSET

@@ -181,7 +181,7 @@ def populated(monkeypatch: pytest.MonkeyPatch) -> Populated:
 
 def _segment(directory: Path, begin: int) -> Segment:
     header = Header.new(begin, 0, begin)
-    return Segment.create(files, directory / segment_name(begin), header, 8 << 20, 4096, 0o600)
+    return Segment.create(files, directory / segment_name(begin), header, 16 << 20, 4096, 0o600)
 
 
 def test_pages_are_populated_ahead_of_the_writer_and_into_the_next_segment(

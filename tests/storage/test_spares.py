@@ -81,6 +81,17 @@ def test_files_from_before_a_failed_flush_are_not_used_again(tmp_path: Path) -> 
     assert len(spares.names()) == 1
 
 
+def test_a_file_with_another_name_is_not_written_again(tmp_path: Path) -> None:
+    """Whoever made a copy by links would lose it."""
+    path = _file(tmp_path, 0)
+    backup = tmp_path / "backup"
+    backup.hardlink_to(path)
+    spares = _spares(tmp_path)
+    spares.recycle(path, 0)
+    assert spares.names() == []
+    assert backup.read_bytes() == b"x" * SIZE
+
+
 def test_giving_up_what_is_gone_already_does_nothing(tmp_path: Path) -> None:
     """Another process may have done it."""
     spares = _spares(tmp_path)
@@ -239,11 +250,15 @@ def test_files_of_a_failed_flush_never_wait(path: Path, background: Background) 
     """Not even when what is in them was consumed long ago, in another life of the channel."""
     faulty = FaultyFiles()
     with opened(path, files=faulty) as store:
-        _fill(store, 2)
+        _fill(store, 4)
+        _reclaim_all(store)
+        assert spare_names(files, path / "segments")
+        _fill(store, 1)
         faulty.fail(FLUSHING, input_output_error, once=True)
         with pytest.raises(StorageError):
             store.flusher.flush()
         faulty.work()
+        assert spare_names(files, path / "segments") == []
     with opened(path) as store:
         _fill(store, 1)
         given_up = [begin for begin in store.segments.begins if begin < store.control.given_up]
@@ -271,6 +286,36 @@ def test_as_many_files_wait_as_the_manifest_says(path: Path) -> None:
     with opened(path, ChannelOptions(segment_size=SIZE, spare_segments=0)) as store:
         _fill(store, 4)
         _reclaim_all(store)
+        assert spare_names(files, path / "segments") == []
+
+
+def test_the_file_of_a_segment_that_is_elsewhere_is_used_again(path: Path) -> None:
+    """Its name stays: a compressed copy has it."""
+    with opened(path) as store:
+        _fill(store, 3)
+        first = store.segments.begins[0]
+        store.segments.recycle_file(first)
+        assert spare_names(files, path / "segments") == [f"spare-{segment_name(first)}"]
+        assert store.segments.begins[0] == first
+
+
+@pytest.mark.parametrize("how", ["idle", "purged", "sealed"])
+def test_a_channel_of_which_nothing_is_left_keeps_no_file(path: Path, how: str) -> None:
+    """Nobody waits for it, and the disk space may be somebody else's."""
+    with opened(path) as store:
+        _fill(store, 4)
+        _reclaim_all(store)
+        assert spare_names(files, path / "segments")
+        if how == "purged":
+            store.purge()
+        else:
+            if how == "sealed":
+                store.seal()
+            with store.flusher.settled():
+                store.log.finish_segment()
+                store.control.oldest_offset = store.control.write_offset
+                store.flusher.flush(settled=True)
+                store.segments.remove_before(store.control.write_offset)
         assert spare_names(files, path / "segments") == []
 
 

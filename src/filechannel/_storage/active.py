@@ -20,7 +20,7 @@ from .segments import Segments
 from .unflushed import Unflushed
 
 _STEP = 1 << 20  # of disk space; in a RAM file system it takes a third of a millisecond
-_WINDOW = 2 << 20
+_WINDOW = 4 << 20  # as many bytes as the writer has room for marks of them
 
 
 class ActiveSegment:
@@ -55,8 +55,10 @@ class ActiveSegment:
         return self._index.due
 
     def begin(self, begin: int, sequence: int, previous_end: int, need: int = 0) -> None:
-        """Make a segment that takes at least so many bytes, and write to it from now on."""
-        self.check_place()
+        """Make a segment that takes at least so many bytes, and write to it from now on.
+
+        The caller has checked the place.
+        """
         header = Header.new(begin, sequence, previous_end, self._creation_time())
         segment = self._renew(header, need) or self._create(header, need)
         self._segments.add(segment)
@@ -76,8 +78,8 @@ class ActiveSegment:
     def _renew(self, header: Header, need: int) -> Segment | None:
         """Take a file that waits; None if there is none, or it is too small."""
         path = self._segments.path(header.begin)
-        if _least(need) > self._options.segment_size or self._files.exists(path):
-            return None
+        if _least(need) > self._options.segment_size or self._segments.covering(header.begin) == header.begin:
+            return None  # in the latter case there is an empty one, which is replaced as a whole
         while (taken := self._segments.take_spare()) is not None:
             spare, file = taken
             with suppress(FileNotFoundError):  # removed in this moment

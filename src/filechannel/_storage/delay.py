@@ -10,13 +10,13 @@ from .flush_timer import FLUSH_TIMER
 
 @final
 class Delay:
-    """Calls a function once, so many seconds after the first `begin`; then again after the next one."""
+    """Calls a function within so many seconds after `begin`, once for all who asked meanwhile."""
 
     def __init__(self, work: Callable[[], object], seconds: float) -> None:
         """*work* runs on the timer's thread, which serves everybody: it is brief."""
         self._work = work
         self._seconds = seconds
-        self._begun = self._ended = False
+        self._wanted = self._registered = self._ended = False
 
     @property
     def is_closed(self) -> bool:
@@ -25,16 +25,21 @@ class Delay:
 
     def begin(self) -> None:
         """Do it in a while, unless that was said already."""
-        if not self._begun and not self._ended:
-            self._begun = True
+        self._wanted = True
+        if not self._registered and not self._ended:
+            self._registered = True
             FLUSH_TIMER.register(self, self._seconds)
 
     def flush_if_needed(self) -> None:
-        """Do it now."""
-        FLUSH_TIMER.forget(self)
-        self._begun = False  # from here on somebody may ask again
-        if not self._ended:
+        """Do it now if somebody asked. Otherwise let go of the timer, which costs a thread to begin anew."""
+        wanted, self._wanted = self._wanted and not self._ended, False
+        if wanted:
             self._work()
+            return
+        FLUSH_TIMER.forget(self)
+        self._registered = False
+        if self._wanted:  # somebody asked in this moment
+            self.begin()
 
     def end(self) -> None:
         """Do it no more."""

@@ -138,9 +138,9 @@ class Files:
         status = os.fstat(descriptor)
         return status.st_dev, status.st_ino
 
-    def has_name(self, descriptor: int) -> bool:
-        """Tell whether an open file is still in some directory."""
-        return os.fstat(descriptor).st_nlink > 0
+    def links(self, descriptor: int) -> int:
+        """Return how many names an open file has."""
+        return os.fstat(descriptor).st_nlink
 
     def identity_of(self, path: Path) -> tuple[int, int] | None:
         """Return (device, inode) of a file; None if there is none."""

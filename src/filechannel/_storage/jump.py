@@ -37,6 +37,7 @@ class Jump:
         sequence = self._control.tail().sequence
         stale = [begin for begin in self._segments.begins if begin >= end]
         begin = Offset(((beyond + OFFSET_JUMP // 2) // OFFSET_JUMP + 1) * OFFSET_JUMP)
+        self._active.check_place()
         self._active.begin(begin, sequence, end)
         self._settle(begin, end, sequence, stale)
         moved = Tail(begin, sequence, begin)

@@ -37,9 +37,9 @@ class OpenFile:
         return self._files.size(self._descriptor)
 
     @property
-    def has_name(self) -> bool:
-        """Whether it is in some directory; otherwise its disk space is free when the last one lets go of it."""
-        return self._files.has_name(self._descriptor)
+    def links(self) -> int:
+        """How many names it has; with none its disk space is free when the last one lets go of it."""
+        return self._files.links(self._descriptor)
 
     def read(self, size: int) -> bytes:
         """Return up to so many bytes from its beginning."""

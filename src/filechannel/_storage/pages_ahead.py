@@ -13,7 +13,7 @@ from .._format import populate, populate_settle, populate_soon
 from .segment import Segment
 
 _PATIENCE = 256 << 10  # bytes written before it is worth it
-_FARTHEST = 4 << 20
+_FARTHEST = 8 << 20  # two windows of the writer
 _SMALLEST = 1 << 20  # segments for which it is
 
 

@@ -262,8 +262,12 @@ class Segments:
         """
         begins = self.begins
         is_idle = not begins or begins[-1] < oldest
-        give_up = self.remove if is_idle else self._give_up
-        do_all_at_once([partial(give_up, begin) for begin in reversed(begins) if begin < oldest])
+        newest_first = [begin for begin in reversed(begins) if begin < oldest]
+        wanted = 0 if is_idle or self.spares is None else self.spares.most
+        again, gone = newest_first[:wanted], newest_first[wanted:]
+        do_all_at_once(
+            [*(partial(self._give_up, begin) for begin in again), *(partial(self.remove, begin) for begin in gone)]
+        )
         if is_idle and self.spares is not None:
             self.spares.remove_all()
 
@@ -298,7 +302,7 @@ class Segments:
 
     def _drop_gone(self, file: MappedFile | None) -> None:
         """Keep the map of a file that waits to be used again, and none that would only keep its disk space."""
-        if file is not None and not file.file.has_name:
+        if file is not None and not file.file.links:
             with self._lock:
                 self._maps.drop(file)
 

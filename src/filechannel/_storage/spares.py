@@ -72,6 +72,11 @@ class Spares:
         return spare_names(self._files, self._directory)
 
     @property
+    def most(self) -> int:
+        """How many may wait."""
+        return self._most()
+
+    @property
     def next(self) -> Spare | None:
         """The one that is taken next, as far as this process knows."""
         waiting = self._waiting[-1:]
@@ -100,7 +105,7 @@ class Spares:
         except (FileNotFoundError, IsADirectoryError):
             return None
         file = OpenFile(self._files, descriptor)
-        if file.size != self.size:
+        if file.size != self.size or file.links != 1:  # under another name it may be somebody's backup
             return None
         # Before anything else in it changes: a reader that stumbles looks here whether the file still is what it was.
         self._files.write_at(descriptor, bytes(len(SEGMENT_MAGIC)), 0)
@@ -125,10 +130,11 @@ class Spares:
         with self._changing:
             if not self._most():
                 return None
-            if not self._waiting:
-                self._look()
             # Not in the list while we work on it: who wants one now takes another.
-            spare = self._waiting.pop() if self._waiting else None
+            spare = self.take()
+            if spare is None:
+                self._look()
+                spare = self.take()
             if spare is None:
                 spare = self._make(self._directory / f"{SPARE}after-{active}")
             elif not spare.is_whole:
@@ -146,7 +152,7 @@ class Spares:
                 if name in known:
                     continue
                 file = OpenFile(self._files, self._files.open(path))
-                if file.size == self.size:
+                if file.size == self.size and file.links == 1:
                     self._waiting.append(Spare(path, file.inode, is_whole=False))
 
     def _make(self, path: Path) -> Spare:
@@ -164,7 +170,10 @@ class Spares:
     # Going
 
     def take(self) -> Spare | None:
-        """Return one that nobody has taken; None if this process knows none. The caller holds the writer word."""
+        """Return one that nobody has taken; None if this process knows none.
+
+        Only who holds the writer word may write to it.
+        """
         while self._waiting:
             with suppress(IndexError):
                 spare = self._waiting.pop()
