@@ -294,7 +294,7 @@ def test_the_file_of_a_segment_that_is_elsewhere_is_used_again(path: Path) -> No
     with opened(path) as store:
         _fill(store, 3)
         first = store.segments.begins[0]
-        store.segments.recycle_file(first)
+        store.segments.replace_plain(first)
         assert spare_names(files, path / "segments") == [f"spare-{segment_name(first)}"]
         assert store.segments.begins[0] == first
 
