@@ -62,7 +62,8 @@ def make(directory: Path) -> None:
             _send(store, AFTER_THE_JUMP)
             store.seal()
         background.forget()
-        with opened(directory / "compressed", options) as store:
+        once = ChannelOptions(segment_size=4096, max_message_size=1 << 20, mode=0o644, spare_segments=0)
+        with opened(directory / "compressed", once) as store:
             for method in METHODS:
                 _send(store, COMPRESSIBLE)
                 assert compress_all(store, method, block_size=1500)

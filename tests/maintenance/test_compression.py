@@ -21,7 +21,7 @@ from filechannel._storage.segment import Segment
 from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, read_all
-from tests.storage.compressing import compress_all, compressed, compressed_file
+from tests.storage.compressing import NO_SPARES, compress_all, compressed, compressed_file
 from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
 
 
@@ -47,7 +47,7 @@ def _names(path: Path) -> list[str]:
 
 def test_only_finished_segments_on_disk_are_candidates(path: Path, background: Background) -> None:
     """Neither the one that is written to, nor what a checkpoint does not cover."""
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         _fill(store)
         assert _candidates(store) == []
         store.flusher.flush()
@@ -59,7 +59,7 @@ def test_only_finished_segments_on_disk_are_candidates(path: Path, background: B
 
 def test_what_is_reclaimed_is_no_candidate(path: Path) -> None:
     """Nor is what somebody else has compressed already."""
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         _fill(store)
         store.flusher.flush()
         begins = store.segments.begins
@@ -71,7 +71,7 @@ def test_what_is_reclaimed_is_no_candidate(path: Path) -> None:
 
 def test_a_segment_before_a_gap_ends_where_its_records_do(path: Path) -> None:
     """After offsets were left out the next name is not the end."""
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         _fill(store, 5)
         with store.log.writing():
             store.log.abandon_active(OSError())
@@ -86,7 +86,7 @@ def test_a_segment_before_a_gap_ends_where_its_records_do(path: Path) -> None:
 
 def test_the_header_is_that_of_the_plain_segment(path: Path) -> None:
     """Everything that others know a segment by: begin, number, id, what came before it."""
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         _fill(store)
         headers = [store.segments.get(begin).header for begin in store.segments.begins]
         compress_all(store)
@@ -101,7 +101,7 @@ def test_the_header_is_that_of_the_plain_segment(path: Path) -> None:
 def test_what_cannot_be_compressed_stays_plain(path: Path, method: CompressionMethod) -> None:
     """And nothing is left of the attempt."""
     noise = random.Random(1)
-    with opened(path, ChannelOptions(segment_size=1 << 16)) as store:
+    with opened(path, ChannelOptions(segment_size=1 << 16, spare_segments=0)) as store:
         for _ in range(300):
             store.log.append([noise.randbytes(1000)])
         names = _names(path)
@@ -140,7 +140,7 @@ def test_a_block_of_noise_is_stored_as_it_is(path: Path) -> None:
 
 def test_a_damaged_segment_stays_plain(path: Path) -> None:
     """One whose header or end cannot be believed, or which is cut off, is for people to look at."""
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         _fill(store)
         store.flusher.flush()
         first, second, third, *rest = _candidates(store)
@@ -148,7 +148,7 @@ def test_a_damaged_segment_stays_plain(path: Path) -> None:
         store.segments.get(second.begin).map[60:64] = b"none"
     with store.segments.path(third.begin).open("r+b") as file:
         file.truncate(2000)
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         compressor = _compressor(store)
         assert [compressor.prepare(candidate) for candidate in (first, second, third)] == [None, None, None]
         assert compressor.compress_segment(rest[0])
@@ -160,7 +160,7 @@ def test_a_damaged_segment_stays_plain(path: Path) -> None:
 def test_it_is_on_disk_before_the_plain_one_goes(path: Path) -> None:
     """File, name, and only then the other one; the index too."""
     files = FaultyFiles()
-    with opened(path, files=files) as store:
+    with opened(path, NO_SPARES, files=files) as store:
         _fill(store)
         store.flusher.flush()
         candidate = _candidates(store)[0]
@@ -183,7 +183,7 @@ def test_it_is_on_disk_before_the_plain_one_goes(path: Path) -> None:
 
 def test_two_at_once_do_not_disturb_each_other(path: Path) -> None:
     """Who comes second is told that somebody is at it; when that one is dead, it begins anew."""
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         _fill(store)
         store.flusher.flush()
         before = read_all(store)
@@ -201,7 +201,7 @@ def test_two_at_once_do_not_disturb_each_other(path: Path) -> None:
 
 def test_what_is_prepared_can_be_discarded(path: Path) -> None:
     """Nothing is left, and it can be done again."""
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         _fill(store)
         store.flusher.flush()
         names, candidate = _names(path), _candidates(store)[0]
@@ -248,7 +248,7 @@ class _Interrupting(Files):
 def test_a_segment_that_was_reclaimed_does_not_come_back(path: Path, when: str) -> None:
     """However close the two are."""
     files = _Interrupting()
-    with opened(path, files=files) as store:
+    with opened(path, NO_SPARES, files=files) as store:
         _fill(store)
         store.flusher.flush()
         before = read_all(store)
@@ -264,7 +264,7 @@ def test_a_segment_that_was_reclaimed_does_not_come_back(path: Path, when: str) 
 
 def test_what_was_reclaimed_meanwhile_is_not_finished(path: Path) -> None:
     """It is not even renamed."""
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         _fill(store)
         store.flusher.flush()
         candidate = _candidates(store)[0]
@@ -279,7 +279,7 @@ def test_what_was_reclaimed_meanwhile_is_not_finished(path: Path) -> None:
 
 def test_a_file_that_was_used_for_something_else_is_not_believed(path: Path) -> None:
     """Its header changed while it was read: so may have what was read."""
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         _fill(store)
         store.flusher.flush()
         candidate = _candidates(store)[0]
@@ -295,7 +295,7 @@ def test_a_file_that_was_used_for_something_else_is_not_believed(path: Path) -> 
 
 def test_purging_in_the_middle_leaves_nothing(path: Path) -> None:
     """What was being compressed is gone with the rest."""
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         _fill(store)
         store.flusher.flush()
         compressor = _compressor(store)
@@ -314,7 +314,7 @@ def _every_failure(path: Path, calls: frozenset[str], error: Callable[[Path], Ex
     """Let each of some calls fail in turn, until none does."""
     for number in range(1, 100):
         files = FaultyFiles()
-        with opened(path / str(number), files=files) as store:
+        with opened(path / str(number), NO_SPARES, files=files) as store:
             _fill(store)
             store.flusher.flush()
             before, names, candidate = read_all(store), _names(path / str(number)), _candidates(store)[0]
@@ -356,7 +356,7 @@ def test_whatever_fails_is_cleaned_up_and_done_later(
 @pytest.fixture
 def both(path: Path) -> Path:
     """A channel whose first segment is there in both forms."""
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         _fill(store)
         plain = store.segments.path(0)
         content = plain.read_bytes()
@@ -396,14 +396,14 @@ def test_a_compressed_form_that_is_damaged_is_made_again(both: Path, position: i
 
 def test_a_channel_is_compressed_with_nothing_open(path: Path) -> None:
     """Everything that is finished, however young; a second time there is nothing left to do."""
-    with opened(path, ChannelOptions(segment_size=1 << 16)) as store:
+    with opened(path, ChannelOptions(segment_size=1 << 16, spare_segments=0)) as store:
         _fill(store, 1000)
         before, segments = read_all(store), len(store.segments.begins)
     report = compress(path)
     assert report.segments == segments - 1
     assert 0 < report.bytes_after < report.bytes_before / 4
     assert compress(path).segments == 0
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         assert read_all(store) == before
         assert store.segments.usage().compressed == segments - 1
 
@@ -413,10 +413,10 @@ def test_the_method_is_that_of_the_channel(path: Path) -> None:
     with opened(path, ChannelOptions(segment_size=1 << 16, compression=Compression(method="gzip"))) as store:
         _fill(store, 1000)
     compress(path)
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         assert compressed(store, Offset(0)).method == 3
         _fill(store, 400)
         begin = store.segments.begins[-2]
     compress(path, Compression(method="lz4"))
-    with opened(path) as store:
+    with opened(path, NO_SPARES) as store:
         assert compressed(store, begin).method == 2

@@ -20,7 +20,7 @@ from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, read_all
 from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full
 
-AT_ONCE = ChannelOptions(segment_size=4096, compression=Compression(after=0.0))
+AT_ONCE = ChannelOptions(segment_size=4096, spare_segments=0, compression=Compression(after=0.0))
 LATER = ChannelOptions(segment_size=4096, compression=Compression(after=30.0))
 
 

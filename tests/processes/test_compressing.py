@@ -16,13 +16,13 @@ from tests.processes.compressing import (
 )
 from tests.processes.crew import Crew
 from tests.storage.channels import opened, read_all
-from tests.storage.compressing import compress_all
+from tests.storage.compressing import NO_SPARES, compress_all
 
 TOTAL = 6000
 
 
 def _make(path: Path) -> None:
-    with opened(path):
+    with opened(path, NO_SPARES):
         pass
 
 

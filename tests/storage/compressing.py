@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from filechannel import Compression
+from filechannel import ChannelOptions, Compression
 from filechannel._maintenance.compression import SegmentCompressor
 from filechannel._offset import Offset
 from filechannel._policies import CompressionMethod
 from filechannel._storage.compressed import CompressedSegment, compressed_path
 from filechannel._storage.store import Store
+
+NO_SPARES = ChannelOptions(segment_size=4096, spare_segments=0)
+"""Segments of one page, whose files are not used again: what is removed is gone."""
 
 
 def compress_all(store: Store, method: CompressionMethod = "zstd", *, block_size: int = 256) -> list[Offset]:
