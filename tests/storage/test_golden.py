@@ -14,6 +14,7 @@ from filechannel._format.layout import (
     CURSOR,
     CURSOR_SLOTS,
     FORMAT_VERSION,
+    GIVEN_UP,
     INDEX_ENTRY,
     REGISTRATIONS,
 )
@@ -111,6 +112,7 @@ def _without_times(file: Path) -> bytes:
         return json.dumps(manifest).encode()
     elif file.name == "control":
         content[REGISTRATIONS : REGISTRATIONS + 4] = bytes(4)  # they were not counted then
+        content[GIVEN_UP : GIVEN_UP + 8] = bytes(8)  # nor was this known
     return bytes(content)
 
 
