@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from filechannel import AckError, ChannelOptions, ConsumerBusyError, Delivery
+from filechannel import AckError, ChannelOptions, ConsumerBusyError, Delivery, Retention
 from filechannel._storage.cursors import read_position
 from filechannel.blocking import AckReceiver, FileChannel, open_channel
 from tests.channel.doomed import acknowledge, live_and_be_killed
@@ -111,7 +111,8 @@ class Simulation(RuleBasedStateMachine):
 
     def open(self) -> None:
         """Open the channel and its receiver."""
-        options = ChannelOptions(segment_size=4096)
+        keep = Retention(after_consumed="keep")  # what was acked can be sought again
+        options = ChannelOptions(segment_size=4096, retention=keep)
         self.channel: FileChannel[int] = open_channel(self.directory / "channel", int, options=options)
         self.receivers: list[AckReceiver[int]] = [self.channel.ack_receiver()]
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from filechannel import AckError, ChannelOptions, ConsumerBusyError, Delivery, LeaseExpiredError
+from filechannel import AckError, ChannelOptions, ConsumerBusyError, Delivery, LeaseExpiredError, Retention
 from filechannel._format import load_u64, store_u64
 from filechannel._format.layout import ENTRY_DEADLINE, ENTRY_OUT, ENTRY_STATE, GROUP_DUE, GROUP_HEAD, GROUP_TAIL
 from filechannel._format.ring import place
@@ -92,7 +92,8 @@ class Simulation(RuleBasedStateMachine):
 
     def open(self) -> None:
         """Open the channel, and join."""
-        options = ChannelOptions(segment_size=4096)
+        keep = Retention(after_consumed="keep")  # what was acked can be sought again
+        options = ChannelOptions(segment_size=4096, retention=keep)
         self.channel: FileChannel[int] = open_channel(self.directory / "channel", int, options=options)
         self.members: dict[int, GroupReceiver[int]] = {}
         self.join()
