@@ -38,7 +38,7 @@ from ._channel.codec import Codec, CodecName
 from ._channel.dead_letter import DeadLetter
 from ._channel.delivery import Delivery
 from ._channel.recipe import Recipe
-from ._channel.redrive import Letters
+from ._channel.redrive import Letters, check_channels
 from ._channel.retry import RetryPolicy
 from ._channel.source import Start, Stop
 from ._channel.thread_service import Service
@@ -596,6 +596,7 @@ def redrive(dead: FileChannel[DeadLetter], target: FileChannel[T], *, name: str 
 
     Each letter is acknowledged when its message was sent: see the async `filechannel.redrive`.
     """
+    check_channels(FileChannel, "filechannel.blocking.FileChannel", dead, target)
     with dead.ack_receiver(name) as receiver, target.sender() as sender:
         letters = Letters(receiver)
         while (payload := letters.next()) is not None:
