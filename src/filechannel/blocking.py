@@ -32,13 +32,13 @@ from ._channel.any_channel import AnyChannel, check_sequence
 from ._channel.any_group_receiver import AnyGroupReceiver
 from ._channel.any_receiver import AnyReceiver, Named, Record, check_count, check_linger
 from ._channel.any_sender import AnySender
-from ._channel.any_service import Terms, check_handler
+from ._channel.any_service import Terms, check_dead_letter, check_handler
 from ._channel.any_transaction import AnyStep, check_arguments
 from ._channel.codec import Codec, CodecName
 from ._channel.dead_letter import DeadLetter
 from ._channel.delivery import Delivery
 from ._channel.recipe import Recipe
-from ._channel.redrive import Letters
+from ._channel.redrive import Letters, check_channels
 from ._channel.retry import RetryPolicy
 from ._channel.source import Start, Stop
 from ._channel.thread_service import Service
@@ -470,8 +470,9 @@ class FileChannel(AnyChannel[T], Generic[T]):
         With *grace*, a thread whose handler is at work so many seconds after the service was stopped is left alone;
         its message comes again.
         """
-        terms = Terms(ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
+        terms = Terms(group=group, ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
         checked = check_handler(handler)
+        check_dead_letter(dead_letter, Sender, "filechannel.blocking.Sender")
         source = self._group_source(name, lease, start, expires) if group else self._ack_source(name, start, expires)
         return Service(source, checked, terms, dead_letter)
 
@@ -595,6 +596,7 @@ def redrive(dead: FileChannel[DeadLetter], target: FileChannel[T], *, name: str 
 
     Each letter is acknowledged when its message was sent: see the async `filechannel.redrive`.
     """
+    check_channels(FileChannel, "filechannel.blocking.FileChannel", dead, target)
     with dead.ack_receiver(name) as receiver, target.sender() as sender:
         letters = Letters(receiver)
         while (payload := letters.next()) is not None:

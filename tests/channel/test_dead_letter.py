@@ -248,6 +248,17 @@ def stored_letters(dead: FileChannel[DeadLetter]) -> int:
     return consumer.next_sequence
 
 
+async def test_redriving_the_wrong_way_round_takes_no_name(path: Path) -> None:
+    """A channel that carries no letters is named, and holds nothing back afterwards; nor does one that is none."""
+    async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
+        await bury(channel, box, 4)
+        known = [consumer.name for consumer in channel.consumers()]
+        for wrong in ((channel, dead), (None, channel), (dead, box)):
+            with pytest.raises(TypeError, match="must be a "):
+                await redrive(*wrong)  # type: ignore[arg-type]
+        assert ([consumer.name for consumer in channel.consumers()], dead.consumers()) == (known, ())
+
+
 async def test_redriving_under_another_name(path: Path) -> None:
     """Each name goes on where it stopped; one that is at work is not disturbed."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):

@@ -414,6 +414,8 @@ async def test_a_message_that_does_not_decode_is_settled_by_itself(path: Path) -
             poison.ack()
             with pytest.raises(AckError):
                 rx.undecodable(errors[1])
+            with pytest.raises(TypeError, match="error=ValueError\\(\\): must be the DecodeError"):
+                rx.undecodable(ValueError())  # type: ignore[arg-type]
             rx.undecodable(errors[0]).ack()
             assert floor(typed) == 2  # type: ignore[arg-type]
             rx.undecodable(errors[2]).nack()

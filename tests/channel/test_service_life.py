@@ -162,6 +162,30 @@ async def test_a_stray_cancellation_is_a_failure(path: Path) -> None:
             await channel.serve(handle, retry=RetryPolicy(max_attempts=2, delay=0))
 
 
+@pytest.mark.usefixtures("asyncio_only")
+@pytest.mark.parametrize("returns", [False, True])
+@pytest.mark.parametrize("options", [{}, {"group": True}, {"ordered": False, "concurrency": 2}])
+async def test_a_handler_that_cancels_its_task(path: Path, returns: bool, options: dict[str, bool]) -> None:
+    """The service says so when it ends: whoever waits beside it would wait for ever."""
+    async with open_channel(path, int) as channel:
+        await fill(channel, 3)
+
+        async def handle(number: int) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            if not returns:
+                await checkpoint()
+
+        service = channel.serve(handle, name="self", **options)
+        with pytest.raises(RuntimeError, match="cancelled by itself"):
+            async with service:
+                await anyio.sleep(30)
+        [consumer] = channel.consumers()
+        assert consumer.next_sequence == service.statistics().handled
+        assert (consumer.owner, service.statistics().failed) == (None, 0)
+
+
 async def test_await_runs_until_stopped(path: Path) -> None:
     """Stopped by a handler, it ends when that has returned."""
     async with open_channel(path, int) as channel:
@@ -535,6 +559,9 @@ async def test_acks_reach_the_disk_as_the_options_say(path: Path, gate: Gate) ->
         ({"grace": "long"}, TypeError, "grace='long': must be"),
         ({"name": 3}, TypeError, "name=3"),
         ({"handler": 3}, TypeError, "handler=3: must be"),
+        ({"group": "crew"}, TypeError, "group='crew': must be True or False"),
+        ({"group": True, "retry": RetryPolicy(max_attempts=1024)}, ValueError, "max_attempts=1024: .* at most 1023"),
+        ({"dead_letter": 3}, TypeError, "dead_letter=3: must be a filechannel.Sender"),
     ],
 )
 async def test_wrong_arguments_take_no_name(

@@ -165,6 +165,20 @@ def test_what_is_delayed_says_when(twin: SimpleNamespace) -> None:
     assert entry(members.group, 0)[4] == due
 
 
+def test_what_is_delayed_too_late_stays_as_it_is(twin: SimpleNamespace) -> None:
+    """The lease of whoever has it now does not end later."""
+    members = Members(twin, 1)
+    a, b = members.readers
+    _, offset, _, _, token = a.take_delivery()
+    put(members.group, GROUP_RING, token & ~ENTRY_STATE | ENTRY_READY)
+    put(members.group, GROUP_READY, 1)
+    assert b.take_delivery()[2] == 0
+    before = entry(members.group, 0)
+    assert not a.give_back(offset, token, before[4] + LEASE, True)
+    assert a.take_lost() == [(offset, token)]
+    assert entry(members.group, 0) == before
+
+
 def test_only_whoever_has_it_settles_it(twin: SimpleNamespace) -> None:
     """What has moved on is lost, and told once."""
     members = Members(twin)

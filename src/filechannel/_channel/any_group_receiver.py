@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from .. import _checks as checks
 from .._errors import DecodeError
 from .any_ack_receiver import AnyAckReceiver
 from .delivery import Delivery
@@ -30,6 +31,7 @@ class AnyGroupReceiver(AnyAckReceiver[T_co], Generic[T_co]):
         Such a message is this member's until its lease ends, like any other, but is none of those that `ack(n)` and
         `nack(n)` are about. Its value is the payload. Raises `AckError` if it was settled already.
         """
+        checks.instance_of(DecodeError, "the DecodeError of a receive")("error", error)
         self._check_open()
         sequence, attempt, token = self._group.refused(error.offset)
         return Delivery(self._group, error.payload, error.offset, sequence, attempt, token)

@@ -21,6 +21,7 @@ from .._errors import (
     LeaseExpiredError,
 )
 from .._format import NOTHING, Nothing
+from .._format.layout import ENTRY_ATTEMPTS
 from .._wakeup.loops import Sleeper
 from .ack_source import AckSource
 from .dead_letter import DeadLetter, in_a_line, stored_payload, write_letter
@@ -37,6 +38,7 @@ _logger = logging.getLogger("filechannel")
 class Terms:
     """How a service was asked to work."""
 
+    group: bool
     ordered: bool
     concurrency: int
     retry: RetryPolicy
@@ -44,6 +46,7 @@ class Terms:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be done."""
+        checks.instance_of(bool, "True or False")("group", self.group)
         checks.instance_of(bool, "True or False")("ordered", self.ordered)
         checks.integer(1)("concurrency", self.concurrency)
         checks.instance_of(RetryPolicy, "a RetryPolicy")("retry", self.retry)
@@ -51,6 +54,8 @@ class Terms:
             checks.seconds_or_zero("grace", self.grace)
         if self.ordered and self.concurrency > 1:
             raise ValueError(f"concurrency={self.concurrency}: handlers that run at once keep no order; ordered=False")
+        if self.group and (most := self.retry.max_attempts) is not None and most > ENTRY_ATTEMPTS:
+            raise ValueError(f"max_attempts={most}: with group=True it must be at most {ENTRY_ATTEMPTS}, or None for ever")
 
 
 def check_handler(handler: Callable[[T], object]) -> Callable[[object], object]:
@@ -58,6 +63,12 @@ def check_handler(handler: Callable[[T], object]) -> Callable[[object], object]:
     if not callable(handler):
         raise TypeError(f"handler={handler!r}: must be something to call with a message")
     return cast("Callable[[object], object]", handler)
+
+
+def check_dead_letter(dead_letter: object, wanted: type, path: str) -> None:
+    """Refuse what no letter can be sent with: that would be told only when there is one to send."""
+    if dead_letter is not None:
+        checks.instance_of(wanted, f"a {path} of a channel of DeadLetter")("dead_letter", dead_letter)
 
 
 class UnfinishedError(Exception):

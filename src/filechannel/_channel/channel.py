@@ -15,7 +15,7 @@ from .._options import UNSET, Capacity, ChannelOptions, Compression, Durability,
 from .._wakeup.loops import run_through_cancellation
 from .ack import AckReceiver
 from .any_channel import AnyChannel, check_sequence
-from .any_service import Terms, check_handler
+from .any_service import Terms, check_dead_letter, check_handler
 from .dead_letter import DeadLetter
 from .group import GroupReceiver
 from .receiver import FanOutReceiver, Receiver
@@ -110,8 +110,9 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         service lets go of it when it has ended. With *group* it is a member of the group of that name, as by `group`;
         the *lease* on what is being handled is extended, and order is that of each member.
         """
-        terms = Terms(ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
+        terms = Terms(group=group, ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
         checked = check_handler(handler)
+        check_dead_letter(dead_letter, Sender, "filechannel.Sender")
         source = self._group_source(name, lease, start, expires) if group else self._ack_source(name, start, expires)
         return Service(source, checked, terms, dead_letter)
 

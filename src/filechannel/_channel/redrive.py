@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TypeVar, final
 
 from anyio import WouldBlock
 
 from .any_ack_receiver import AnyAckReceiver
+from .any_channel import AnyChannel
+from .channel import FileChannel
 from .dead_letter import DeadLetter
 
-if TYPE_CHECKING:
-    from .channel import FileChannel
-
 T = TypeVar("T")
+
+
+def check_channels(kind: type[AnyChannel[object]], path: str, dead: object, target: object) -> None:
+    """Refuse what is no channel, or carries no letters: its messages would be held back for a name it never had."""
+    for name, channel in (("dead", dead), ("target", target)):
+        if not isinstance(channel, kind):
+            raise TypeError(f"{name}={channel!r}: must be a {path}, not {type(channel).__name__}")
+        if channel is dead and channel.message_type is not DeadLetter:
+            raise TypeError(f"{name}={channel!r}: must be a channel of DeadLetter, not of {channel.message_type!r}")
 
 
 @final
@@ -48,6 +56,7 @@ async def redrive(dead: FileChannel[DeadLetter], target: FileChannel[T], *, name
     that is no message of the target raises `CodecError`; its letter and what follows stay. `ConsumerBusyError` while
     another one is at work.
     """
+    check_channels(FileChannel, "filechannel.FileChannel", dead, target)
     with dead.ack_receiver(name) as receiver, target.sender() as sender:
         letters = Letters(receiver)
         while (payload := letters.next()) is not None:

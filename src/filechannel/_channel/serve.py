@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -127,6 +128,9 @@ class Service(AnyService):
                 await self._work(tally)
         except BaseException as error:
             cancelled, failure = _apart(error)
+            if cancelled is not None and anyio.current_effective_deadline() != -math.inf:
+                # Whoever cancels the service cancels a scope around this task: that was the handler, or a stranger.
+                cancelled, failure = None, failure or _cancelled_alone(cancelled)
             if failure is not None:
                 self._fail(failure)
                 self._body.cancel()
@@ -291,6 +295,12 @@ def _is_stray(error: BaseException) -> bool:
         return False
     task = asyncio.current_task()
     return task is not None and not task.cancelling()
+
+
+def _cancelled_alone(error: BaseException) -> Exception:
+    failure = RuntimeError("the task of a handler was cancelled by itself, not by its service; to end that, stop() it")
+    failure.__cause__ = error
+    return failure
 
 
 def _strayed(error: BaseException) -> Exception:

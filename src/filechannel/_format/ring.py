@@ -269,7 +269,8 @@ class Ring:
         """Give one back with another deadline. While it is out an earlier one would end its lease: that comes after."""
         at = place(claim.number) + ENTRY_DEADLINE
         deadline = load_u64(self._shared, at)
-        if due >= deadline:
+        # Whoever has it now has another deadline. In this order: one that is read while it is ours is ours.
+        if due >= deadline and load_u64(self._shared, place(claim.number)) == claim.word:
             swap_if_u64(self._shared, at, deadline, due)
         done = self._turn(claim, word, tell=tell)
         if done and due < deadline:

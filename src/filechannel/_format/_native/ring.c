@@ -281,7 +281,8 @@ static void swap_deadline(uint8_t *entry, uint64_t deadline, uint64_t due) {
 static int delay(Ring *ring, Claim *claim, uint64_t word, uint64_t due, int tell) {
     uint8_t *entry = at(ring, claim->number);
     uint64_t deadline = load_acquire_u64(entry + ENTRY_DEADLINE);
-    if (due >= deadline) swap_deadline(entry, deadline, due);
+    /* Whoever has it now has another deadline. In this order: one that is read while it is ours is ours. */
+    if (due >= deadline && load_acquire_u64(entry) == claim->word) swap_deadline(entry, deadline, due);
     int done = turn(ring, claim, word, tell);
     if (done && due < deadline) swap_deadline(entry, deadline, due); /* unless it has gone on without us */
     be_due(ring, due);
