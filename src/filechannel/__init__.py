@@ -15,9 +15,10 @@ from ._channel.delivery import Delivery
 from ._channel.opening import ChannelContext, open_channel
 from ._channel.receiver import FanOutReceiver, Receiver
 from ._channel.sender import Sender
-from ._channel.statistics import ChannelStatistics, Process, ReceiverStatistics, SenderStatistics
+from ._channel.statistics import ChannelStatistics, Process, ReceiverStatistics, RoomStatistics, SenderStatistics
 from ._errors import (
     AckError,
+    ChannelFullError,
     ChannelLockedError,
     ChannelNotFoundError,
     ChannelSealedError,
@@ -49,6 +50,7 @@ __all__ = [
     "Acknowledgable",
     "Capacity",
     "ChannelContext",
+    "ChannelFullError",
     "ChannelLockedError",
     "ChannelNotFoundError",
     "ChannelOptions",
@@ -84,6 +86,7 @@ __all__ = [
     "ReceiverStatistics",
     "Record",
     "Retention",
+    "RoomStatistics",
     "SchemaMismatchError",
     "Sender",
     "SenderStatistics",

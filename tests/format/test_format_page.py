@@ -55,7 +55,7 @@ ELSEWHERE = {
     *("TAIL_SLOTS", "CHECKPOINT_SLOTS", "MODE_BYTE", "OPENING_BYTE"),
     *("PROCESS_SLOTS", "PROCESS_SLOT_COUNT", "PROCESS_SLOT_SIZE"),
     *("CURSOR_SIZE", "CURSOR_SLOTS", "CURSOR_OWNER", "CURSOR_REMOVER", "CURSOR_TERM", "CURSOR_DEPARTURE"),
-    "REGISTRATIONS",
+    *("REGISTRATIONS", "ROOM", "ROOM_WATCHED", "ROOM_TURN", "ROOM_LOOPS", "PROCESS_IN_LINE"),
 }
 CONSTANTS = {
     "format version": layout.FORMAT_VERSION,
@@ -230,6 +230,10 @@ def test_the_control_file() -> None:
         "failed flushes": (layout.FAILED_FLUSHES, 4),
         "registrations": (layout.REGISTRATIONS, 4),
         "waiting loops": (layout.WAITING_LOOPS, layout.PROCESS_SLOT_COUNT // 8),
+        "room": (layout.ROOM, 4),
+        "room watched": (layout.ROOM_WATCHED, 4),
+        "room turn": (layout.ROOM_TURN, 4),
+        "room loops": (layout.ROOM_LOOPS, layout.PROCESS_SLOT_COUNT // 8),
         "checkpoint 0": (first, layout.CHECKPOINT.size),
         "checkpoint 1": (second, layout.CHECKPOINT.size),
         "mode byte": (layout.MODE_BYTE, 1),

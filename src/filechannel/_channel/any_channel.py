@@ -24,12 +24,15 @@ from .._format import SendPath
 from .._offset import Offset
 from .._options import UNSET, ChannelOptions, UnsetType
 from .._storage.cursors import Cursor
+from .._storage.files import Files
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
 from .._storage.manifest import Manifest
+from .._storage.room import ENDLESS, limits_of
 from .._storage.store import Store
 from .._storage.stores import STORES
 from .._wakeup.arrivals import arrivals_of
+from .._wakeup.line import line_of
 from .ack_source import AckSource
 from .any_sender import Closable
 from .codec import JsonCodec, MsgpackCodec, schema_of
@@ -38,12 +41,13 @@ from .errands import Errands
 from .pursuit import Pursuit
 from .recipe import Recipe
 from .source import Source, Start, Stop, find_place, find_stop, naming
-from .statistics import ChannelStatistics, Process
+from .statistics import ChannelStatistics, Process, RoomStatistics
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Source)
 Encode: TypeAlias = Callable[[object], bytes]
 EncodeInto: TypeAlias = Callable[[object, bytearray], object]
+_files = Files()
 
 
 class AnyChannel(Generic[T]):
@@ -88,6 +92,7 @@ class AnyChannel(Generic[T]):
             if self._open_store is None and not self._closed:
                 arrivals_of(store)  # what is sent from here on wakes whoever waits, in any process
                 if not store.readonly:
+                    line_of(store)  # and so does what is taken
                     store.log.on_closed = _refuse_closed
                 self._open_store = store
                 self._recipe = self._recipe.for_reopening()
@@ -147,7 +152,10 @@ class AnyChannel(Generic[T]):
                 place = find_place(self._store, start)
             else:
                 place = Mark(position.offset, position.sequence, position.time)
-            return self._source(kind, cursor, place)
+            source = self._source(kind, cursor, place)
+            if position is None:  # from here on it holds back what it has not taken
+                self._store.consumers_changed()
+            return source
         except BaseException:
             if cursor.position is None:
                 self._store.cursors.remove(cursor)
@@ -211,6 +219,7 @@ class AnyChannel(Generic[T]):
             busy_writer=_busy_writer(store),
             oldest_age=timedelta(seconds=(time.time_ns() - earliest.time) / 1e9) if messages else None,
             sealed=control.sealed,
+            room=_room_statistics(store),
         )
 
     def consumers(self) -> tuple[Consumer, ...]:
@@ -354,6 +363,20 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 def _refuse_closed() -> None:
     raise ClosedResourceError
+
+
+def _room_statistics(store: Store) -> RoomStatistics | None:
+    limits = limits_of(store.manifest.options.capacity, _files, store.path)
+    if limits is None:
+        return None
+    used = store.backlog.used()
+    return RoomStatistics(
+        bytes=used.size,
+        messages=used.messages,
+        max_bytes=None if limits.size == ENDLESS else limits.size,
+        max_messages=None if limits.messages == ENDLESS else limits.messages,
+        waiting_senders=0 if store.readonly else len(line_of(store)),
+    )
 
 
 def _busy_writer(store: Store) -> Process | None:

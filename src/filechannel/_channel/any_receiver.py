@@ -108,6 +108,8 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
     def _move(self, to: Mark) -> None:
         self._check_open()
         self._source.reader.move(to)
+        if self._source.cursor is not None:
+            self._source.store.consumers_changed()  # it may have gone back
         self._source.arrivals.wake_all()
 
     def statistics(self) -> ReceiverStatistics:

@@ -23,6 +23,23 @@ class Process:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoomStatistics:
+    """The capacity of a channel at one moment."""
+
+    bytes: int
+    """Bytes of records that the slowest consumer has not passed; with no consumer, all that are stored."""
+    messages: int
+    """How many messages that are."""
+    max_bytes: int | None
+    """How many bytes may be; None if only messages are limited. A part of the file system is counted as it is now."""
+    max_messages: int | None
+    """How many messages may be; None if only bytes are limited."""
+    waiting_senders: int
+    """Tasks and threads of this process that wait for room."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelStatistics:
     """A channel at one moment."""
 
@@ -57,6 +74,8 @@ class ChannelStatistics:
     """How long ago the oldest segment was begun; None if nothing is stored."""
     sealed: bool
     """Whether the channel takes no more messages."""
+    room: RoomStatistics | None
+    """How much of its capacity is used; None if it has none."""
 
 
 @final

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .reader import Reader
     from .records import find_record, read_record, scan_records, write_record
     from .send_path import SendPath
-    from .waiting import release_word, set_bit, spin_above, take_bits, take_word, wait_word, wake_word
+    from .waiting import release_word, set_bit, spin_above, take_bits, take_word, wait_word, wake_waiters, wake_word
     from .words import fence, load_u32, load_u64, store_u32, store_u64, swap_if_u32
     from .writer import Writer
 else:
@@ -62,6 +62,7 @@ else:
                 take_word,
                 turn_is_over,
                 wait_word,
+                wake_waiters,
                 wake_word,
                 write_record,
             )
@@ -82,7 +83,7 @@ else:
         from .reader import Reader
         from .records import find_record, read_record, scan_records, write_record
         from .send_path import SendPath
-        from .waiting import release_word, set_bit, spin_above, take_bits, take_word, wait_word, wake_word
+        from .waiting import release_word, set_bit, spin_above, take_bits, take_word, wait_word, wake_waiters, wake_word
         from .words import fence, load_u32, load_u64, store_u32, store_u64, swap_if_u32
         from .writer import Writer
 
@@ -121,6 +122,7 @@ __all__ = [
     "take_word",
     "turn_is_over",
     "wait_word",
+    "wake_waiters",
     "wake_word",
     "write_record",
 ]

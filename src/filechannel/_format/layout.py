@@ -86,6 +86,15 @@ REGISTRATIONS: Final = 904
 WAITING_LOOPS: Final = 960
 """A bit for each process slot: an event loop of that process waits, and watches the FIFO `wake/<slot>`."""
 
+ROOM: Final = 1152
+"""As WAKE, for senders that wait until there is room: ROOM_LOOPS says of which processes."""
+ROOM_WATCHED: Final = 1156
+"""Not 0 while a full channel lets senders wait: only then whoever moves a consumer on looks at ROOM."""
+ROOM_TURN: Final = 1160
+"""0, or the process whose senders are served before those of others: slot and generation, as in a lock word."""
+ROOM_LOOPS: Final = 1408
+"""As WAITING_LOOPS, for senders."""
+
 STATE_SEALED: Final = 1
 STATE_DEFERRED: Final = 2
 """`FSYNC`: writers move the append tail, and whoever flushes moves what readers see."""
@@ -121,8 +130,10 @@ PROCESS_SLOTS: Final = 2 * PAGE
 PROCESS_SLOT_COUNT: Final = 1024
 PROCESS_SLOT_SIZE: Final = 64
 PROCESS: Final = Struct("<IIQQ40s")
-"""generation, zero, pid, since (ns since the epoch), host name. Only the generation counts, the rest is for people.
+"""generation, in line, pid, since (ns since the epoch), host name. The last three are for people only.
 A process holds the kernel's lock on the first byte of its slot for as long as it lives."""
+PROCESS_IN_LINE: Final = 4
+"""Position of `in line` in a slot: 1 while senders of the process wait for room, else 0."""
 MODE_BYTE: Final = PROCESS_SLOTS
 """Slot 0 is nobody's. Who writes holds the kernel's lock on this byte, shared, or exclusively without the C core."""
 OPENING_BYTE: Final = PROCESS_SLOTS + 1

@@ -12,6 +12,7 @@ from .control import Control
 from .files import Files
 from .index import ActiveIndex
 from .pages_ahead import PagesAhead
+from .room import Room
 from .segment import Header, Segment
 from .segments import Segments
 from .unflushed import Unflushed
@@ -30,6 +31,7 @@ class ActiveSegment:
         options: StoredOptions,
         writer: Writer,
         unflushed: Unflushed,
+        room: Room,
     ) -> None:
         self._files = files
         self._control = control
@@ -37,6 +39,7 @@ class ActiveSegment:
         self._options = options
         self._writer = writer
         self._unflushed = unflushed
+        self._room = room
         self.check_place: Callable[[], object] = lambda: None
         """Called before a file is made; raises if the directory is not the channel's any more."""
         self._index = ActiveIndex(files, options.mode, lambda: self.check_place())  # noqa: PLW0108 - set later
@@ -111,8 +114,12 @@ class ActiveSegment:
         self._index.close()
 
     def fits(self, length: int) -> bool:
-        """Tell whether there is a segment, and one more record of this length fits its file."""
-        return self.segment is not None and self._end(length) <= self.segment.room_end
+        """Tell whether there is a segment that takes one more record of this length."""
+        segment, writer = self.segment, self._writer
+        if segment is None or self._end(length) > segment.room_end:
+            return False
+        first = segment.header.first_sequence
+        return not self._room.is_enough(segment.begin, first, writer.pending, writer.pending_sequence)
 
     def open_window(self, length: int) -> None:
         """Let the writer write at least one more record of this length, which fits."""
@@ -122,7 +129,11 @@ class ActiveSegment:
         self.store_marks()
         if self._index.is_due():
             self._writer.mark_next()
-        self._writer.open_window(self._control.allocated_end, self._index.due)
+        first = self.segment.header.first_sequence
+        room_end, limit = self._room.limit_window(self.segment.begin, first, end)
+        self._writer.open_window(min(self._control.allocated_end, room_end), self._index.due)
+        if limit is not None:
+            self._writer.limit_window(*limit)
         if not self._writer.deferred:  # a flush would write out pages that hold nothing yet
             self._pages.advance(self.segment, self._writer.pending, self._control.allocated_end)
 

@@ -30,6 +30,9 @@ from .._format.layout import (
     PROCESS_SLOT_COUNT,
     REGISTRATIONS,
     RESERVED_END,
+    ROOM,
+    ROOM_LOOPS,
+    ROOM_TURN,
     STATE,
     STATE_DEFERRED,
     STATE_SEALED,
@@ -151,11 +154,11 @@ class Control:
 
     @property
     def registrations(self) -> int:
-        """Changes whenever a consumer's name was registered or removed, by any process."""
+        """Changes whenever a consumer's name was registered or removed, or went back, by any process."""
         return load_u32(self.map, REGISTRATIONS)
 
     def count_registration(self) -> None:
-        """One more name, or one less. After it is so: whoever looked before has to look again."""
+        """One more name, or one less, or one that went back. After it is so: whoever looked before looks again."""
         seen = self.registrations
         while not swap_if_u32(self.map, REGISTRATIONS, seen, seen + 1 & 0xFFFFFFFF):
             seen = self.registrations
@@ -231,9 +234,10 @@ class Control:
 
     def forget_the_dead(self) -> None:
         """Free the lock words, and drop what was appended but never shown. Only for a lone process."""
-        for word in (WRITER_LOCK, FLUSH_LOCK, FAILED_FLUSHES, WAKE):
+        for word in (WRITER_LOCK, FLUSH_LOCK, FAILED_FLUSHES, WAKE, ROOM, ROOM_TURN):
             store_u32(self.map, word, 0)
-        take_bits(self.map, WAITING_LOOPS, PROCESS_SLOT_COUNT // 64)
+        for waiting in (WAITING_LOOPS, ROOM_LOOPS):
+            take_bits(self.map, waiting, PROCESS_SLOT_COUNT // 64)
         self._set_tail(APPEND_TAIL, self.tail())
 
     # Checkpoints

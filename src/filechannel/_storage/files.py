@@ -128,6 +128,11 @@ class Files:
         except FileNotFoundError:
             return 0
 
+    def total_space(self, path: Path) -> int:
+        """Return the size of the file system that holds a path."""
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize
+
     def identity(self, descriptor: int) -> tuple[int, int]:
         """Return (device, inode) of an open file."""
         status = os.fstat(descriptor)

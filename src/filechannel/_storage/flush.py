@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from threading import Lock, RLock, Thread
 from typing import Protocol, final
 
@@ -112,6 +113,21 @@ class Flusher:
     def refuse_reentry(self) -> None:
         """Raise `RuntimeError` if the thread is flushing: a signal handler or a finalizer came in between."""
         self._lock.refuse_reentry("nothing was flushed")
+
+    def forget_before_oldest(self, remove: Callable[[Offset], object]) -> None:
+        """Bring to disk where the log begins now, and then remove what lies before: after a power cut nobody looks.
+
+        If another process is flushing, and stays there, that is left to whoever does it next.
+        """
+        with suppress(Busy), self._lock.held(_briefly()):
+            if self._closed:
+                return
+            checkpoint, oldest = self._control.checkpoint(), self._control.oldest_offset
+            if checkpoint is None or checkpoint.offset < oldest:
+                self.flush(settled=True)  # a checkpoint lies in the log
+            elif checkpoint.oldest < oldest:
+                self._control.write_checkpoint(replace(checkpoint, oldest=oldest))
+            remove(oldest)
 
     def flush_if_needed(self) -> None:
         """Flush unless everything is on disk already. `Busy` if another process is flushing, and stays there."""

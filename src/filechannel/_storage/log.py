@@ -7,8 +7,8 @@ own `append` is its fast path and comes here when something is not simple.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 from typing import NoReturn
@@ -19,11 +19,14 @@ from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE, SEAL, WRITER_LO
 from .._offset import Offset
 from .._options import StoredOptions
 from .active import ActiveSegment
+from .backlog import Batch
 from .control import Control
 from .files import Files
 from .holder import Holder
+from .index import Mark
 from .jump import Jump
 from .processes import Processes
+from .room import Room
 from .segment import Segment
 from .segments import Segments
 from .shared_lock import SharedLock
@@ -45,17 +48,21 @@ class Log:
         processes: Processes,
         options: StoredOptions,
         notify: Callable[[], object],
+        room: Room,
     ) -> None:
         self._files = files
         self._path = path
         self._control = control
         self._segments = segments
+        self._room = room
         self._max_message_size = options.max_message_size
         self._lock = SharedLock(control.map, WRITER_LOCK, processes, self._entered)
         self.may_sleep: Callable[[], bool] = _always
         """Asked before a thread that appends sleeps for the writer word: one that runs an event loop must not."""
         self.on_finished: Callable[[], object] = _nothing
         """Called after an append that finished a segment."""
+        self.on_dropped: Callable[[], object] = _nothing
+        """Called after an append that gave up the oldest segments, whose files are still there."""
         self.on_changed: Callable[[], object] = _nothing
         """Called when another process has called `announce_change`, under the writer word."""
         self.on_deferred: Callable[[], object] = _nothing
@@ -63,11 +70,11 @@ class Log:
         self.on_closed: Callable[[], object] = _nothing
         """Called when somebody comes too late; may raise an error of its own."""
         self._closed = self._is_closing = self._forked = False
-        self._durability_changed = self._finished = False
+        self._durability_changed = self._finished = self._dropped = False
         self._given_up = Offset(0)  # nothing below it is ever flushed again
         self.writer: Writer = Writer(control.map, processes.owner, options.max_message_size, self.append, notify)
         self._unflushed = Unflushed()
-        self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed)
+        self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed, room)
         self._jump = Jump(files, control, segments, self._active, self._unflushed)
 
     def begin(self, *, alone: bool, beyond: Offset | None) -> None:
@@ -149,6 +156,11 @@ class Log:
         self.writer.change()
         self._segments.knows_all()
 
+    def close_window(self) -> None:
+        """Let the next append ask for room, whatever it was given before. The caller holds the word."""
+        if self._active.segment is not None:
+            self._active.take_up(self._active.segment)
+
     def set_deferred(self, deferred: bool) -> None:
         """Leave it to a flush to move what readers see, or do it here. The caller holds both words, all is flushed."""
         tail = self._control.tail(deferred=self.writer.deferred)
@@ -171,10 +183,14 @@ class Log:
             changed, self._durability_changed = self._durability_changed, False
             if changed and self.writer.deferred and not self.may_sleep():
                 raise Busy  # whoever called does not know yet that it has to wait for a flush, and asks again
+            self._find_room(payloads)
             start = self._append(payloads, flags)
             finished, self._finished = self._finished, False
+            dropped, self._dropped = self._dropped, False
         if finished:
             self.on_finished()  # not with the word: starting a thread takes locks, and runs finalizers, of others
+        if dropped:
+            self.on_dropped()
         if changed and self.writer.deferred:
             self.on_deferred()  # whoever called does not know yet that somebody has to flush
         self._tell_waiters()
@@ -183,23 +199,48 @@ class Log:
     def end(self) -> bool:
         """Append the record that ends the channel; False if it has ended. The caller holds the word."""
         if not self._control.sealed:
+            self._room.lift()
             self._append([SEAL], CONTROL_RECORD)
         return not self._control.sealed
 
+    def _find_room(self, payloads: list[bytes]) -> None:
+        """Make sure that the capacity takes a batch; under "drop_oldest" give up what stands in its way."""
+        batch = Batch(sum(map(len, payloads)) + RECORD_HEADER_SIZE * len(payloads), len(payloads))
+        if self._room.admit(batch, self._end()):
+            return
+        place = self._room.first_kept(batch, self._end())
+        if place is None:  # not even with the active segment alone
+            if self._active.segment is None:
+                self._discard_unpublished()
+            with self._all_or_nothing():
+                self._roll(0)
+            place = self._end()
+        self._room.keep_from(place, self._end())
+        self._dropped = True
+
+    def _end(self) -> Mark:
+        return Mark(Offset(self.writer.pending), self.writer.pending_sequence, 0)
+
     def _append(self, payloads: list[bytes], flags: int) -> Offset:
         start = Offset(self.writer.pending)
-        try:
+        with self._all_or_nothing():
             self._write(payloads, flags)
             if self._forked:
                 self._refuse_child()
             self.writer.publish()
+        return start
+
+    @contextmanager
+    def _all_or_nothing(self) -> Generator[None]:
+        """Take back what was not published if the block fails."""
+        try:
+            yield
         except OSError as error:
             self._take_back()
             raise StorageError(f"{self._path} cannot be written to, nothing was sent: {error}") from error
         except BaseException:
             self._take_back()
             raise
-        return start
 
     def _tell_waiters(self) -> None:
         if not self.writer.deferred:

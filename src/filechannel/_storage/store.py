@@ -19,6 +19,7 @@ from .._errors import ChannelNotFoundError, CorruptRecordError, DiskFullError, F
 from .._format.layout import OPENING_BYTE
 from .._offset import Offset
 from .._options import Durability, OpenOptions
+from .backlog import Backlog
 from .bells import WAKE_FIFOS, Bells
 from .control import CONTROL, Control, Tail
 from .creation import (
@@ -45,7 +46,9 @@ from .machine import boot_id
 from .manifest import MANIFEST, Manifest
 from .places import Places
 from .processes import Processes
+from .reclaiming import Reclaiming
 from .recovery import Recovery
+from .room import Room
 from .roster import Roster
 from .segments import SEGMENTS, Segments
 
@@ -82,10 +85,12 @@ class Store:
         )
         self.places: Places = Places(files, control, self.segments)
         self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations, self._check_place)
+        self.backlog: Backlog = Backlog(control, self.segments, self.places, self.roster)
         self._readers: WeakSet[LogReader] = WeakSet()
         self._membership: Membership | None = None
         self.bells: Bells | None = None
         """How to wake the event loops of other processes; None if the channel is open read-only."""
+        self._room: Room | None = None
         self._writable: tuple[Log, Cursors, Flusher] | None = None
 
     # Opening
@@ -203,13 +208,18 @@ class Store:
 
     def _open_parts(self, processes: Processes, *, alone: bool, resume: Offset | None) -> tuple[Log, Cursors, Flusher]:
         files, control, segments, options = self._files, self.control, self.segments, self.manifest.options
-        log = Log(files, self.path, control, segments, processes, options, self._notify)
+        room = self._room = Room(files, self.path, control, segments, self.backlog, processes)
+        room.remove_expired = self.remove_expired
+        room.set_capacity(options.capacity)
+        room.publish_capacity()  # whoever changed it may have died half-way
+        log = Log(files, self.path, control, segments, processes, options, self._notify, room)
         log.begin(alone=alone, beyond=resume)
-        cursors = Cursors(files, self.path / CONSUMERS, options.mode, control.count_registration)
+        cursors = Cursors(files, self.path / CONSUMERS, options.mode, self.consumers_changed)
         flusher = Flusher(files, control, segments, log, cursors, processes)
         log.set_check_of_place(self._check_place)
         cursors.check_place = self._check_place
         log.on_finished = flusher.flush_finished_later
+        log.on_dropped = Reclaiming(segments, control, log, flusher).begin
         log.on_changed = self._follow_manifest
         log.on_deferred = flusher.commit
         self.places.before_look = log.store_marks
@@ -220,7 +230,8 @@ class Store:
         """Do again what whoever purged and died may not have done."""
         oldest = self.control.oldest_offset
         if self.segments.begins and self.segments.begins[0] < oldest:
-            self.cursors.move_unowned(self.places.earliest())
+            if not self.room.drops:  # there, whoever was overtaken is told so
+                self.cursors.move_unowned(self.places.earliest())
             self.flusher.flush()
             self.segments.remove_before(oldest)
 
@@ -228,8 +239,16 @@ class Store:
         """Remove the consumers that had no live owner for as long as they were to stay; return their names."""
         return remove_expired(self.roster, self.cursors)
 
+    def consumers_changed(self) -> None:
+        """A name came or went, or went back: there is more room now, or less."""
+        self.control.count_registration()
+        self.room.tell()
+
     def _notify(self) -> None:
         self.notify()
+
+    def _notify_room(self) -> None:
+        self.room.notify()
 
     # Parts
 
@@ -258,6 +277,13 @@ class Store:
         """What brings data to disk."""
         return self._parts()[2]
 
+    @property
+    def room(self) -> Room:
+        """How much more may be sent."""
+        if self._room is None:
+            raise io.UnsupportedOperation(f"{self.path} is open read-only")
+        return self._room
+
     def reader(
         self,
         cursor: Cursor | None,
@@ -273,6 +299,8 @@ class Store:
         reader = LogReader(
             self.control, self.segments, self.places, cursor, decode, refuse, reuse=reuse, skip_damage=skip, stop=stop
         )
+        if cursor is not None:
+            reader.native.tell_room(self._notify_room)
         self._readers.add(reader)
         return reader
 
@@ -302,6 +330,7 @@ class Store:
                 self.control.mark_sealed()
             flusher.flush(settled=True)
         log.tell_waiters()
+        self.room.tell()
 
     def configure(self, change: Callable[[Manifest], Manifest]) -> None:
         """Store another schema or other channel-wide options, and act on them, in every process."""
@@ -315,7 +344,11 @@ class Store:
             self._apply_durability(manifest.options.durability)
             self._set_timer(manifest.options.durability)
             with log.writing():
+                self.room.set_capacity(manifest.options.capacity)
+                self.room.publish_capacity()
+                log.close_window()
                 log.announce_change()
+            self.consumers_changed()
 
     def _apply_durability(self, durability: Durability) -> None:
         log, _, flusher = self._parts()
@@ -338,6 +371,7 @@ class Store:
         manifest = Manifest.read(self._files, self.path)
         if manifest != self.manifest:
             self.manifest = manifest
+            self.room.set_capacity(manifest.options.capacity)
             self._set_timer(manifest.options.durability)
 
     def purge(self) -> None:
@@ -359,6 +393,7 @@ class Store:
             log.announce_change()
             with suppress(DiskFullError):  # others may have taken the room: then the next message asks for it
                 log.begin_segment()
+        self.room.tell()
 
     def abandon(self) -> None:
         """Let a thread that was inside when it forked write no more, in the child."""

@@ -31,6 +31,7 @@ typedef struct {
     char reuse;          /* decode takes any buffer and is done with it when it returns */
     Scratch *scratch;
     PyObject *advance, *damaged, *refuse;
+    PyObject *notify; /* called when event loops wait for room; NULL if nobody said so */
     const void *owner; /* the thread that is inside: decode may run Python code and let another thread in */
     char released;
     Py_buffer sleepers;  /* how many threads sleep in reader_wait, for whoever has to wake them; .obj is NULL where none may */
@@ -73,6 +74,32 @@ static void floor_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
     *sequence = oldest ? oldest->sequence : self->again ? self->front_sequence : self->sequence;
 }
 
+/* Event loops wait for room. Whatever goes wrong there, we have moved on: they look again by themselves. */
+static void notify_room(Reader *self) {
+    PyObject *type, *error, *traceback, *notify = Py_XNewRef(self->notify);
+    if (!notify) return;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *done = PyObject_CallNoArgs(notify);
+    if (!done && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+        PyErr_Clear();
+        PyErr_SetInterrupt(); /* it comes again, a little later */
+    } else if (!done)
+        PyErr_WriteUnraisable(notify);
+    Py_XDECREF(done);
+    Py_DECREF(notify);
+    PyErr_Restore(type, error, traceback);
+}
+
+/* Senders that wait for room must hear that we moved on. The fence makes sure that not both miss each other: they say
+ * that they wait and then look where we are. */
+static void tell_room(Reader *self) {
+    uint8_t *words = self->control.buf;
+    if (!load_acquire_u32(words + ROOM_WATCHED) || self->control.readonly) return;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (load_acquire_u32(words + ROOM) & (WAKE_THREADS | WAKE_LOOPS) && wake_waiters(words + ROOM) & WAKE_LOOPS)
+        notify_room(self);
+}
+
 /* Two slots in turn, so that one of them is whole whenever we are killed. */
 static void store_cursor(Reader *self) {
     if (!self->cursor.obj) return;
@@ -90,6 +117,7 @@ static void store_cursor(Reader *self) {
     put_u64(to + 24, self->time);
     __atomic_thread_fence(__ATOMIC_RELEASE);
     put_u32(to + 32, crc32c(0, to, 32));
+    tell_room(self);
 }
 
 enum look { LOOK_RECORD, LOOK_NOTHING, LOOK_ADVANCE };
@@ -591,6 +619,12 @@ static PyObject *py_sleep_with(PyObject *op, PyObject *const *args, Py_ssize_t c
     Py_RETURN_NONE;
 }
 
+static PyObject *py_tell_room(PyObject *op, PyObject *notify) {
+    Reader *self = (Reader *)op;
+    Py_XSETREF(self->notify, Py_NewRef(notify));
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
     /* Whoever is inside stores the cursor first: what it hands out must not come again. */
@@ -649,6 +683,7 @@ static int reader_traverse(PyObject *op, visitproc visit, void *arg) {
     Py_VISIT(self->advance);
     Py_VISIT(self->damaged);
     Py_VISIT(self->refuse);
+    Py_VISIT(self->notify);
     /* Not the buffers: see writer.c. */
     return 0;
 }
@@ -667,6 +702,7 @@ static void reader_dealloc(PyObject *op) {
     Py_XDECREF(self->advance);
     Py_XDECREF(self->damaged);
     Py_XDECREF(self->refuse);
+    Py_XDECREF(self->notify);
     type->tp_free(op);
     Py_DECREF(type);
 }
@@ -718,6 +754,8 @@ static PyMethodDef methods[] = {
     {"sleep_with", FAST(py_sleep_with), METH_FASTCALL,
      "sleep_with($self, sleepers, spin, /)\n--\n\n"
      "Let threads sleep for more where they receive, having watched for so long, and count them."},
+    {"tell_room", py_tell_room, METH_O,
+     "tell_room($self, notify, /)\n--\n\nCall this when the cursor moved and event loops wait for room."},
     {"hold", py_hold, METH_NOARGS,
      "hold($self, /)\n--\n\nKeep what is handed out until it is acknowledged; the cursor follows the oldest."},
     {"ack", py_ack, METH_O, "ack($self, count, /)\n--\n\nSettle the oldest ones outstanding; False, and nothing changed, if there are fewer."},
