@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 from anyio import ClosedResourceError, WouldBlock
+from anyio.to_thread import run_sync
 
 from filechannel import (
     Capacity,
@@ -21,6 +22,7 @@ from filechannel import (
     Sender,
     open_channel,
 )
+from tests.processes.crew import until
 
 pytestmark = pytest.mark.anyio
 
@@ -326,11 +328,8 @@ async def test_a_channel_that_is_sealed_refuses_those_who_wait(path: Path) -> No
 
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC])
-async def test_cancelling_at_random_loses_nothing(path: Path, durability: Durability) -> None:
+async def test_cancelling_at_random_loses_nothing(path: Path, durability: Durability, rng: random.Random) -> None:
     """Sends that were cancelled did not happen, the others did, each once and in its task's order."""
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
     tasks, rounds = 4, 60
     sent: list[list[int]] = [[] for _ in range(tasks)]
     async with open_channel(path, int, options=with_capacity(FEW, durability)) as channel, channel.sender() as tx:
@@ -340,8 +339,8 @@ async def test_cancelling_at_random_loses_nothing(path: Path, durability: Durabi
         async def send(task: int) -> None:
             for number in range(rounds):
                 value = task * rounds + number
-                with anyio.move_on_after(chance.choice([0, 0.0005, 0.002, 1])) as scope:
-                    if chance.random() < 0.3:
+                with anyio.move_on_after(rng.choice([0, 0.0005, 0.002, 1])) as scope:
+                    if rng.random() < 0.3:
                         await tx.send_many([value])
                     else:
                         await tx.send(value)
@@ -352,8 +351,8 @@ async def test_cancelling_at_random_loses_nothing(path: Path, durability: Durabi
         async def receive() -> None:
             async for value in rx:
                 got.append(value)
-                if chance.random() < 0.5:
-                    await anyio.sleep(chance.random() * 0.002)
+                if rng.random() < 0.5:
+                    await anyio.sleep(rng.random() * 0.002)
 
         async with anyio.create_task_group() as group:
             group.start_soon(receive)
@@ -448,9 +447,7 @@ async def test_dropped_segments_are_removed(path: Path) -> None:
     async with open_channel(path, bytes, options=with_capacity(capacity)) as channel, channel.sender() as tx:
         for number in range(2000):
             tx.send_nowait(b"%d:" % number + bytes(100))
-        with anyio.fail_after(30):
-            while channel.statistics().segments > 6:
-                await anyio.sleep(0.01)
+        await run_sync(until, lambda: channel.statistics().segments <= 6)
     async with open_channel(path, bytes) as channel:
         with channel.replay() as replay:
             kept = [int(item.split(b":")[0]) for item in replay.receive_many_nowait(2000)]
