@@ -121,6 +121,15 @@ class Files:
         """Return the size of an open file."""
         return os.fstat(descriptor).st_size
 
+    def data_end(self, descriptor: int) -> int:
+        """Return the position behind which a file has only a hole, or nothing."""
+        end = 0
+        try:
+            while True:
+                end = os.lseek(descriptor, os.lseek(descriptor, end, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            return end if error.errno == errno.ENXIO else self.size(descriptor)
+
     def disk_space(self, path: Path) -> int:
         """Return the disk space a file takes; none if it is gone."""
         try:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .._errors import UnsupportedFormatError
-from .._format import read_record, scan_records
+from .._format import read_record
 from .._format.layout import CONTROL_RECORD, SEAL
 from .._offset import Offset
 from .control import Checkpoint, Control, Tail
@@ -27,7 +27,7 @@ from .cursor_file import CONSUMERS
 from .cursors import Cursors
 from .files import Files
 from .index import Mark, index_path
-from .loss import find_loss, stored_end
+from .loss import find_loss, scan_stored, stored_end
 from .quarantine import Quarantine
 from .segment import Segment
 from .segments import Segments
@@ -131,7 +131,7 @@ class Recovery:
             if at > end:
                 break  # what the checkpoint covers is not there
             start, stop = segment.position(at), segment.position(end)
-            batch_end, messages, reached, last = scan_records(segment.map, start, stop, at)
+            batch_end, messages, reached, last = scan_stored(segment, at, end)
             if batch_end > start:
                 sealed = self._is_seal(segment, last, batch_end)
                 cut = _Cut(Offset(at + batch_end - start), sequence + messages, sealed)
@@ -163,7 +163,8 @@ class Recovery:
             segment = self._segments.get(begin)
             end = self._extent(segment, self._segments.following(begin))
             if end > cut.offset:
-                self._quarantine.keep_records(segment, max(cut.offset, begin), end)
+                behind = max(cut.offset, begin)
+                self._quarantine.keep_records(segment, behind, max(behind, min(end, segment.data_end)))
             if begin < cut.offset:
                 self._finish(segment, min(end, cut.offset))
                 segment.flush()  # it may be a fresh copy: what we can read need not be on disk
