@@ -31,7 +31,8 @@ class Background:
     def install(cls, monkeypatch: pytest.MonkeyPatch) -> Background:
         """Put one in the place of the threads."""
         background = cls()
-        monkeypatch.setattr("filechannel._storage.flush.background_threads", lambda: background)
+        for module in ("flush", "reclaiming"):
+            monkeypatch.setattr(f"filechannel._storage.{module}.background_threads", lambda: background)
         for module in ("flush", "segments"):
             monkeypatch.setattr(f"filechannel._storage.{module}.do_all_at_once", _do_in_order)
         return background

@@ -57,6 +57,8 @@ INDEX_ENTRY: Final = Struct("<QQQII")
 
 CONTROL_MAGIC: Final = b"fchan\x1aCT"
 CONTROL_SIZE: Final = 18 * PAGE
+CONTROL_RESERVE: Final = 16 * PAGE
+"""Disk space behind the pages that nobody maps: given up when something has to be stored although the disk is full."""
 CONTROL_IDENTITY: Final = Struct("<8sII16s16sQQI")
 """magic, version, zero, channel id, boot id, device, inode, crc over all before it."""
 

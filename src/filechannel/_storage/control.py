@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import mmap
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from .._errors import DiskFullError
 from .._format import crc32c, load_u32, load_u64, store_u32, store_u64, swap_if_u32, take_bits
 from .._format.layout import (
     ALLOCATED_END,
@@ -20,6 +23,7 @@ from .._format.layout import (
     CHECKPOINT_SLOTS,
     CONTROL_IDENTITY,
     CONTROL_MAGIC,
+    CONTROL_RESERVE,
     CONTROL_SIZE,
     DURABLE_OFFSET,
     EPOCH,
@@ -48,6 +52,7 @@ from .._offset import Offset
 from .files import Files
 
 CONTROL = "control"
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +80,37 @@ class Control:
     def __init__(self, files: Files, descriptor: int, *, writable: bool = True, private: bool = False) -> None:
         self._files = files
         self._descriptor = descriptor
-        if writable and not private:
+        if writable and not private and not self.keep_reserve():
             files.allocate(Path(CONTROL), descriptor, 0, CONTROL_SIZE)
         self.map: mmap.mmap = files.map(descriptor, CONTROL_SIZE, writable=writable, private=private)
+
+    # Disk space
+
+    def keep_reserve(self) -> bool:
+        """Have disk space for the words, and for what has to be stored although the disk is full; tell whether."""
+        try:
+            self._files.allocate(Path(CONTROL), self._descriptor, 0, CONTROL_SIZE + CONTROL_RESERVE)
+        except DiskFullError:
+            return False
+        return True
+
+    @property
+    def has_reserve(self) -> bool:
+        """Whether nobody has spent it."""
+        return self._files.size(self._descriptor) >= CONTROL_SIZE + CONTROL_RESERVE
+
+    def spending_reserve(self, store: Callable[[], R]) -> R:
+        """Store something small for which there must be room: a consumer's name, the manifest, the way on."""
+        try:
+            return store()
+        except DiskFullError:
+            if not self.has_reserve:
+                raise
+            self._files.cut(self._descriptor, CONTROL_SIZE)
+        try:
+            return store()
+        finally:
+            self.keep_reserve()
 
     # Identity
 

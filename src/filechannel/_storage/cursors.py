@@ -144,6 +144,8 @@ class Cursors:
         self._lock = Lock()
         self.check_place: Callable[[], object] = lambda: None
         """Called before a name is looked for; raises if the directory is not the channel's any more."""
+        self.register: Callable[[Callable[[], Cursor]], Cursor] = lambda register: register()
+        """Registers a name; who knows of disk space that is kept for that knows a better way."""
         self._open: dict[str, Cursor] = {}
         # Whoever had the channel open before us may have left anything unflushed.
         self._unflushed: set[str] = set(self.names())
@@ -160,7 +162,7 @@ class Cursors:
             self._refuse_group(name)
             self._remove_if_overdue(path)
             self._names_changed |= not self._files.exists(path)
-            cursor = Cursor.open(self._files, path, name, self._mode)
+            cursor = self.register(lambda: Cursor.open(self._files, path, name, self._mode))
             if cursor.position is None:
                 try:
                     self._refuse_group(name)  # whoever makes one meanwhile looks for our file, too

@@ -182,6 +182,10 @@ class Files:
         if os.fstat(descriptor).st_size < size:
             os.ftruncate(descriptor, size)
 
+    def cut(self, descriptor: int, size: int) -> None:
+        """Give the disk space behind a position back. Nobody has that part mapped."""
+        os.ftruncate(descriptor, size)
+
     def allocate(self, path: Path, descriptor: int, position: int, size: int) -> None:
         """Reserve disk space, so that later stores through a map cannot fail."""
         with _needing_room(path, size):

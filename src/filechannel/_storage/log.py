@@ -391,6 +391,7 @@ class Log:
         self._given_up = self._control.write_offset
         self.announce_change()
         self._unflushed.clear_failure(cause)
+        self._room.tell()  # what was taken back needs none any more
 
     # Flushing
 

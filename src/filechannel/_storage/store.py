@@ -213,12 +213,13 @@ class Store:
         room.set_capacity(options.capacity)
         room.publish_capacity()  # whoever changed it may have died half-way
         log = Log(files, self.path, control, segments, processes, options, self._notify, room)
-        log.begin(alone=alone, beyond=resume)
+        control.spending_reserve(lambda: log.begin(alone=alone, beyond=resume))
         cursors = Cursors(files, self.path / CONSUMERS, options.mode, self.consumers_changed)
         flusher = Flusher(files, control, segments, log, cursors, processes)
         log.set_check_of_place(self._check_place)
         cursors.check_place = self._check_place
-        log.on_finished = flusher.flush_finished_later
+        cursors.register = control.spending_reserve
+        log.on_finished = self._finished_segment
         log.on_dropped = Reclaiming(segments, control, log, flusher).begin
         log.on_changed = self._follow_manifest
         log.on_deferred = flusher.commit
@@ -243,6 +244,11 @@ class Store:
         """A name came or went, or went back: there is more room now, or less."""
         self.control.count_registration()
         self.room.tell()
+
+    def _finished_segment(self) -> None:
+        self.flusher.flush_finished_later()
+        if not self.control.has_reserve:  # there was none left, and now there may be
+            self.control.keep_reserve()
 
     def _notify(self) -> None:
         self.notify()
@@ -339,7 +345,7 @@ class Store:
         assert self._membership is not None
         with _configuring, self._membership.locks.holding(OPENING_BYTE):  # one at a time, and nobody opens meanwhile
             manifest = change(Manifest.read(self._files, self.path))
-            manifest.write(self._files, self.path)
+            self.control.spending_reserve(lambda: manifest.write(self._files, self.path))
             self.manifest = manifest
             self._apply_durability(manifest.options.durability)
             self._set_timer(manifest.options.durability)
@@ -393,6 +399,7 @@ class Store:
             log.announce_change()
             with suppress(DiskFullError):  # others may have taken the room: then the next message asks for it
                 log.begin_segment()
+        self.control.keep_reserve()
         self.room.tell()
 
     def abandon(self) -> None:
