@@ -17,6 +17,7 @@ from filechannel._format import PURE
 
 from . import (
     batch,
+    capacity,
     consumers,
     fairness,
     fanout,
@@ -45,6 +46,7 @@ GROUPS: dict[str, tuple[str, Measure]] = {
         queue,
         batch,
         raw,
+        capacity,
         consumers,
         fanout_local,
         seeking,

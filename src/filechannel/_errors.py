@@ -242,7 +242,7 @@ class ChannelFullError(FileChannelError, anyio.WouldBlock):
     """Messages that there was no room for."""
 
     def __init__(self, path: str | os.PathLike[str], size: int, messages: int) -> None:
-        self.path = Path(path)
+        self.path = path if isinstance(path, Path) else Path(path)  # it is raised often, and that takes a while
         self.size = size
         self.messages = messages
         what = "another message" if messages == 1 else f"{messages:,} messages"

@@ -35,6 +35,7 @@ from ._errors import Busy, FileChannelError, NoRoomYetError
 from ._format import NOTHING
 from ._offset import Offset
 from ._options import UNSET, Capacity, ChannelOptions, Compression, Durability, Retention, UnsetType
+from ._storage.backlog import Batch
 from ._storage.store import Store
 from ._wakeup.patience import no_longer_than
 
@@ -98,26 +99,26 @@ class Sender(AnySender[T_contra], Generic[T_contra]):
             try:
                 with no_longer_than(until):
                     return append()
-            except NoRoomYetError as full:
-                return self._in_line(append, full, until)
+            except NoRoomYetError:
+                return self._in_line(append, until)
             except Busy:
                 if until is not None and time.monotonic() >= until:
                     store = self._connection.store
                     raise TimeoutError(f"{store.path}: {_who(store)} kept it for too long; nothing was sent") from None
             time.sleep(_PAUSE)
 
-    def _in_line(self, append: Callable[[], R], full: NoRoomYetError, until: float | None) -> R:
+    def _in_line(self, append: Callable[[], R], until: float | None) -> R:
         """Append when there is room and it is our turn."""
         line = self._connection.line
-        place = self._join_line(full)
+        place = self._join_line()
         try:
             while line.sleep(place, until, _LONGEST_PAUSE):
                 self._check_open()
                 try:
                     with line.serving(), no_longer_than(until):
                         return append()
-                except NoRoomYetError:
-                    pass
+                except NoRoomYetError as full:
+                    place.batch = Batch(full.size, full.messages)
                 except Busy:
                     time.sleep(_PAUSE)
             raise TimeoutError(f"{self._owner.path} stayed full for too long; nothing was sent")

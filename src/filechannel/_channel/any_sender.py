@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, Self, TypeVar, 
 
 from anyio import ClosedResourceError
 
-from .._errors import NoRoomYetError
 from .._format import SendCore, SendPath, Writer
 from .._offset import Offset
-from .._storage.backlog import Batch
 from .._storage.flush import Flusher, Ticket
 from .._storage.store import Store
 from .._wakeup.line import Line, Place, line_of
@@ -216,8 +214,8 @@ class AnySender(SendCore, Generic[T_contra]):
         if self._connected is not None:
             self._connected.line.wake_all()
 
-    def _join_line(self, full: NoRoomYetError) -> Place:
-        return self._connection.line.join(Batch(full.size, full.messages), lambda: self._is_closed)
+    def _join_line(self) -> Place:
+        return self._connection.line.join(lambda: self._is_closed)
 
     def __enter__(self) -> Self:
         """Use the sender in a `with` block, which closes it."""

@@ -12,6 +12,7 @@ from anyio.to_thread import run_sync
 from .._errors import Busy, NoRoomYetError, StorageError
 from .._format import own_send
 from .._offset import Offset
+from .._storage.backlog import Batch
 from .._storage.flush import Ticket
 from .._wakeup.loops import make_waiter, notice_cancellation, run_through_cancellation, wait_through_cancellation
 from .any_sender import AnySender
@@ -85,21 +86,23 @@ class Sender(AnySender[T_contra], ObjectSendStream[T_contra], Generic[T_contra])
 
     async def _patiently(self, append: Callable[[], OffsetT]) -> OffsetT:
         """Append, waiting for another process that is in the middle of it, or was stopped there."""
+        if self._connection.line.is_needed():
+            return await self._in_line(append)
         pause = _SHORTEST_PAUSE
         while True:
             try:
                 return append()
-            except NoRoomYetError as full:
-                return await self._in_line(append, full)
+            except NoRoomYetError:
+                return await self._in_line(append)
             except Busy:
                 await sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             self._check_open()
 
-    async def _in_line(self, append: Callable[[], OffsetT], full: NoRoomYetError) -> OffsetT:
+    async def _in_line(self, append: Callable[[], OffsetT]) -> OffsetT:
         """Append when there is room and it is our turn."""
         line = self._connection.line
-        place = self._join_line(full)
+        place = self._join_line()
         try:
             while True:
                 await line.wait(place, _LONGEST_PAUSE)
@@ -108,8 +111,8 @@ class Sender(AnySender[T_contra], ObjectSendStream[T_contra], Generic[T_contra])
                 try:
                     with line.serving():
                         return append()
-                except NoRoomYetError:
-                    pass
+                except NoRoomYetError as full:
+                    place.batch = Batch(full.size, full.messages)
                 except Busy:
                     await sleep(_SHORTEST_PAUSE)
         finally:

@@ -66,8 +66,10 @@ class Backlog:
         return Mark(slowest.offset, slowest.sequence, slowest.time)
 
     def _read(self, watched: mmap.mmap) -> Position | None:
-        found = (self._roster.read(watched) for _ in range(_TRIES))
-        return next((position for position in found if position is not None), None)
+        for _ in range(_TRIES):
+            if (position := self._roster.read(watched)) is not None:
+                return position
+        return None
 
     def used(self) -> Batch:
         """Return what nobody has taken yet, with what is appended and not visible."""

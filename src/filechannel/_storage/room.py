@@ -21,6 +21,7 @@ from .._errors import ChannelFullError, MessageTooLargeError, NoRoomYetError
 from .._format import load_u32, store_u32, swap_if_u32, wake_waiters
 from .._format.layout import (
     LOCK_SLOT_SHIFT,
+    RECORD_HEADER_SIZE,
     ROOM,
     ROOM_TURN,
     ROOM_WATCHED,
@@ -36,6 +37,8 @@ from .processes import Processes
 from .segments import Segments
 
 ENDLESS = (1 << 64) - 1
+SMALLEST = Batch(RECORD_HEADER_SIZE, 1)
+"""What every message needs at least."""
 _LOOK = 1.0  # seconds between two looks at what nobody tells us of
 
 
@@ -188,6 +191,11 @@ class Room:
         if turn not in (0, self._processes.owner) and self._processes.is_in_line(turn >> LOCK_SLOT_SHIFT):
             return False
         return self._fits(batch, self._backlog.slowest() or seen.floor, Mark(tail.offset, tail.sequence, 0))
+
+    def is_full(self) -> bool:
+        """Tell whether there is no point in trying to send anything, for all that is known. Touches no files."""
+        waits = self._capacity is not None and self._capacity.on_full == "wait"
+        return waits and (not self.may_pass() or not self.has_room(SMALLEST))
 
     # The writer's window
 

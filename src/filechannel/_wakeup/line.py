@@ -16,7 +16,7 @@ from threading import Event, RLock, get_ident
 from typing import final
 from weakref import WeakKeyDictionary
 
-from .._storage.backlog import Batch
+from .._storage.room import SMALLEST
 from .._storage.store import Store
 from .arrivals import POLL, SPACE, Arrivals, arrivals_of
 from .loops import Sleeper, make_waiter, wake_together
@@ -44,9 +44,9 @@ class Place:
 
     __slots__ = ("batch", "has_left", "sleeper")
 
-    def __init__(self, batch: Batch, has_left: Callable[[], bool]) -> None:
-        self.batch = batch
-        """What it wants to send."""
+    def __init__(self, has_left: Callable[[], bool]) -> None:
+        self.batch = SMALLEST
+        """What it wants to send, as far as it is known."""
         self.has_left = has_left
         """Tells whether it has no reason to wait any more: its sender was closed."""
         self.sleeper: Sleeper | None = None
@@ -71,9 +71,13 @@ class Line:
     def _may_pass(self) -> bool:
         return not self._places or self._served == get_ident()
 
-    def join(self, batch: Batch, has_left: Callable[[], bool]) -> Place:
+    def is_needed(self) -> bool:
+        """Tell whether there is no point in trying before standing in line."""
+        return self._room.is_full()
+
+    def join(self, has_left: Callable[[], bool]) -> Place:
         """Stand in line. Whoever does leaves it in the end."""
-        place = Place(batch, has_left)
+        place = Place(has_left)
         with self._lock:
             self._places.append(place)
             self._room.stand_in_line(True)
