@@ -55,7 +55,16 @@ ELSEWHERE = {
     *("TAIL_SLOTS", "CHECKPOINT_SLOTS", "MODE_BYTE", "OPENING_BYTE"),
     *("PROCESS_SLOTS", "PROCESS_SLOT_COUNT", "PROCESS_SLOT_SIZE"),
     *("CURSOR_SIZE", "CURSOR_SLOTS", "CURSOR_OWNER", "CURSOR_REMOVER", "CURSOR_TERM", "CURSOR_DEPARTURE"),
-    *("REGISTRATIONS", "ROOM", "ROOM_WATCHED", "ROOM_TURN", "ROOM_LOOPS", "PROCESS_IN_LINE", "CONTROL_RESERVE"),
+    *(
+        "REGISTRATIONS",
+        "ROOM",
+        "ROOM_WATCHED",
+        "ROOM_TURN",
+        "ROOM_WANTED",
+        "ROOM_LOOPS",
+        "PROCESS_IN_LINE",
+        "CONTROL_RESERVE",
+    ),
 }
 CONSTANTS = {
     "format version": layout.FORMAT_VERSION,
@@ -233,6 +242,8 @@ def test_the_control_file() -> None:
         "room": (layout.ROOM, 4),
         "room watched": (layout.ROOM_WATCHED, 4),
         "room turn": (layout.ROOM_TURN, 4),
+        "room wanted": (layout.ROOM_WANTED, 8),
+        "messages wanted": (layout.ROOM_WANTED + 8, 8),
         "room loops": (layout.ROOM_LOOPS, layout.PROCESS_SLOT_COUNT // 8),
         "checkpoint 0": (first, layout.CHECKPOINT.size),
         "checkpoint 1": (second, layout.CHECKPOINT.size),

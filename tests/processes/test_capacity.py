@@ -111,6 +111,25 @@ def test_a_killed_sender_leaves_nobody_waiting(crew: Crew, path: Path) -> None:
             second.result()
 
 
+def test_a_stopped_sender_holds_nobody_up_for_long(crew: Crew, path: Path) -> None:
+    """It stood first in line; when there is room and it does not come, others are served, and later it is."""
+    with blocking.open_channel(path, int, options=limited(Capacity(max_messages=1))) as channel:
+        with channel.receiver() as rx, channel.sender() as tx:
+            tx.send(0)
+            first = crew.start(stand_in_line, path, 1)
+            first.meet()
+            first.stop()
+            second = crew.start(stand_in_line, path, 2)
+            second.meet()
+            assert rx.receive(SOON) == 0
+            assert rx.receive(SOON) == 2
+            tx.send(3, SOON)
+            second.result()
+            first.go_on()
+            assert [rx.receive(SOON), rx.receive(SOON)] == [3, 1]
+            first.result()
+
+
 def test_a_killed_consumer_keeps_its_place_and_its_successor_makes_room(crew: Crew, path: Path) -> None:
     """What it had taken is taken, and senders wait for whoever takes the name over."""
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=3))) as channel:

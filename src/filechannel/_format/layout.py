@@ -94,6 +94,8 @@ ROOM_WATCHED: Final = 1156
 """Not 0 while a full channel lets senders wait: only then whoever moves a consumer on looks at ROOM."""
 ROOM_TURN: Final = 1160
 """0, or the process whose senders are served before those of others: slot and generation, as in a lock word."""
+ROOM_WANTED: Final = 1168
+"""Bytes and messages, a u64 each, that the first sender of that process waits for."""
 ROOM_LOOPS: Final = 1408
 """As WAITING_LOOPS, for senders."""
 

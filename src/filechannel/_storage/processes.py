@@ -97,9 +97,9 @@ class Processes:
         """Tell whether the process in a slot says that its senders wait for room."""
         return bool(load_u32(self._words, _place(slot) + PROCESS_IN_LINE))
 
-    def set_in_line(self, stands: bool) -> None:
-        """Say whether senders of this process wait for room."""
-        store_u32(self._words, _place(self.slot) + PROCESS_IN_LINE, int(stands))
+    def set_in_line(self, stands: bool, slot: int | None = None) -> None:
+        """Say whether senders of this process, or of the one in a slot, wait for room."""
+        store_u32(self._words, _place(self.slot if slot is None else slot) + PROCESS_IN_LINE, int(stands))
 
     def next_in_line(self) -> int:
         """Return the next process behind us, going round, that says so: what a lock word would say; 0 if none does."""

@@ -4,10 +4,6 @@ The decision is made under the writer word, so any number of processes keep the 
 far there is room, as an offset and as a number of a message, and asks again only there: consumers have moved on since.
 What takes room away again (a consumer that goes back, a name that is registered) counts `registrations` up, which the
 writer looks at with each message.
-
-Senders that wait stand in line in their process. The first of them takes the turn for its process; until it was
-served, or has left, nobody else is given room. So a large batch is never overtaken for ever by small messages. The turn
-goes round among the processes that have somebody in line; one that has died, or has nobody there, is passed over.
 """
 
 from __future__ import annotations
@@ -18,12 +14,10 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from .._errors import ChannelFullError, MessageTooLargeError, NoRoomYetError
-from .._format import load_u32, store_u32, swap_if_u32, wake_waiters
+from .._format import store_u32, wake_waiters
 from .._format.layout import (
-    LOCK_SLOT_SHIFT,
     RECORD_HEADER_SIZE,
     ROOM,
-    ROOM_TURN,
     ROOM_WATCHED,
     WAKE_LOOPS,
 )
@@ -35,6 +29,7 @@ from .files import Files
 from .index import Mark
 from .processes import Processes
 from .segments import Segments
+from .turns import Turns
 
 ENDLESS = (1 << 64) - 1
 SMALLEST = Batch(RECORD_HEADER_SIZE, 1)
@@ -78,7 +73,7 @@ class Room:
         self._control = control
         self._segments = segments
         self._backlog = backlog
-        self._processes = processes
+        self._turns = Turns(control, processes)
         self._capacity: Capacity | None = None
         self._limits = Batch(ENDLESS, ENDLESS)
         self._measured = self._looked = self._removed = 0.0
@@ -135,7 +130,7 @@ class Room:
         self._look()
         floor = self._seen.floor
         waits = capacity.on_full == "wait"
-        if self._fits(batch, floor, end) and (not waits or (self.may_pass() and self._is_our_turn())):
+        if self._fits(batch, floor, end) and (not waits or (self.may_pass() and self._is_our_turn(end))):
             self._open(floor, end)
             return True
         if not self.drops:
@@ -151,6 +146,9 @@ class Room:
     def _fits(self, batch: Batch, floor: Mark, end: Mark) -> bool:
         used, limits = self._backlog.between(floor, end), self._limits
         return used.size + batch.size <= limits.size and used.messages + batch.messages <= limits.messages
+
+    def _is_our_turn(self, end: Mark) -> bool:
+        return self._turns.is_ours(lambda wanted: self._fits(wanted, self._seen.floor, end), self._looked)
 
     def _open(self, floor: Mark, end: Mark) -> None:
         used, limits = self._backlog.between(floor, end), self._limits
@@ -174,7 +172,7 @@ class Room:
         if not waits:
             raise ChannelFullError(self._path, *batch)
         if self.may_pass():
-            self._take_turn()
+            self._turns.take(batch)
         raise NoRoomYetError(self._path, *batch)
 
     def has_room(self, batch: Batch) -> bool:
@@ -187,8 +185,7 @@ class Room:
         if self._words() != seen[:3] or self._control.sealed or time.monotonic() >= self._looked + _LOOK:
             return True
         tail = self._control.tail(deferred=self._control.deferred)
-        turn = load_u32(self._control.map, ROOM_TURN)
-        if turn not in (0, self._processes.owner) and self._processes.is_in_line(turn >> LOCK_SLOT_SHIFT):
+        if not self._turns.may_be_ours:
             return False
         return self._fits(batch, self._backlog.slowest() or seen.floor, Mark(tail.offset, tail.sequence, 0))
 
@@ -249,27 +246,13 @@ class Room:
 
     # Turns
 
-    def _is_our_turn(self) -> bool:
-        turn = load_u32(self._control.map, ROOM_TURN)
-        return turn in (0, self._processes.owner) or not self._waits(turn)
-
-    def _waits(self, owner: int) -> bool:
-        return self._processes.is_in_line(owner >> LOCK_SLOT_SHIFT) and self._processes.is_alive(owner)
-
-    def _take_turn(self) -> None:
-        seen = load_u32(self._control.map, ROOM_TURN)
-        if self._processes.is_in_line(self._processes.slot) and (not seen or not self._waits(seen)):
-            swap_if_u32(self._control.map, ROOM_TURN, seen, self._processes.owner)
-
     def stand_in_line(self, stands: bool) -> None:
         """Say whether senders of this process wait."""
-        self._processes.set_in_line(stands)
+        self._turns.stand_in_line(stands)
 
     def pass_turn(self) -> None:
         """Let the next process try: the first of ours was served, or has left."""
-        owner = self._processes.owner
-        if load_u32(self._control.map, ROOM_TURN) == owner:
-            swap_if_u32(self._control.map, ROOM_TURN, owner, self._processes.next_in_line())
+        self._turns.pass_on()
         self.tell()
 
     def tell(self) -> None:
