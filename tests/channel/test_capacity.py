@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from pathlib import Path
 
 import anyio
@@ -23,6 +25,7 @@ from filechannel import (
     open_channel,
 )
 from tests.processes.crew import until
+from tests.storage.resources import descriptors_under
 
 pytestmark = pytest.mark.anyio
 
@@ -430,6 +433,22 @@ async def test_an_acknowledging_consumer_is_overtaken(path: Path) -> None:
         assert await rx.receive() == first
 
 
+async def test_nothing_is_dropped_before_it_can_be_seen(path: Path) -> None:
+    """Under FSYNC a message is visible when it is on disk: until then it makes no room for others."""
+    options = with_capacity(Capacity(max_messages=4, on_full="drop_oldest"), Durability.FSYNC)
+    async with open_channel(path, int, options=options) as channel, channel.sender() as tx:
+        async with anyio.create_task_group() as group:
+            for number in range(40):
+                group.start_soon(tx.send, number)
+        await run_sync(lambda: [tx.send_nowait(number) for number in range(40, 60)])
+        await channel.flush()
+        with channel.replay() as replay:
+            kept = replay.receive_many_nowait(99)
+        assert kept == list(range(60 - len(kept), 60))
+        assert 1 <= len(kept) <= 4
+        assert channel.statistics().next_sequence == 60
+
+
 async def test_a_consumer_that_keeps_up_loses_nothing(path: Path) -> None:
     """Whatever the capacity, as long as it is not reached."""
     async with open_channel(path, int, options=with_capacity(DROP)) as channel, channel.sender() as tx:
@@ -464,6 +483,23 @@ async def test_a_batch_pushes_out_as_much_as_it_needs(path: Path) -> None:
             assert replay.receive_many_nowait(99) == list(range(100, 108))
         with pytest.raises(MessageTooLargeError):
             await tx.send_many([0] * 9)
+
+
+async def test_nothing_is_left_of_a_channel_that_was_closed(path: Path) -> None:
+    """Neither the store nor a descriptor, although somebody has waited."""
+    stores = weakref.WeakSet[object]()
+    for _ in range(5):
+        async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.sender() as tx:
+            channel.receiver().close()
+            await channel.purge()
+            await fill(tx)
+            with anyio.move_on_after(0.01):
+                await tx.send(4)
+            stores.add(channel._store)
+        del channel, tx
+    gc.collect()
+    assert not stores
+    assert descriptors_under(path) == 0
 
 
 # Changing it

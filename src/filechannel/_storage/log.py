@@ -177,13 +177,22 @@ class Log:
         """Append payloads as one batch and return the offset of the first. All of them, or an error and none."""
         self._check_sizes(payloads)
         self._lock.refuse_reentry(f"{self._path}: nothing was sent")
+        while (start := self._append_if_flushed(payloads, flags)) is None:
+            if not self.may_sleep():
+                raise Busy
+            self.on_deferred()
+        return start
+
+    def _append_if_flushed(self, payloads: list[bytes], flags: int) -> Offset | None:
+        """Append, unless what has to make room for it is not visible yet."""
         with self.writing(self.may_sleep):
             if self._control.sealed:
                 raise ChannelSealedError(self._path)
             changed, self._durability_changed = self._durability_changed, False
             if changed and self.writer.deferred and not self.may_sleep():
                 raise Busy  # whoever called does not know yet that it has to wait for a flush, and asks again
-            self._find_room(payloads)
+            if not self._find_room(payloads):
+                return None
             start = self._append(payloads, flags)
             finished, self._finished = self._finished, False
             dropped, self._dropped = self._dropped, False
@@ -203,11 +212,17 @@ class Log:
             self._append([SEAL], CONTROL_RECORD)
         return not self._control.sealed
 
-    def _find_room(self, payloads: list[bytes]) -> None:
-        """Make sure that the capacity takes a batch; under "drop_oldest" give up what stands in its way."""
+    def _find_room(self, payloads: list[bytes]) -> bool:
+        """Make sure that the capacity takes a batch; under "drop_oldest" give up what stands in its way.
+
+        False if that is not visible yet: nobody may miss what nobody could have had.
+        """
         batch = Batch(sum(map(len, payloads)) + RECORD_HEADER_SIZE * len(payloads), len(payloads))
-        if self._room.admit(batch, self._end()):
-            return
+        try:
+            if self._room.admit(batch, self._end()):
+                return True
+        except OSError as error:
+            raise StorageError(f"{self._path}: consumers cannot be read, nothing was sent: {error}") from error
         place = self._room.first_kept(batch, self._end())
         if place is None:  # not even with the active segment alone
             if self._active.segment is None:
@@ -215,8 +230,11 @@ class Log:
             with self._all_or_nothing():
                 self._roll(0)
             place = self._end()
+        if place.offset > self._control.write_offset:
+            return False
         self._room.keep_from(place, self._end())
         self._dropped = True
+        return True
 
     def _end(self) -> Mark:
         return Mark(Offset(self.writer.pending), self.writer.pending_sequence, 0)

@@ -79,6 +79,8 @@ class Room:
         self._measured = self._looked = self._removed = 0.0
         self._seen = _Seen(0, 0, 0, Mark(Offset(0), 0, 0))
         self._end = self._sequence_end = ENDLESS
+        self.line: object = None
+        """Those of this process who wait, for whoever knows how they do; here, to go when the store does."""
         self.notify: Callable[[], object] = _nothing
         """Called, from any thread, when there may be room and event loops wait for it."""
         self.may_pass: Callable[[], bool] = _always

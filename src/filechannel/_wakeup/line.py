@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import Event, RLock, get_ident
 from typing import final
-from weakref import WeakKeyDictionary
 
 from .._storage.room import SMALLEST
 from .._storage.store import Store
@@ -149,25 +148,23 @@ class Line:
 
 
 _lock = RLock()
-_lines: WeakKeyDictionary[Store, Line] = WeakKeyDictionary()
 
 
 def line_of(store: Store) -> Line:
     """Return the one line of a store that is open for writing."""
     with _lock:
-        line = _lines.get(store)
-        if line is None:
+        line = store.room.line
+        if not isinstance(line, Line):
             space = Arrivals(store, poll=POLL, beacon=SPACE, beside=arrivals_of(store))
-            line = _lines[store] = Line(store, space)
+            line = store.room.line = Line(store, space)
             store.room.notify = space.published
         return line
 
 
 def _start_over() -> None:
-    """A forked child has none of the stores, and another thread may have held the lock."""
+    """In a forked child another thread may have held the lock."""
     global _lock
     _lock = RLock()
-    _lines.clear()
 
 
 os.register_at_fork(after_in_child=_start_over)
