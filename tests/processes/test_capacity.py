@@ -111,6 +111,32 @@ def test_a_killed_sender_leaves_nobody_waiting(crew: Crew, path: Path) -> None:
             second.result()
 
 
+def test_senders_killed_at_random_leave_room_and_order(crew: Crew, path: Path, rng: random.Random) -> None:
+    """Each of them is killed somewhere between two sends, in one, or in line; the others go on within the limit."""
+    ledger, alive = Ledger(), []
+    with blocking.open_channel(path, bytes, options=limited(Capacity(max_messages=6))) as channel:
+        with channel.receiver() as rx:
+            for writer in range(12):
+                child = crew.start(send_in_batches, path, writer, 1 << 30, rng.randrange(1 << 32))
+                child.meet()
+                child.tell("go")
+                alive.append(child)
+                if len(alive) > 3:
+                    alive.pop(rng.randrange(4)).kill()
+                for _ in range(rng.randrange(20, 60)):
+                    room = channel.statistics().room
+                    assert room is not None
+                    assert room.messages <= 6
+                    ledger.add(rx.receive(SOON))
+            for child in alive:
+                child.kill()
+            for payload in rx.receive_many_nowait(10):
+                ledger.add(payload)
+            with channel.sender() as tx:
+                tx.send_many([b""] * 6, SOON)
+    assert len(ledger.counts) > 4  # some are killed before their first turn
+
+
 def test_a_stopped_sender_holds_nobody_up_for_long(crew: Crew, path: Path) -> None:
     """It stood first in line; when there is room and it does not come, others are served, and later it is."""
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=1))) as channel:
