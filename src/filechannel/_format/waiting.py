@@ -69,9 +69,10 @@ def wake_word(buffer: Buffer, position: int, count: int, /) -> int:
 
 def wake_waiters(buffer: Buffer, position: int, /) -> int:
     """Clear the bits of a word that say who waits, and wake the threads; return the bits."""
-    waits, seen = WAKE_THREADS | WAKE_LOOPS, load_u32(buffer, position)
+    view, waits = writable(buffer), WAKE_THREADS | WAKE_LOOPS
+    seen = load_u32(view, position)
     while seen & waits:
-        if swap_if_u32(buffer, position, seen, (seen + WAKE_GENERATION) & ~waits & U32):
+        if swap_if_u32(view, position, seen, (seen + WAKE_GENERATION) & ~waits & U32):
             if seen & WAKE_THREADS:
                 wake_word(buffer, position, _INT_MAX)
             return seen & waits
