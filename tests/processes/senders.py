@@ -6,8 +6,9 @@ from pathlib import Path
 from random import Random
 
 import anyio
+from anyio import EndOfStream
 
-from filechannel import blocking, open_channel
+from filechannel import DataExpiredError, blocking, open_channel
 from filechannel._storage import room
 from filechannel._wakeup import arrivals, line, watchdog
 from tests.processes.crew import Link
@@ -86,3 +87,19 @@ async def stand_in_line(link: Link, path: Path, number: int) -> None:
             await anyio.wait_all_tasks_blocked()
             assert channel.statistics().room.waiting_senders == 1  # type: ignore[union-attr]
             link.tell("ready")
+
+
+async def count_received_and_missed(link: Link, path: Path, name: str) -> tuple[int, int]:
+    """Take everything until the channel is sealed; return how many messages came, and how many were missed."""
+    received = missed = 0
+    async with open_channel(path, int, create=False) as channel:
+        with channel.receiver(name) as rx:
+            link.meet()
+            while True:
+                try:
+                    await rx.receive()
+                    received += 1
+                except DataExpiredError as error:
+                    missed += error.missed
+                except EndOfStream:
+                    return received, missed

@@ -13,6 +13,7 @@ from tests.backends import BACKENDS
 from tests.processes.crew import Crew
 from tests.processes.ledger import Ledger
 from tests.processes.senders import (
+    count_received_and_missed,
     send_in_batches,
     send_numbers,
     send_numbers_from_a_thread,
@@ -195,6 +196,32 @@ def test_a_large_batch_is_not_starved_by_another_process(crew: Crew, path: Path)
                 assert len(got) < 500
             assert [rx.receive(SOON) for _ in range(39)] == [-1] * 39
             batch.result()
+
+
+@pytest.mark.parametrize("meanwhile", [False, True])
+def test_consumers_of_other_processes_are_told_what_they_missed(crew: Crew, path: Path, meanwhile: bool) -> None:
+    """Whatever is dropped under them by whoever sends: what came and what was missed is all there was."""
+    senders, count = 2, 2000
+    capacity = Capacity(max_messages=50, on_full="drop_oldest")
+    with blocking.open_channel(path, int, options=limited(capacity)) as channel:
+        consumers = [crew.start(count_received_and_missed, path, name) for name in ("a", "b")]
+        children = [crew.start(send_numbers, path, number * count, count) for number in range(senders)]
+        for child in (*consumers, *children):
+            child.meet()
+        for child in (*consumers, *children) if meanwhile else children:
+            child.tell("go")
+        for child in children:
+            child.result()
+        for child in () if meanwhile else consumers:
+            child.tell("go")
+        channel.seal()
+        for child in consumers:
+            received, missed = child.result()
+            assert received + missed == senders * count
+            assert missed > 0 or meanwhile
+        room = channel.statistics().room
+        assert room is not None
+        assert room.messages <= 50
 
 
 def test_another_capacity_takes_effect_everywhere(crew: Crew, path: Path) -> None:
