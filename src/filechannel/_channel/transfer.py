@@ -26,6 +26,7 @@ from .._format.layout import TRANSACTION
 from .._offset import Offset
 from .._storage.cursor import Cursor
 from .._storage.cursor_file import Origin, encoded_name
+from .._storage.log import Lead
 from .._storage.producers import Place, Producer
 from .._storage.store import Store
 from .ack_source import AckSource
@@ -104,8 +105,9 @@ class Transfer:
             raise AckError(self._cursor.name, "somebody sought another place in the middle of a transaction")
         if not self._source.outlook()[0]:
             return Offset(self.output.log.writer.append_all(payloads))
+        assert self._producer is not None
         self._in_doubt = True
-        return self.output.log.append(payloads, self._lead)
+        return self.output.log.append(payloads, Lead(self._producer.record_size, self._lead))
 
     def _lead(self, at: Offset) -> bytes:
         assert self._producer is not None

@@ -246,6 +246,11 @@ class Segment:
         except ValueError:
             return False
 
+    @property
+    def data_end(self) -> Offset:
+        """Behind this offset the file has only a hole."""
+        return Offset(max(0, self.file.file.data_end - SEGMENT_HEADER_SIZE) + self.begin)
+
     def position(self, offset: int) -> int:
         """Return where in the file an offset lies."""
         return SEGMENT_HEADER_SIZE + offset - self.begin
