@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from anyio import fail_after, sleep
 from anyio.to_thread import run_sync
 
 from filechannel import (
@@ -59,6 +60,26 @@ async def test_every_kind_of_receiver_reads_compressed_segments(path: Path) -> N
             careful.ack(50)
         with channel.ack_receiver("careful") as careful:
             assert await careful.receive() == ORDERS[50]
+
+
+async def test_it_happens_by_itself(path: Path) -> None:
+    """In the background, while messages are sent and received; what is consumed goes in either form."""
+    options = ChannelOptions(segment_size=4096, compression=Compression(after=0))
+    async with open_channel(path, Order, options=options) as channel:
+        with channel.receiver() as rx:
+            async with channel.sender() as tx:
+                for order in ORDERS:
+                    await tx.send(order)
+                await channel.flush()
+                with fail_after(60):
+                    while (found := channel.statistics()).compressed_segments < found.segments - 1:  # noqa: ASYNC110
+                        await sleep(0.01)
+                assert found.maintenance.errors == 0
+            assert [await rx.receive() for _ in ORDERS] == ORDERS
+            with fail_after(60):
+                while channel.statistics().segments > 1:  # noqa: ASYNC110
+                    await sleep(0.01)
+    assert not list((path / "segments").glob("*.z"))
 
 
 async def test_peeking_and_seeking_work(path: Path) -> None:

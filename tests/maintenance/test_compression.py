@@ -38,9 +38,6 @@ def _candidates(store: Store) -> list[Candidate]:
     return list(_compressor(store).candidates(Offset(0)))
 
 
-NO_SPARES = ChannelOptions(segment_size=4096, spare_segments=0)
-
-
 def _names(path: Path) -> list[str]:
     """Of all segments, in either form; files that wait to be written again do not count."""
     names = [file.name for file in (path / "segments").iterdir() if file.suffix != ".idx"]

@@ -170,7 +170,7 @@ class Life:
         if self._random.random() < 0.04:
             actions = [self._purge, self._seal, self._reconfigure, self._fail_to_send]
         elif self._thrifty:
-            actions += [self._reclaim] * 4
+            actions += [self._give_up_oldest] * 4
         self._random.choice(actions)()
         self._files.observe()
 
@@ -269,8 +269,8 @@ class Life:
         if CONSUMER in self.store.cursors.names():
             self.story.consumed_promised = self.story.consumed
 
-    def _reclaim(self) -> None:
-        """Give up some of the oldest segments, of which the next one begins with a batch."""
+    def _give_up_oldest(self) -> None:
+        """Give up some of the oldest segments, whoever needs them, of which the next one begins with a batch."""
         oldest = self.store.control.oldest_offset
         begins = [begin for begin in self.store.segments.begins if begin > oldest]
         between = [begin for begin in begins if self.store.log.is_between_batches(begin)]
@@ -278,12 +278,11 @@ class Life:
             return
         begin = self._random.choice(between)
         sequence = self.store.segments.header(begin).first_sequence
-        first = next(number for number in range(len(self.story.batches) + 1) if self.story.count(number) == sequence)
-        self.story.purging = first
+        self.story.purging = sequence
         self.store.cursors.move_unowned(Mark(begin, sequence, 0))
         reclaim(self.store, begin)
         self._keep_promises()
-        self.story.purged = first
+        self.story.purged = sequence
         self.story.consumed = max(self.story.consumed, sequence)
         if CONSUMER in self.store.cursors.names():
             self.story.consumed_promised = self.story.consumed

@@ -202,6 +202,25 @@ def test_a_compressed_segment_that_cannot_be_read_is_put_aside(
     assert "moved to" in caplog.text
 
 
+def test_places_are_found_while_the_plain_file_is_used_again(path: Path) -> None:
+    """Whoever has it mapped finds another header, and looks into the compressed form."""
+    with opened(path) as store:
+        for number in range(60):
+            store.log.append([b"%d " % number + b"text " * 60])
+        store.flusher.flush()
+        before = read_all(store)
+    with opened(path) as store, opened(path, readonly=True) as other:
+        plain = other.segments.get(Offset(0))
+        assert isinstance(plain, Segment)
+        compress_all(store)
+        with (path / "segments" / f"spare-{0:020}.seg").open("r+b") as spare:
+            spare.write(bytes(4096))  # as whoever writes the next segment does
+        assert not plain.is_valid
+        assert other.places.at(before[5].offset).sequence == 5
+        assert other.places.numbered(7).offset == before[7].offset
+        assert read_all(other) == before
+
+
 def test_what_is_half_made_is_ignored(filled: Filled, boots: Boots) -> None:
     """A file under the name of one that is being made is worth nothing."""
     path, before, begins = filled

@@ -15,6 +15,7 @@ from filechannel._format.layout import (
     CURSOR,
     CURSOR_SLOTS,
     FORMAT_VERSION,
+    GIVEN_UP,
     INDEX_ENTRY,
     REGISTRATIONS,
 )
@@ -113,6 +114,7 @@ def _without_times(file: Path) -> bytes:
     elif file.name == "control":
         content[REGISTRATIONS : REGISTRATIONS + 4] = bytes(4)  # they were not counted then
         del content[CONTROL_SIZE:]  # nor was disk space kept
+        content[GIVEN_UP : GIVEN_UP + 8] = bytes(8)  # nor was this known
     return bytes(content)
 
 

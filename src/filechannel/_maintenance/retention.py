@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
 from .._errors import CorruptRecordError
-from .._format import scan_records
+from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE
 from .._offset import Offset
 from .._policies import Retention
+from .._storage.compressed import StoredSegment
 from .._storage.control import Tail
 from .._storage.cursor_file import Position
 from .._storage.store import Store
@@ -149,13 +150,23 @@ def _has_messages(store: Store, start: Offset, stop: Offset) -> bool:
                 segment = store.segments.get(begin)
             except CorruptRecordError:
                 return True
-            content, first = segment.span(start, end)
-            last = first + end - start
-            whole, messages, _, _ = scan_records(content, first, last, start)
-            if messages or whole < last:
+            if _has_more_than_control_records(segment, start, end):
                 return True
         following = store.segments.following(start)
         start = stop if following is None else following
+    return False
+
+
+def _has_more_than_control_records(segment: StoredSegment, start: int, stop: int) -> bool:
+    """Tell whether a message or damage lies between two offsets of a segment; the first of either is enough."""
+    while start < stop:
+        try:
+            word, payload = segment.read(start, stop)
+        except ValueError:
+            return True
+        if not word & CONTROL_RECORD:
+            return True
+        start += RECORD_HEADER_SIZE + len(payload)
     return False
 
 

@@ -74,9 +74,9 @@ class MappedFile:
     __slots__ = ("file", "inode", "map")
 
     def __init__(self, file: OpenFile, map_: mmap.mmap) -> None:
-        self.file = file
+        self.file: OpenFile = file
         self.inode: Inode = file.inode
-        self.map = map_
+        self.map: mmap.mmap = map_
 
 
 @final

@@ -61,7 +61,8 @@ class Places:
             try:
                 return find()
             except CorruptRecordError:
-                if self._control.oldest_offset == oldest:
+                # Given up since, or compressed, and its file is another's by now.
+                if self._control.oldest_offset == oldest and not self._segments.drop_reused():
                     raise
 
     def at(self, offset: int) -> Mark:

@@ -146,8 +146,9 @@ class Reclaim:
         except CorruptRecordError:
             return False
         start = begin if mark is None else mark.offset
-        last = segment.position(stop)
-        return scan_records(segment.map, segment.position(start), last, start)[0] == last
+        content, first = segment.span(start, stop)
+        last = first + stop - start
+        return scan_records(content, first, last, start)[0] == last
 
     def _is_boundary(self, offset: Offset) -> bool:
         """Tell whether a segment begins here; the last one is finished if it ends here."""

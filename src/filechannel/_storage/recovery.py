@@ -98,10 +98,12 @@ class Recovery:
     def _not_before_compressed(self, checkpoint: Checkpoint) -> Checkpoint:
         """The log was whole up to the end of what is compressed, whatever an older checkpoint says."""
         for begin in reversed(self._segments.begins):
+            if begin < checkpoint.oldest:
+                break  # being given up, and perhaps half gone
             segment = self._segments.get(begin)
             if isinstance(segment, CompressedSegment):
                 if segment.end > checkpoint.offset:
-                    return Checkpoint(segment.end, segment.next_sequence, min(checkpoint.oldest, begin))
+                    return Checkpoint(segment.end, segment.next_sequence, checkpoint.oldest)
                 break
         return checkpoint
 

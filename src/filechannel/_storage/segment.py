@@ -150,7 +150,7 @@ class Segment:
         self.header = header
         self.begin: Offset = header.begin
         self.file = file
-        self.map = file.map
+        self.map: mmap.mmap = file.map
         self.room_end: Offset = Offset(header.begin + len(file.map) - SEGMENT_HEADER_SIZE)
         """The offset that the file's size sets as a limit."""
 

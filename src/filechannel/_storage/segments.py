@@ -160,6 +160,14 @@ class Segments:
         """Tell whether a segment is kept mapped; if not, whoever has it holds it for itself."""
         return self._mapped.get(segment.begin) is segment
 
+    def drop_reused(self) -> bool:
+        """Let go of segments whose file is something else by now; tell whether there were any."""
+        with self._lock:
+            reused = [segment for segment in self._mapped.values() if not segment.is_valid]
+            for segment in reused:
+                self.forget(segment.begin)
+            return bool(reused)
+
     def cool(self, segment: Segment) -> None:
         """A reader has left a segment behind: if it is old, its pages need not be in memory. The map stays.
 
