@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import secrets
 import time
 from collections.abc import Callable
