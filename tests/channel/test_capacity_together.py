@@ -93,7 +93,7 @@ async def _acks_what_came_again(channel: FileChannel[int]) -> None:
 
 async def _seeks(channel: FileChannel[int]) -> None:
     with channel.group("team") as rx, telling(channel):
-        await rx.seek_to_end()
+        await rx.seek("latest")
 
 
 async def _unsubscribes(channel: FileChannel[int]) -> None:

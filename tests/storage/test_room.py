@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from filechannel import Capacity, ChannelFullError, ChannelOptions, DataExpiredError, Durability, StorageError
-from filechannel._format.layout import OFFSET_JUMP
+from filechannel._format.layout import OFFSET_JUMP, TRANSACTION
 from filechannel._storage.backlog import Batch
 from filechannel._storage.flush import Ticket
 from filechannel._storage.index import Mark
+from filechannel._storage.log import Lead
+from filechannel._storage.producers import Place
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, reader_of
 from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
@@ -131,3 +133,63 @@ def test_a_seal_needs_no_room(path: Path) -> None:
         store.seal()
         assert store.control.sealed
         assert store.backlog.used().messages == 4
+
+
+def test_senders_remove_what_they_dropped_if_nobody_else_does(path: Path) -> None:
+    """However many segments that are, few files wait to be removed."""
+    options = ChannelOptions(capacity=Capacity(max_messages=4, on_full="drop_oldest"), segment_size=4096)
+    with opened(path, options) as store:
+        for number in range(200):
+            store.log.append([b"%d" % number])
+            assert len(store.segments.begins) < 45
+        assert payloads_of(store) == [b"%d" % number for number in range(196, 200)]
+        assert store.upkeep.reclaimed[0] > 100
+
+
+def test_a_sender_that_cannot_remove_what_it_dropped_has_sent_all_the_same(path: Path) -> None:
+    """It is counted, and whoever comes next tries again."""
+    files = FaultyFiles()
+    options = ChannelOptions(capacity=Capacity(max_messages=4, on_full="drop_oldest"), segment_size=4096)
+    with opened(path, options, files=files) as store:
+        for _ in range(32):
+            store.log.append([b"x"])
+        files.fail(FLUSHING, input_output_error)
+        for _ in range(8):
+            store.log.append([b"y"])
+        assert store.upkeep.errors
+        files.work()
+        store.log.append([b"z"])
+        assert len(store.segments.begins) < 10
+        assert payloads_of(store) == [b"y", b"y", b"y", b"z"]
+
+
+def test_a_batch_of_which_the_beginning_was_dropped_is_on_disk_before_the_files_go(path: Path) -> None:
+    """After a power cut nothing is missing from its middle."""
+    with opened(path, DROP) as store:
+        store.log.append([b"%02d" % number + bytes(990) for number in range(12)])
+        for _ in range(6):
+            store.log.append([bytes(992)])
+        oldest = store.control.oldest_offset
+        assert 0 < oldest < 12000
+        with store.upkeep.turn():
+            store.reclaim.finish()
+        assert store.segments.begins[0] == oldest
+        checkpoint = store.control.checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.oldest == oldest
+        assert checkpoint.offset >= 12000
+
+
+def test_what_producers_said_in_dropped_records_is_kept(path: Path) -> None:
+    """Their files say it by themselves before the records go."""
+    with opened(path, DROP) as store:
+        producer = store.producers.open("0" * 32 + ".name")
+        first = Place(store.control.write_offset, 7, 0, 0)
+        producer.begin(first)
+        second = Place(store.control.write_offset, 7, 5, 5)
+        store.log.append([b"x"], Lead(producer.record_size, lambda _: producer.record(TRANSACTION, second, first)))
+        for _ in range(40):
+            store.log.append([bytes(992)])
+        assert store.control.oldest_offset > second.record
+    with opened(path, create=False) as store, store.log.writing():
+        assert store.producers.open("0" * 32 + ".name").find() == second
