@@ -443,7 +443,7 @@ def test_both_twins_do_the_same(both: tuple[SimpleNamespace, SimpleNamespace], s
 
 
 def test_senders_that_wait_for_room_are_told_when_the_position_moves(twin: SimpleNamespace) -> None:
-    """Whichever way something is settled, and only then: what is handed out, or settled behind others, moves nothing."""
+    """However something is settled, and only then: what is handed out, or settled behind others, moves nothing."""
     members = Members(twin)
     reader, bench = members.readers[0], members.benches[0]
     told: list[tuple[int, int]] = []
