@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from filechannel import (
     open_channel,
     transaction,
 )
+from filechannel._channel.group_source import GroupSource
 from filechannel._format import load_u32, store_u32
 from filechannel._format.layout import ROOM, WAKE_LOOPS
 from tests.backends import one_loop
@@ -91,6 +93,17 @@ async def _acks_what_came_again(channel: FileChannel[int]) -> None:
             delivery.ack()
 
 
+async def _acks_while_another_has_the_lock(channel: FileChannel[int]) -> None:
+    """Then it is left to that one to move the position, and to tell."""
+    with channel.group("team") as rx:
+        delivery = await rx.receive_delivery()
+        source = rx._source
+        assert isinstance(source, GroupSource)
+        with telling(channel), source._group._held():
+            delivery.ack()
+            assert used(channel) == 4
+
+
 async def _seeks(channel: FileChannel[int]) -> None:
     with channel.group("team") as rx, telling(channel):
         await rx.seek("latest")
@@ -123,6 +136,7 @@ async def _handles(channel: FileChannel[int]) -> None:
         _acks_a_delivery,
         _processes,
         _acks_what_came_again,
+        _acks_while_another_has_the_lock,
         _seeks,
         _unsubscribes,
         _is_removed,
@@ -327,7 +341,7 @@ def test_a_thread_waits_with_its_transaction(tmp_path: Path) -> None:
     """The same without an event loop: it is served when there is room, and its input is acknowledged then."""
     with (
         filechannel.blocking.open_channel(tmp_path / "in", int) as numbers,
-        filechannel.blocking.open_channel(tmp_path / "out", int, options=RAISE) as out,
+        filechannel.blocking.open_channel(tmp_path / "out", int, options=FEW) as out,
         numbers.ack_receiver("step") as rx,
         numbers.sender() as source,
         out.sender() as tx,
@@ -335,12 +349,20 @@ def test_a_thread_waits_with_its_transaction(tmp_path: Path) -> None:
     ):
         source.send_many([1, 2])
         tx.send_many([0] * 4)
-        with pytest.raises(ChannelFullError), filechannel.blocking.transaction(rx, tx) as both:
-            both.send(both.receive())
-        assert received.receive_many(9) == [0] * 4
-        with filechannel.blocking.transaction(rx, tx) as both:
-            both.send(both.receive())
-        assert received.receive() == 1
+
+        def step() -> None:
+            with filechannel.blocking.transaction(rx, tx) as both:
+                both.send(both.receive())
+
+        with ThreadPoolExecutor() as threads:
+            done = threads.submit(step)
+            until(lambda: out.statistics().room.waiting_senders == 1)  # type: ignore[union-attr]
+            assert not done.done()
+            assert received.receive() == 0
+            done.result(30)
+        assert rx.statistics().unacked == 0
+        assert received.receive_many(9) == [0, 0, 0, 1]
+        assert rx.receive() == 2
 
 
 # Handlers

@@ -117,15 +117,8 @@ class Reclaim:
             return found
         if patiently:
             raise Busy
-        self._flush(lambda: self._covered(wanted) > self._control.oldest_offset)
+        _tolerating(self._flusher.flush, lambda: self._covered(wanted) > self._control.oldest_offset)
         return self._covered(wanted)
-
-    def _flush(self, is_enough: Callable[[], bool]) -> None:
-        try:
-            self._flusher.flush()
-        except StorageError:  # one that failed before is told ever after, and the checkpoint is written all the same
-            if not is_enough():
-                raise
 
     def _covered(self, wanted: Offset) -> Offset:
         if wanted == self._control.write_offset or self._ends_batch(wanted):
@@ -173,9 +166,18 @@ class Reclaim:
             self._log.announce_change()
 
     def _say_on_disk(self, oldest: Offset) -> None:
-        """Write the checkpoint that begins here."""
+        """Write a checkpoint that says where the log begins."""
         checkpoint = self._control.checkpoint()
         if checkpoint is None or checkpoint.oldest < oldest:
             if self._covered(oldest) < oldest:  # dropped in the middle of a batch: the rest of it must be on disk
-                self._flush(lambda: self._covered(oldest) == oldest)
+                _tolerating(self._flusher.flush_if_needed, lambda: self._covered(oldest) == oldest)
             self._flusher.forget_before(self._places.earliest())
+
+
+def _tolerating(flush: Callable[[], object], is_enough: Callable[[], bool]) -> None:
+    """Flush; a flush that failed before is told ever after, and the checkpoint is written all the same."""
+    try:
+        flush()
+    except StorageError:
+        if not is_enough():
+            raise
