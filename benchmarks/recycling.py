@@ -1,8 +1,8 @@
 """Raw messages of 8 KiB with a consumer that keeps up: segments are written again and again, on a disk.
 
-The yardstick is `pwrite` of the same bytes to a file that grows. What is consumed is given up between two rounds, off
-the clock; the files are then written again through the maps that exist. How many page faults that leaves to the thread
-that sends is told by the kernel.
+The yardstick is `pwrite` of the same bytes to a file that grows. What is consumed is given up in the background, and the
+files are then written again through the maps that exist. How many page faults that leaves to the thread that sends is
+told by the kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import resource
 from collections.abc import Callable
 from pathlib import Path
 
-from filechannel import FileChannel, open_channel
+from filechannel import open_channel
 
 from .harness import Bench, Series, take_turns
 from .harness import working_ns as now
@@ -77,17 +77,6 @@ def _one_by_one(send: Callable[[bytes], object], times: list[int]) -> float:
     return 0
 
 
-def _give_up(channel: FileChannel[bytes], offset: int) -> None:
-    """Give up what was consumed, as maintenance does."""
-    store = channel._store
-    oldest = store.segments.covering(offset)
-    if oldest is not None and oldest > store.control.oldest_offset:
-        store.control.oldest_offset = oldest
-        store.segments.remove_before(oldest)
-        with store.log.writing():
-            store.log.announce_change()
-
-
 async def measure(bench: Bench) -> list[Finding]:
     faults, own, others = _Faults(), list[int](), list[int]()
     with bench.scratch(disk=True) as directory:
@@ -97,7 +86,6 @@ async def measure(bench: Bench) -> list[Finding]:
 
                 def consume() -> None:
                     assert len(rx.receive_many_nowait(2 * _BLOCK)) == _BLOCK
-                    _give_up(channel, rx.read_offset)
 
                 async def write() -> float:
                     bare.begin()

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from types import CodeType, FrameType
 
-from filechannel import ChannelOptions, Durability
+from filechannel import ChannelOptions, Durability, Retention
 from filechannel._storage import stores
 from filechannel.blocking import AckReceiver, FileChannel, Sender, open_channel, transaction
 from tests.storage.dying import Counts, DyingFiles, die_in_child
@@ -43,7 +43,8 @@ class Chain:
 
     def __init__(self, path: Path, durability: Durability = Durability.OS) -> None:
         self._stack = ExitStack()
-        options = ChannelOptions(segment_size=4096, durability=durability)
+        keep = Retention(after_consumed="keep")  # everything is compared in the end
+        options = ChannelOptions(segment_size=4096, durability=durability, retention=keep)
         self.channels: list[FileChannel[int]] = [
             self._stack.enter_context(open_channel(path / name, int, options=options)) for name in "abc"
         ]

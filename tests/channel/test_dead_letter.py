@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from filechannel import (
     DeadLetter,
     DecodeError,
     FileChannel,
+    Retention,
     RetryPolicy,
     Sender,
     open_channel,
@@ -62,7 +64,8 @@ async def mixed(path: Path) -> None:
 
 async def test_a_letter_says_all_there_is_to_know(path: Path) -> None:
     """The message as it is stored, why, how often, where and when; the rest goes on in order."""
-    async with open_channel(path, int, options=SMALL) as channel, graveyard(path) as (dead, box):
+    kept = replace(SMALL, retention=Retention(after_consumed="keep"))
+    async with open_channel(path, int, options=kept) as channel, graveyard(path) as (dead, box):
         await fill(channel, 1000)
         handled = list[int]()
 

@@ -18,6 +18,7 @@ import pytest
 
 from filechannel import Durability
 from filechannel._format import PURE
+from filechannel._maintenance.worker import WORKER
 from filechannel._storage import stores
 from filechannel._storage.stores import STORES
 from tests.channel.steps import Chain, chain, made_of_all
@@ -35,9 +36,10 @@ ROUNDS = 2 if PURE else 12
 
 
 @pytest.fixture(autouse=True)
-def _quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Channels that lose power again and again have a lot to say."""
+def _quiet(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Channels that lose power again and again have a lot to say, and no thread does anything meanwhile."""
     caplog.set_level(logging.CRITICAL, "filechannel")
+    monkeypatch.setattr(WORKER, "look_after", lambda _: None)
 
 
 class Life:

@@ -124,7 +124,7 @@ def test_an_error_at_the_end_is_told_and_it_is_done_again(path: Path) -> None:
         _fill(store)
         compress_step(store)
         module.COMPRESSOR.job_of(store).idle.wait(10)
-        files.fail(frozenset({"replace"}), disk_full, at=3, once=True)  # two for each: in and out of use
+        files.fail(frozenset({"replace"}), disk_full, at=2, once=True)
         with pytest.raises(DiskFullError):
             compress_step(store)
         assert store.control.compressed_offset == store.segments.begins[1]

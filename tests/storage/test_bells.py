@@ -59,7 +59,9 @@ def bells(tmp_path: Path, generations: dict[int, int]) -> Iterator[Callable[[int
 
 def _is_rung(descriptor: int) -> bool:
     """Tell whether a loop that watches a FIFO would wake up, and take what is in it."""
-    ready, _, _ = select.select([descriptor], [], [], 0)
+    poll = select.poll()  # which takes a descriptor of any number
+    poll.register(descriptor, select.POLLIN)
+    ready = poll.poll(0)
     files.read_fifo(descriptor)
     return bool(ready)
 

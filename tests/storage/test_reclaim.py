@@ -10,7 +10,7 @@ from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._errors import Busy
 from filechannel._format import PURE
 from filechannel._offset import Offset
-from filechannel._storage.segments import Segments
+from filechannel._storage.spares import Spares
 from filechannel._storage.store import Store
 from tests.maintenance.stores import consume, files_of, fill, reclaim
 from tests.storage.background import Background
@@ -33,16 +33,16 @@ def _segment_files(store: Store) -> list[str]:
 def test_the_files_go_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the first one goes, everybody knows, and so does the disk."""
     seen: list[tuple[int, int]] = []
-    remove = Segments.remove
+    recycle = Spares.recycle
 
-    def watched(self: Segments, begin: Offset) -> None:
+    def watched(self: Spares, path: Path, begin: int) -> None:
         seen.append((store.control.oldest_offset, _checkpointed(store)))
-        remove(self, begin)
+        recycle(self, path, begin)
 
     with opened(path, SMALL) as store:
         fill(store, 4)
         consume(store, 7)
-        monkeypatch.setattr(Segments, "remove", watched)
+        monkeypatch.setattr(Spares, "recycle", watched)
         reclaim(store)
         assert seen == [(store.segments.begins[0], store.segments.begins[0])] * 2
 
@@ -52,13 +52,13 @@ def test_what_speaks_of_the_segments_is_told_before(path: Path) -> None:
     with opened(path, SMALL) as store:
         fill(store, 4)
         consume(store, 7)
-        told: list[int] = []
-        store.reclaim.before_removal = lambda: (
-            told.append(store.control.oldest_offset),
+        told: list[tuple[int, int]] = []
+        store.reclaim.before_removal = lambda oldest: (
+            told.append((store.control.oldest_offset, oldest)),
             store.log._lock.is_held or pytest.fail("without the word"),
         )
         reclaim(store)
-        assert told == [0]
+        assert told == [(0, store.control.oldest_offset)]
 
 
 def test_an_error_leaves_everything_for_the_next_time(path: Path) -> None:
@@ -139,10 +139,10 @@ def test_an_index_without_its_segment_is_removed(path: Path) -> None:
         fill(store, 2)
         store.log.store_marks()
         kept = files_of(store)
-    for name in ("00000000000000999999.idx", "notes.idx", "spare-1.seg"):
+    for name in ("00000000000000999999.idx", "notes.idx"):
         (path / "segments" / name).touch()
     with opened(path, SMALL) as store:
-        assert files_of(store) == sorted([*kept, "notes.idx", "spare-1.seg"])
+        assert files_of(store) == sorted([*kept, "notes.idx"])
 
 
 @shares

@@ -439,3 +439,33 @@ def test_segments_that_begin_a_batch_are_known(path: Path) -> None:
         assert middle > between
         assert store.log.is_between_batches(between)
         assert not store.log.is_between_batches(middle)
+
+
+def test_whoever_gives_up_a_file_late_does_not_touch_what_it_has_become(path: Path) -> None:
+    """Two do it at once: one stands still after it has opened the file, and the other lets it become a segment."""
+
+    class Late(Files):
+        meanwhile: Callable[[], object] | None = None
+
+        def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
+            descriptor = super().open(path, create=create, writable=writable, mode=mode)
+            meanwhile, self.meanwhile = self.meanwhile, None
+            if meanwhile is not None:
+                meanwhile()
+            return descriptor
+
+    late = Late()
+    with opened(path) as store:
+        _fill(store, 4)
+        first = store.segments.begins[0]
+
+        def write_it_again() -> None:
+            reclaim(store, store.segments.begins[2])
+            _fill(store, 3)
+
+        late.meanwhile = write_it_again
+        spares = Spares(late, store.segments.directory, SIZE, 0o600, lambda: 5, lambda: 0)
+        spares.recycle(store.segments.path(first), first)
+        assert late.meanwhile is None
+        assert all(store.segments.get(begin).is_valid for begin in store.segments.begins)
+        assert len(payloads_of(store)) == len(store.segments.begins)

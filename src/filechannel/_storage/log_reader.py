@@ -119,16 +119,15 @@ class LogReader:
 
     def _advance(self, reader: Reader) -> None:
         """Find the segment that holds the reader's offset. There is something beyond it."""
-        offset = Offset(reader.offset)
-        if offset < self._control.oldest_offset:
+        offset, oldest = Offset(reader.offset), self._control.oldest_offset
+        if offset < oldest:
             self._expired(reader)
             return
         try:
             segment = self._segment_at(offset)
         except CorruptRecordError as error:
-            if offset < self._control.oldest_offset:  # another process has removed it in this moment
-                self._expired(reader)
-                return
+            if self._control.oldest_offset != oldest:
+                return  # something was removed in this moment: look again
             if not self._skip_damage:
                 raise
             self._pass(reader, self._next_readable(offset), error.reason)
@@ -156,6 +155,8 @@ class LogReader:
     def _segment_at(self, offset: Offset) -> StoredSegment:
         """Return the segment that holds an offset, or begins behind it with nothing missing in between."""
         begin = self._segments.covering(offset)
+        if begin is not None and begin < self._control.oldest_offset:
+            begin = None  # it ends here, and is being given up
         if begin is not None and offset < (segment := self._segments.get(begin)).limit:
             return segment
         following = self._segments.following(offset)

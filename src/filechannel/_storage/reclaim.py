@@ -121,7 +121,7 @@ class Reclaim:
         return self._covered(wanted)
 
     def _covered(self, wanted: Offset) -> Offset:
-        if wanted == self._control.write_offset or self._ends_batch(wanted):
+        if wanted == self._control.write_offset or self._log.is_between_batches(wanted) or self._ends_batch(wanted):
             return wanted
         checkpoint = self._control.checkpoint()
         limit = wanted if checkpoint is None else min(wanted, checkpoint.offset)

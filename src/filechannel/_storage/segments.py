@@ -276,8 +276,10 @@ class Segments:
         do_all_at_once(
             [*(partial(self._give_up, begin) for begin in again), *(partial(self.remove, begin) for begin in gone)]
         )
-        if is_idle and self.spares is not None:
-            self.spares.remove_all()
+        if self.spares is not None:
+            self.spares.sweep(oldest)
+            if is_idle:
+                self.spares.remove_all()
 
     def _give_up(self, begin: Offset) -> None:
         file = self._forget_name(begin)

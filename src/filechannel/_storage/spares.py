@@ -21,8 +21,10 @@ from .._errors import DiskFullError
 from .._format.layout import SEGMENT_MAGIC
 from .files import Files
 from .maps import Inode, OpenFile
+from .segment import begin_of
 
 SPARE: Final = "spare-"
+_TAKEN: Final = "new-"  # what the name of a file begins with that is not in use yet, or not any more
 _MOSTLY = 3 / 4  # of its disk space: then it was written to the end, and the rest is a rounding
 
 
@@ -107,12 +109,20 @@ class Spares:
         file = OpenFile(self._files, descriptor)
         if file.size != self.size or file.links != 1:  # under another name it may be somebody's backup
             return None
-        # Before anything else in it changes: a reader that stumbles looks here whether the file still is what it was.
-        self._files.write_at(descriptor, bytes(len(SEGMENT_MAGIC)), 0)
-        spare = Spare(path.with_name(SPARE + path.name), file.inode, is_whole=False)
-        if self._files.disk_space(path) >= self.size * _MOSTLY:
-            spare = self._made_whole(spare, file)
-        self._files.replace(path, spare.path)
+        # Others may be giving it up as well, and whoever is late must not touch what it has become by then. So it gets
+        # a name first that nobody looks for, and only one of them succeeds in that.
+        taken = path.with_name(_TAKEN + path.name)
+        self._files.replace(path, taken)
+        try:
+            # Before anything else in it changes: a reader that stumbles looks here whether it still is what it was.
+            self._files.write_at(descriptor, bytes(len(SEGMENT_MAGIC)), 0)
+            spare = Spare(path.with_name(SPARE + path.name), file.inode, is_whole=False)
+            if self._files.disk_space(taken) >= self.size * _MOSTLY:
+                spare = self._made_whole(spare, file)
+            self._files.replace(taken, spare.path)
+        except BaseException:
+            self._files.unlink(taken)
+            raise
         return spare
 
     def _made_whole(self, spare: Spare, file: OpenFile) -> Spare:
@@ -186,6 +196,13 @@ class Spares:
         self._waiting.clear()
         for name in self.names():
             self._files.unlink(self._directory / name)
+
+    def sweep(self, oldest: int) -> None:
+        """Remove what somebody left who died while giving up a segment that began before an offset."""
+        for name in self._files.list(self._directory):
+            begin = begin_of(name.removeprefix(_TAKEN)) if name.startswith(_TAKEN) else None
+            if begin is not None and begin < oldest:
+                self._files.unlink(self._directory / name)
 
     def trim(self) -> None:
         """Learn what the dead have left, and remove what is too much or half made. Only for a lone process."""
