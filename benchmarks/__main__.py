@@ -18,6 +18,7 @@ from filechannel._format import PURE
 from . import (
     backlog,
     batch,
+    capacity,
     compression,
     consumers,
     fairness,
@@ -51,6 +52,7 @@ GROUPS: dict[str, tuple[str, Measure]] = {
         queue,
         batch,
         raw,
+        capacity,
         recycling,
         consumers,
         serving,

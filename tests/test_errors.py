@@ -23,6 +23,7 @@ EXAMPLES: list[tuple[errors.FileChannelError, dict[str, object]]] = [
     (errors.ChannelNotFoundError("data/orders", readonly=True), {"path": Path("data/orders")}),
     (errors.NotAChannelError("data", "it is a file"), {"path": Path("data"), "reason": "it is a file"}),
     (errors.ChannelSealedError(Path("data")), {"path": Path("data")}),
+    (errors.ChannelFullError("data", 108, 4), {"path": Path("data"), "size": 108, "messages": 4}),
     (
         errors.ChannelLockedError("data", 4711, "box", SINCE),
         {"path": Path("data"), "pid": 4711, "host": "box", "since": SINCE},
@@ -52,6 +53,7 @@ EXAMPLES: list[tuple[errors.FileChannelError, dict[str, object]]] = [
         {"offset": 10, "next_offset": 20, "reason": "truncated", "payload": b"\xc1", "index": None},
     ),
     (errors.MessageTooLargeError(2000, 1000), {"size": 2000, "limit": 1000, "index": None}),
+    (errors.MessageTooLargeError(20, 10, unit="messages"), {"size": 20, "limit": 10, "unit": "messages"}),
     (errors.MessageTooLargeError(2000, 1000, 7), {"size": 2000, "limit": 1000, "index": 7}),
     (errors.ConsumerError("billing", "odd"), {"name": "billing", "reason": "odd"}),
     (

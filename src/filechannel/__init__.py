@@ -25,12 +25,14 @@ from ._channel.statistics import (
     MaintenanceStatistics,
     Process,
     ReceiverStatistics,
+    RoomStatistics,
     SenderStatistics,
     ServiceStatistics,
 )
 from ._channel.transaction import Step, transaction
 from ._errors import (
     AckError,
+    ChannelFullError,
     ChannelLockedError,
     ChannelNotFoundError,
     ChannelSealedError,
@@ -64,6 +66,7 @@ __all__ = [
     "Acknowledgable",
     "Capacity",
     "ChannelContext",
+    "ChannelFullError",
     "ChannelLockedError",
     "ChannelNotFoundError",
     "ChannelOptions",
@@ -105,6 +108,7 @@ __all__ = [
     "Record",
     "Retention",
     "RetryPolicy",
+    "RoomStatistics",
     "SchemaMismatchError",
     "Sender",
     "SenderStatistics",

@@ -9,6 +9,7 @@
     ├── OptionsMismatchError            opening: an option contradicts what is stored
     ├── SchemaMismatchError             opening: the message type contradicts what is stored
     ├── ChannelSealedError              sending: the channel is complete
+    ├── ChannelFullError                sending: no room for it now (also an anyio.WouldBlock); nothing was written
     ├── MessageTooLargeError            sending: nothing was written
     ├── CodecError                      sending: a value that does not fit; nothing was written
     │   ├── MessageTypeError            … because of its type (also a TypeError)
@@ -27,7 +28,7 @@
         └── UnsupportedFormatError      written by a newer release, or needs an extra
 
 Each one builds its own message from typed attributes, and each one pickles and copies with both.
-A closed object, the end of a stream and a full or empty channel are anyio's own ``ClosedResourceError``,
+A closed object, the end of a stream and an empty channel are anyio's own ``ClosedResourceError``,
 ``EndOfStream`` and ``WouldBlock``; wrong arguments are ``ValueError`` and ``TypeError``.
 """
 
@@ -46,6 +47,7 @@ from ._offset import Offset
 
 __all__ = [
     "AckError",
+    "ChannelFullError",
     "ChannelLockedError",
     "ChannelNotFoundError",
     "ChannelSealedError",
@@ -232,17 +234,40 @@ class ChannelSealedError(FileChannelError):
         super().__init__(f"{self.path} is sealed and takes no more messages; send to another channel")
 
 
+class ChannelFullError(FileChannelError, anyio.WouldBlock):
+    """The capacity of the channel is used up until a consumer takes more. Nothing was written."""
+
+    path: Path
+    size: int
+    """Bytes that there was no room for, headers of records included."""
+    messages: int
+    """Messages that there was no room for."""
+
+    def __init__(self, path: str | os.PathLike[str], size: int, messages: int) -> None:
+        self.path = path if isinstance(path, Path) else Path(path)  # it is raised often, and that takes a while
+        self.size = size
+        self.messages = messages
+        what = "another message" if messages == 1 else f"{messages:,} messages"
+        super().__init__(
+            f"{self.path} is full: no room for {what} ({size:,} bytes) until its slowest consumer has taken more; "
+            "nothing was sent, consumers() says who that is"
+        )
+
+
 class MessageTooLargeError(_ItemError):
     """A message or batch can never fit. Nothing was written."""
 
     size: int
     limit: int
+    unit: str
+    """What both count: "bytes" or "messages"."""
 
-    def __init__(self, size: int, limit: int, index: int | None = None) -> None:
+    def __init__(self, size: int, limit: int, index: int | None = None, *, unit: str = "bytes") -> None:
         self.size = size
         self.limit = limit
+        self.unit = unit
         super().__init__(
-            f"{size:,} bytes are more than the {limit:,} the channel takes; "
+            f"{size:,} {unit} are more than the {limit:,} the channel takes; "
             "send it in parts, or use a channel with a larger limit",
             index,
         )
@@ -514,3 +539,7 @@ def _format_name(found: int | str) -> str:
 
 class Busy(anyio.WouldBlock):
     """Another writer has the channel right now, and this thread must not sleep: it runs an event loop."""
+
+
+class NoRoomYetError(ChannelFullError, Busy):
+    """There is no room right now, and whoever can wait does."""

@@ -42,10 +42,11 @@ from ._channel.redrive import Letters, check_channels
 from ._channel.retry import RetryPolicy
 from ._channel.source import Start, Stop
 from ._channel.thread_service import Service
-from ._errors import Busy, FileChannelError
+from ._errors import Busy, FileChannelError, NoRoomYetError
 from ._format import NOTHING
 from ._offset import Offset
 from ._options import UNSET, Capacity, ChannelOptions, Compression, Durability, Retention, UnsetType
+from ._storage.backlog import Batch
 from ._storage.store import Store
 from ._wakeup.patience import no_longer_than
 
@@ -56,6 +57,7 @@ U = TypeVar("U")
 U_contra = TypeVar("U_contra", contravariant=True)
 R = TypeVar("R")
 
+_LONGEST_PAUSE = 0.02  # seconds between two looks for room where nobody can be woken
 _PAUSE = 0.001  # seconds; only for a thread that runs an event loop, and should not be here
 
 __all__ = [
@@ -85,9 +87,9 @@ class Sender(AnySender[T_contra], Generic[T_contra]):
         def send(self, item: T_contra, timeout: float | None = None) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
             """Send one message. On return every receiver can get it; it is on disk only under `Durability.FSYNC`.
 
-            Raises `TimeoutError`, and nothing was sent, if another process kept the channel for so long. A message that
-            is in the channel is not taken back: from there on it takes as long as the flush does. Other errors are
-            those of the async `send`.
+            Raises `TimeoutError`, and nothing was sent, if it was full, or another process kept it, for so long.
+            A message that is in the channel is not taken back: from there on it takes as long as the flush does. Other
+            errors are those of the async `send`.
             """
             ...
 
@@ -121,11 +123,31 @@ class Sender(AnySender[T_contra], Generic[T_contra]):
             try:
                 with no_longer_than(until):
                     return append()
+            except NoRoomYetError:
+                return self._in_line(append, until)
             except Busy:
                 if until is not None and time.monotonic() >= until:
                     store = self._connection.store
                     raise TimeoutError(f"{store.path}: {_who(store)} kept it for too long; nothing was sent") from None
             time.sleep(_PAUSE)
+
+    def _in_line(self, append: Callable[[], R], until: float | None) -> R:
+        """Append when there is room and it is our turn."""
+        line = self._connection.line
+        place = self._join_line()
+        try:
+            while line.sleep(place, until, _LONGEST_PAUSE):
+                self._check_open()
+                try:
+                    with line.serving(), no_longer_than(until):
+                        return append()
+                except NoRoomYetError as full:
+                    place.batch = Batch(full.size, full.messages)
+                except Busy:
+                    time.sleep(_PAUSE)
+            raise TimeoutError(f"{self._owner.path} stayed full for too long; nothing was sent")
+        finally:
+            line.leave(place)
 
     def _flush_now(self, offset: int) -> None:
         connection = self._connection

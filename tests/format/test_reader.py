@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import mmap
 import random
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -19,8 +21,12 @@ from filechannel._format.layout import (
     BATCH_CONTINUES,
     CONTROL_RECORD,
     CONTROL_SIZE,
+    ROOM,
+    ROOM_WATCHED,
     SEGMENT_END,
     SEGMENT_HEADER_SIZE,
+    WAKE_LOOPS,
+    WAKE_THREADS,
     WRITE_TAIL,
 )
 from tests.format.pages import (
@@ -586,6 +592,77 @@ def test_a_move_is_stored_in_the_cursor(twin: SimpleNamespace) -> None:
     bench.reader.move(9, 1)
     assert cursor_of(bench.cursor) == (9, 1)
     assert bench.reader.take_record() == (b"b", 9, 1)
+
+
+def test_senders_that_wait_for_room_are_told_of_every_move(twin: SimpleNamespace) -> None:
+    """Once each time they say that they wait, after the cursor was stored, and only if anybody is to look."""
+    bench = Bench(twin, [b"a"] * 12)
+    told: list[tuple[int, int]] = []
+    expected: list[tuple[int, int]] = []
+    bench.reader.tell_room(lambda: told.append(cursor_of(bench.cursor)))
+    bench.control[ROOM] |= WAKE_LOOPS
+    bench.reader.take()
+    assert told == []  # nobody said that it is to be watched
+    bench.control[ROOM_WATCHED] = 1
+    for move in (
+        bench.reader.take,
+        bench.reader.take_record,
+        lambda: bench.reader.take_many(2),
+        lambda: bench.reader.move(0, 0),
+        lambda: bench.reader.move_from(9, 18, 2),
+    ):
+        bench.control[ROOM] |= WAKE_LOOPS | WAKE_THREADS
+        move()
+        expected.append(cursor_of(bench.cursor))
+        assert bench.control[ROOM] & (WAKE_LOOPS | WAKE_THREADS) == 0
+        bench.reader.take()  # nobody waits
+    assert told == expected
+
+
+def test_senders_that_wait_for_room_are_told_of_acknowledgements(twin: SimpleNamespace) -> None:
+    """Not of what is handed out: that moves nothing."""
+    bench = Bench(twin, [b"a", b"b", b"c"])
+    told: list[tuple[int, int]] = []
+    bench.control[ROOM_WATCHED] = 1
+    bench.reader.tell_room(lambda: told.append(cursor_of(bench.cursor)))
+    bench.reader.hold()
+    bench.control[ROOM] |= WAKE_LOOPS
+    _, offset, _, _, token = bench.reader.take_delivery()
+    bench.reader.take()
+    assert told == []
+    assert bench.reader.settle(offset, token)
+    assert told == [(9, 1)]
+    bench.control[ROOM] |= WAKE_LOOPS
+    assert bench.reader.ack(1)
+    assert told == [(9, 1), (18, 2)]
+
+
+def test_what_goes_wrong_while_telling_takes_no_message_away(
+    twin: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is reported as what nobody can raise; Ctrl-C comes again."""
+    bench = Bench(twin, [b"a", b"b"])
+    reported: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(unraisable.exc_type))
+    bench.control[ROOM_WATCHED] = 1
+    errors: list[type[BaseException]] = [ZeroDivisionError, KeyboardInterrupt]
+
+    def fail() -> None:
+        raise errors.pop(0)
+
+    bench.reader.tell_room(fail)
+    bench.control[ROOM] |= WAKE_LOOPS
+    assert bench.reader.take() == b"a"
+    assert reported == [ZeroDivisionError]
+    bench.control[ROOM] |= WAKE_LOOPS
+
+    def take_and_go_on() -> None:
+        bench.reader.take()
+        time.sleep(5)
+
+    with pytest.raises(KeyboardInterrupt):
+        take_and_go_on()
+    assert bench.reader.sequence == 2
 
 
 def test_a_reader_moves_from_where_it_is_expected(twin: SimpleNamespace) -> None:

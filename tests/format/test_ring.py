@@ -30,8 +30,11 @@ from filechannel._format.layout import (
     GROUP_RING,
     GROUP_SIZE,
     GROUP_TAIL,
+    ROOM,
+    ROOM_WATCHED,
     STATE,
     STATE_SEALED,
+    WAKE_LOOPS,
     WRITE_TAIL,
 )
 from tests.format.pages import cursor_of, packed_record, set_tail
@@ -451,3 +454,23 @@ def test_both_twins_do_the_same(both: tuple[SimpleNamespace, SimpleNamespace], s
     for member, step in steps:
         assert pure.do(member, step) == native.do(member, step)
         assert pure.state() == native.state()
+
+
+def test_senders_that_wait_for_room_are_told_when_the_position_moves(twin: SimpleNamespace) -> None:
+    """However something is settled, and only then: what is handed out, or settled behind others, moves nothing."""
+    members = Members(twin)
+    reader, bench = members.readers[0], members.benches[0]
+    told: list[tuple[int, int]] = []
+    reader.tell_room(lambda: told.append(cursor_of(members.group)))
+    bench.control[ROOM_WATCHED] = 1
+    bench.control[ROOM] |= WAKE_LOOPS
+    deliveries = [reader.take_delivery() for _ in range(6)]
+    assert reader.settle(deliveries[1][1], deliveries[1][4])
+    assert reader.give_back(deliveries[5][1], deliveries[5][4], 0, True)
+    assert told == []
+    assert reader.settle(deliveries[0][1], deliveries[0][4])
+    assert told == [(2 * SIZE, 2)]
+    bench.control[ROOM] |= WAKE_LOOPS
+    assert reader.ack(1)
+    assert told == [(2 * SIZE, 2), (3 * SIZE, 3)]
+    assert not reader.must_tell()

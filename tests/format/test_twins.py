@@ -23,7 +23,10 @@ from filechannel._format.layout import (
     CURSOR_SLOTS,
     EPOCH,
     GROUP_SIZE,
+    REGISTRATIONS,
     RESERVED_END,
+    ROOM,
+    ROOM_WATCHED,
     SEGMENT_END,
     SEGMENT_HEADER_SIZE,
     STATE,
@@ -134,7 +137,7 @@ def test_the_numbers_of_the_c_core_are_those_of_the_layout() -> None:
     expected |= {f"TAIL_SLOT_{index}": distance for index, distance in enumerate(layout.TAIL_SLOTS)}
     expected |= {f"CURSOR_SLOT_{index}": position for index, position in enumerate(layout.CURSOR_SLOTS)}
     assert expected == _core.LAYOUT
-    assert len(_core.LAYOUT) == 52
+    assert len(_core.LAYOUT) == 55
 
 
 @pytest.mark.usefixtures("both")
@@ -218,6 +221,7 @@ WORD_FUNCTIONS = {
     "swap_if_u32": 2,
     "release_word": 0,
     "wake_word": 1,
+    "wake_waiters": 0,
     "set_bit": 1,
     "take_bits": 1,
 }
@@ -344,7 +348,7 @@ items = st.one_of(
 )
 tails = st.sampled_from([WRITE_TAIL, APPEND_TAIL])
 pokes = st.one_of(
-    st.sampled_from([WRITER_LOCK, EPOCH, STATE, WAKE, RESERVED_END]),
+    st.sampled_from([WRITER_LOCK, EPOCH, STATE, WAKE, RESERVED_END, REGISTRATIONS]),
     tails,
     st.builds(lambda tail, slot, more: tail + TAIL_SLOTS[slot] + more, tails, st.integers(0, 1), st.integers(0, 27)),
 )
@@ -358,6 +362,7 @@ writing = steps(
     tell_waiters=(),
     fresh_segment=(st.integers(0, 200), st.sampled_from([0, 0, 0, 40, 100])),
     room=(st.integers(-5, 210), st.sampled_from([FOREVER, FOREVER, FOREVER, 0])),
+    limit_window=(st.one_of(st.integers(0, 9), numbers), st.sampled_from([0, 0, 1])),
     mark_next=(),
     marks=(),
     unbind=(),
@@ -405,6 +410,7 @@ class ReaderRun:
         self.known: list[tuple[int, int]] = []
         arguments = (self.control, self.cursor, self.decode, self.advance, self.damaged, self.refuse, reuse)
         self.reader = twin.Reader(*arguments)
+        self.reader.tell_room(lambda: self.calls.append(("room", cursor_slots(self.cursor))))
         self.reader.move(begin, 0)
 
     def decode(self, buffer: Any) -> Any:
@@ -484,6 +490,10 @@ class ReaderRun:
         """Give back one that was taken, perhaps not for the first time."""
         return self.reader.give_back(*self.known[which % len(self.known)], due, counted) if self.known else None
 
+    def do_want_room(self, who: int) -> None:
+        """Let senders wait for room."""
+        self.control[ROOM_WATCHED], self.control[ROOM] = 1, who
+
     def do_seal(self) -> None:
         """Seal the channel."""
         self.control[STATE] = STATE_SEALED
@@ -508,7 +518,8 @@ class ReaderRun:
         """Return everything that can be seen from outside."""
         reader = self.reader
         held = reader.outstanding, reader.ready, reader.next_due, reader.drained, reader.may_have_more
-        return reader.offset, reader.sequence, cursor_slots(self.cursor), self.calls, held
+        waiting = bytes(self.control[ROOM : ROOM + 4])
+        return reader.offset, reader.sequence, cursor_slots(self.cursor), self.calls, held, waiting
 
 
 kinds = st.sampled_from([0, 0, 0, BATCH_CONTINUES, CONTROL_RECORD])
@@ -526,6 +537,7 @@ reading = steps(
     flip=(st.integers(0, 2), st.integers(0, 200), st.integers(0, 7)),
     finish=(st.integers(0, 2), st.integers(-70, 70)),
     publish=(st.integers(-40, 40),),
+    want_room=(st.integers(0, 255),),
 )
 
 
@@ -566,6 +578,7 @@ holding = steps(
     unbind=(),
     flip=(st.integers(0, 2), st.integers(0, 200), st.integers(0, 7)),
     publish=(st.integers(-40, 40),),
+    want_room=(st.integers(0, 255),),
     seal=(),
     release=(),
 )
@@ -678,6 +691,7 @@ SOUND: dict[str, Callable[[], list[Any]]] = {
     "release_word": lambda: [bytearray(16), 4],
     "wait_word": lambda: [bytearray(16), 4, 0, 0.0],
     "wake_word": lambda: [bytearray(16), 4, 1],
+    "wake_waiters": lambda: [bytearray(b"\x07" * 16), 4],
     "spin_above": lambda: [bytearray(16), 8, 5, 0.0],
     "set_bit": lambda: [bytearray(16), 8, 5],
     "take_bits": lambda: [bytearray(b"\x05" * 24), 8, 2],
@@ -702,6 +716,7 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Writer", "publish"): list,
     ("Writer", "bind"): lambda: [bytearray(200), 0],
     ("Writer", "open_window"): lambda: [100, FOREVER],
+    ("Writer", "limit_window"): lambda: [100, 5],
     ("Writer", "unbind"): list,
     ("Writer", "mark_next"): list,
     ("Writer", "take_marks"): list,
@@ -732,6 +747,7 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Reader", "forget"): list,
     ("Reader", "release"): list,
     ("Reader", "sleep_with"): lambda: [bytearray(8), 0.5],
+    ("Reader", "tell_room"): lambda: [list],
     ("SendPath", "put"): lambda: ["x"],
     ("SendPath", "put_in_turn"): lambda: ["x"],
     ("SendPath", "put_all"): lambda: [["x"]],

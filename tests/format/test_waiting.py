@@ -475,3 +475,14 @@ def _fork_to_count(twin: SimpleNamespace, page: mmap.mmap, rounds: int) -> int:
         code = 0
     finally:
         os._exit(code)
+
+
+@pytest.mark.parametrize("word", [0, 1, 2, 3, 4, 7, 0xFFFFFFFF])
+def test_waiters_are_taken_once(twin: SimpleNamespace, word: int) -> None:
+    """The bits are cleared and begin another generation; without any nothing changes."""
+    words = bytearray(8)
+    words[4:] = word.to_bytes(4, "little")
+    assert twin.wake_waiters(words, 4) == word & 3
+    expected = (word + 4) & 0xFFFFFFFC if word & 3 else word
+    assert int.from_bytes(words[4:], "little") == expected
+    assert twin.wake_waiters(words, 4) == 0

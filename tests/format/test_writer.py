@@ -20,6 +20,7 @@ from filechannel._format.layout import (
     CONTROL_SIZE,
     EPOCH,
     MAX_PAYLOAD,
+    REGISTRATIONS,
     RESERVED_END,
     SEGMENT_HEADER_SIZE,
     STATE,
@@ -207,6 +208,44 @@ def test_a_subclass_of_bytes_is_bytes(twin: SimpleNamespace, kind: type[bytes]) 
     bench.writer.append(kind(b"abc"))
     bench.writer.append_all([kind(b"de")])
     assert bench.records.startswith(packed_records([b"abc", b"de"], 0))
+
+
+@pytest.mark.parametrize("appended", [1, 2, 3])
+def test_a_window_may_end_with_a_number_of_messages(twin: SimpleNamespace, appended: int) -> None:
+    """What would reach it overflows, a batch as a whole; an open window has no such end until it is set."""
+    bench = Bench(twin, sequence=5)
+    bench.writer.limit_window(5 + appended, 0)
+    assert bench.writer.append_all([b"x"] * (appended + 1)) == OVERFLOWED
+    bench.writer.append_all([b"x"] * (appended - 1))
+    assert bench.writer.append(b"y") == size_of(*[b"x"] * (appended - 1))
+    assert bench.writer.append(b"z") == OVERFLOWED
+    assert tail_of(bench.control)[1] == 5 + appended
+    bench.writer.open_window(4096, FOREVER)
+    assert bench.writer.append(b"z") == size_of(*[b"x"] * appended)
+
+
+def test_a_limited_window_closes_when_registrations_change(twin: SimpleNamespace) -> None:
+    """Somebody may have less room to give; without a limit nobody asks."""
+    bench = Bench(twin)
+    bench.control[REGISTRATIONS] = 1
+    bench.writer.append(b"a")
+    bench.writer.limit_window(100, 1)
+    bench.writer.append(b"b")
+    bench.control[REGISTRATIONS] = 2
+    assert bench.writer.append(b"c") == OVERFLOWED
+    assert bench.writer.append_all([b"c"]) == OVERFLOWED
+    bench.writer.limit_window(100, 2)
+    assert bench.writer.append(b"c") == 18
+
+
+def test_write_stops_where_the_messages_end(twin: SimpleNamespace) -> None:
+    """Control records are no messages, and are written."""
+    bench = Bench(twin)
+    bench.writer.start()
+    bench.writer.limit_window(2, 0)
+    assert bench.writer.write([b"a", b"b", b"c"], 0, 0) == 2
+    assert bench.writer.write([b"seal"], 0, CONTROL_RECORD) == 1
+    assert bench.writer.pending_sequence == 2
 
 
 # Overflow: called exactly when something is not simple

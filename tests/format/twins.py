@@ -9,7 +9,10 @@ from types import SimpleNamespace
 MODULES = {
     "checksum": ("crc32c",),
     "records": ("write_record", "read_record", "scan_records", "find_record"),
-    "waiting": ("take_word", "release_word", "wait_word", "wake_word", "spin_above", "set_bit", "take_bits"),
+    "waiting": (
+        *("take_word", "release_word", "wait_word", "wake_word", "wake_waiters"),
+        *("spin_above", "set_bit", "take_bits"),
+    ),
     "forking": ("close_in_child", "keep_in_child"),
     "words": ("load_u32", "load_u64", "store_u32", "store_u64", "swap_if_u32", "swap_if_u64", "add_u64", "fence"),
     "clock": ("begin_turn", "turn_is_over"),

@@ -35,7 +35,7 @@ _SHARED_STORES = {
 }
 
 
-def _die_at_shared_stores(last: int, counts: Counts) -> None:
+def die_at_shared_stores(last: int, counts: Counts) -> None:
     """Die before the n-th step, words included. For a child."""
 
     def dying(store: Callable[..., object]) -> Callable[..., object]:
@@ -53,7 +53,7 @@ def _die_at_shared_stores(last: int, counts: Counts) -> None:
 
 
 def _maintain(path: Path, last: int, counts: Counts, idle: float) -> None:
-    _die_at_shared_stores(last, counts)
+    die_at_shared_stores(last, counts)
     with opened(path, SMALL, files=DyingFiles(last, counts)) as store:
         counts["life"] = 1
         with store.upkeep.turn():

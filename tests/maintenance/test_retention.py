@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from filechannel import ChannelOptions, DataExpiredError, Durability, Pin, Retention
+from filechannel import Capacity, ChannelFullError, ChannelOptions, DataExpiredError, Durability, Pin, Retention
 from filechannel._errors import Busy
-from filechannel._format import PURE
-from filechannel._format.layout import CURSOR_SIZE
+from filechannel._format import PURE, load_u32, store_u32
+from filechannel._format.layout import CURSOR_SIZE, ROOM, WAKE_LOOPS
 from filechannel._maintenance.retention import IDLE, find_plan
 from filechannel._storage.index import Mark
 from filechannel._storage.store import Store
@@ -496,3 +496,30 @@ def test_a_consumer_that_cannot_be_read_keeps_everything(path: Path) -> None:
 def test_a_pin_says_in_one_line_what_it_is(pin: Pin, line: str) -> None:
     """For people who ask why the disk is full."""
     assert str(pin) == line
+
+
+def test_whoever_waits_for_room_is_told_when_something_went(path: Path) -> None:
+    """Without consumers everything stored counts: what is too much makes room."""
+    options = ChannelOptions(segment_size=4096, capacity=Capacity(max_messages=12), retention=Retention(max_bytes=8192))
+    with opened(path, options) as store:
+        fill(store, 4)
+        with pytest.raises(ChannelFullError):
+            store.log.append([b"x"])
+        store_u32(store.control.map, ROOM, WAKE_LOOPS)
+        reclaim(store)
+        assert not load_u32(store.control.map, ROOM) & WAKE_LOOPS
+        assert store.backlog.used().messages < 12
+        store.log.append([b"x"])
+
+
+def test_an_overtaken_consumer_holds_back_no_more_than_the_capacity(path: Path) -> None:
+    """What a full channel has dropped goes, whoever stands there; the rest waits for it."""
+    options = ChannelOptions(segment_size=4096, capacity=Capacity(max_bytes=16384, on_full="drop_oldest"))
+    with opened(path, options) as store:
+        consume(store, 0)
+        fill(store, 8)
+        reclaim(store)
+        assert store.segments.begins[0] == store.control.oldest_offset > 0
+        assert pin_of(store) == Pin(reason="consumer", consumer="consumer")
+        with consumer(store) as reader, pytest.raises(DataExpiredError):
+            reader.native.take()

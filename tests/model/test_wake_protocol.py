@@ -65,6 +65,26 @@ def test_bounded_sleeps_heal_a_kill_inside_the_writer_word(waiter: str) -> None:
     assert check(protocol) > 1000
 
 
+@pytest.mark.parametrize("waiters", [("thread",), ("loop",), ("thread", "loop"), ("loop1", "loop2")])
+def test_senders_that_wait_for_room_miss_no_consumer(waiters: tuple[str, ...]) -> None:
+    """A consumer stores its position without a lock, and makes a fence before it looks at the word."""
+    check(WakeProtocol(names=("P1", *waiters), messages=(3,), publisher_locks=False))
+
+
+@pytest.mark.parametrize("waiter", ["thread", "loop"])
+def test_bounded_sleeps_heal_the_kill_of_a_consumer(waiter: str) -> None:
+    """It may be killed at any step."""
+    names = ("P1", waiter)
+    check(WakeProtocol(names=names, messages=(2,), publisher_locks=False, kills=True, bounded_sleeps=True))
+
+
+@pytest.mark.parametrize("waiter", ["thread", "loop"])
+def test_mutant_consumer_without_a_fence(waiter: str) -> None:
+    """Its position waits in the store buffer while it looks, and finds nobody; the sender sees the old one."""
+    found = violation(WakeProtocol(names=("P1", waiter), messages=(1,), publisher_locks=False, publisher_fence=False))
+    assert found.promise == "stuck"
+
+
 def test_mutant_kills_with_unbounded_sleeps() -> None:
     """A publisher killed between its store and its wakeup leaves a waiter asleep."""
     found = violation(WakeProtocol(names=("P1", "thread"), messages=(1,), kills=True))

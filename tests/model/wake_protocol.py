@@ -45,6 +45,7 @@ class WakeProtocol(WakeRules):
 STEPS: dict[str, Callable[[WakeRules, int, Memory, Process], Moves]] = {
     "publish": wake_publisher.publish,
     "unlock": wake_publisher.unlock,
+    "fence": wake_publisher.fence,
     "check": wake_publisher.check,
     "checked early": wake_publisher.checked_early,
     "clear": wake_publisher.clear,

@@ -8,7 +8,11 @@ from tests.model.wake_rules import FLAGS, GENERATION, LOOP, THREAD, Memory, Move
 
 def publish(rules: WakeRules, who: int, memory: Memory, process: Process) -> Moves:
     """Lock the writer word (a locked instruction), then one plain store."""
-    offset = memory.write_offset + 1
+    offset = loaded(memory, process.buffer, "write_offset") + 1
+    if not rules.publisher_locks:
+        stored = Process("fence", (*process.buffer, ("write_offset", offset)), left=process.left - 1)
+        yield f"stores write_offset = {offset}", memory, stored
+        return
     if rules.one_move_to_publish:
         yield f"publishes {offset}", memory._replace(write_offset=offset), Process("check", left=process.left - 1)
     elif memory.writer == 0 and not process.buffer:
@@ -27,6 +31,12 @@ def unlock(rules: WakeRules, who: int, memory: Memory, process: Process) -> Move
         yield "unlocks", memory._replace(writer=0), process._replace(step=step)
     if rules.loads_overtake_swaps and not rules.publisher_fence and process.early < 0:
         yield "looks at wake too early", memory, process._replace(early=1, seen=memory.wake)
+
+
+def fence(rules: WakeRules, who: int, memory: Memory, process: Process) -> Moves:
+    """Wait until the store is visible, before the look at the wake word."""
+    if not process.buffer or not rules.publisher_fence:
+        yield "goes on", memory, process._replace(step="check")
 
 
 def check(rules: WakeRules, who: int, memory: Memory, process: Process) -> Moves:

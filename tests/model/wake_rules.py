@@ -52,6 +52,7 @@ class WakeRules:
     messages: tuple[int, ...] = (1, 1)
     kills: bool = False
     bounded_sleeps: bool = False
+    publisher_locks: bool = True  # not for whoever moves a consumer: what it stores is its own, and a fence follows
     one_move_to_publish: bool = False  # nobody can tell, unless the stores outlive the critical section
     loads_overtake_swaps: bool = False  # as on ARM, where an atomic instruction is no fence
     faults: frozenset[str] = frozenset({KILLED})

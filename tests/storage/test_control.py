@@ -12,6 +12,7 @@ from filechannel._format.layout import (
     APPEND_TAIL,
     CHECKPOINT,
     CHECKPOINT_SLOTS,
+    CONTROL_RESERVE,
     CONTROL_SIZE,
     FAILED_FLUSHES,
     FLUSH_LOCK,
@@ -72,7 +73,7 @@ def test_a_short_file_is_made_whole(tmp_path: Path) -> None:
     files = Files()
     descriptor = files.open(tmp_path / "control", create=True)
     Control(files, descriptor)
-    assert files.size(descriptor) == CONTROL_SIZE
+    assert files.size(descriptor) == CONTROL_SIZE + CONTROL_RESERVE
     files.close(descriptor)
 
 

@@ -359,3 +359,20 @@ def test_a_name_that_is_removed_meanwhile_is_made_anew(tmp_path: Path, make_agai
         _cursors(tmp_path).open("name")
     cursors.close(cursor)
     assert descriptors_under(path) <= 1, "the map"
+
+
+def test_a_name_for_which_the_disk_has_no_room_is_not_registered(tmp_path: Path) -> None:
+    """Nothing is left of it; a name that is there stays."""
+    files = FaultyFiles()
+    cursors = _cursors(tmp_path, files)
+    known = cursors.open("known")
+    known.store(100, 10, 0)
+    cursors.close(known)
+    files.fail(NEEDING_ROOM, disk_full)
+    for name in ("new", "known"):
+        with pytest.raises(DiskFullError):
+            cursors.open(name)
+    assert cursors.names() == ["known"]
+    files.work()
+    assert cursors.open("known").position == Position(Offset(100), 10, 0)
+    cursors.close_all()

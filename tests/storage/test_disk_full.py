@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from filechannel import ChannelOptions, DiskFullError, Durability
+from filechannel import Capacity, ChannelOptions, DiskFullError, Durability
+from filechannel._format.layout import CONTROL_IDENTITY
 from filechannel._storage.store import Store
-from tests.storage.channels import opened, payloads_of
+from tests.storage.channels import opened, payloads_of, reader_of
 
 SIZE = 4 << 20
 
@@ -92,6 +95,80 @@ def test_a_purge_makes_room(small_disk: Path, segment_size: int) -> None:
         store.purge()
         store.log.append([b"after"])
         assert payloads_of(store) == [b"after"]
+
+
+def test_consumers_come_and_move_on_a_full_disk(small_disk: Path) -> None:
+    """Disk space is kept for names, so that whoever comes to make room can; positions need none."""
+    with opened(small_disk / "channel") as store:
+        sent = _fill(store, 1000)
+        for name in "abcdefgh":
+            cursor = store.cursors.open(name)
+            reader = reader_of(store, cursor)
+            reader.move(store.places.earliest())
+            for expected in sent[:10]:
+                assert reader.native.take() == expected
+            reader.close()
+            store.cursors.close(cursor)
+        store.flusher.flush()
+    with opened(small_disk / "channel", create=False) as store:
+        positions = [each.position.sequence for each in store.roster.registrations()]
+        assert positions == [10] * 8
+        assert payloads_of(store) == sent
+
+
+def test_options_can_be_changed_on_a_full_disk(small_disk: Path) -> None:
+    """They are what may make room."""
+    with opened(small_disk / "channel") as store:
+        _fill(store, 1000)
+        capacity = Capacity(max_messages=5)
+        changed = replace(store.manifest.options, capacity=capacity)
+        store.configure(lambda stored: stored.with_changes(schema=stored.schema, options=changed))
+    with opened(small_disk / "channel", create=False) as store:
+        assert store.manifest.options.capacity == capacity
+
+
+def test_the_space_that_is_kept_is_kept_again(small_disk: Path) -> None:
+    """When there is room; and without it a name is refused, and nothing else happens."""
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(1 << 20))
+    with opened(small_disk / "channel", ChannelOptions(segment_size=256 << 10)) as store:
+        sent = _fill(store, 1000)
+        assert store.control.has_reserve
+        store.cursors.close(store.cursors.open("first"))
+        assert not store.control.has_reserve
+        with pytest.raises(OSError, match="No space left"):
+            (small_disk / "more").write_bytes(bytes(SIZE))
+        with pytest.raises(DiskFullError):
+            store.cursors.open("second")
+        assert payloads_of(store) == sent
+        (small_disk / "more").unlink()
+        ballast.unlink()
+        while not store.control.has_reserve:
+            store.log.append([bytes(10_000)])
+        store.cursors.close(store.cursors.open("second"))
+
+
+@pytest.mark.parametrize("size", [56, 4088, 100])
+def test_a_channel_is_recovered_on_a_full_disk(small_disk: Path, size: int) -> None:
+    """Nothing is read, through a map, where the file has a hole: without room for a page that kills the process.
+
+    Records of these sizes end with a page, where the hole begins, or before.
+    """
+    with opened(small_disk / "channel", ChannelOptions(segment_size=64 << 20)) as store:
+        sent = _fill(store, size)
+    with pytest.raises(OSError, match="No space left"):
+        (small_disk / "ballast").write_bytes(bytes(SIZE))
+    with (small_disk / "channel" / "control").open("r+b") as control:
+        control.write(bytes(CONTROL_IDENTITY.size))  # as after a power cut
+    script = f"""
+from tests.storage.channels import opened, payloads_of
+from pathlib import Path
+with opened(Path({str(small_disk / "channel")!r}), create=False) as store:
+    print(len(payloads_of(store)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr or done.returncode
+    assert int(done.stdout) == len(sent)
 
 
 def test_a_channel_cannot_be_made_on_a_full_disk(small_disk: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from filechannel import ChannelOptions, CorruptRecordError, Durability
 from filechannel._format.layout import POSITION_SIZE, POSITION_SLOTS, RECORD_HEADER_SIZE
 from filechannel._offset import Offset
+from filechannel._storage.log import Lead
 from filechannel._storage.producers import Place, Producer
 from filechannel._storage.store import Store
 from tests.storage.boots import Boots
@@ -34,7 +35,7 @@ def produce(store: Store, last: Place, offset: int, key: str = KEY, payload: byt
         made.append(Place(at, last.origin, offset, offset))
         return store.producers.open(key).record(KIND, made[0], last)
 
-    store.log.append([payload], lead)
+    store.log.append([payload], Lead(store.producers.open(key).record_size, lead))
     return made[0]
 
 
@@ -68,7 +69,7 @@ def fail_to_produce(store: Store, last: Place, offset: int) -> None:
         raise FailedError
 
     with pytest.raises(FailedError):
-        store.log.append([b"never"], lead)
+        store.log.append([b"never"], Lead(0, lead))
 
 
 def test_nobody_has_left_off_anywhere(store: Store) -> None:

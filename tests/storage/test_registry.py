@@ -83,6 +83,22 @@ def test_what_is_the_oldest_never_goes_back(store: Store, monkeypatch: pytest.Mo
     assert store.control.oldest_offset == 300
 
 
+def test_a_full_channel_overrules_whoever_stands_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is put somewhere after that sees it; what was decided before, by somebody who died, is not lost."""
+    assert store.registry.settle(0)
+    with store.log.writing():
+        store.registry.overrule(Offset(100))
+    assert store.control.oldest_offset == load_u64(store.control.map, OLDEST_OFFSET) == 100
+    assert not store.registry.settle(99)
+    monkeypatch.setattr(Registry, "carry_out", lambda _: None)
+    assert store.registry.decide(Offset(300), store.registry.note())
+    monkeypatch.undo()
+    with store.log.writing():
+        store.registry.overrule(Offset(200))
+    assert store.control.oldest_offset == load_u64(store.control.map, OLDEST_OFFSET) == 300
+    assert not store.registry.is_decided
+
+
 def test_the_count_goes_round(store: Store) -> None:
     """After four billion there is another."""
     words = store.control.map

@@ -11,6 +11,8 @@ from typing import Literal, assert_type
 import anyio
 
 from filechannel import (
+    Capacity,
+    ChannelFullError,
     ChannelLockedError,
     ChannelOptions,
     ChannelStatistics,
@@ -24,7 +26,9 @@ from filechannel import (
     Offset,
     Pin,
     Process,
+    RoomStatistics,
     SchemaMismatchError,
+    Sender,
 )
 from tests.typing.messages import Cancel, Order
 
@@ -60,7 +64,28 @@ def statistics(orders: FileChannel[Order]) -> None:
     if found.pinned_by is not None:
         assert_type(found.pinned_by.reason, Literal["consumer", "nobody", "keep", "active"])
         assert_type(found.pinned_by.consumer, str | None)
+    assert_type(found.room, RoomStatistics | None)
+    if found.room is not None:
+        assert_type(found.room.messages, int)
+        assert_type(found.room.max_bytes, int | None)
+        found.room.bytes = 3  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
     found.messages = 3  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def capacity(orders: FileChannel[Order], tx: Sender[Order]) -> None:
+    """Limits, what happens at them, and the error."""
+    ChannelOptions(capacity=Capacity(max_bytes=1 << 20, max_messages=100, fraction=0.5, on_full="drop_oldest"))
+    ChannelOptions(capacity=None)
+    Capacity(max_messages=3, on_full="drop")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await orders.configure(capacity=Capacity(max_messages=100))
+    await orders.configure(capacity=None)
+    try:
+        tx.send_nowait(Order(1))
+    except ChannelFullError as error:
+        assert_type(error.path, Path)
+        assert_type(error.size, int)
+    except anyio.WouldBlock:  # what it also is
+        pass
 
 
 def consumers(orders: FileChannel[Order]) -> None:

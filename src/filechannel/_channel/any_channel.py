@@ -31,9 +31,11 @@ from .._storage.cursor import Cursor
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
 from .._storage.manifest import Manifest
+from .._storage.room import ENDLESS, limits_of
 from .._storage.store import Store
 from .._storage.stores import STORES
 from .._wakeup.arrivals import arrivals_of
+from .._wakeup.line import line_of
 from .ack_source import AckSource
 from .any_sender import Closable
 from .codec import JsonCodec, MsgpackCodec, schema_of
@@ -43,7 +45,7 @@ from .group_source import GroupSource
 from .pursuit import Pursuit
 from .recipe import Recipe
 from .source import Source, Start, Stop, find_place, find_stop, naming
-from .statistics import ChannelStatistics, MaintenanceStatistics, Process
+from .statistics import ChannelStatistics, MaintenanceStatistics, Process, RoomStatistics
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Source)
@@ -93,6 +95,7 @@ class AnyChannel(Generic[T]):
             if self._open_store is None and not self._closed:
                 arrivals_of(store)  # what is sent from here on wakes whoever waits, in any process
                 if not store.readonly:
+                    line_of(store)  # and so does what is taken
                     store.log.on_closed = _refuse_closed
                     WORKER.look_after(store)
                 self._open_store = store
@@ -256,6 +259,7 @@ class AnyChannel(Generic[T]):
             sealed=control.sealed,
             pinned_by=_pin(store),
             maintenance=_maintenance(store),
+            room=_room_statistics(store),
         )
 
     def consumers(self) -> tuple[Consumer, ...]:
@@ -401,6 +405,20 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 def _refuse_closed() -> None:
     raise ClosedResourceError
+
+
+def _room_statistics(store: Store) -> RoomStatistics | None:
+    limits = limits_of(store.options().capacity, store.files, store.path)
+    if limits is None:
+        return None
+    used = store.backlog.used()
+    return RoomStatistics(
+        bytes=used.size,
+        messages=used.messages,
+        max_bytes=None if limits.size == ENDLESS else limits.size,
+        max_messages=None if limits.messages == ENDLESS else limits.messages,
+        waiting_senders=0 if store.readonly else len(line_of(store)),
+    )
 
 
 def _busy_writer(store: Store) -> Process | None:

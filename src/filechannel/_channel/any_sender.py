@@ -12,6 +12,7 @@ from .._format import SendCore, SendPath, Writer
 from .._offset import Offset
 from .._storage.flush import Flusher, Ticket
 from .._storage.store import Store
+from .._wakeup.line import Line, Place, line_of
 from .._wakeup.loops import wake_together
 from .statistics import SenderStatistics
 
@@ -75,6 +76,7 @@ class _Connection(NamedTuple):
     path: SendPath
     flusher: Flusher
     writer: Writer
+    line: Line
 
 
 class AnySender(SendCore, Generic[T_contra]):
@@ -96,7 +98,7 @@ class AnySender(SendCore, Generic[T_contra]):
     def _connect(self) -> _Connection:
         store, path = self._owner.send_path()
         store.flusher.wake_together = wake_together
-        connection = _Connection(store, path, store.flusher, store.log.writer)
+        connection = _Connection(store, path, store.flusher, store.log.writer, line_of(store))
         self._connected: _Connection | None = connection
         # Looked up once: these are the hot path. Closing replaces them.
         self._put: Callable[[object], int] = path.put
@@ -146,7 +148,7 @@ class AnySender(SendCore, Generic[T_contra]):
             """Send one message and return its offset, without waiting: under `FSYNC` it is on its way to the disk.
 
             The channel's `flush()` waits for that. On an event loop's thread: `WouldBlock` if another process is in the
-            middle of sending, and stays there.
+            middle of sending, and stays there. `ChannelFullError`, which is a `WouldBlock`, if there is no room.
             """
             ...
 
@@ -221,6 +223,11 @@ class AnySender(SendCore, Generic[T_contra]):
     def _refuse(self) -> None:
         self._put = self._put_all = _closed
         self._detach()
+        if self._connected is not None:
+            self._connected.line.wake_all()
+
+    def _join_line(self) -> Place:
+        return self._connection.line.join(lambda: self._is_closed)
 
     def __enter__(self) -> Self:
         """Use the sender in a `with` block, which closes it."""

@@ -217,7 +217,7 @@ class GroupSource(AckSource):
     def is_held(self) -> bool:
         """Tell whether what lies here stays until it was taken, having just been put here; False if it is gone."""
         position = self._group.position
-        return position is None or self.store.registry.settle(position.offset)
+        return position is None or self.store.hold(position.offset)
 
     def wait(self, has_news: Callable[[], bool]) -> Coroutine[object, object, None]:
         """Sleep until there may be news, or somebody has to look after the others."""

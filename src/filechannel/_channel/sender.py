@@ -9,9 +9,10 @@ from anyio import sleep
 from anyio.abc import ObjectSendStream
 from anyio.to_thread import run_sync
 
-from .._errors import Busy, StorageError
+from .._errors import Busy, NoRoomYetError, StorageError
 from .._format import own_send
 from .._offset import Offset
+from .._storage.backlog import Batch
 from .._storage.flush import Ticket
 from .._wakeup.loops import make_waiter, notice_cancellation, run_through_cancellation, wait_through_cancellation
 from .any_sender import AnySender
@@ -39,9 +40,10 @@ class Sender(AnySender[T_contra], ObjectSendStream[T_contra], Generic[T_contra])
         async def send(self, item: T_contra) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
             """Send one message. On return every receiver can get it; it is on disk only under `Durability.FSYNC`.
 
-            If cancelled, nothing was sent: once the message is in the channel, a cancellation waits. Raises
-            `MessageTypeError` or `CodecError` for a value that does not fit, `MessageTooLargeError`,
-            `ChannelSealedError`, `DiskFullError`, and `StorageError` if the disk failed.
+            If cancelled, nothing was sent: once the message is in the channel, a cancellation waits. A full channel
+            lets it wait for room, or raises `ChannelFullError`, as its capacity says. Raises `MessageTypeError` or
+            `CodecError` for a value that does not fit, `MessageTooLargeError`, `ChannelSealedError`, `DiskFullError`,
+            and `StorageError` if the disk failed.
             """
             ...
 
@@ -90,14 +92,37 @@ class Sender(AnySender[T_contra], ObjectSendStream[T_contra], Generic[T_contra])
 
     async def _patiently(self, append: Callable[[], OffsetT]) -> OffsetT:
         """Append, waiting for another process that is in the middle of it, or was stopped there."""
+        if self._connection.line.is_needed():
+            return await self._in_line(append)
         pause = _SHORTEST_PAUSE
         while True:
             try:
                 return append()
+            except NoRoomYetError:
+                return await self._in_line(append)
             except Busy:
                 await sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
             self._check_open()
+
+    async def _in_line(self, append: Callable[[], OffsetT]) -> OffsetT:
+        """Append when there is room and it is our turn."""
+        line = self._connection.line
+        place = self._join_line()
+        try:
+            while True:
+                await line.wait(place, _LONGEST_PAUSE)
+                begin_turn()
+                self._check_open()
+                try:
+                    with line.serving():
+                        return append()
+                except NoRoomYetError as full:
+                    place.batch = Batch(full.size, full.messages)
+                except Busy:
+                    await sleep(_SHORTEST_PAUSE)
+        finally:
+            line.leave(place)
 
     async def _until_visible(self, offset: int) -> None:
         """Under FSYNC: wait until what was appended is on disk and shown. It has happened: cancelling is too late."""

@@ -291,7 +291,7 @@ class Source:
 
     def is_held(self) -> bool:
         """Tell whether what lies here stays until it was taken, having just been put here; False if it is gone."""
-        return self.cursor is None or self.store.registry.settle(self.reader.native.offset)
+        return self.cursor is None or self.store.hold(self.reader.native.offset)
 
     def find(self, start: Start, argument: str) -> Mark:
         """Resolve a place. May read an index."""

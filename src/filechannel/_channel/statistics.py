@@ -41,6 +41,23 @@ class MaintenanceStatistics:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoomStatistics:
+    """The capacity of a channel at one moment."""
+
+    bytes: int
+    """Bytes of records that the slowest consumer has not passed; with no consumer, all that are stored."""
+    messages: int
+    """How many messages that are."""
+    max_bytes: int | None
+    """How many bytes may be; None if only messages are limited. A part of the file system is counted as it is now."""
+    max_messages: int | None
+    """How many messages may be; None if only bytes are limited."""
+    waiting_senders: int
+    """Tasks and threads of this process that wait for room."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelStatistics:
     """A channel at one moment."""
 
@@ -85,6 +102,8 @@ class ChannelStatistics:
     """What holds back the oldest segment; None if nothing does, or nothing is stored. `str()` says it in one line."""
     maintenance: MaintenanceStatistics
     """What was done in the background."""
+    room: RoomStatistics | None
+    """How much of its capacity is used; None if it has none."""
 
 
 @final

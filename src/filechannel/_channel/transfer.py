@@ -26,6 +26,7 @@ from .._format.layout import TRANSACTION
 from .._offset import Offset
 from .._storage.cursor import Cursor
 from .._storage.cursor_file import Origin, encoded_name
+from .._storage.log import Lead
 from .._storage.producers import Place, Producer
 from .._storage.store import Store
 from .ack_source import AckSource
@@ -98,19 +99,20 @@ class Transfer:
     def append(self, payloads: list[bytes]) -> Offset:
         """Append outputs and the position behind what is outstanding, as one batch; all of it, or an error and none.
 
-        Until `settle`, which is called when it is visible, whether it is there is in doubt.
+        From the first byte until `settle`, which is called when it is visible, whether it is there is in doubt.
         """
         if self._cursor.origin != self._origin:
             raise AckError(self._cursor.name, "somebody sought another place in the middle of a transaction")
         if not self._source.outlook()[0]:
             return Offset(self.output.log.writer.append_all(payloads))
-        self._in_doubt = True
-        return self.output.log.append(payloads, self._lead)
+        assert self._producer is not None
+        return self.output.log.append(payloads, Lead(self._producer.record_size, self._lead))
 
     def _lead(self, at: Offset) -> bytes:
         assert self._producer is not None
         assert self._origin is not None
         _, offset, sequence = self._source.outlook()
+        self._in_doubt = True
         self._next = Place(at, self._origin.number, offset, sequence)
         return self._producer.record(TRANSACTION, self._next, self._last)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .records import find_record, read_record, scan_records, write_record
     from .ring import move_on
     from .send_path import SendPath
-    from .waiting import release_word, set_bit, spin_above, take_bits, take_word, wait_word, wake_word
+    from .waiting import release_word, set_bit, spin_above, take_bits, take_word, wait_word, wake_waiters, wake_word
     from .words import add_u64, fence, load_u32, load_u64, store_u32, store_u64, swap_if_u32, swap_if_u64
     from .writer import Writer
 else:
@@ -66,6 +66,7 @@ else:
                 take_word,
                 turn_is_over,
                 wait_word,
+                wake_waiters,
                 wake_word,
                 write_record,
             )
@@ -87,7 +88,7 @@ else:
         from .records import find_record, read_record, scan_records, write_record
         from .ring import move_on
         from .send_path import SendPath
-        from .waiting import release_word, set_bit, spin_above, take_bits, take_word, wait_word, wake_word
+        from .waiting import release_word, set_bit, spin_above, take_bits, take_word, wait_word, wake_waiters, wake_word
         from .words import add_u64, fence, load_u32, load_u64, store_u32, store_u64, swap_if_u32, swap_if_u64
         from .writer import Writer
 
@@ -129,6 +130,7 @@ __all__ = [
     "take_word",
     "turn_is_over",
     "wait_word",
+    "wake_waiters",
     "wake_word",
     "write_record",
 ]

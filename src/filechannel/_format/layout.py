@@ -78,6 +78,8 @@ INDEX_CHECKED: Final = Struct("<QQQ")
 
 CONTROL_MAGIC: Final = b"fchan\x1aCT"
 CONTROL_SIZE: Final = 18 * PAGE
+CONTROL_RESERVE: Final = 16 * PAGE
+"""Disk space behind the pages that nobody maps: given up when something has to be stored although the disk is full."""
 CONTROL_IDENTITY: Final = Struct("<8sII16s16sQQI")
 """magic, version, zero, channel id, boot id, device, inode, crc over all before it."""
 
@@ -130,6 +132,17 @@ GIVEN_UP: Final = 1280
 COMPRESSED_OFFSET: Final = 1344
 """Finished segments before this offset are compressed, or not worth it: nobody need try again."""
 
+ROOM: Final = 1152
+"""As WAKE, for senders that wait until there is room: ROOM_LOOPS says of which processes."""
+ROOM_WATCHED: Final = 1156
+"""Not 0 while a full channel lets senders wait: only then whoever moves a consumer on looks at ROOM."""
+ROOM_TURN: Final = 1160
+"""0, or the process whose senders are served before those of others: slot and generation, as in a lock word."""
+ROOM_WANTED: Final = 1168
+"""Bytes and messages, a u64 each, that the first sender of that process waits for."""
+ROOM_LOOPS: Final = 1408
+"""As WAITING_LOOPS, for senders."""
+
 STATE_SEALED: Final = 1
 STATE_DEFERRED: Final = 2
 """`FSYNC`: writers move the append tail, and whoever flushes moves what readers see."""
@@ -165,8 +178,10 @@ PROCESS_SLOTS: Final = 2 * PAGE
 PROCESS_SLOT_COUNT: Final = 1024
 PROCESS_SLOT_SIZE: Final = 64
 PROCESS: Final = Struct("<IIQQ40s")
-"""generation, zero, pid, since (ns since the epoch), host name. Only the generation counts, the rest is for people.
+"""generation, in line, pid, since (ns since the epoch), host name. The last three are for people only.
 A process holds the kernel's lock on the first byte of its slot for as long as it lives."""
+PROCESS_IN_LINE: Final = 4
+"""Position of `in line` in a slot: 1 while senders of the process wait for room, else 0."""
 MODE_BYTE: Final = PROCESS_SLOTS
 """Slot 0 is nobody's. Who writes holds the kernel's lock on this byte, shared, or exclusively without the C core."""
 OPENING_BYTE: Final = PROCESS_SLOTS + 1

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import math
 import sys
+from _thread import interrupt_main
 from collections.abc import Callable
 from operator import index
 from threading import RLock
-from typing import NoReturn
+from types import TracebackType
+from typing import NamedTuple, NoReturn
 
 from typing_extensions import Buffer
 
@@ -32,18 +34,30 @@ from .layout import (
     CURSOR_CHECKED,
     CURSOR_SLOTS,
     RECORD_HEADER_SIZE,
+    ROOM,
+    ROOM_WATCHED,
     SEGMENT_END,
     SEGMENT_HEADER_SIZE,
     STATE,
     STATE_SEALED,
     TAIL_SLOT,
     TAIL_SLOTS,
+    WAKE_LOOPS,
     WRITE_TAIL,
 )
 from .nothing import NOTHING, Nothing
 from .records import read_record
 from .ring import Claim, Ring
+from .waiting import wake_waiters
 from .words import load_u32, load_u64
+
+
+class _Unraisable(NamedTuple):
+    exc_type: type[BaseException]
+    exc_value: BaseException
+    exc_traceback: TracebackType | None
+    err_msg: str | None
+    object: object
 
 
 class Reader:
@@ -78,6 +92,7 @@ class Reader:
         self._busy = False
         self._may_sleep = False
         self._released = False
+        self._notify: Callable[[], object] | None = None
         self._held: Held | None = None
         self._wanted: Entry | None = None
         """What comes again, while we stand there; `_front` is then where we go on."""
@@ -285,6 +300,10 @@ class Reader:
             raise ValueError("sleepers is too short")
         self._may_sleep = True
 
+    def tell_room(self, notify: Callable[[], object], /) -> None:
+        """Call this when the cursor moved and event loops wait for room."""
+        self._notify = notify
+
     # Acknowledging
 
     def hold(self) -> None:
@@ -302,6 +321,7 @@ class Reader:
         if self._held is not None or self._ring is not None:
             raise ValueError("said before")
         self._ring, self._tend = Ring(group, owner, lease), tend
+        self._ring.on_moved = self._tell_room
 
     def place_of(self, offset: int, token: int, /) -> int:
         """Return the number of the entry of one that is outstanding since that call; -1 if it is not."""
@@ -618,6 +638,17 @@ class Reader:
         fields = (self._generation, *self._floor(), wall_clock_ns())
         slot = CURSOR_SLOTS[self._generation & 1]
         CURSOR.pack_into(self._cursor, slot, *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
+        self._tell_room()
+
+    def _tell_room(self) -> None:
+        """Senders that wait for room must hear that we moved on."""
+        if not load_u32(self._control, ROOM_WATCHED) or self._control.readonly:
+            return
+        if wake_waiters(self._control, ROOM) & WAKE_LOOPS and self._notify is not None:
+            try:
+                self._notify()
+            except BaseException as error:  # whatever goes wrong there, we have moved on
+                _report(error, self._notify)
 
     def _floor(self) -> tuple[int, int]:
         """Return where the oldest message begins that is not acknowledged, or where we go on."""
@@ -625,6 +656,15 @@ class Reader:
         if oldest is not None:
             return oldest.offset, oldest.sequence
         return (self._offset, self._sequence) if self._wanted is None else self._front
+
+
+def _report(error: BaseException, where: object) -> None:
+    """Say what cannot be raised; Ctrl-C comes again, a little later."""
+    if isinstance(error, KeyboardInterrupt):
+        interrupt_main()
+    else:
+        unraisable = _Unraisable(type(error), error, error.__traceback__, None, where)
+        sys.unraisablehook(unraisable)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 def _newest_generation(cursor: memoryview) -> int:

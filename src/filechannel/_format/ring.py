@@ -11,7 +11,7 @@ Whoever settles the oldest entry moves the position on, if the lock is free; els
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -86,6 +86,8 @@ class Ring:
         self._refused: dict[tuple[int, int], Claim] = {}
         self._lost: list[tuple[int, int]] = []
         self.made_room = self.emptied = False
+        self.on_moved: Callable[[], object] = lambda: None
+        """Called when the position followed what is settled."""
         """What we did that others may wait for."""
 
     # What everybody can see
@@ -308,9 +310,11 @@ class Ring:
         return (n for n in range(head, tail) if load_u64(self._shared, place(n)) & ENTRY_STATE == state)
 
     def _move_on(self) -> None:
-        made_room, emptied = _move_on(self._shared, self._owner)
+        moved, made_room, emptied = _move_on(self._shared, self._owner)
         self.made_room |= made_room
         self.emptied |= emptied
+        if moved:
+            self.on_moved()
 
 
 def place(number: int) -> int:
@@ -326,20 +330,21 @@ def move_on(group: Buffer, owner: int, /) -> bool:
     shared, owner = writable(group), unsigned(owner, U32)
     if shared.nbytes < GROUP_SIZE:
         raise ValueError("group is too short")
-    return _move_on(shared, owner)[0]
+    return _move_on(shared, owner)[1]
 
 
-def _move_on(shared: memoryview, owner: int) -> tuple[bool, bool]:
-    """Do so, and tell whether the ring was full before, and whether it was empty after that."""
-    was_full = is_empty = False
+def _move_on(shared: memoryview, owner: int) -> tuple[bool, bool, bool]:
+    """Do so; tell whether it moved, whether the ring was full before, and whether it was empty after that."""
+    moved = was_full = is_empty = False
     while _is_settled(shared) and swap_if_u32(shared, GROUP_LOCK, 0, owner):
         try:
             head, tail = load_u64(shared, GROUP_HEAD), load_u64(shared, GROUP_TAIL)
             was_full |= tail - head >= GROUP_ENTRIES
             is_empty |= _follow(shared, head, tail)
+            moved = True
         finally:
             release_word(shared, GROUP_LOCK)
-    return was_full, is_empty
+    return moved, was_full, is_empty
 
 
 def _is_settled(shared: memoryview) -> bool:

@@ -15,7 +15,7 @@ from threading import Condition, get_ident
 from typing_extensions import Buffer
 
 from .arguments import U32, U64, unsigned, writable
-from .layout import CONTENDED
+from .layout import CONTENDED, WAKE_GENERATION, WAKE_LOOPS, WAKE_THREADS
 from .words import DOUBLE_WORD, WORD, change, load_u32, load_u64, swap_if_u32
 
 _INT_MAX = (1 << 31) - 1
@@ -65,6 +65,19 @@ def wake_word(buffer: Buffer, position: int, count: int, /) -> int:
             del _sleeping[thread]
         _changed.notify_all()
     return len(woken)
+
+
+def wake_waiters(buffer: Buffer, position: int, /) -> int:
+    """Clear the bits of a word that say who waits, and wake the threads; return the bits."""
+    view, waits = writable(buffer), WAKE_THREADS | WAKE_LOOPS
+    seen = load_u32(view, position)
+    while seen & waits:
+        if swap_if_u32(view, position, seen, (seen + WAKE_GENERATION) & ~waits & U32):
+            if seen & WAKE_THREADS:
+                wake_word(buffer, position, _INT_MAX)
+            return seen & waits
+        seen = load_u32(buffer, position)
+    return 0
 
 
 def spin_above(buffer: Buffer, position: int, value: int, seconds: float, /) -> bool:

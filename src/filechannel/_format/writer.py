@@ -30,6 +30,7 @@ from .layout import (
     INDEX_BYTES,
     MAX_PAYLOAD,
     RECORD_HEADER_SIZE,
+    REGISTRATIONS,
     RESERVED_END,
     SEGMENT_HEADER_SIZE,
     STATE,
@@ -38,17 +39,14 @@ from .layout import (
     TAIL_SLOT,
     TAIL_SLOTS,
     WAKE,
-    WAKE_GENERATION,
     WAKE_LOOPS,
-    WAKE_THREADS,
     WRITE_TAIL,
     WRITER_LOCK,
 )
 from .records import write_record
-from .waiting import release_word, wake_word
+from .waiting import release_word, wake_waiters
 from .words import load_u32, load_u64, store_u32, store_u64, swap_if_u32
 
-_EVERYBODY = (1 << 31) - 1
 _MOST_MARKS = 64  # as many as a window has; more are left out
 
 
@@ -74,6 +72,8 @@ class Writer:
         self._segment: memoryview | None = None
         self._begin = 0
         self._window_end = 0
+        self._limit: tuple[int, int] | None = None
+        """The number that no message reaches, and what `REGISTRATIONS` was when there was so much room."""
         self._index_due = 0
         self._next_mark = 0
         self._marks: list[tuple[int, int, int]] = []
@@ -132,7 +132,7 @@ class Writer:
         return start
 
     def _append_simply(self, payloads: list[bytes], size: int) -> int | None:
-        if not self._enter(size):
+        if not self._enter(size, len(payloads)):
             return None
         start = self._pending
         try:
@@ -142,13 +142,14 @@ class Writer:
             release_word(self._control, WRITER_LOCK)
         return start
 
-    def _enter(self, size: int) -> bool:
+    def _enter(self, size: int, count: int) -> bool:
         if not swap_if_u32(self._control, WRITER_LOCK, 0, self._owner):
             return False
         if (
             self.current
             and self._refresh_tail()
             and self._fits_window(self._tail_end, size)
+            and self._fits_limit(count)
             and wall_clock_ns() < self._index_due
         ):
             self._pending, self._pending_sequence = self._tail_end, self._tail_sequence
@@ -158,6 +159,17 @@ class Writer:
 
     def _fits_window(self, offset: int, size: int) -> bool:
         return self._begin <= offset and offset + size <= self._window_end
+
+    def _within_limit(self, sequence: int, count: int) -> bool:
+        return self._limit is None or sequence + count <= self._limit[0]
+
+    def _fits_limit(self, count: int) -> bool:
+        """Tell whether so many messages more are within the limit, and that is as it was.
+
+        A consumer that went back takes room.
+        """
+        current = self._limit is None or load_u32(self._control, REGISTRATIONS) == self._limit[1]
+        return current and self._within_limit(self._tail_sequence, count)
 
     # The parts `Log.append` is made of; the caller has taken the writer word.
 
@@ -197,6 +209,8 @@ class Writer:
             size = RECORD_HEADER_SIZE + len(payload)
             if not self._fits_window(self._pending, size):
                 break
+            if not self._within_limit(self._pending_sequence, 0 if flags & CONTROL_RECORD else 1):
+                break
             if self._pending >= self._next_mark:
                 self._mark()
             position = SEGMENT_HEADER_SIZE + self._pending - self._begin
@@ -233,16 +247,8 @@ class Writer:
 
     def tell_waiters(self) -> None:
         """Wake threads that wait, and call notify if event loops do. Not under the writer word."""
-        waits = WAKE_THREADS | WAKE_LOOPS
-        seen = load_u32(self._control, WAKE)
-        while seen & waits:
-            if swap_if_u32(self._control, WAKE, seen, (seen + WAKE_GENERATION) & ~waits & U32):
-                if seen & WAKE_THREADS:
-                    wake_word(self._control, WAKE, _EVERYBODY)
-                if seen & WAKE_LOOPS:
-                    self._notify()
-                return
-            seen = load_u32(self._control, WAKE)
+        if wake_waiters(self._control, WAKE) & WAKE_LOOPS:
+            self._notify()
 
     def bind(self, segment: Buffer, begin: int, /) -> None:
         """Write into this map from now on; the window is closed."""
@@ -260,6 +266,11 @@ class Writer:
         if not 0 <= end - self._begin <= room:
             raise ValueError("window is not inside the segment")
         self._window_end, self._index_due = end, index_due
+        self._limit = None
+
+    def limit_window(self, sequence_end: int, registrations: int, /) -> None:
+        """Let the open window take messages below a number only, and no more once `registrations` has changed."""
+        self._limit = unsigned(sequence_end), unsigned(registrations, U32)
 
     def mark_next(self) -> None:
         """Remember the next record for the index."""

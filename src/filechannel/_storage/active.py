@@ -15,6 +15,7 @@ from .files import Files
 from .index import ActiveIndex, latest_time, not_before
 from .pages_ahead import PagesAhead
 from .preparation import Preparation
+from .room import Room
 from .segment import Header, Segment
 from .segments import Segments
 from .unflushed import Unflushed
@@ -34,6 +35,7 @@ class ActiveSegment:
         options: StoredOptions,
         writer: Writer,
         unflushed: Unflushed,
+        room: Room,
     ) -> None:
         self._files = files
         self._control = control
@@ -41,6 +43,7 @@ class ActiveSegment:
         self._options = options
         self._writer = writer
         self._unflushed = unflushed
+        self._room = room
         self.check_place: Callable[[], object] = lambda: None
         """Called before a file is made; raises if the directory is not the channel's any more."""
         self._index = ActiveIndex(files, options.mode, lambda: self.check_place())  # noqa: PLW0108 - set later
@@ -151,8 +154,12 @@ class ActiveSegment:
         self._index.close()
 
     def fits(self, length: int) -> bool:
-        """Tell whether there is a segment, and one more record of this length fits its file."""
-        return self.segment is not None and self._end(length) <= self.segment.room_end
+        """Tell whether there is a segment that takes one more record of this length."""
+        segment, writer = self.segment, self._writer
+        if segment is None or self._end(length) > segment.room_end:
+            return False
+        first = segment.header.first_sequence
+        return not self._room.is_enough(segment.begin, first, writer.pending, writer.pending_sequence)
 
     def open_window(self, length: int) -> None:
         """Let the writer write at least one more record of this length, which fits."""
@@ -166,7 +173,10 @@ class ActiveSegment:
         following = self._preparation.advance(self.segment, offset)
         # Not the whole segment, however much is allocated: who takes over from us dead has to wipe all of it.
         window = min(offset + _WINDOW, self._preparation.look_at(self.segment, offset))
-        self._writer.open_window(min(max(end, window), self._control.allocated_end), self._index.due)
+        room_end, limit = self._room.limit_window(self.segment.begin, self.segment.header.first_sequence, end)
+        self._writer.open_window(min(max(end, window), self._control.allocated_end, room_end), self._index.due)
+        if limit is not None:
+            self._writer.limit_window(*limit)
         if not self._writer.deferred:  # a flush would write out pages that hold nothing yet
             self._pages.advance(self.segment, offset, self._control.allocated_end, following)
 

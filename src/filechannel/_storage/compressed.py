@@ -74,6 +74,10 @@ class CompressedSegment:
         self.header = header
         self.begin: Offset = header.begin
         self.end: Offset = end
+        self.next_sequence: int
+        self.method: int
+        self._block_size: int
+        self.blocks: int
         self.next_sequence, self.method, self._block_size, self.blocks = extra
         self._codec: Codec = codec(self.method)
         self._table = table

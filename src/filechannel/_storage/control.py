@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import mmap
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+from .._errors import DiskFullError
 from .._format import crc32c, load_u32, load_u64, store_u32, store_u64, swap_if_u32, take_bits
 from .._format.layout import (
     ALLOCATED_END,
@@ -21,6 +24,7 @@ from .._format.layout import (
     COMPRESSED_OFFSET,
     CONTROL_IDENTITY,
     CONTROL_MAGIC,
+    CONTROL_RESERVE,
     CONTROL_SIZE,
     DURABLE_OFFSET,
     EPOCH,
@@ -39,6 +43,9 @@ from .._format.layout import (
     REGISTRY,
     REGISTRY_DECIDED,
     RESERVED_END,
+    ROOM,
+    ROOM_LOOPS,
+    ROOM_TURN,
     STATE,
     STATE_DEFERRED,
     STATE_SEALED,
@@ -54,6 +61,7 @@ from .._offset import Offset
 from .files import Files
 
 CONTROL = "control"
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +89,37 @@ class Control:
     def __init__(self, files: Files, descriptor: int, *, writable: bool = True, private: bool = False) -> None:
         self._files = files
         self._descriptor = descriptor
-        if writable and not private:
+        if writable and not private and not self.keep_reserve():
             files.allocate(Path(CONTROL), descriptor, 0, CONTROL_SIZE)
         self.map: mmap.mmap = files.map(descriptor, CONTROL_SIZE, writable=writable, private=private)
+
+    # Disk space
+
+    def keep_reserve(self) -> bool:
+        """Have disk space for the words, and for what has to be stored although the disk is full; tell whether."""
+        try:
+            self._files.allocate(Path(CONTROL), self._descriptor, 0, CONTROL_SIZE + CONTROL_RESERVE)
+        except DiskFullError:
+            return False
+        return True
+
+    @property
+    def has_reserve(self) -> bool:
+        """Whether nobody has spent it."""
+        return self._files.size(self._descriptor) >= CONTROL_SIZE + CONTROL_RESERVE
+
+    def spending_reserve(self, store: Callable[[], R]) -> R:
+        """Store something small for which there must be room: a consumer's name, the manifest, the way on."""
+        try:
+            return store()
+        except DiskFullError:
+            if not self.has_reserve:
+                raise
+            self._files.cut(self._descriptor, CONTROL_SIZE)
+        try:
+            return store()
+        finally:
+            self.keep_reserve()
 
     # Identity
 
@@ -184,11 +220,11 @@ class Control:
 
     @property
     def registrations(self) -> int:
-        """Changes whenever a consumer's name was registered or removed, by any process."""
+        """Changes whenever a consumer's name was registered or removed, or went back, by any process."""
         return load_u32(self.map, REGISTRATIONS)
 
     def count_registration(self) -> None:
-        """One more name, or one less. After it is so: whoever looked before has to look again."""
+        """One more name, or one less, or one that went back. After it is so: whoever looked before looks again."""
         seen = self.registrations
         while not swap_if_u32(self.map, REGISTRATIONS, seen, seen + 1 & 0xFFFFFFFF):
             seen = self.registrations
@@ -269,9 +305,10 @@ class Control:
 
     def forget_the_dead(self) -> None:
         """Free the lock words, and drop what was appended but never shown. Only for a lone process."""
-        for word in (WRITER_LOCK, FLUSH_LOCK, FAILED_FLUSHES, WAKE):
+        for word in (WRITER_LOCK, FLUSH_LOCK, FAILED_FLUSHES, WAKE, ROOM, ROOM_TURN):
             store_u32(self.map, word, 0)
-        take_bits(self.map, WAITING_LOOPS, PROCESS_SLOT_COUNT // 64)
+        for waiting in (WAITING_LOOPS, ROOM_LOOPS):
+            take_bits(self.map, waiting, PROCESS_SLOT_COUNT // 64)
         self._set_tail(APPEND_TAIL, self.tail())
 
     # Checkpoints

@@ -10,6 +10,7 @@ import mmap
 import time
 from pathlib import Path
 
+from .._errors import DiskFullError
 from .._format import crc32c
 from .._format.layout import (
     CURSOR,
@@ -144,7 +145,12 @@ def _own(
             raise busy(path, name, files.read_at(descriptor, HEAD_SIZE, 0))
         if not locks.are_of(descriptor):
             return None
-        files.allocate(path, descriptor, 0, size)
+        try:
+            files.allocate(path, descriptor, 0, size)
+        except DiskFullError:
+            if not any(files.read_at(descriptor, HEAD_SIZE, 0)) and locks.take(CURSOR_OWNER):  # alone
+                files.unlink(path)  # nobody is registered who could not be
+            raise
         files.write_at(descriptor, describe_this_process(), CURSOR_OWNER)
         return files.map(descriptor, size)
     finally:

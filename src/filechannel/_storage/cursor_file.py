@@ -94,11 +94,16 @@ class Position:
 
 def read_position(content: Buffer) -> Position | None:
     """Return the newest whole position in a cursor file."""
-    found = read_slots(content)
-    if not found:
-        return None
-    _, offset, sequence, time = max(found)
-    return Position(Offset(offset), sequence, time)
+    if memoryview(content).nbytes < CURSOR_SLOTS[-1] + CURSOR.size:
+        found = read_slots(content)
+        return Position(Offset(max(found)[1]), *max(found)[2:]) if found else None
+    newer, older = (CURSOR.unpack_from(content, slot) for slot in CURSOR_SLOTS)
+    if newer[0] < older[0]:
+        newer, older = older, newer
+    for generation, offset, sequence, time, crc in (newer, older):
+        if generation and crc == crc32c(CURSOR_CHECKED.pack(generation, offset, sequence, time)):
+            return Position(Offset(offset), sequence, time)
+    return None
 
 
 def read_slots(content: Buffer) -> list[tuple[int, int, int, int]]:

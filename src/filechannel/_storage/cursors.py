@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from .._errors import ConsumerBusyError, ConsumerMismatchError, UnknownConsumerError
 from .._format.layout import (
@@ -45,6 +45,18 @@ _PAUSE = 0.001  # seconds
 _logger = logging.getLogger("filechannel")
 
 
+class Registering(Protocol):
+    """What makes the file of a name."""
+
+    def __call__(self, register: Callable[[], C], /) -> C:
+        """Call what makes it, perhaps again."""
+        ...
+
+
+def _at_once(register: Callable[[], C]) -> C:
+    return register()
+
+
 class Cursors:
     """The consumers of one channel."""
 
@@ -59,6 +71,10 @@ class Cursors:
         self._lock = Lock()
         self.check_place: Callable[[], object] = lambda: None
         """Called before a name is looked for; raises if the directory is not the channel's any more."""
+        self.register: Registering = _at_once
+        """Registers a name; who knows of disk space that is kept for that knows a better way."""
+        self.on_moved: Callable[[], object] = lambda: None
+        """Called when the position of a group may have moved."""
         self._open: dict[str, Cursor] = {}
         # Whoever had the channel open before us may have left anything unflushed.
         self._unflushed: set[str] = set(self.names())
@@ -77,6 +93,7 @@ class Cursors:
         def open_group(files: Files, path: Path, name: str, mode: int) -> Group:
             known = self._open.get(name)
             group = known if isinstance(known, Group) else Group.open(files, path, name, mode, processes)
+            group.on_moved = self.on_moved
             group.members += 1
             return group
 
@@ -96,7 +113,7 @@ class Cursors:
                 self._remove_if_overdue(self._directory / other)
             refuse_other_kind(name)
             self._names_changed |= not self._files.exists(path)
-            cursor = open_cursor(self._files, path, name, self._mode)
+            cursor = self.register(lambda: open_cursor(self._files, path, name, self._mode))
             if cursor.position is None:
                 try:
                     refuse_other_kind(name)  # whoever makes one meanwhile looks for our file, too

@@ -121,12 +121,26 @@ class Files:
         """Return the size of an open file."""
         return os.fstat(descriptor).st_size
 
+    def data_end(self, descriptor: int) -> int:
+        """Return the position behind which a file has only a hole, or nothing."""
+        end = 0
+        try:
+            while True:
+                end = os.lseek(descriptor, os.lseek(descriptor, end, os.SEEK_DATA), os.SEEK_HOLE)
+        except OSError as error:
+            return end if error.errno == errno.ENXIO else self.size(descriptor)
+
     def disk_space(self, path: Path) -> int:
         """Return the disk space a file takes; none if it is gone."""
         try:
             return os.stat(path).st_blocks * 512
         except FileNotFoundError:
             return 0
+
+    def total_space(self, path: Path) -> int:
+        """Return the size of the file system that holds a path."""
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize
 
     def identity(self, descriptor: int) -> tuple[int, int]:
         """Return (device, inode) of an open file."""
@@ -176,6 +190,10 @@ class Files:
         """Make a file at least this long, with a hole behind what it has. Never shortens: it may be mapped."""
         if os.fstat(descriptor).st_size < size:
             os.ftruncate(descriptor, size)
+
+    def cut(self, descriptor: int, size: int) -> None:
+        """Give the disk space behind a position back. Nobody has that part mapped."""
+        os.ftruncate(descriptor, size)
 
     def allocate(self, path: Path, descriptor: int, position: int, size: int) -> None:
         """Reserve disk space, so that later stores through a map cannot fail."""

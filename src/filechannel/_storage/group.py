@@ -54,6 +54,10 @@ _NEVER = _U64 = (1 << 64) - 1
 _DONE = (ENTRY_SETTLED, ENTRY_PASSED)
 
 
+def _nothing() -> None:
+    pass
+
+
 def _always() -> bool:
     return True
 
@@ -65,6 +69,8 @@ class Group(Cursor):
         super().__init__(name, content, locks)
         self.members: int = 0
         """How many receivers of this process, clones not counted, use it."""
+        self.on_moved: Callable[[], object] = _nothing
+        """Called when the position may have moved."""
         self._processes = processes
         self._lock: SharedLock = SharedLock(content, GROUP_LOCK, processes, self._entered)
 
@@ -108,6 +114,7 @@ class Group(Cursor):
         with self._lock.held(may_sleep):
             yield
         move_on(self.map, self.owner)
+        self.on_moved()
 
     def _entered(self, from_the_dead: bool) -> None:
         if not from_the_dead or not load_u64(self.map, GROUP_BEGUN):

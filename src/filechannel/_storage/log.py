@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import RLock
-from typing import NoReturn, TypeAlias
+from typing import NamedTuple, NoReturn
 
 from .._errors import Busy, ChannelSealedError, CorruptRecordError, MessageTooLargeError, StorageError
 from .._format import PURE, Writer
@@ -20,18 +20,29 @@ from .._format.layout import BATCH_CONTINUES, CONTROL_RECORD, RECORD_HEADER_SIZE
 from .._offset import Offset
 from .._options import StoredOptions
 from .active import ActiveSegment
+from .backlog import Batch
 from .control import Control
 from .files import Files
 from .holder import Holder
+from .index import Mark
 from .jump import Jump
 from .processes import Processes
+from .room import Room
 from .segment import Segment
 from .segments import Segments
 from .shared_lock import SharedLock
 from .unflushed import Unflushed, Work
 
-Lead: TypeAlias = Callable[[Offset], bytes]
 _REMEMBERED = 64  # segments
+
+
+class Lead(NamedTuple):
+    """A control record in front of a batch, which is a part of it."""
+
+    size: int
+    """How long its payload is."""
+    make: Callable[[Offset], bytes]
+    """Called with its offset and with the word taken, directly before anything is written; may refuse by raising."""
 
 
 class Log:
@@ -49,17 +60,21 @@ class Log:
         processes: Processes,
         options: StoredOptions,
         notify: Callable[[], object],
+        room: Room,
     ) -> None:
         self._files = files
         self._path = path
         self._control = control
         self._segments = segments
+        self._room = room
         self._max_message_size = options.max_message_size
         self._lock = SharedLock(control.map, WRITER_LOCK, processes, self._entered)
         self.may_sleep: Callable[[], bool] = _always
         """Asked before a thread that appends sleeps for the writer word: one that runs an event loop must not."""
         self.on_finished: Callable[[], object] = _nothing
         """Called after an append that finished a segment."""
+        self.on_dropped: Callable[[], object] = _nothing
+        """Called after an append that gave up the oldest segments, whose files are still there."""
         self.on_changed: Callable[[], object] = _nothing
         """Called when another process has called `announce_change`, under the writer word."""
         self.on_deferred: Callable[[], object] = _nothing
@@ -67,11 +82,11 @@ class Log:
         self.on_closed: Callable[[], object] = _nothing
         """Called when somebody comes too late; may raise an error of its own."""
         self._closed = self._is_closing = self._forked = False
-        self._durability_changed = self._finished = False
+        self._durability_changed = self._finished = self._dropped = False
         self._between_batches: deque[Offset] = deque(maxlen=_REMEMBERED)
         self.writer: Writer = Writer(control.map, processes.owner, options.max_message_size, self.append, notify)
         self._unflushed = Unflushed()
-        self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed)
+        self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed, room)
         self._jump = Jump(files, control, segments, self._active, self._unflushed)
 
     def begin(self, *, alone: bool, beyond: Offset | None) -> None:
@@ -155,6 +170,11 @@ class Log:
         self.writer.change()
         self._segments.knows_all()
 
+    def close_window(self) -> None:
+        """Let the next append ask for room, whatever it was given before. The caller holds the word."""
+        if self._active.segment is not None:
+            self._active.take_up(self._active.segment)
+
     def set_deferred(self, deferred: bool) -> None:
         """Leave it to a flush to move what readers see, or do it here. The caller holds both words, all is flushed."""
         tail = self._control.tail(deferred=self.writer.deferred)
@@ -168,23 +188,32 @@ class Log:
     # Appending
 
     def append(self, payloads: list[bytes], lead: Lead | None = None) -> Offset:
-        """Append payloads as one batch and return where it begins. All of them, or an error and none.
-
-        *lead* makes a control record in front of them, which is part of the batch. It is called with the offset of that
-        and with the word taken, directly before anything is written, and may refuse by raising.
-        """
+        """Append payloads as one batch and return where it begins. All of them, or an error and none."""
         self.check_sizes(payloads)
         self._lock.refuse_reentry(f"{self._path}: nothing was sent")
+        while (start := self._append_if_flushed(payloads, lead)) is None:
+            if not self.may_sleep():
+                raise Busy
+            self.on_deferred()
+        return start
+
+    def _append_if_flushed(self, payloads: list[bytes], lead: Lead | None) -> Offset | None:
+        """Append, unless what has to make room for it is not visible yet."""
         with self.writing(self.may_sleep):
             if self._control.sealed:
                 raise ChannelSealedError(self._path)
             changed, self._durability_changed = self._durability_changed, False
             if changed and self.writer.deferred and not self.may_sleep():
                 raise Busy  # whoever called does not know yet that it has to wait for a flush, and asks again
+            if not self._find_room(payloads, lead):
+                return None
             start = self._append(payloads, 0, lead)
             finished, self._finished = self._finished, False
+            dropped, self._dropped = self._dropped, False
         if finished:
             self.on_finished()  # not with the word: starting a thread takes locks, and runs finalizers, of others
+        if dropped:
+            self.on_dropped()
         if changed and self.writer.deferred:
             self.on_deferred()  # whoever called does not know yet that somebody has to flush
         self._tell_waiters()
@@ -193,25 +222,62 @@ class Log:
     def end(self) -> bool:
         """Append the record that ends the channel; False if it has ended. The caller holds the word."""
         if not self._control.sealed:
+            self._room.lift()
             self._append([SEAL], CONTROL_RECORD)
         return not self._control.sealed
 
+    def _find_room(self, payloads: list[bytes], lead: Lead | None) -> bool:
+        """Make sure that the capacity takes a batch; under "drop_oldest" give up what stands in its way.
+
+        False if that is not visible yet: nobody may miss what nobody could have had.
+        """
+        size = 0 if lead is None else RECORD_HEADER_SIZE + lead.size
+        batch = Batch(size + sum(map(len, payloads)) + RECORD_HEADER_SIZE * len(payloads), len(payloads))
+        try:
+            if self._room.admit(batch, self._end()):
+                return True
+            place = self._room.first_kept(batch, self._end()) or self._begin_anew()
+            if place.offset > self._control.write_offset:
+                return False
+            self._room.keep_from(place, self._end())
+        except OSError as error:
+            raise StorageError(f"{self._path}: no room could be made, nothing was sent: {error}") from error
+        self._dropped = True
+        return True
+
+    def _begin_anew(self) -> Mark:
+        """Finish the active segment: not even with that alone there is room."""
+        if self._active.segment is None:
+            self._discard_unpublished()
+        with self._all_or_nothing():
+            self._roll(0)
+        return self._end()
+
+    def _end(self) -> Mark:
+        return Mark(Offset(self.writer.pending), self.writer.pending_sequence, 0)
+
     def _append(self, payloads: list[bytes], flags: int, lead: Lead | None = None) -> Offset:
         start = Offset(self.writer.pending)
-        try:
+        with self._all_or_nothing():
             if lead is not None:
-                self._write([lead(start)], CONTROL_RECORD | BATCH_CONTINUES)
+                self._write([lead.make(start)], CONTROL_RECORD | BATCH_CONTINUES)
             self._write(payloads, flags)
             if self._forked:
                 self._refuse_child()
             self.writer.publish()
+        return start
+
+    @contextmanager
+    def _all_or_nothing(self) -> Generator[None]:
+        """Take back what was not published if the block fails."""
+        try:
+            yield
         except OSError as error:
             self._take_back()
             raise StorageError(f"{self._path} cannot be written to, nothing was sent: {error}") from error
         except BaseException:
             self._take_back()
             raise
-        return start
 
     def _tell_waiters(self) -> None:
         if not self.writer.deferred:
@@ -378,6 +444,7 @@ class Log:
         self._control.given_up = self._control.write_offset
         self.announce_change()
         self._unflushed.clear_failure(cause)
+        self._room.tell()  # what was taken back needs none any more
 
     # Flushing
 

@@ -37,6 +37,11 @@ class OpenFile:
         return self._files.size(self._descriptor)
 
     @property
+    def data_end(self) -> int:
+        """The position behind which it has only a hole, or nothing."""
+        return self._files.data_end(self._descriptor)
+
+    @property
     def links(self) -> int:
         """How many names it has; with none its disk space is free when the last one lets go of it."""
         return self._files.links(self._descriptor)
@@ -69,9 +74,9 @@ class MappedFile:
     __slots__ = ("file", "inode", "map")
 
     def __init__(self, file: OpenFile, map_: mmap.mmap) -> None:
-        self.file = file
+        self.file: OpenFile = file
         self.inode: Inode = file.inode
-        self.map = map_
+        self.map: mmap.mmap = map_
 
 
 @final

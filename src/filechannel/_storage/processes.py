@@ -22,6 +22,7 @@ from .._format.layout import (
     LOCK_GENERATION_SHIFT,
     LOCK_SLOT_SHIFT,
     PROCESS,
+    PROCESS_IN_LINE,
     PROCESS_SLOT_COUNT,
     PROCESS_SLOT_SIZE,
     PROCESS_SLOTS,
@@ -31,7 +32,6 @@ from .kernel_locks import KernelLocks
 
 _MOST_GENERATIONS = (1 << LOCK_GENERATION_BITS) - 1
 _LONGEST_HOST = 40
-_NOTE = 8  # where pid, since and host begin in a slot
 
 
 class Processes:
@@ -70,9 +70,9 @@ class Processes:
 
     def _describe(self, slot: int) -> None:
         host = socket.gethostname().encode()[:_LONGEST_HOST]
-        note = PROCESS.pack(0, 0, os.getpid(), time.time_ns(), host)[_NOTE:]
+        note = PROCESS.pack(0, 0, os.getpid(), time.time_ns(), host)[PROCESS_IN_LINE:]
         # Behind the generation, which must never go back, wherever we die.
-        self._words[_place(slot) + _NOTE : _place(slot) + PROCESS.size] = note
+        self._words[_place(slot) + PROCESS_IN_LINE : _place(slot) + PROCESS.size] = note
 
     def others(self) -> list[int]:
         """Return the slots of the other processes that are alive."""
@@ -90,6 +90,23 @@ class Processes:
     def generation(self, slot: int) -> int:
         """Return how often a slot was taken, more or less."""
         return load_u32(self._words, _place(slot))
+
+    # Who waits for room
+
+    def is_in_line(self, slot: int) -> bool:
+        """Tell whether the process in a slot says that its senders wait for room."""
+        return bool(load_u32(self._words, _place(slot) + PROCESS_IN_LINE))
+
+    def set_in_line(self, stands: bool, slot: int | None = None) -> None:
+        """Say whether senders of this process, or of the one in a slot, wait for room."""
+        store_u32(self._words, _place(self.slot if slot is None else slot) + PROCESS_IN_LINE, int(stands))
+
+    def next_in_line(self) -> int:
+        """Return the next process behind us, going round, that says so: what a lock word would say; 0 if none does."""
+        flags = self._words[PROCESS_SLOTS + PROCESS_IN_LINE : _place(PROCESS_SLOT_COUNT) : PROCESS_SLOT_SIZE]
+        slot = flags.find(1, self.slot + 1)
+        slot = flags.find(1) if slot < 0 else slot
+        return 0 if slot < 0 else slot << LOCK_SLOT_SHIFT | self.generation(slot) << LOCK_GENERATION_SHIFT
 
     def holder(self, slot: int) -> Holder:
         """Return how a process described itself."""

@@ -115,6 +115,11 @@ class Producer:
         """Begin with a new origin, of which there is no record yet."""
         self._store(place, self._slots(), None)
 
+    @property
+    def record_size(self) -> int:
+        """How long the payload of a control record is."""
+        return PRODUCER_RECORD.size + len(self._key)
+
     def record(self, kind: int, place: Place, last: Place) -> bytes:
         """Return the control record for a batch that is about to be written, having filled the slot that will count.
 

@@ -8,10 +8,11 @@ decision leaves files that begin before the oldest offset: these are removed by 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import final
 
-from .._errors import Busy, CorruptRecordError, StorageError
+from .._errors import Busy, CorruptRecordError, FileChannelError, StorageError
 from .._format import scan_records
 from .._offset import Offset
 from .control import Control
@@ -23,6 +24,9 @@ from .places import Places
 from .registry import Registry
 from .segments import Segments
 from .upkeep import Upkeep
+
+_MOST = 32  # segments that wait to be removed
+_logger = logging.getLogger("filechannel")
 
 
 @final
@@ -53,6 +57,8 @@ class Reclaim:
         self._flusher = flusher
         self.before_removal: Callable[[Offset], object] = lambda _: None
         """Called with the writer word before the oldest offset moves: for whatever else speaks of what will be gone."""
+        self.on_moved: Callable[[], object] = lambda: None
+        """Called after the oldest offset has moved, without the word."""
 
     def up_to(self, wanted: Offset, is_free: Callable[[Offset], bool], *, patiently: bool) -> bool:
         """Remove everything before a segment, or at the end of the log all of it; False if it is needed after all.
@@ -71,8 +77,34 @@ class Reclaim:
             self.before_removal(oldest)
             if not self._registry.decide(oldest, noted):
                 return False
+        self.on_moved()
         self.finish()
         return True
+
+    def overtake(self, oldest: Offset) -> None:
+        """Let a segment be the oldest, whoever has not passed what lies before: a full channel drops it.
+
+        For senders: the caller holds the writer word. The files are removed later, by whose turn it is.
+        """
+        self.before_removal(oldest)
+        self._registry.overrule(oldest)
+
+    def keep_up(self) -> None:
+        """Remove what was dropped here and now if there is much of it: then nobody else keeps up with the senders."""
+        if len(self._stale()) <= _MOST:
+            return
+        try:
+            with self._upkeep.turn():
+                self.finish()
+        except Busy:
+            pass  # somebody is at it
+        except (FileChannelError, OSError) as error:
+            self._upkeep.count_error()
+            _logger.error("%s: what was dropped could not be removed: %s", self._segments.directory, error)
+
+    def _stale(self) -> list[Offset]:
+        oldest = self._control.oldest_offset
+        return [begin for begin in self._segments.begins if begin < oldest]
 
     def _on_disk(self, wanted: Offset, patiently: bool) -> Offset:
         """Return where the next checkpoint may say that the log begins.
@@ -85,11 +117,7 @@ class Reclaim:
             return found
         if patiently:
             raise Busy
-        try:
-            self._flusher.flush()
-        except StorageError:  # one that failed before is told ever after, and the checkpoint is written all the same
-            if self._covered(wanted) <= self._control.oldest_offset:
-                raise
+        _tolerating(self._flusher.flush, lambda: self._covered(wanted) > self._control.oldest_offset)
         return self._covered(wanted)
 
     def _covered(self, wanted: Offset) -> Offset:
@@ -127,13 +155,29 @@ class Reclaim:
         if self._registry.is_decided:
             with self._log.writing(briefly()):
                 self._registry.carry_out()
-        oldest = self._control.oldest_offset
-        stale = [begin for begin in self._segments.begins if begin < oldest]
+        oldest, stale = self._control.oldest_offset, self._stale()
         if not stale:
             return
-        self._flusher.forget_before(self._places.earliest())
+        self._say_on_disk(oldest)
         size = sum(self._segments.end_of(begin, oldest) - begin for begin in stale)
         self._segments.remove_before(oldest)
         self._upkeep.count_reclaimed(len(stale), size)
         with self._log.writing(briefly()):
             self._log.announce_change()
+
+    def _say_on_disk(self, oldest: Offset) -> None:
+        """Write a checkpoint that says where the log begins."""
+        checkpoint = self._control.checkpoint()
+        if checkpoint is None or checkpoint.oldest < oldest:
+            if self._covered(oldest) < oldest:  # dropped in the middle of a batch: the rest of it must be on disk
+                _tolerating(self._flusher.flush_if_needed, lambda: self._covered(oldest) == oldest)
+            self._flusher.forget_before(self._places.earliest())
+
+
+def _tolerating(flush: Callable[[], object], is_enough: Callable[[], bool]) -> None:
+    """Flush; a flush that failed before is told ever after, and the checkpoint is written all the same."""
+    try:
+        flush()
+    except StorageError:
+        if not is_enough():
+            raise

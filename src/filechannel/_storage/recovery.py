@@ -20,7 +20,7 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .._format import read_record, scan_records
+from .._format import read_record
 from .._format.layout import CONTROL_RECORD, SEAL
 from .._offset import Offset
 from .compressed import CompressedSegment, StoredSegment, compressed_path
@@ -30,7 +30,7 @@ from .cursors import Cursors
 from .files import Files
 from .forms import keep_one_form
 from .index import Mark, index_path
-from .loss import find_loss, stored_end
+from .loss import find_loss, scan_stored, stored_end
 from .quarantine import Quarantine
 from .segment import Segment
 from .segments import Segments
@@ -162,7 +162,7 @@ class Recovery:
             whole = True
             if isinstance(segment, Segment):  # what is compressed lies before the checkpoint
                 start, stop = segment.position(at), segment.position(end)
-                batch_end, messages, reached, last = scan_records(segment.map, start, stop, at)
+                batch_end, messages, reached, last = scan_stored(segment, at, end)
                 if batch_end > start:
                     sealed = self._is_seal(segment, last, batch_end)
                     cut = _Cut(Offset(at + batch_end - start), sequence + messages, sealed)
@@ -195,7 +195,9 @@ class Recovery:
             segment = self._segments.get(begin)
             end = self._extent(segment, self._segments.following(begin))
             if end > cut.offset:
-                self._quarantine.keep_records(segment, max(cut.offset, begin), end)
+                behind = max(cut.offset, begin)
+                last = min(end, segment.data_end) if isinstance(segment, Segment) else end
+                self._quarantine.keep_records(segment, behind, max(behind, last))
             if begin < cut.offset:
                 if isinstance(segment, Segment):
                     self._finish(segment, min(end, cut.offset))

@@ -65,6 +65,14 @@ class Registry:
         self.carry_out()
         return True
 
+    def overrule(self, oldest: Offset) -> None:
+        """Let this be the oldest, whoever stands before it: that one was overtaken. The caller holds the writer word.
+
+        Who is put somewhere meanwhile sees it, or is overtaken as well.
+        """
+        self.carry_out()
+        self._control.oldest_offset = max(oldest, self._control.oldest_offset)
+
     @property
     def is_decided(self) -> bool:
         """Whether something is decided that was not carried out."""

@@ -126,7 +126,7 @@ class Roster:
         self._check_place()
         with suppress(FileNotFoundError, IsADirectoryError), self._opened(self._path(name)) as descriptor:
             if read_position(self._files.read_at(descriptor, HEAD_SIZE, 0)) is not None:
-                return self._files.map(descriptor, self._files.size(descriptor), writable=False)
+                return self._files.map(descriptor, min(HEAD_SIZE, self._files.size(descriptor)), writable=False)
         return None
 
     @contextmanager

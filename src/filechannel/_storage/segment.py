@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import secrets
 import time
 from collections.abc import Callable
@@ -150,7 +151,7 @@ class Segment:
         self.header = header
         self.begin: Offset = header.begin
         self.file = file
-        self.map = file.map
+        self.map: mmap.mmap = file.map
         self.room_end: Offset = Offset(header.begin + len(file.map) - SEGMENT_HEADER_SIZE)
         """The offset that the file's size sets as a limit."""
 
@@ -245,6 +246,11 @@ class Segment:
             return Header.unpack(self.map[:SEGMENT_HEADER_SIZE]) == self.header
         except ValueError:
             return False
+
+    @property
+    def data_end(self) -> Offset:
+        """Behind this offset the file has only a hole."""
+        return Offset(max(0, self.file.file.data_end - SEGMENT_HEADER_SIZE) + self.begin)
 
     def position(self, offset: int) -> int:
         """Return where in the file an offset lies."""

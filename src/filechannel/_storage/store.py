@@ -19,6 +19,7 @@ from .._errors import ChannelNotFoundError, CorruptRecordError, DiskFullError, F
 from .._format.layout import OPENING_BYTE
 from .._offset import Offset
 from .._options import Durability, OpenOptions, StoredOptions
+from .backlog import Backlog
 from .bells import WAKE_FIFOS, Bells
 from .control import CONTROL, Control, Tail
 from .creation import (
@@ -50,6 +51,7 @@ from .producers import PRODUCERS, Producers
 from .reclaim import Reclaim
 from .recovery import Recovery
 from .registry import Registry
+from .room import Room
 from .roster import Roster
 from .segment import Segment
 from .segments import SEGMENTS, Segments
@@ -106,6 +108,7 @@ class Store:
             )
         self.places: Places = Places(files, control, self.segments)
         self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations, self._check_place)
+        self.backlog: Backlog = Backlog(control, self.segments, self.places, self.roster)
         self._readers: WeakValueDictionary[int, LogReader] = WeakValueDictionary()
         """All of them, by identity."""
         self._consumers: WeakValueDictionary[int, LogReader] = WeakValueDictionary()
@@ -113,6 +116,7 @@ class Store:
         self._membership: Membership | None = None
         self.bells: Bells | None = None
         """How to wake the event loops of other processes; None if the channel is open read-only."""
+        self._room: Room | None = None
         self._writable: tuple[Log, Cursors, Flusher] | None = None
         self._producers: Producers | None = None
         self.registry: Registry = Registry(control)
@@ -240,32 +244,57 @@ class Store:
 
     def _open_parts(self, processes: Processes, *, alone: bool, resume: Offset | None) -> tuple[Log, Cursors, Flusher]:
         files, control, segments, options = self._files, self.control, self.segments, self.manifest.options
-        log = Log(files, self.path, control, segments, processes, options, self._notify)
-        log.begin(alone=alone, beyond=resume)
+        room = self._room = Room(files, self.path, control, segments, self.backlog, processes)
+        room.remove_expired = self.remove_expired
+        room.set_capacity(options.capacity)
+        room.publish_capacity()  # whoever changed it may have died half-way
+        log = Log(files, self.path, control, segments, processes, options, self._notify, room)
+        control.spending_reserve(lambda: log.begin(alone=alone, beyond=resume))
         cursors = Cursors(files, self.path / CONSUMERS, options.mode, self._registration_changed)
         producers = self._producers = Producers(files, self.path / PRODUCERS, control, segments, options.mode)
         flusher = Flusher(files, control, segments, log, cursors, producers, processes)
         log.set_check_of_place(self._check_place)
         cursors.check_place = producers.check_place = self._check_place
+        cursors.register = control.spending_reserve
+        cursors.on_moved = room.tell
         log.on_finished = self._segment_finished
+        log.on_dropped = self._segment_dropped
         log.on_changed = self._follow_manifest
         log.on_deferred = flusher.commit
         self.places.before_look = log.store_marks
         flusher.flush_finished_later()
         self._reclaim = Reclaim(control, segments, self.places, self.registry, self.upkeep, log, cursors, flusher)
         self._reclaim.before_removal = producers.settle
+        self._reclaim.on_moved = room.tell
+        room.overtake = self._reclaim.overtake
         return log, cursors, flusher
 
     def _segment_finished(self) -> None:
         self.flusher.flush_finished_later()
+        if not self.control.has_reserve:  # there was none left, and now there may be
+            self.control.keep_reserve()
         self.on_boundary()
+
+    def _segment_dropped(self) -> None:
+        self.on_boundary()
+        self.reclaim.keep_up()
 
     def _segment_passed(self) -> None:
         self.on_boundary()
 
     def _registration_changed(self) -> None:
-        self.control.count_registration()
+        self._count_consumers_again()
         self.on_boundary()
+
+    def _count_consumers_again(self) -> None:
+        """A name came or went, or went back: there is more room now, or less."""
+        self.control.count_registration()
+        self.room.tell()
+
+    def hold(self, offset: int) -> bool:
+        """Hold on to what lies where a consumer was just put; False if it was too late, and that is gone."""
+        self._count_consumers_again()
+        return self.registry.settle(offset)
 
     def _finish_purge(self) -> None:
         """Do again what whoever removed segments and died may not have done."""
@@ -273,7 +302,8 @@ class Store:
             self.registry.carry_out()
         oldest = self.control.oldest_offset
         if self.segments.begins and self.segments.begins[0] < oldest:
-            self.cursors.move_unowned(self.places.earliest())
+            if not self.room.drops:  # there, whoever was overtaken is told so
+                self.cursors.move_unowned(self.places.earliest())
             self.flusher.flush()
             self.segments.remove_before(oldest)
 
@@ -288,6 +318,9 @@ class Store:
 
     def _notify(self) -> None:
         self.notify()
+
+    def _notify_room(self) -> None:
+        self.room.notify()
 
     # Parts
 
@@ -331,6 +364,13 @@ class Store:
         return self._reclaim
 
     @property
+    def room(self) -> Room:
+        """How much more may be sent."""
+        if self._room is None:
+            raise io.UnsupportedOperation(f"{self.path} is open read-only")
+        return self._room
+
+    @property
     def is_empty(self) -> bool:
         """Whether nothing is stored, nor left to be removed."""
         oldest, begins = self.control.oldest_offset, self.segments.begins
@@ -360,6 +400,8 @@ class Store:
             self.control, self.segments, self.places, cursor, decode, refuse, reuse=reuse, skip_damage=skip, stop=stop
         )
         reader.on_passed = self._segment_passed
+        if not self.readonly:
+            reader.native.tell_room(self._notify_room)
         self._readers[id(reader)] = reader
         return reader
 
@@ -402,6 +444,7 @@ class Store:
                 self.control.mark_sealed()
             flusher.flush(settled=True)
         log.tell_waiters()
+        self.room.tell()
 
     def configure(self, change: Callable[[Manifest], Manifest]) -> None:
         """Store another schema or other channel-wide options, and act on them, in every process."""
@@ -410,13 +453,16 @@ class Store:
         assert self._membership is not None
         with _configuring, self._membership.locks.holding(OPENING_BYTE):  # one at a time, and nobody opens meanwhile
             manifest = change(Manifest.read(self._files, self.path))
-            manifest.write(self._files, self.path)
+            self.control.spending_reserve(lambda: manifest.write(self._files, self.path))
             self.manifest = manifest
             self._apply_durability(manifest.options.durability)
             self._set_timer(manifest.options.durability)
             with log.writing():
+                self.room.set_capacity(manifest.options.capacity)
+                self.room.publish_capacity()
+                log.close_window()
                 log.announce_change()
-        self.on_boundary()  # other limits may have been passed
+        self._registration_changed()  # other limits may have been passed, or give more room
 
     def _apply_durability(self, durability: Durability) -> None:
         log, _, flusher = self._parts()
@@ -439,6 +485,7 @@ class Store:
         manifest = Manifest.read(self._files, self.path)
         if manifest != self.manifest:
             self.manifest = manifest
+            self.room.set_capacity(manifest.options.capacity)
             self._set_timer(manifest.options.durability)
 
     def purge(self) -> None:
@@ -466,6 +513,8 @@ class Store:
             log.announce_change()
             with suppress(DiskFullError):  # others may have taken the room: then the next message asks for it
                 log.begin_segment()
+        self.control.keep_reserve()
+        self.room.tell()
 
     def abandon(self) -> None:
         """Let a thread that was inside when it forked write no more, in the child."""

@@ -19,6 +19,7 @@ import time
 from asyncio import Future
 from collections.abc import Callable
 from threading import Condition, RLock
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -37,6 +38,8 @@ from .._format import (
 )
 from .._format.layout import (
     PROCESS_SLOT_COUNT,
+    ROOM,
+    ROOM_LOOPS,
     WAITING_LOOPS,
     WAKE,
     WAKE_GENERATION,
@@ -44,6 +47,7 @@ from .._format.layout import (
     WAKE_THREADS,
     WRITE_TAIL,
 )
+from .._storage.bells import Bells
 from .._storage.store import Store
 from .doorbell import Doorbell
 from .loops import Waiter, make_future, make_waiter, wake_together
@@ -57,21 +61,36 @@ _LONGEST_SLEEP = 1.0
 _EVERYBODY = (1 << 31) - 1
 _U32 = (1 << 32) - 1
 _WORD_BITS = 64
-_WATCHED = slice(WRITE_TAIL, WAKE + 4)
-"""Whoever has something new for readers changes a word of these: what there is, whether it is sealed, who waits."""
-_WAKE_BYTE = WAKE - WRITE_TAIL
+
+
+class Beacon(NamedTuple):
+    """Where it is said who waits: in a word, and in a bit for each process whose event loops do."""
+
+    word: int
+    loops: int
+    watched: slice | None
+    """Words of which one changes whenever there are news, `word` the last of them; None if others tell."""
+
+
+MESSAGES = Beacon(WAKE, WAITING_LOOPS, slice(WRITE_TAIL, WAKE + 4))
+"""For receivers: what there is, whether it is sealed, who waits."""
+SPACE = Beacon(ROOM, ROOM_LOOPS, None)
+"""For senders; the positions of consumers, which tell, are in files of their own."""
 
 
 class Arrivals:
-    """Wakes tasks and threads when a channel has something new for readers."""
+    """Wakes tasks and threads when a channel has something new for readers, or for senders."""
 
-    def __init__(self, store: Store, *, poll: bool) -> None:
+    def __init__(self, store: Store, *, poll: bool, beacon: Beacon = MESSAGES, beside: Arrivals | None = None) -> None:
+        """*beside* others of the same channel: there is one FIFO for both, and who rings wakes both."""
         self._words = store.control.map
+        self._word, self._loops, self._watched = beacon
         self._slot = 0 if store.processes is None else store.processes.slot
-        self._word_of_slot, self._bit_of_slot = WAITING_LOOPS + self._slot // _WORD_BITS * 8, self._slot % _WORD_BITS
+        self._word_of_slot, self._bit_of_slot = self._loops + self._slot // _WORD_BITS * 8, self._slot % _WORD_BITS
         self._bells = bells = store.bells
-        own = None if bells is None else bells.take_own()
-        self._doorbell = None if own is None else Doorbell(own, self._wake_tasks)
+        self._doorbell: Doorbell | None = _doorbell(bells) if beside is None else beside._doorbell
+        if self._doorbell is not None:
+            self._doorbell.answers.append(self._wake_tasks)
         self._polls = poll or store.readonly
         self._lock = RLock()  # a receiver may be collected, and closed by that, anywhere
         self._waiting: dict[Waiter | Future[None], Callable[[], bool]] = {}
@@ -151,23 +170,23 @@ class Arrivals:
 
     def _announce_task(self) -> None:
         # First whose loop, then that there is one: whoever sees the latter looks for the former.
-        words = self._words
+        words, word = self._words, self._word
         set_bit(words, self._word_of_slot, self._bit_of_slot)
         fence()
-        seen = load_u32(words, WAKE)
-        if seen & WAKE_LOOPS or swap_if_u32(words, WAKE, seen, seen | WAKE_LOOPS):
+        seen = load_u32(words, word)
+        if seen & WAKE_LOOPS or swap_if_u32(words, word, seen, seen | WAKE_LOOPS):
             fence()
         else:
             self._announce(WAKE_LOOPS)
 
     def _announce(self, who: int) -> int:
         """Say in the word that somebody waits, and return it."""
-        seen = load_u32(self._words, WAKE)
+        seen = load_u32(self._words, self._word)
         while not seen & who:
-            if swap_if_u32(self._words, WAKE, seen, seen | who):
+            if swap_if_u32(self._words, self._word, seen, seen | who):
                 seen |= who
                 break
-            seen = load_u32(self._words, WAKE)
+            seen = load_u32(self._words, self._word)
         fence()
         return seen
 
@@ -175,17 +194,18 @@ class Arrivals:
         """Wake whoever has news, and tell whether somebody goes on waiting. For the watchdog."""
         if not self._waiting:
             return False
-        if self._words[_WATCHED] == self._quiet:
+        watched = self._watched
+        if watched is not None and self._words[watched] == self._quiet:
             return True
         with self._lock:
             waiting = list(self._waiting.items())
         self._announce_task()  # a publisher may have died with it
-        words = self._words[_WATCHED]
+        words = None if watched is None else self._words[watched]
         late = [waiter for waiter, has_news in waiting if has_news()]
         for waiter in late:
             self.leave(waiter)
         wake_together(late)
-        self._quiet = None if late or not words[_WAKE_BYTE] & WAKE_LOOPS else words
+        self._quiet = words if words is not None and not late and words[-4] & WAKE_LOOPS else None
         return True
 
     # Threads
@@ -211,7 +231,7 @@ class Arrivals:
                     continue
                 seen = self._announce(WAKE_THREADS)
                 if not has_news():
-                    wait_word(self._words, WAKE, seen, left)
+                    wait_word(self._words, self._word, seen, left)
             return True
         finally:
             self._sleeping.discard(me)
@@ -230,7 +250,7 @@ class Arrivals:
 
     def published(self) -> None:
         """Wake every task that waits, in any process. Any thread may call it."""
-        others = take_bits(self._words, WAITING_LOOPS, PROCESS_SLOT_COUNT // _WORD_BITS)
+        others = take_bits(self._words, self._loops, PROCESS_SLOT_COUNT // _WORD_BITS)
         if self._slot in others:
             others.remove(self._slot)
         if others and self._bells is not None:
@@ -245,10 +265,10 @@ class Arrivals:
                 self._looked_for.notify_all()
         elif self._sleeping or load_u64(self._sleepers, 0):
             # Another generation, so that nobody goes to sleep who looked before.
-            seen = load_u32(self._words, WAKE)
-            while not swap_if_u32(self._words, WAKE, seen, seen + WAKE_GENERATION & _U32):
-                seen = load_u32(self._words, WAKE)
-            wake_word(self._words, WAKE, _EVERYBODY)
+            seen = load_u32(self._words, self._word)
+            while not swap_if_u32(self._words, self._word, seen, seen + WAKE_GENERATION & _U32):
+                seen = load_u32(self._words, self._word)
+            wake_word(self._words, self._word, _EVERYBODY)
 
     def _wake_tasks(self) -> None:
         if self._waiting:  # whoever comes now has announced itself, or will, and looks after that
@@ -276,6 +296,11 @@ class Arrivals:
         """Let go of our FIFO."""
         if self._doorbell is not None:
             self._doorbell.close()
+
+
+def _doorbell(bells: Bells | None) -> Doorbell | None:
+    own = None if bells is None else bells.take_own()
+    return None if own is None else Doorbell(own)
 
 
 _lock = RLock()

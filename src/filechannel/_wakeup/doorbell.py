@@ -21,11 +21,12 @@ _files = Files()
 
 
 class Doorbell:
-    """Calls a function, in an event loop, when another process rings."""
+    """Calls functions, in an event loop, when another process rings."""
 
-    def __init__(self, descriptor: int, answer: Callable[[], object]) -> None:
+    def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._answer = answer
+        self.answers: list[Callable[[], object]] = []
+        """What is called."""
         self._lock = Lock()
         self._watching: set[asyncio.AbstractEventLoop | trio.lowlevel.TrioToken] = set()
         self.newest: object = None
@@ -53,7 +54,8 @@ class Doorbell:
 
     def _rung(self) -> None:
         _files.read_fifo(self._descriptor)
-        self._answer()
+        for answer in self.answers:
+            answer()
 
     def _watch_in_trio(self) -> None:
         import trio

@@ -58,6 +58,8 @@ static inline void relax(void) {
 
 /* waiting.c */
 int futex_wake(uint8_t *at, int count);
+/* Clear the bits of a word that say who waits, and wake the threads; returns the bits. A full fence lies before it. */
+uint32_t wake_waiters(uint8_t *word);
 /* For a reader that has nothing behind its offset, without the GIL. `seen` is the wake word as it was before the caller
  * looked for other reasons not to sleep: if its generation has changed since, there may be one. Returns an errno, or 0. */
 int watch_for_more(const uint8_t *words, uint64_t offset, double seconds); /* whether there is */
@@ -115,6 +117,7 @@ typedef struct {
     Py_buffer control, segment; /* .obj is NULL while nothing is bound */
     uint64_t begin;             /* offset of the segment's first record */
     uint64_t window_end;        /* the fast path may write below this offset */
+    uint64_t sequence_end;      /* and, if limited, messages below this number */
     uint64_t index_due;         /* wall clock at which the index wants an entry */
     uint64_t max_payload;
     uint64_t pending, pending_sequence; /* behind what was copied and not yet published */
@@ -126,6 +129,8 @@ typedef struct {
     uint32_t owner, epoch; /* who we are; what EPOCH was when the segment was bound */
     unsigned int looks; /* appends until the wall clock is read again */
     char deferred; /* FSYNC: advance the append tail, somebody else publishes */
+    char limited;  /* the window ends where there is no more room, as it was: */
+    uint32_t registrations; /* what REGISTRATIONS was when that was looked at */
     PyObject *overflow, *notify;
 } Writer;
 extern PyTypeObject *WriterType;
@@ -217,7 +222,7 @@ typedef struct {
     PyObject *lost; /* a list of (offset, token), or NULL */
     int tells;      /* what we did that others may wait for: */
 } Ring;
-enum { MADE_ROOM = 1, EMPTIED = 2 };
+enum { MADE_ROOM = 1, EMPTIED = 2, MOVED = 4 /* the position */ };
 enum claimed { CLAIMED, CLAIM_MISSED, CLAIM_LOCKED /* for longer */ };
 Ring *ring_new(PyObject *shared, uint32_t owner, uint64_t lease); /* NULL with an exception */
 void ring_free(Ring *ring);

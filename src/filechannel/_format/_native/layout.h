@@ -25,6 +25,9 @@
 #define WAKE_THREADS 1u
 #define WAKE_LOOPS 2u
 #define WAKE_GENERATION 4u
+#define REGISTRATIONS 904
+#define ROOM 1152
+#define ROOM_WATCHED 1156
 #define CONTENDED 1u
 #define TAIL_SLOT_0 64
 #define TAIL_SLOT_1 128

@@ -33,6 +33,7 @@ typedef struct {
     char reuse;          /* decode takes any buffer and is done with it when it returns */
     Scratch *scratch;
     PyObject *advance, *damaged, *refuse;
+    PyObject *notify; /* called when event loops wait for room; NULL if nobody said so */
     const void *owner; /* the thread that is inside: decode may run Python code and let another thread in */
     char released;
     Py_buffer sleepers;  /* how many threads sleep in reader_wait, for whoever has to wake them; .obj is NULL where none may */
@@ -70,13 +71,51 @@ static int enter(Reader *self) {
     return 0;
 }
 
-static void leave(Reader *self) { self->owner = NULL; }
-
 /* The oldest that is not acknowledged, or where we go on. */
 static void floor_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
     const HeldEntry *oldest = held_oldest(self->held);
     *offset = oldest ? oldest->offset : self->again ? self->front : self->offset;
     *sequence = oldest ? oldest->sequence : self->again ? self->front_sequence : self->sequence;
+}
+
+/* Event loops wait for room. Whatever goes wrong there, we have moved on: they look again by themselves. */
+static void notify_room(Reader *self) {
+    PyObject *type, *error, *traceback, *notify = Py_XNewRef(self->notify);
+    if (!notify) return;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyObject *done = PyObject_CallNoArgs(notify);
+    if (!done && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+        PyErr_Clear();
+        PyErr_SetInterrupt(); /* it comes again, a little later */
+    } else if (!done)
+        PyErr_WriteUnraisable(notify);
+    Py_XDECREF(done);
+    Py_DECREF(notify);
+    PyErr_Restore(type, error, traceback);
+}
+
+/* Senders that wait for room must hear that we moved on. The fence makes sure that not both miss each other: they say
+ * that they wait and then look where we are. */
+static void tell_room(Reader *self) {
+    uint8_t *words = self->control.buf;
+    if (!load_acquire_u32(words + ROOM_WATCHED) || self->control.readonly) return;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (load_acquire_u32(words + ROOM) & (WAKE_THREADS | WAKE_LOOPS) && wake_waiters(words + ROOM) & WAKE_LOOPS)
+        notify_room(self);
+}
+
+/* The same for the position of a group, if we let it follow what is settled. Returns what it is given. */
+static int told(Reader *self, int done) {
+    if (self->ring && self->ring->tells & MOVED) {
+        self->ring->tells &= ~MOVED;
+        tell_room(self);
+    }
+    return done;
+}
+
+static void leave(Reader *self) {
+    self->owner = NULL;
+    told(self, 0);
 }
 
 /* Two slots in turn, so that one of them is whole whenever we are killed. */
@@ -96,6 +135,7 @@ static void store_cursor(Reader *self) {
     put_u64(to + 24, self->time);
     __atomic_thread_fence(__ATOMIC_RELEASE);
     put_u32(to + 32, crc32c(0, to, 32));
+    tell_room(self);
 }
 
 enum look { LOOK_RECORD, LOOK_NOTHING, LOOK_ADVANCE };
@@ -622,7 +662,7 @@ static int shares(const Reader *self) { return self->ring && !self->released; }
 
 int reader_ack(PyObject *op, uint64_t count) {
     Reader *self = (Reader *)op;
-    if (self->ring) return shares(self) && ring_ack(self->ring, count);
+    if (self->ring) return told(self, shares(self) && ring_ack(self->ring, count));
     int moved, done = holds(self) && held_ack(self->held, count, &moved);
     if (done && moved) store_cursor(self);
     return done;
@@ -649,7 +689,7 @@ int reader_must_tell(PyObject *op) {
     int tells = self->ring->tells;
     self->ring->tells = 0;
     if (tells & MADE_ROOM || (self->ring->lost && PyList_GET_SIZE(self->ring->lost))) return 1;
-    return tells && is_drained(self);
+    return tells & EMPTIED && is_drained(self);
 }
 
 static PyObject *py_must_tell(PyObject *op, PyObject *Py_UNUSED(none)) { return PyBool_FromLong(reader_must_tell(op)); }
@@ -695,7 +735,7 @@ static PyObject *py_nack(PyObject *op, PyObject *given) {
     Reader *self = (Reader *)op;
     uint64_t count = self->ring ? self->ring->out : self->held ? self->held->out : 0;
     if (given != Py_None && number_from(given, &count)) return NULL;
-    if (self->ring) return PyBool_FromLong(shares(self) && ring_nack(self->ring, count));
+    if (self->ring) return PyBool_FromLong(told(self, shares(self) && ring_nack(self->ring, count)));
     return PyBool_FromLong(holds(self) && held_nack(self->held, count));
 }
 
@@ -704,7 +744,7 @@ static PyObject *py_settle(PyObject *op, PyObject *const *args, Py_ssize_t count
     uint64_t offset, token;
     if (check_count("settle", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
         return NULL;
-    if (self->ring) return PyBool_FromLong(shares(self) && ring_settle(self->ring, offset, token));
+    if (self->ring) return PyBool_FromLong(told(self, shares(self) && ring_settle(self->ring, offset, token)));
     int moved, done = holds(self) && held_settle(self->held, offset, token, &moved);
     if (done && moved) store_cursor(self);
     return PyBool_FromLong(done);
@@ -718,7 +758,7 @@ static PyObject *py_give_back(PyObject *op, PyObject *const *args, Py_ssize_t co
         return NULL;
     int counted = PyObject_IsTrue(args[3]);
     if (counted < 0) return NULL;
-    if (self->ring) return PyBool_FromLong(shares(self) && ring_give_back(self->ring, offset, token, due, counted));
+    if (self->ring) return PyBool_FromLong(told(self, shares(self) && ring_give_back(self->ring, offset, token, due, counted)));
     return PyBool_FromLong(holds(self) && held_give_back(self->held, offset, token, due, counted));
 }
 
@@ -818,6 +858,12 @@ static PyObject *py_sleep_with(PyObject *op, PyObject *const *args, Py_ssize_t c
     Py_RETURN_NONE;
 }
 
+static PyObject *py_tell_room(PyObject *op, PyObject *notify) {
+    Reader *self = (Reader *)op;
+    Py_XSETREF(self->notify, Py_NewRef(notify));
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
     /* Whoever is inside stores the cursor first: what it hands out must not come again. */
@@ -878,6 +924,7 @@ static int reader_traverse(PyObject *op, visitproc visit, void *arg) {
     Py_VISIT(self->damaged);
     Py_VISIT(self->refuse);
     Py_VISIT(self->tend);
+    Py_VISIT(self->notify);
     /* Not the buffers: see writer.c. */
     return 0;
 }
@@ -898,6 +945,7 @@ static void reader_dealloc(PyObject *op) {
     Py_XDECREF(self->advance);
     Py_XDECREF(self->damaged);
     Py_XDECREF(self->refuse);
+    Py_XDECREF(self->notify);
     type->tp_free(op);
     Py_DECREF(type);
 }
@@ -971,6 +1019,8 @@ static PyMethodDef methods[] = {
     {"sleep_with", FAST(py_sleep_with), METH_FASTCALL,
      "sleep_with($self, sleepers, spin, /)\n--\n\n"
      "Let threads sleep for more where they receive, having watched for so long, and count them."},
+    {"tell_room", py_tell_room, METH_O,
+     "tell_room($self, notify, /)\n--\n\nCall this when the cursor moved and event loops wait for room."},
     {"hold", py_hold, METH_NOARGS,
      "hold($self, /)\n--\n\nKeep what is handed out until it is acknowledged; the cursor follows the oldest."},
     {"share", FAST(py_share), METH_FASTCALL,

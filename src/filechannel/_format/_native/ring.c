@@ -50,7 +50,7 @@ static int follow(const Ring *ring) {
     else
         store_position(ring->shared.buf, get_u64(entry + ENTRY_OFFSET), get_u64(entry + ENTRY_SEQUENCE));
     store(ring, GROUP_HEAD, head);
-    return (was_full ? MADE_ROOM : 0) | (head == tail ? EMPTIED : 0);
+    return MOVED | (was_full ? MADE_ROOM : 0) | (head == tail ? EMPTIED : 0);
 }
 
 /* Unless somebody has the lock, who will. Whoever leaves looks after that: releasing is a fence, and so is settling. */

@@ -81,6 +81,16 @@ static PyObject *py_release_word(PyObject *Py_UNUSED(module), PyObject *const *a
     Py_RETURN_NONE;
 }
 
+uint32_t wake_waiters(uint8_t *word) {
+    const uint32_t waits = WAKE_THREADS | WAKE_LOOPS;
+    for (uint32_t seen = load_acquire_u32(word); seen & waits; seen = load_acquire_u32(word)) {
+        if (!swap_if_u32(word, seen, (seen + WAKE_GENERATION) & ~waits)) continue;
+        if (seen & WAKE_THREADS) futex_wake(word, INT_MAX);
+        return seen & waits;
+    }
+    return 0;
+}
+
 /* --- Sleeping ---------------------------------------------------------------------------------------------- */
 
 static PyObject *py_wait_word(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
@@ -110,6 +120,16 @@ static PyObject *py_wake_word(PyObject *Py_UNUSED(module), PyObject *const *args
     int woken = most ? futex_wake(at, (int)most) : 0; /* to the kernel 0 is 1 */
     PyBuffer_Release(&view);
     return PyLong_FromLong(woken < 0 ? 0 : woken);
+}
+
+static PyObject *py_wake_waiters(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    Py_buffer view;
+    uint8_t *at;
+    if (check_count("wake_waiters", count, 2) || !(at = word_at(args, 4, 1, &view))) return NULL;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    uint32_t woken = wake_waiters(at);
+    PyBuffer_Release(&view);
+    return PyLong_FromUnsignedLong(woken);
 }
 
 static int spin_above(const uint8_t *at, uint64_t value, double seconds) {
@@ -213,6 +233,9 @@ static PyMethodDef functions[] = {
      "Sleep while a shared word is as expected, until woken; False if the time was up."},
     {"wake_word", FAST(py_wake_word), METH_FASTCALL,
      "wake_word(buffer, position, count, /)\n--\n\nWake so many who sleep on a word; return how many there were."},
+    {"wake_waiters", FAST(py_wake_waiters), METH_FASTCALL,
+     "wake_waiters(buffer, position, /)\n--\n\n"
+     "Clear the bits of a word that say who waits, and wake the threads; return the bits."},
     {"spin_above", FAST(py_spin_above), METH_FASTCALL,
      "spin_above(buffer, position, value, seconds, /)\n--\n\n"
      "Watch a double word for so long, without sleeping; tell whether it went above a value."},

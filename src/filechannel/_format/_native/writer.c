@@ -48,17 +48,13 @@ static void publish(Writer *self, uint64_t end, uint64_t sequence) {
 /* Readers that are armed must hear of what was published. A full fence lies between that and this. */
 static int wake_armed(Writer *self) {
     uint8_t *wake = words(self) + WAKE;
-    const uint32_t waits = WAKE_THREADS | WAKE_LOOPS;
-    for (uint32_t seen = load_acquire_u32(wake); seen & waits; seen = load_acquire_u32(wake)) {
-        if (!swap_if_u32(wake, seen, (seen + WAKE_GENERATION) & ~waits)) continue;
-        self->looks = 0;
-        if (seen & WAKE_THREADS) futex_wake(wake, INT_MAX);
-        if (!(seen & WAKE_LOOPS)) return 0;
-        PyObject *done = PyObject_CallNoArgs(self->notify);
-        Py_XDECREF(done);
-        return done ? 0 : -1;
-    }
-    return 0;
+    if (!(load_acquire_u32(wake) & (WAKE_THREADS | WAKE_LOOPS))) return 0;
+    uint32_t woken = wake_waiters(wake);
+    if (woken) self->looks = 0;
+    if (!(woken & WAKE_LOOPS)) return 0;
+    PyObject *done = PyObject_CallNoArgs(self->notify);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
 }
 
 static uint8_t *record_at(const Writer *self, uint64_t offset) {
@@ -81,6 +77,15 @@ static void put_record(const Writer *self, uint64_t offset, uint32_t word, uint3
 /* Whether `size` more bytes behind an offset lie inside the window. */
 static int fits_window(const Writer *self, uint64_t offset, uint64_t size) {
     return offset >= self->begin && offset <= self->window_end && size <= self->window_end - offset;
+}
+
+/* Whether so many messages more are within the limit, and that is as it was: a consumer that went back takes room. */
+static int within_limit(const Writer *self, uint64_t sequence, uint64_t count) {
+    return sequence <= self->sequence_end && count <= self->sequence_end - sequence;
+}
+static int fits_limit(const Writer *self, uint64_t count) {
+    return !self->limited || (load_acquire_u32(words(self) + REGISTRATIONS) == self->registrations &&
+                              within_limit(self, self->tail_sequence, count));
 }
 
 /* The index wants an entry a second. Reading the clock costs as much as a small record, so it is read once in so many
@@ -108,11 +113,11 @@ static int is_current(const Writer *self) {
            load_acquire_u32(words(self) + STATE) == (self->deferred ? STATE_DEFERRED : 0);
 }
 
-/* Take the word and make sure `size` more bytes are simple; 0 means: go to overflow. */
-static int enter(Writer *self, uint64_t size) {
+/* Take the word and make sure that `count` more records of `size` bytes are simple; 0 means: go to overflow. */
+static int enter(Writer *self, uint64_t size, uint64_t count) {
     if (!take_writer_word(self)) return 0;
     if (self->segment.obj && is_current(self) && refresh_tail(self) && fits_window(self, self->tail_end, size) &&
-        !index_is_due(self)) {
+        fits_limit(self, count) && !index_is_due(self)) {
         /* Known before the first byte is touched: whoever takes over from us dead has to wipe up to here. */
         store_release_u64(words(self) + RESERVED_END, self->tail_end + size);
         __atomic_thread_fence(__ATOMIC_RELEASE);
@@ -143,7 +148,7 @@ enum appended writer_append(Writer *self, Piece *pieces, size_t count, uint64_t 
     }
     if (!may_fit(self, total)) return OVERFLOWS;
     for (size_t i = 0; i < count; i++) pieces[i].crc = crc32c(0, pieces[i].data, pieces[i].length);
-    if (!enter(self, total)) return OVERFLOWS;
+    if (!enter(self, total, count)) return OVERFLOWS;
     uint64_t at = *offset = self->tail_end;
     for (size_t i = 0; i < count; i++) {
         if (at >= self->next_mark) mark(self, at, self->tail_sequence + i);
@@ -211,7 +216,7 @@ static enum appended append_bytes(Writer *self, PyObject *payloads, uint64_t *of
         crcs[i] = crc32c(0, PyBytes_AS_STRING(payload), (size_t)PyBytes_GET_SIZE(payload));
     }
     enum appended appended = OVERFLOWS;
-    if (enter(self, total)) {
+    if (enter(self, total, (uint64_t)count)) {
         uint64_t at = *offset = self->tail_end;
         for (Py_ssize_t i = 0; i < count; i++) {
             PyObject *payload = PyList_GET_ITEM(payloads, i);
@@ -294,6 +299,7 @@ static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count)
         PyObject *payload = PyList_GET_ITEM(args[0], (Py_ssize_t)index);
         uint64_t length = (uint64_t)PyBytes_GET_SIZE(payload), size = RECORD_HEADER_SIZE + length;
         if (!fits_window(self, self->pending, size)) break;
+        if (self->limited && !within_limit(self, self->pending_sequence, !(flags & CONTROL_RECORD))) break;
         uint32_t word = (uint32_t)length | (uint32_t)flags | (index + 1 < total ? BATCH_CONTINUES : 0);
         if (self->pending >= self->next_mark) mark(self, self->pending, self->pending_sequence);
         put_record(self, self->pending, word, crc32c(0, PyBytes_AS_STRING(payload), length), PyBytes_AS_STRING(payload));
@@ -365,6 +371,19 @@ static PyObject *py_open_window(PyObject *op, PyObject *const *args, Py_ssize_t 
     self->window_end = end;
     self->index_due = due;
     self->looks = 0;
+    self->limited = 0;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_limit_window(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Writer *self = (Writer *)op;
+    uint64_t sequence_end, registrations;
+    if (check_count("limit_window", count, 2) || unsigned_from(args[0], UINT64_MAX, &sequence_end) ||
+        unsigned_from(args[1], UINT32_MAX, &registrations))
+        return NULL;
+    self->sequence_end = sequence_end;
+    self->registrations = (uint32_t)registrations;
+    self->limited = 1;
     Py_RETURN_NONE;
 }
 
@@ -482,6 +501,9 @@ static PyMethodDef methods[] = {
      "bind($self, segment, begin, /)\n--\n\nWrite into this map from now on; the window is closed."},
     {"open_window", FAST(py_open_window), METH_FASTCALL,
      "open_window($self, end, index_due, /)\n--\n\nLet the fast path write below end until the wall clock says index_due."},
+    {"limit_window", FAST(py_limit_window), METH_FASTCALL,
+     "limit_window($self, sequence_end, registrations, /)\n--\n\n"
+     "Let the open window take messages below a number only, and no more once `registrations` has changed."},
     {"mark_next", py_mark_next, METH_NOARGS, "mark_next($self, /)\n--\n\nRemember the next record for the index."},
     {"take_marks", py_take_marks, METH_NOARGS,
      "take_marks($self, /)\n--\n\n"

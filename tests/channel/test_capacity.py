@@ -1,0 +1,542 @@
+"""A channel with a capacity: who sends too much waits, is refused, or pushes the oldest messages out."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import ClosedResourceError, WouldBlock
+from anyio.to_thread import run_sync
+
+from filechannel import (
+    Capacity,
+    ChannelFullError,
+    ChannelOptions,
+    ChannelSealedError,
+    DataExpiredError,
+    Durability,
+    FileChannel,
+    MessageTooLargeError,
+    Sender,
+    open_channel,
+)
+from tests.processes.crew import until
+
+pytestmark = pytest.mark.anyio
+
+FEW = Capacity(max_messages=4)
+SMALL = Capacity(max_bytes=16384)
+RAISE = Capacity(max_messages=4, on_full="raise")
+DROP = Capacity(max_messages=8, on_full="drop_oldest")
+
+
+def with_capacity(capacity: Capacity, durability: Durability = Durability.OS) -> ChannelOptions:
+    """Return options with a capacity and small segments."""
+    return ChannelOptions(capacity=capacity, durability=durability, segment_size=4096)
+
+
+async def fill(tx: Sender[int], count: int = 4) -> None:
+    """Send 0, 1, 2 and so on."""
+    for number in range(count):
+        await tx.send(number)
+
+
+# Waiting
+
+
+@pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC])
+async def test_a_send_waits_until_a_consumer_takes_something(path: Path, durability: Durability) -> None:
+    """And not a message longer; nothing is lost or reordered."""
+    async with open_channel(path, int, options=with_capacity(FEW, durability)) as channel:
+        async with channel.sender() as tx, channel.receiver() as rx, anyio.create_task_group() as group:
+            await fill(tx)
+            sent = anyio.Event()
+
+            async def send_more() -> None:
+                await tx.send(4)
+                sent.set()
+
+            group.start_soon(send_more)
+            await anyio.wait_all_tasks_blocked()
+            assert not sent.is_set()
+            assert await rx.receive() == 0
+            await sent.wait()
+            with pytest.raises(WouldBlock):
+                tx.send_nowait(5)
+            assert rx.receive_many_nowait(10) == [1, 2, 3, 4]
+
+
+async def test_a_cancelled_send_was_not_sent(path: Path) -> None:
+    """Neither a single one nor a batch; whoever stood behind it in line is served."""
+    async with open_channel(path, int, options=with_capacity(FEW)) as channel:
+        async with channel.sender() as tx, channel.receiver() as rx, anyio.create_task_group() as group:
+            await fill(tx)
+            scope = anyio.CancelScope()
+
+            async def send_cancelled() -> None:
+                with scope:
+                    await tx.send_many([100, 101])
+
+            group.start_soon(send_cancelled)
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(tx.send, 4)
+            await anyio.wait_all_tasks_blocked()
+            assert await rx.receive() == 0
+            await anyio.wait_all_tasks_blocked()
+            assert tx.statistics().next_sequence == 4  # the batch is first, and does not fit
+            scope.cancel()
+            assert [await rx.receive() for _ in range(4)] == [1, 2, 3, 4]
+        assert channel.statistics().messages == 5
+
+
+async def test_nowait_never_waits(path: Path) -> None:
+    """`WouldBlock`, also for a batch of which a part would fit; the error says for what there was no room."""
+    async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.sender() as tx:
+        await fill(tx, 3)
+        with pytest.raises(WouldBlock):
+            tx.send_many_nowait([3, 4])
+        tx.send_many_nowait([3])
+        with pytest.raises(ChannelFullError) as caught:
+            tx.send_nowait(4)
+        assert (caught.value.path, caught.value.size, caught.value.messages) == (path, 9, 1)
+        assert channel.statistics().messages == 4
+
+
+async def test_bytes_are_counted_to_the_last(path: Path) -> None:
+    """With headers, over segments, and a batch counts as a whole."""
+    async with open_channel(path, bytes, options=with_capacity(SMALL)) as channel, channel.sender() as tx:
+        for _ in range(16):
+            await tx.send(bytes(1000 - 8))
+        left = 16384 - 16000
+        with pytest.raises(WouldBlock):
+            tx.send_nowait(bytes(left - 7))
+        with pytest.raises(WouldBlock):
+            tx.send_many_nowait([bytes(left - 15), b""])
+        tx.send_many_nowait([bytes(left - 16), b""])
+        with pytest.raises(WouldBlock):
+            tx.send_nowait(b"")
+        room = channel.statistics().room
+        assert room is not None
+        assert (room.bytes, room.messages, room.max_bytes, room.max_messages) == (16384, 18, 16384, None)
+
+
+async def test_what_never_fits_is_refused_at_once(path: Path) -> None:
+    """Whatever is stored, and whatever happens to those who do not fit now."""
+    both = Capacity(max_bytes=16384, max_messages=4)
+    async with open_channel(path, bytes, options=with_capacity(both)) as channel, channel.sender() as tx:
+        with pytest.raises(MessageTooLargeError) as caught:
+            await tx.send(bytes(16384 - 7))
+        assert (caught.value.size, caught.value.limit, caught.value.unit) == (16385, 16384, "bytes")
+        with pytest.raises(MessageTooLargeError) as caught:
+            await tx.send_many([b""] * 5)
+        assert (caught.value.size, caught.value.limit, caught.value.unit) == (5, 4, "messages")
+        await tx.send(bytes(16384 - 8))
+        assert channel.statistics().messages == 1
+
+
+@pytest.mark.parametrize("on_full", ["wait", "raise", "drop_oldest"])
+async def test_the_slowest_consumer_counts(path: Path, on_full: str) -> None:
+    """Single names and acknowledging ones; one that is taken away does not count any more."""
+    capacity = Capacity(max_messages=4, on_full=on_full)  # type: ignore[arg-type]
+    async with open_channel(path, int, options=with_capacity(capacity)) as channel, channel.sender() as tx:
+        fast, slow = channel.receiver("fast"), channel.ack_receiver("slow")
+        await fill(tx)
+        assert fast.receive_many_nowait(10) == [0, 1, 2, 3]
+        assert [await slow.receive() for _ in range(3)] == [0, 1, 2]
+        assert channel.statistics().room.messages == 4  # type: ignore[union-attr]
+        slow.ack(2)
+        assert channel.statistics().room.messages == 2  # type: ignore[union-attr]
+        await slow.unsubscribe()
+        assert channel.statistics().room.messages == 0  # type: ignore[union-attr]
+        await fast.unsubscribe()
+        assert channel.statistics().room.messages == 4  # type: ignore[union-attr]
+
+
+async def _acks(channel: FileChannel[int]) -> None:
+    with channel.ack_receiver("slow") as rx:
+        await rx.receive()
+        rx.ack()
+
+
+async def _acks_a_delivery(channel: FileChannel[int]) -> None:
+    with channel.ack_receiver("slow") as rx:
+        (await rx.receive_delivery()).ack()
+
+
+async def _processes(channel: FileChannel[int]) -> None:
+    with channel.ack_receiver("slow") as rx:
+        async with rx.processing():
+            pass
+
+
+async def _receives_many(channel: FileChannel[int]) -> None:
+    with channel.receiver("slow") as rx:
+        await rx.receive_many(2)
+
+
+async def _seeks_forward(channel: FileChannel[int]) -> None:
+    with channel.receiver("slow") as rx:
+        await rx.seek("latest")
+
+
+async def _unsubscribes(channel: FileChannel[int]) -> None:
+    await channel.receiver("slow").unsubscribe()
+
+
+async def _is_removed(channel: FileChannel[int]) -> None:
+    await channel.remove_consumer("slow")
+
+
+async def _is_purged(channel: FileChannel[int]) -> None:
+    await channel.purge()
+
+
+async def _expires(channel: FileChannel[int]) -> None:
+    channel.receiver("slow", expires=0.05).close()
+
+
+async def _gets_more_room(channel: FileChannel[int]) -> None:
+    await channel.configure(capacity=Capacity(max_messages=5))
+
+
+async def _gets_rid_of_the_limit(channel: FileChannel[int]) -> None:
+    await channel.configure(capacity=None)
+
+
+@pytest.mark.parametrize(
+    "make_room",
+    [
+        _acks,
+        _acks_a_delivery,
+        _processes,
+        _receives_many,
+        _seeks_forward,
+        _unsubscribes,
+        _is_removed,
+        _is_purged,
+        _expires,
+        _gets_more_room,
+        _gets_rid_of_the_limit,
+    ],
+)
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_whoever_waits_hears_of_everything_that_makes_room(path: Path, make_room, elsewhere: bool) -> None:  # type: ignore[no-untyped-def]
+    """Through the same channel object, and through another one."""
+    async with open_channel(path, int, options=with_capacity(FEW)) as channel, open_channel(path, int) as other:
+        channel.receiver("quick", start="latest").close()
+        channel.receiver("slow").close()
+        async with channel.sender() as tx, anyio.create_task_group() as group:
+            await fill(tx)
+            with channel.receiver("quick") as quick:
+                assert len(await quick.receive_many(4)) == 4
+            group.start_soon(tx.send, 4)
+            await anyio.wait_all_tasks_blocked()
+            assert channel.statistics().room.waiting_senders == 1  # type: ignore[union-attr]
+            await make_room(other if elsewhere else channel)
+
+
+async def test_a_consumer_that_goes_back_takes_room_away(path: Path) -> None:
+    """By a seek, by beginning at the oldest message, and by leaving when everything stored counts again."""
+    async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.sender() as tx:
+        rx = channel.receiver()
+        await fill(tx)
+        assert rx.receive_many_nowait(9) == [0, 1, 2, 3]
+        await tx.send(4)
+        await rx.seek("earliest")
+        with pytest.raises(WouldBlock):
+            tx.send_nowait(5)
+        assert rx.receive_many_nowait(9) == [0, 1, 2, 3, 4]
+        await tx.send(5)
+        with channel.receiver("new"), pytest.raises(WouldBlock):
+            tx.send_nowait(6)
+        await channel.remove_consumer("new")
+        await tx.send(6)
+        await rx.unsubscribe()
+        with pytest.raises(WouldBlock):
+            tx.send_nowait(7)
+
+
+async def test_a_large_batch_is_not_overtaken_for_ever(path: Path) -> None:
+    """Whoever comes later waits behind it, even where there is room for a small message."""
+    async with open_channel(path, int, options=with_capacity(FEW)) as channel:
+        async with channel.sender() as tx, channel.receiver() as rx, anyio.create_task_group() as group:
+            await fill(tx)
+            group.start_soon(tx.send_many, [10, 11, 12, 13])
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(tx.send, 20)
+            await anyio.wait_all_tasks_blocked()
+            for number in range(3):
+                assert await rx.receive() == number
+                await anyio.wait_all_tasks_blocked()
+                with pytest.raises(WouldBlock):
+                    tx.send_nowait(30)
+            assert [await rx.receive() for _ in range(6)] == [3, 10, 11, 12, 13, 20]
+
+
+async def test_many_senders_wait_in_order(path: Path) -> None:
+    """First come, first served."""
+    async with open_channel(path, int, options=with_capacity(Capacity(max_messages=1))) as channel:
+        async with channel.sender() as tx, channel.receiver() as rx, anyio.create_task_group() as group:
+            for number in range(50):
+                group.start_soon(tx.send, number)
+                await anyio.wait_all_tasks_blocked()
+            assert [await rx.receive() for _ in range(50)] == list(range(50))
+
+
+async def test_a_sender_that_is_closed_waits_no_longer(path: Path) -> None:
+    """Nor do those behind it, if they are closed too; others go on."""
+    async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.receiver() as rx:
+        first, second = channel.sender(), channel.sender()
+        await fill(second)
+        failed = list[int]()
+
+        async def send(tx: Sender[int], number: int) -> None:
+            try:
+                await tx.send(number)
+            except ClosedResourceError:
+                failed.append(number)
+
+        async with anyio.create_task_group() as group:
+            for number, tx in enumerate([first, second, first]):
+                group.start_soon(send, tx, 10 + number)
+                await anyio.wait_all_tasks_blocked()
+            first.close()
+            await anyio.wait_all_tasks_blocked()
+            assert sorted(failed) == [10, 12]
+            assert await rx.receive() == 0
+        assert rx.receive_many_nowait(9) == [1, 2, 3, 11]
+
+
+async def test_a_channel_that_is_sealed_refuses_those_who_wait(path: Path) -> None:
+    """A seal needs no room, and nobody waits for what never comes."""
+    async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.sender() as tx:
+        await fill(tx)
+        refused = anyio.Event()
+
+        async def send() -> None:
+            with pytest.raises(ChannelSealedError):
+                await tx.send(4)
+            refused.set()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(send)
+            await anyio.wait_all_tasks_blocked()
+            await channel.seal()
+            await refused.wait()
+
+
+@pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC])
+async def test_cancelling_at_random_loses_nothing(path: Path, durability: Durability, rng: random.Random) -> None:
+    """Sends that were cancelled did not happen, the others did, each once and in its task's order."""
+    tasks, rounds = 4, 60
+    sent: list[list[int]] = [[] for _ in range(tasks)]
+    async with open_channel(path, int, options=with_capacity(FEW, durability)) as channel, channel.sender() as tx:
+        rx = channel.receiver()
+        got = list[int]()
+
+        async def send(task: int) -> None:
+            for number in range(rounds):
+                value = task * rounds + number
+                with anyio.move_on_after(rng.choice([0, 0.0005, 0.002, 1])) as scope:
+                    if rng.random() < 0.3:
+                        await tx.send_many([value])
+                    else:
+                        await tx.send(value)
+                    sent[task].append(value)
+                if scope.cancelled_caught:
+                    await anyio.lowlevel.checkpoint()
+
+        async def receive() -> None:
+            async for value in rx:
+                got.append(value)
+                if rng.random() < 0.5:
+                    await anyio.sleep(rng.random() * 0.002)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(receive)
+            async with anyio.create_task_group() as senders:
+                for task in range(tasks):
+                    senders.start_soon(send, task)
+            await channel.seal()
+    accepted = [[value for value in got if value // rounds == task] for task in range(tasks)]
+    for task in range(tasks):
+        # Under FSYNC a send that was cancelled too late returns normally, and its scope is cancelled afterwards.
+        assert accepted[task] == sent[task]
+
+
+# Raising
+
+
+async def test_a_full_channel_may_refuse(path: Path) -> None:
+    """With an error that is typed, and that of `send_nowait`; it goes on when there is room."""
+    async with open_channel(path, int, options=with_capacity(RAISE)) as channel, channel.sender() as tx:
+        rx = channel.receiver()
+        await fill(tx)
+        with pytest.raises(ChannelFullError, match="full"):
+            await tx.send(4)
+        with pytest.raises(WouldBlock):
+            tx.send_nowait(4)
+        with pytest.raises(ChannelFullError):
+            await tx.send_many([4, 5])
+        assert await rx.receive() == 0
+        await tx.send(4)
+        assert rx.receive_many_nowait(9) == [1, 2, 3, 4]
+
+
+# Dropping
+
+
+async def test_the_oldest_make_room(path: Path) -> None:
+    """A consumer that is overtaken is told once how much it missed, and goes on."""
+    async with open_channel(path, int, options=with_capacity(DROP)) as channel, channel.sender() as tx:
+        rx, idle = channel.receiver(), channel.receiver("idle")
+        idle.close()
+        await fill(tx, 3)
+        assert rx.receive_many_nowait(2) == [0, 1]
+        for number in range(3, 30):
+            await tx.send(number)
+            assert channel.statistics().room.messages <= 8  # type: ignore[union-attr]
+        with pytest.raises(DataExpiredError) as caught:
+            await rx.receive()
+        kept = rx.receive_many_nowait(100)
+        assert kept[-1] == 29
+        assert 6 <= len(kept) <= 8
+        assert kept == list(range(30 - len(kept), 30))
+        assert caught.value.missed == 30 - len(kept) - 2
+        with channel.receiver("idle") as idle:
+            with pytest.raises(DataExpiredError) as caught:
+                idle.receive_nowait()
+            assert caught.value.missed == 30 - len(kept)
+            assert idle.receive_many_nowait(100) == kept
+
+
+async def test_an_acknowledging_consumer_is_overtaken(path: Path) -> None:
+    """What it holds it may still acknowledge; what it was not given is missed, and said once."""
+    async with open_channel(path, int, options=with_capacity(DROP)) as channel, channel.sender() as tx:
+        rx = channel.ack_receiver()
+        await fill(tx, 4)
+        assert [await rx.receive() for _ in range(4)] == [0, 1, 2, 3]
+        for number in range(4, 40):
+            await tx.send(number)
+        with pytest.raises(DataExpiredError) as caught:
+            await rx.receive()
+        first = await rx.receive()
+        assert caught.value.missed == first - 4
+        rx.ack(4)
+        assert rx.unack_count == 1
+        rx.nack()
+        assert await rx.receive() == first
+
+
+async def test_nothing_is_dropped_before_it_can_be_seen(path: Path) -> None:
+    """Under FSYNC a message is visible when it is on disk: until then it makes no room for others."""
+    options = with_capacity(Capacity(max_messages=4, on_full="drop_oldest"), Durability.FSYNC)
+    async with open_channel(path, int, options=options) as channel, channel.sender() as tx:
+        async with anyio.create_task_group() as group:
+            for number in range(40):
+                group.start_soon(tx.send, number)
+        await run_sync(lambda: [tx.send_nowait(number) for number in range(40, 60)])
+        await channel.flush()
+        with channel.replay() as replay:
+            kept = replay.receive_many_nowait(99)
+        assert kept == list(range(60 - len(kept), 60))
+        assert 1 <= len(kept) <= 4
+        assert channel.statistics().next_sequence == 60
+
+
+async def test_a_consumer_that_keeps_up_loses_nothing(path: Path) -> None:
+    """Whatever the capacity, as long as it is not reached."""
+    async with open_channel(path, int, options=with_capacity(DROP)) as channel, channel.sender() as tx:
+        with channel.receiver() as rx:
+            for number in range(500):
+                await tx.send(number)
+                assert await rx.receive() == number
+    async with open_channel(path, int) as channel:
+        assert channel.statistics().next_sequence == 500
+
+
+async def test_dropped_segments_are_removed(path: Path) -> None:
+    """The disk stays as small as the capacity says, and so does a channel that is opened again."""
+    capacity = Capacity(max_bytes=4 * 4096, on_full="drop_oldest")
+    async with open_channel(path, bytes, options=with_capacity(capacity)) as channel, channel.sender() as tx:
+        for number in range(2000):
+            tx.send_nowait(b"%d:" % number + bytes(100))
+        await run_sync(until, lambda: channel.statistics().segments <= 6)
+    async with open_channel(path, bytes) as channel:
+        with channel.replay() as replay:
+            kept = [int(item.split(b":")[0]) for item in replay.receive_many_nowait(2000)]
+        assert kept == list(range(kept[0], 2000))
+        assert 12288 - 120 < sum(len(b"%d:" % number) + 108 for number in kept) <= 16384
+
+
+async def test_a_batch_pushes_out_as_much_as_it_needs(path: Path) -> None:
+    """Up to everything that was there."""
+    async with open_channel(path, int, options=with_capacity(DROP)) as channel, channel.sender() as tx:
+        await fill(tx, 8)
+        await tx.send_many(list(range(100, 108)))
+        with channel.replay() as replay:
+            assert replay.receive_many_nowait(99) == list(range(100, 108))
+        with pytest.raises(MessageTooLargeError):
+            await tx.send_many([0] * 9)
+
+
+async def test_nothing_is_left_of_a_channel_that_was_closed(path: Path) -> None:
+    """Somebody has waited in it."""
+    stores = weakref.WeakSet[object]()
+    for _ in range(5):
+        async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.sender() as tx:
+            channel.receiver().close()
+            await channel.purge()
+            await fill(tx)
+            with anyio.move_on_after(0.01):
+                await tx.send(4)
+            stores.add(channel._store)
+        del channel, tx
+    await anyio.wait_all_tasks_blocked()  # trio lets go of what it watched in a task of its own
+    gc.collect()
+    assert not stores
+
+
+# Changing it
+
+
+async def test_less_room_than_is_used_already(path: Path) -> None:
+    """Nothing is lost; senders wait until there is room again."""
+    async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
+        await fill(tx, 10)
+        await channel.configure(capacity=FEW)
+        with pytest.raises(WouldBlock):
+            tx.send_nowait(10)
+        assert rx.receive_many_nowait(6) == [0, 1, 2, 3, 4, 5]
+        with pytest.raises(WouldBlock):
+            tx.send_nowait(10)
+        assert await rx.receive() == 6
+        tx.send_nowait(10)
+        assert rx.receive_many_nowait(9) == [7, 8, 9, 10]
+
+
+async def test_a_part_of_the_file_system(path: Path) -> None:
+    """It is turned into bytes, and the smaller limit counts."""
+    capacity = Capacity(fraction=1e-12, max_bytes=1 << 20, on_full="raise")
+    async with open_channel(path, bytes, options=ChannelOptions(capacity=capacity)) as channel, channel.sender() as tx:
+        room = channel.statistics().room
+        assert room is not None
+        assert room.max_bytes is not None
+        assert room.max_bytes < 1 << 20
+        with pytest.raises(MessageTooLargeError):
+            await tx.send(bytes(room.max_bytes))
+
+
+async def test_the_capacity_is_kept(path: Path) -> None:
+    """Whoever opens the channel again finds it, and as full as it was."""
+    async with open_channel(path, int, options=with_capacity(RAISE)) as channel, channel.sender() as tx:
+        await fill(tx)
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        with pytest.raises(ChannelFullError):
+            await tx.send(4)
+    async with open_channel(path, int, readonly=True) as channel:
+        assert channel.statistics().room.messages == 4  # type: ignore[union-attr]

@@ -1,0 +1,195 @@
+"""How much room there is, where it is not simple: failures, overtaking, kills, and offsets that were left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from filechannel import Capacity, ChannelFullError, ChannelOptions, DataExpiredError, Durability, StorageError
+from filechannel._format.layout import OFFSET_JUMP, TRANSACTION
+from filechannel._storage.backlog import Batch
+from filechannel._storage.flush import Ticket
+from filechannel._storage.index import Mark
+from filechannel._storage.log import Lead
+from filechannel._storage.producers import Place
+from tests.storage.background import Background
+from tests.storage.channels import opened, payloads_of, reader_of
+from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+
+FULL = ChannelOptions(capacity=Capacity(max_messages=4, on_full="raise"), segment_size=4096)
+DURABLE = ChannelOptions(
+    capacity=Capacity(max_messages=4, on_full="raise"), segment_size=4096, durability=Durability.FSYNC
+)
+DROP = ChannelOptions(capacity=Capacity(max_bytes=16384, on_full="drop_oldest"), segment_size=4096)
+
+
+class Sleeper:
+    """Somebody who waits for a commit."""
+
+    def wake(self) -> None:
+        """Nothing has to be done."""
+
+
+def test_every_sender_of_a_flush_that_failed_is_told_and_has_its_room_back(path: Path, background: Background) -> None:
+    """Once; what comes later is on disk, in a fresh file, and counted without the offsets in between."""
+    files = FaultyFiles()
+    with opened(path, DURABLE, files=files) as store:
+        store.log.append([b"kept"])
+        store.flusher.commit()
+        files.fail(FLUSHING, input_output_error, once=True)
+        tickets = [Ticket(store.log.append([b"lost"]), Sleeper()) for _ in range(3)]
+        with pytest.raises(ChannelFullError):
+            store.log.append([b"too much"])
+        for ticket in tickets:
+            store.flusher.commit_later(ticket)
+        background.run()
+        assert all(isinstance(ticket.error, StorageError) for ticket in tickets)
+        assert store.control.write_offset >= OFFSET_JUMP
+        assert store.backlog.used() == Batch(12, 1)
+        fine = [Ticket(store.log.append([b"fine"]), Sleeper()) for _ in range(3)]
+        with pytest.raises(ChannelFullError):
+            store.log.append([b"too much"])
+        for ticket in fine:
+            store.flusher.commit_later(ticket)
+        background.run()
+        assert [ticket.error for ticket in fine] == [None] * 3
+        assert payloads_of(store) == [b"kept", b"fine", b"fine", b"fine"]
+        assert store.backlog.used() == Batch(48, 4)
+        with pytest.raises(StorageError, match="a flush failed"):
+            store.flusher.flush()
+        store.flusher.flush()
+    with opened(path, create=False) as store:
+        assert payloads_of(store) == [b"kept", b"fine", b"fine", b"fine"]
+        assert store.backlog.used() == Batch(48, 4)
+
+
+def test_an_overtaken_reader_that_stands_still_is_told_where_the_log_begins(path: Path) -> None:
+    """Although the files are there as long as nobody has removed them."""
+    with opened(path, DROP) as store:
+        cursor = store.cursors.open("slow")
+        reader = reader_of(store, cursor)
+        reader.move(Mark(store.control.write_offset, 0, 0))
+        assert store.hold(0)
+        for number in range(100):
+            store.log.append([b"%03d" % number + bytes(989)])
+            assert store.backlog.used().size <= 16384
+        with pytest.raises(DataExpiredError) as caught:
+            reader.native.take()
+        first = int(bytes(reader.native.take())[:3])  # type: ignore[call-overload]
+        assert caught.value.missed == first
+        assert caught.value.oldest == first * 1000
+        reader.close()
+
+
+def test_whoever_dies_before_the_files_are_removed_leaves_them_to_the_next(path: Path, background: Background) -> None:
+    """The log begins where it was said to; who opens it removes the rest, and consumers are still told."""
+    with opened(path, DROP) as store:
+        cursor = store.cursors.open("slow")
+        reader = reader_of(store, cursor)
+        reader.move(Mark(store.control.write_offset, 0, 0))
+        reader.close()
+        store.cursors.close(cursor)
+        assert store.hold(0)
+        for number in range(40):
+            store.log.append([b"%03d" % number + bytes(989)])
+        oldest = store.control.oldest_offset
+        assert store.segments.begins[0] < oldest  # nobody has run what removes them
+        background.forget()
+    with opened(path, create=False) as store:
+        assert store.control.oldest_offset == oldest
+        assert store.segments.begins[0] == oldest
+        position = store.roster.registrations()[0].position
+        assert position.offset == 0
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_disk_that_is_full_while_the_oldest_make_room(path: Path, at: int) -> None:
+    """Whatever call fails, the batch is sent whole or not at all, and it goes on when there is room."""
+    options = ChannelOptions(capacity=Capacity(max_messages=2, on_full="drop_oldest"), segment_size=4096)
+    files = FaultyFiles()
+    with opened(path, options, files=files) as store:
+        store.log.append([b"a"])
+        store.log.append([b"b"])
+        files.fail(NEEDING_ROOM, disk_full, at=at)
+        sent = True
+        try:
+            store.log.append([b"c", b"d"])
+        except StorageError:
+            sent = False
+        files.work()
+        assert payloads_of(store)[-2:] == ([b"c", b"d"] if sent else payloads_of(store)[-2:])
+        store.log.append([b"e", b"f"])
+        assert payloads_of(store) == [b"e", b"f"]
+    with opened(path, create=False) as store:
+        assert payloads_of(store) == [b"e", b"f"]
+
+
+def test_a_seal_needs_no_room(path: Path) -> None:
+    """It is no message."""
+    with opened(path, FULL) as store:
+        for _ in range(4):
+            store.log.append([b"x"])
+        store.seal()
+        assert store.control.sealed
+        assert store.backlog.used().messages == 4
+
+
+def test_senders_remove_what_they_dropped_if_nobody_else_does(path: Path) -> None:
+    """However many segments that are, few files wait to be removed."""
+    options = ChannelOptions(capacity=Capacity(max_messages=4, on_full="drop_oldest"), segment_size=4096)
+    with opened(path, options) as store:
+        for number in range(200):
+            store.log.append([b"%d" % number])
+            assert len(store.segments.begins) < 45
+        assert payloads_of(store) == [b"%d" % number for number in range(196, 200)]
+        assert store.upkeep.reclaimed[0] > 100
+
+
+def test_a_sender_that_cannot_remove_what_it_dropped_has_sent_all_the_same(path: Path) -> None:
+    """It is counted, and whoever comes next tries again."""
+    files = FaultyFiles()
+    options = ChannelOptions(capacity=Capacity(max_messages=4, on_full="drop_oldest"), segment_size=4096)
+    with opened(path, options, files=files) as store:
+        for _ in range(32):
+            store.log.append([b"x"])
+        files.fail(FLUSHING, input_output_error)
+        for _ in range(8):
+            store.log.append([b"y"])
+        assert store.upkeep.errors
+        files.work()
+        store.log.append([b"z"])
+        assert len(store.segments.begins) < 10
+        assert payloads_of(store) == [b"y", b"y", b"y", b"z"]
+
+
+def test_a_batch_of_which_the_beginning_was_dropped_is_on_disk_before_the_files_go(path: Path) -> None:
+    """After a power cut nothing is missing from its middle."""
+    with opened(path, DROP) as store:
+        store.log.append([b"%02d" % number + bytes(990) for number in range(12)])
+        for _ in range(6):
+            store.log.append([bytes(992)])
+        oldest = store.control.oldest_offset
+        assert 0 < oldest < 12000
+        with store.upkeep.turn():
+            store.reclaim.finish()
+        assert store.segments.begins[0] == oldest
+        checkpoint = store.control.checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.oldest == oldest
+        assert checkpoint.offset >= 12000
+
+
+def test_what_producers_said_in_dropped_records_is_kept(path: Path) -> None:
+    """Their files say it by themselves before the records go."""
+    with opened(path, DROP) as store:
+        producer = store.producers.open("0" * 32 + ".name")
+        first = Place(store.control.write_offset, 7, 0, 0)
+        producer.begin(first)
+        second = Place(store.control.write_offset, 7, 5, 5)
+        store.log.append([b"x"], Lead(producer.record_size, lambda _: producer.record(TRANSACTION, second, first)))
+        for _ in range(40):
+            store.log.append([bytes(992)])
+        assert store.control.oldest_offset > second.record
+    with opened(path, create=False) as store, store.log.writing():
+        assert store.producers.open("0" * 32 + ".name").find() == second
