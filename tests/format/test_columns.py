@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,11 +60,11 @@ def _values(kind: str, fields: Any, length: int, offsets: Any, data: Any, inner:
         ends = struct.unpack(f"<{length + 1}i", offsets)
         if kind in ("string", "binary"):
             assert len(data) == ends[-1]
-            parts = [data[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+            parts = [data[begin:end] for begin, end in pairwise(ends)]
             return [part.decode() for part in parts] if kind == "string" else parts
         columns = [read(field[3], column) for field, column in zip(fields, inner, strict=True)]
         items = columns[0] if kind == "list" else list(zip(*columns, strict=True))
-        return [items[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+        return [items[begin:end] for begin, end in pairwise(ends)]
     if kind == "decimal":
         assert len(data) == 16 * length
         scaled = [int.from_bytes(data[at : at + 16], "little", signed=True) for at in range(0, len(data), 16)]
@@ -108,7 +109,7 @@ def table(twin: SimpleNamespace, plan: Any, *messages: Any) -> list[Any]:
         ("date", date(1, 1, 1)),
         ("date", date(2024, 2, 29)),
         ("date", date(9999, 12, 31)),
-        ("decimal", Decimal("0")),
+        ("decimal", Decimal(0)),
         ("decimal", Decimal("-12.340")),
         ("decimal", Decimal("99999999999999999999.999999999999999999")),
         ("decimal", Decimal("1E-18")),

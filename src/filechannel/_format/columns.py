@@ -2,7 +2,8 @@
 
 A plan says what the columns are: `(kind, nullable, fields)`, with a field `(key, fallback, label, plan)` for the item
 of a list, key and value of a map, and each field of a struct that is wanted. The key of a struct's field is its name in
-the message or, where messages are arrays, its position. The fallback is what a message without it means, as MessagePack.
+the message or, where messages are arrays, its position. The fallback is what a message without it means, in
+MessagePack.
 """
 
 from __future__ import annotations
@@ -122,22 +123,31 @@ class Columns:
 # Plans
 
 
-def _column(plan: Plan, depth: int) -> _Column:
-    given: object = plan
-    if not isinstance(given, tuple) or depth > _DEEPEST:
-        raise ValueError("the type is nested too deeply" if depth > _DEEPEST else "a plan is a tuple")
-    kind, nullable, fields = plan
+def _column(plan: object, depth: int) -> _Column:
+    parts = cast("tuple[object, ...]", plan) if isinstance(plan, tuple) else ()
+    if len(parts) != 3 or not isinstance(parts[0], str) or not isinstance(parts[2], tuple):
+        raise ValueError("a plan is (kind, nullable, fields)")
+    kind, nullable, fields = parts[0], bool(parts[1]), cast("tuple[object, ...]", parts[2])
+    if depth > _DEEPEST:
+        raise ValueError("the type is nested too deeply")
     if kind not in KINDS:
         raise ValueError(f"no kind of column is called {kind}")
     wanted = {"list": 1, "map": 2, "struct": len(fields)}.get(kind, 0)
     if len(fields) != wanted:
         raise ValueError(f"{kind} has {len(fields)} fields, not {wanted}")
-    column = _Column(kind, bool(nullable))
-    for key, fallback, label, inner in fields:
-        column.fields.append(_Field(key, fallback, label, _column(inner, depth + 1)))
+    column = _Column(kind, nullable, [_field(each, depth) for each in fields])
     if len({isinstance(each.key, str) for each in column.fields}) > 1:
         raise ValueError("fields have names or positions, not some of each")
     return column
+
+
+def _field(plan: object, depth: int) -> _Field:
+    parts = cast("tuple[object, ...]", plan) if isinstance(plan, tuple) else ()
+    if len(parts) == 4:
+        key, fallback, label, inner = parts
+        if isinstance(key, str | int) and isinstance(fallback, bytes | None) and isinstance(label, str):
+            return _Field(key, fallback, label, _column(inner, depth + 1))
+    raise ValueError("a field is (key, fallback, label, plan)")
 
 
 # From a message to values that are checked, and only then appended: all of it or nothing
@@ -310,7 +320,8 @@ def _decimal(wire: Wire, content: Any) -> int:
         if not number:
             return 0
         if shift >= 0 and len(number) + shift <= _MOST_DIGITS:
-            return (-1) ** sign * int(number) * 10**shift
+            scaled = int(number.ljust(len(number) + shift, "0"))
+            return -scaled if sign else scaled
     raise _Refused(
         f"it is no decimal of at most {_MOST_DIGITS - DECIMAL_SCALE} digits before the point and {DECIMAL_SCALE} behind"
     )

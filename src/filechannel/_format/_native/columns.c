@@ -30,9 +30,16 @@ static char *copied(const char *from, size_t size) {
 
 static Column *column_from(PyObject *plan, int depth);
 
+static int malformed(const char *reason) {
+    PyErr_SetString(PyExc_ValueError, reason);
+    return -1;
+}
+
 static int field_from(PyObject *plan, Field *field, int depth) {
-    PyObject *key, *fallback, *label, *inner;
-    if (!PyTuple_Check(plan) || !PyArg_ParseTuple(plan, "OOUO", &key, &fallback, &label, &inner)) return -1;
+    if (!PyTuple_Check(plan) || PyTuple_GET_SIZE(plan) != 4) return malformed("a field is (key, fallback, label, plan)");
+    PyObject *key = PyTuple_GET_ITEM(plan, 0), *fallback = PyTuple_GET_ITEM(plan, 1), *label = PyTuple_GET_ITEM(plan, 2);
+    if (!(PyUnicode_Check(key) || PyLong_Check(key)) || !(fallback == Py_None || PyBytes_Check(fallback)) || !PyUnicode_Check(label))
+        return malformed("a field is (key, fallback, label, plan)");
     Py_ssize_t size;
     const char *text = PyUnicode_AsUTF8AndSize(label, &size);
     if (!text || !(field->label = copied(text, (size_t)size))) return -1;
@@ -47,7 +54,7 @@ static int field_from(PyObject *plan, Field *field, int depth) {
         if (PyBytes_AsStringAndSize(fallback, &bytes, &size) || !(field->fallback = (uint8_t *)copied(bytes, (size_t)size))) return -1;
         field->fallback_size = (size_t)size;
     }
-    return (field->column = column_from(inner, depth + 1)) ? 0 : -1;
+    return (field->column = column_from(PyTuple_GET_ITEM(plan, 3), depth + 1)) ? 0 : -1;
 }
 
 static int fields_from(Column *column, PyObject *plans, int depth) {
@@ -64,7 +71,7 @@ static int fields_from(Column *column, PyObject *plans, int depth) {
         int failed = field_from(PyTuple_GET_ITEM(plans, (Py_ssize_t)column->field_count), field, depth);
         if (column->field_count == 0) column->by_position = !field->name;
         if (!failed && column->by_position == !field->name) continue;
-        if (!failed) PyErr_SetString(PyExc_ValueError, "fields have names or positions, not some of each");
+        if (!failed) malformed("fields have names or positions, not some of each");
         column->field_count++; /* what it has by now is freed with the others */
         return -1;
     }
@@ -72,14 +79,13 @@ static int fields_from(Column *column, PyObject *plans, int depth) {
 }
 
 static Column *column_from(PyObject *plan, int depth) {
-    const char *name;
-    int nullable;
-    PyObject *fields;
-    if (!PyTuple_Check(plan) || depth > DEEPEST) {
-        PyErr_SetString(PyExc_ValueError, depth > DEEPEST ? "the type is nested too deeply" : "a plan is a tuple");
-        return NULL;
-    }
-    if (!PyArg_ParseTuple(plan, "spO!", &name, &nullable, &PyTuple_Type, &fields)) return NULL;
+    PyObject *fields = PyTuple_Check(plan) && PyTuple_GET_SIZE(plan) == 3 ? PyTuple_GET_ITEM(plan, 2) : NULL;
+    if (!fields || !PyTuple_Check(fields) || !PyUnicode_Check(PyTuple_GET_ITEM(plan, 0)))
+        return malformed("a plan is (kind, nullable, fields)"), NULL;
+    if (depth > DEEPEST) return malformed("the type is nested too deeply"), NULL;
+    const char *name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(plan, 0));
+    int nullable = PyObject_IsTrue(PyTuple_GET_ITEM(plan, 1));
+    if (!name || nullable < 0) return NULL;
     Column *column = calloc(1, sizeof *column);
     if (!column) return (Column *)PyErr_NoMemory();
     column->nullable = (char)nullable;
