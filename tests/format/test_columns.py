@@ -230,6 +230,15 @@ def test_bytes_that_are_no_message_are_refused(twin: SimpleNamespace, payload: b
     assert columns.length == 0
 
 
+def test_without_a_plan_messages_are_taken_as_they_are(twin: SimpleNamespace) -> None:
+    """Whatever they contain, each is one value of one column."""
+    columns = twin.Columns(None)
+    for payload in (b"", b"\xc1", pack({"id": 1})):
+        columns.put(payload, 5)
+    result, _ = columns.finish()
+    assert read(("binary", False, ()), result) == [b"", b"\xc1", pack({"id": 1})]
+
+
 def test_a_text_is_utf_8(twin: SimpleNamespace) -> None:
     """Surrogates, overlong forms and cut characters are refused, as Arrow would."""
     for text in (b"\xed\xa0\x80", b"\xc0\xaf", b"\xe2\x82", b"\xf4\x90\x80\x80", b"\x80", b"abcdefgh\xff"):

@@ -70,10 +70,11 @@ class _Column:
 
 
 class Columns:
-    """Columns of messages."""
+    """Columns of messages; without a plan (None), one of whole messages."""
 
-    def __init__(self, plan: Plan, /) -> None:
-        self._root = _column(plan, 0)
+    def __init__(self, plan: Plan | None, /) -> None:
+        self._is_whole = plan is None
+        self._root = _Column("binary", False) if plan is None else _column(plan, 0)
         self._offsets = array("Q")
 
     @property
@@ -105,12 +106,16 @@ class Columns:
     def put(self, payload: Buffer, offset: int, /) -> None:
         """Take one message."""
         offset = unsigned(offset)
-        given = Input(bytes(readable(payload)))
+        content = bytes(readable(payload))
+        _append(self._root, content if self._is_whole else self._message(content))
+        self._offsets.append(offset)
+
+    def _message(self, content: bytes) -> object:
+        given = Input(content)
         value = _value(self._root, given)
         if given.left:
             raise ValueError("there is something behind the message")
-        _append(self._root, value)
-        self._offsets.append(offset)
+        return value
 
     def finish(self) -> tuple[Result, bytes]:
         """Return the columns and the offset of each message, and begin anew."""

@@ -115,16 +115,20 @@ static Problem put_float(Column *column, const Token *token) {
     return token->kind == WIRE_FLOAT || token->kind == WIRE_INT || token->kind == WIRE_UINT ? put_fixed(column, &real, 8) : unexpected;
 }
 
+Problem column_put_whole(Column *column, const uint8_t *data, size_t size) {
+    uint64_t end = last_offset(&column->offsets) + size;
+    if (end > MOST_BYTES) return column_full;
+    Problem problem = put_bytes(&column->data, data, size);
+    if (!problem) problem = put_offset(&column->offsets, end);
+    return problem ? problem : end_value(column, 1);
+}
+
 static Problem put_text(Column *column, const Token *token, Input *in) {
     if (token->kind != (column->kind == COLUMN_STRING ? WIRE_STR : WIRE_BIN)) return unexpected;
     const uint8_t *body = in->at;
     in->at += token->number;
     if (column->kind == COLUMN_STRING && !is_utf8(body, token->number)) return "it is no UTF-8";
-    uint64_t end = last_offset(&column->offsets) + token->number;
-    if (end > MOST_BYTES) return column_full;
-    Problem problem = put_bytes(&column->data, body, token->number);
-    if (!problem) problem = put_offset(&column->offsets, end);
-    return problem ? problem : end_value(column, 1);
+    return column_put_whole(column, body, token->number);
 }
 
 /* MessagePack's own timestamp: seconds, and nanoseconds above them. */

@@ -47,6 +47,7 @@ typedef const char *Problem;
 extern const char column_no_memory[], column_full[];
 
 Problem column_put(Column *column, Input *in, const char **where);
+Problem column_put_whole(Column *column, const uint8_t *data, size_t size); /* of binaries: the bytes as they are */
 void column_cut(Column *column, size_t length); /* forget what came behind so many values */
 void column_clear(Column *column);
 void column_free(Column *column); /* and what it contains */

@@ -15,6 +15,7 @@ typedef struct {
     Column *root;
     Growing offsets; /* where the record of each message begins */
     Growing copy;    /* of the payload that is looked at */
+    char whole;      /* messages are taken as they are */
     char busy;       /* somebody is inside, perhaps without the GIL */
 } Columns;
 
@@ -102,7 +103,14 @@ static PyObject *columns_new(PyTypeObject *type, PyObject *args, PyObject *keywo
     PyObject *plan;
     if (check_no_keywords("Columns", keywords) || !PyArg_ParseTuple(args, "O", &plan)) return NULL;
     Columns *self = (Columns *)type->tp_alloc(type, 0);
-    if (self && !(self->root = column_from(plan, 0))) Py_CLEAR(self);
+    if (!self) return NULL;
+    self->whole = plan == Py_None;
+    self->root = self->whole ? calloc(1, sizeof *self->root) : column_from(plan, 0);
+    if (self->whole && self->root) self->root->kind = COLUMN_BINARY;
+    if (!self->root) {
+        if (self->whole) PyErr_NoMemory();
+        Py_CLEAR(self);
+    }
     return (PyObject *)self;
 }
 
@@ -142,8 +150,13 @@ static uint8_t *room_in(Growing *growing, size_t size) {
 static Problem take_message(Columns *self, const uint8_t *payload, size_t size, uint64_t offset, const char **where) {
     size_t rows = self->root->length;
     Input in = {payload, payload + size};
-    Problem problem = room_in(&self->offsets, 8 * (rows + 1)) ? column_put(self->root, &in, where) : column_no_memory;
-    if (!problem && in.at != in.end) problem = "there is something behind the message";
+    Problem problem = NULL;
+    if (!room_in(&self->offsets, 8 * (rows + 1)))
+        problem = column_no_memory;
+    else if (self->whole)
+        problem = column_put_whole(self->root, payload, size);
+    else if (!(problem = column_put(self->root, &in, where)) && in.at != in.end)
+        problem = "there is something behind the message";
     if (problem)
         column_cut(self->root, rows);
     else
@@ -283,7 +296,7 @@ static PyGetSetDef properties[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Columns(plan, /)\n--\n\nColumns of messages, in Arrow's layout."},
+    {Py_tp_doc, "Columns(plan, /)\n--\n\nColumns of messages, in Arrow's layout; without a plan (None), one of whole messages."},
     {Py_tp_new, columns_new}, {Py_tp_dealloc, columns_dealloc}, {Py_tp_methods, methods}, {Py_tp_getset, properties}, {0, NULL},
 };
 static PyType_Spec spec = {"filechannel._format._core.Columns", sizeof(Columns), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, slots};
