@@ -92,6 +92,21 @@ class Places:
             return _first(self._segments.get(following))
         raise ValueError(f"no record begins at offset {offset}: no offsets were used there")
 
+    def at_or_behind(self, offset: int) -> Mark:
+        """Return the first record boundary that does not lie before an offset of the channel."""
+        tail = self.latest()
+        begin = self._segments.covering(offset)
+        segment = None if begin is None else self._segments.get(begin)
+        end = None if segment is None else min(segment.limit, tail.offset)
+        if segment is None or end is None or offset >= end:
+            following = self._segments.following(offset)
+            return tail if following is None else _first(self._segments.get(following))
+        mark = last_mark_at_or_before(self.marks(segment), offset) or _first(segment)
+        while mark.offset < offset:
+            is_message, size = _read(segment, mark.offset)
+            mark = Mark(Offset(mark.offset + size), mark.sequence + is_message, 0)
+        return mark
+
     def numbered(self, sequence: int) -> Mark:
         """Return where the message with this number begins; `ValueError` if it is not stored."""
         return self._steadily(self._numbered, sequence)

@@ -1,0 +1,71 @@
+"""Parts of a log that are read apart from each other: where they begin and end, and their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from typing_extensions import Buffer
+
+from .._errors import CorruptRecordError, DataExpiredError
+from .._offset import Offset
+from .index import Mark
+from .store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Records from one boundary to another."""
+
+    start: Offset
+    stop: Offset
+    sequence: int
+    """The number of the first message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Records that lie in one buffer."""
+
+    buffer: Buffer
+    position: int
+    stop: int
+    offset: Offset
+    """Of what is at the position."""
+    name: str
+    """Of the segment's file."""
+
+
+def split(store: Store, start: Mark, stop: Mark, parts: int) -> list[Span]:
+    """Cut what lies between two boundaries into at most so many spans of about the same size."""
+    total, spans, begin = stop.offset - start.offset, list[Span](), start
+    for part in range(1, parts + 1):
+        end = stop if part == parts else store.places.at_or_behind(start.offset + total * part // parts)
+        end = stop if end.offset > stop.offset else end
+        if end.offset > begin.offset:
+            spans.append(Span(begin.offset, end.offset, begin.sequence))
+            begin = end
+    return spans
+
+
+def windows(store: Store, span: Span) -> Iterator[Window]:
+    """Return the records of a span, segment by segment; offsets that were never used are passed.
+
+    Raises `DataExpiredError` if they are gone, `CorruptRecordError` if a segment is missing.
+    """
+    offset = span.start
+    while offset < span.stop:
+        if offset < store.control.oldest_offset:
+            oldest = store.places.earliest()
+            raise DataExpiredError(max(0, oldest.sequence - span.sequence), oldest.offset)
+        begin = store.segments.covering(offset)
+        segment = None if begin is None else store.segments.get(begin)
+        if segment is not None and offset < segment.limit:
+            end = Offset(min(segment.limit, span.stop))
+            yield Window(segment.map, segment.position(offset), segment.position(end), offset, segment.path.name)
+            offset = end
+            continue
+        following = store.segments.following(offset)
+        if following is None or store.segments.get(following).header.previous_end > offset:
+            raise CorruptRecordError(store.segments.path(offset).name, offset, "the segment is missing")
+        offset = following
