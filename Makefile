@@ -53,11 +53,11 @@ types: $(INSTALLED)  ## mypy --strict, pyright, and 100 % of the public types kn
 	. $(BIN)/activate && pyright --verifytypes filechannel --ignoreexternal  # knows no --pythonpath
 
 native: $(NATIVE) java  ## The suite on the native core
-	@if $(BIN)/python .ci/native_core.py built; then set -x; $(BIN)/python -m pytest -n $(WORKERS) $(TEST_ARGS); \
+	@if $(BIN)/python .ci/native_core.py built; then set -x; $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TEST_ARGS); \
 	  else echo "native: skipped, the native core could not be built here; make pure runs the suite on its twin"; fi
 
 pure: $(NATIVE) java  ## The suite on the pure-Python twin
-	FILECHANNEL_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore=tests/model $(TEST_ARGS)  # the same on any twin
+	FILECHANNEL_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore=tests/model $(TEST_ARGS)  # the same on any twin
 
 bench: $(NATIVE) $(PEERS)  ## Measure; arguments in BENCH_ARGS
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

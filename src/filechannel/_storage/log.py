@@ -7,7 +7,7 @@ own `append` is its fast path and comes here when something is not simple.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from threading import RLock
@@ -170,6 +170,13 @@ class Log:
         and with the word taken, directly before anything is written, and may refuse by raising.
         """
         self.check_sizes(payloads)
+        return self.append_parts([payloads], lead)
+
+    def append_parts(self, parts: Iterable[list[bytes]], lead: Lead | None = None) -> Offset:
+        """Append the payloads of several lists, not all of them empty, as one batch; otherwise like `append`.
+
+        The lists are asked for with the word taken, one after the other, so that they need not be in memory together.
+        """
         self._lock.refuse_reentry(f"{self._path}: nothing was sent")
         with self.writing(self.may_sleep):
             if self._control.sealed:
@@ -177,7 +184,7 @@ class Log:
             changed, self._durability_changed = self._durability_changed, False
             if changed and self.writer.deferred and not self.may_sleep():
                 raise Busy  # whoever called does not know yet that it has to wait for a flush, and asks again
-            start = self._append(payloads, 0, lead)
+            start = self._append(parts, 0, lead)
             finished, self._finished = self._finished, False
         if finished:
             self.on_finished()  # not with the word: starting a thread takes locks, and runs finalizers, of others
@@ -189,15 +196,19 @@ class Log:
     def end(self) -> bool:
         """Append the record that ends the channel; False if it has ended. The caller holds the word."""
         if not self._control.sealed:
-            self._append([SEAL], CONTROL_RECORD)
+            self._append([[SEAL]], CONTROL_RECORD)
         return not self._control.sealed
 
-    def _append(self, payloads: list[bytes], flags: int, lead: Lead | None = None) -> Offset:
+    def _append(self, parts: Iterable[list[bytes]], flags: int, lead: Lead | None = None) -> Offset:
         start = Offset(self.writer.pending)
         try:
             if lead is not None:
                 self._write([lead(start)], CONTROL_RECORD | BATCH_CONTINUES)
-            self._write(payloads, flags)
+            last: list[bytes] = []
+            for part in filter(None, parts):
+                self._write(last, flags | BATCH_CONTINUES)
+                last = part
+            self._write(last, flags)
             if self._forked:
                 self._refuse_child()
             self.writer.publish()

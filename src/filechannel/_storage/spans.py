@@ -51,13 +51,15 @@ def split(store: Store, start: Mark, stop: Mark, parts: int) -> list[Span]:
 def windows(store: Store, span: Span) -> Iterator[Window]:
     """Return the records of a span, segment by segment; offsets that were never used are passed.
 
+    Whoever reads them copies each record before it is checked. One that is removed meanwhile does not pass the check;
+    `expired` tells whether that is why.
     Raises `DataExpiredError` if they are gone, `CorruptRecordError` if a segment is missing.
     """
     offset = span.start
     while offset < span.stop:
-        if offset < store.control.oldest_offset:
-            oldest = store.places.earliest()
-            raise DataExpiredError(max(0, oldest.sequence - span.sequence), oldest.offset)
+        gone = expired(store, offset, span.sequence)
+        if gone is not None:
+            raise gone
         begin = store.segments.covering(offset)
         segment = None if begin is None else store.segments.get(begin)
         if segment is not None and offset < segment.limit:
@@ -69,3 +71,11 @@ def windows(store: Store, span: Span) -> Iterator[Window]:
         if following is None or store.segments.get(following).header.previous_end > offset:
             raise CorruptRecordError(store.segments.path(offset).name, offset, "the segment is missing")
         offset = following
+
+
+def expired(store: Store, offset: int, sequence: int) -> DataExpiredError | None:
+    """Return the error for what is gone, if an offset is; *sequence* is that of what was to be read."""
+    if offset >= store.control.oldest_offset:
+        return None
+    oldest = store.places.earliest()
+    return DataExpiredError(max(0, oldest.sequence - sequence), oldest.offset)

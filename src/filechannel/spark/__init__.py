@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 try:
-    import pyarrow as _pyarrow  # noqa: F401
-    import pyspark as _pyspark  # noqa: F401
+    from pyspark.sql import SparkSession
+
+    from .schema import schema_of
+    from .source import ChannelSource
 except ImportError as error:
+    if (error.name or "").partition(".")[0] not in ("pyarrow", "pyspark", "py4j"):
+        raise
     raise ImportError(
         f"filechannel.spark needs the extra 'spark' ({error}): pip install 'filechannel[spark]'"
     ) from error
-
-from pyspark.sql import SparkSession
-
-from .schema import schema_of
-from .source import ChannelSource
 
 __all__ = ["ChannelSource", "register", "schema_of"]
 

@@ -6,7 +6,8 @@ One walk over the schema of a channel gives all three, so that they cannot disag
 from __future__ import annotations
 
 from base64 import b64decode
-from dataclasses import dataclass
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import msgspec
@@ -34,6 +35,8 @@ from .._format.columns import DECIMAL_SCALE, FieldPlan, Plan
 
 PAYLOAD: Final = "payload"
 """The column of whole messages, as bytes, where there is no better one."""
+PAYLOAD_PLAN: Final[Plan] = ("binary", False, ())
+"""Of that column, and of no other: it is compared by identity."""
 VALUE: Final = "value"
 """The column of messages that have no fields."""
 _DECIMAL_DIGITS: Final = 38
@@ -84,20 +87,66 @@ def schema_of(message_type: TypeForm[object]) -> StructType:
     return StructType([column.spark_field for column in columns_of(describe(message_type))])
 
 
-def columns_of(schema: Schema) -> list[Column]:
-    """Return the columns of a channel's messages; `NoColumnError` naming a field that can have none."""
+def columns_of(schema: Schema, names: Container[str] | None = None) -> list[Column]:
+    """Return the columns of a channel's messages, or some; `NoColumnError` naming a field that can have none."""
     root = schema.root
     if root.kind == "record":
-        return _Walk(schema).fields(schema.records[root.name or ""], "")
+        record = schema.records[root.name or ""]
+        fields = [field for field in record.fields if names is None or field.name in names]
+        return _Walk(schema, root.name).fields(fields, "")
     try:
         return [_Walk(schema).column(VALUE, root, "")]
     except NoColumnError:
         return [payload_column()]
 
 
+def as_asked(column: Column, asked: StructField) -> Column:
+    """Return a column with the nullability that was asked for, inside too; `ValueError` if it is of another type.
+
+    What Spark is given must be what it was told, to the letter.
+    """
+    arrow = _as_asked(column.arrow, column.spark, asked.dataType)
+    if arrow is None or (column.nullable and not asked.nullable):
+        wanted = f"{asked.dataType.simpleString()}{'' if asked.nullable else ', not null'}"
+        found = f"{column.spark.simpleString()}{' or null' if column.nullable else ''}"
+        raise ValueError(f"field {column.name!r} is {found}, and .schema(...) says {wanted}: leave it out or cast it")
+    return replace(column, spark=asked.dataType, arrow=arrow, nullable=asked.nullable)
+
+
+def _as_asked(arrow: pa.DataType, own: DataType, asked: DataType) -> pa.DataType | None:
+    if isinstance(own, StructType) and isinstance(asked, StructType) and own.names == asked.names:
+        parts = [
+            _field_as_asked(arrow.field(index), mine.dataType, mine.nullable, other.dataType, other.nullable)
+            for index, (mine, other) in enumerate(zip(own, asked, strict=True))
+        ]
+        known = [part for part in parts if part is not None]
+        return pa.struct(known) if len(known) == len(parts) else None
+    if isinstance(own, ArrayType) and isinstance(asked, ArrayType) and isinstance(arrow, pa.ListType):
+        item = _field_as_asked(
+            arrow.value_field, own.elementType, own.containsNull, asked.elementType, asked.containsNull
+        )
+        return None if item is None else pa.list_(item)
+    if isinstance(own, MapType) and isinstance(asked, MapType) and isinstance(arrow, pa.MapType):
+        key = _field_as_asked(arrow.key_field, own.keyType, False, asked.keyType, False)
+        value = _field_as_asked(
+            arrow.item_field, own.valueType, own.valueContainsNull, asked.valueType, asked.valueContainsNull
+        )
+        return None if key is None or value is None else pa.map_(key, value)
+    return arrow if own == asked else None
+
+
+def _field_as_asked(
+    field: pa.Field, own: DataType, may_be_null: bool, asked: DataType, may_be_null_as_asked: bool
+) -> pa.Field | None:
+    arrow = _as_asked(field.type, own, asked)
+    if arrow is None or (may_be_null and not may_be_null_as_asked):
+        return None
+    return pa.field(field.name, arrow, may_be_null_as_asked)
+
+
 def payload_column() -> Column:
     """Return the column of whole messages."""
-    return Column(PAYLOAD, BinaryType(), pa.binary(), False, ("binary", False, ()))
+    return Column(PAYLOAD, BinaryType(), pa.binary(), False, PAYLOAD_PLAN)
 
 
 _SCALARS: Final[dict[str, tuple[DataType, pa.DataType, str]]] = {
@@ -117,18 +166,18 @@ _SCALARS: Final[dict[str, tuple[DataType, pa.DataType, str]]] = {
         "decimal",
     ),
 }
-_NAIVE: Final = TimestampNTZType(), pa.timestamp("us"), "timestamp"
+_NAIVE: Final[tuple[DataType, pa.DataType, str]] = TimestampNTZType(), pa.timestamp("us"), "timestamp"
 
 
 class _Walk:
     """Turns nodes into columns, and refuses those that have none or never end."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, root: str | None = None) -> None:
         self._schema = schema
-        self._inside: list[str] = []
+        self._inside = [] if root is None else [root]
 
-    def fields(self, record: Record, path: str) -> list[Column]:
-        return [self._field(field, path) for field in record.fields]
+    def fields(self, fields: Iterable[Field], path: str) -> list[Column]:
+        return [self._field(field, path) for field in fields]
 
     def _field(self, field: Field, path: str) -> Column:
         inner = f"{path}.{field.name}" if path else field.name
@@ -136,7 +185,7 @@ class _Walk:
         # What a writer may leave out, and has no default that is known, is null.
         if not field.required and field.default is msgspec.UNSET and not column.nullable:
             kind, _, inside = column.plan
-            return Column(column.name, column.spark, column.arrow, True, (kind, True, inside))
+            return replace(column, nullable=True, plan=(kind, True, inside))
         return column
 
     def column(self, name: str, node: Node, path: str) -> Column:
@@ -203,7 +252,7 @@ class _Walk:
             raise self._refusal(node, path)  # it contains itself
         self._inside.append(name)
         record = self._schema.records[name]
-        columns = self.fields(record, path)
+        columns = self.fields(record.fields, path)
         self._inside.pop()
         spark = StructType([column.spark_field for column in columns])
         return (

@@ -1,12 +1,8 @@
-"""Reading a channel as a table: partitions are spans of the log, and tasks turn them into Arrow batches.
-
-Planning and reading run in different processes. What crosses is the path, the names of the columns and offsets.
-"""
+"""`format("filechannel")`: what Spark finds under that name, and reading as a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import final
 
@@ -14,41 +10,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from .._channel.schema import Schema, describe, find_difference
 from .._channel.source import find_place
-from .._errors import SchemaMismatchError
-from .._storage.files import Files
-from .._storage.manifest import Manifest
-from .._storage.spans import Span, split, windows
+from .._errors import UnknownConsumerError
+from .._storage.index import Mark
 from .._storage.store import Store
-from .._storage.stores import STORES
-from .options import ReadOptions, load_type
-from .table import Table
-
-_BYTES_A_TASK = 32 << 20
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[Store]:
-    """Open a channel to read, whatever its type."""
-    store = STORES.open(path, check=lambda _: None, new=None, readonly=True, max_mapped_segments=4)
-    try:
-        yield store
-    finally:
-        STORES.close(store)
-
-
-def table_of(options: ReadOptions) -> Table:
-    """Return every column of a channel, as the option `type` or else its manifest says."""
-    manifest = Manifest.read(Files(), options.path)
-    schema = Schema.from_json(manifest.schema)
-    if options.message_type is not None:
-        asked = describe(load_type(options.message_type))
-        difference = find_difference(schema, asked)
-        if difference is not None:
-            raise SchemaMismatchError(difference.field, difference.expected, difference.found, path=options.path)
-        schema = asked
-    return Table.of(manifest.codec, schema, metadata=options.metadata)
+from .channels import find_channels, opened
+from .options import ReadOptions, WriteOptions
+from .sink import BatchWriter, StreamWriter, prepare, refuse_overwrite
+from .stream import StreamReader
+from .tasks import Task, plan, read
 
 
 @final
@@ -62,44 +32,70 @@ class ChannelSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the channel's messages, as its manifest or the option `type` says."""
-        options = ReadOptions.parse(self.options)
-        return table_of(options).spark
+        return find_channels(ReadOptions.of_either(self.options))[0].table.spark
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads these columns, which may be fewer than there are."""
-        options = ReadOptions.parse(self.options)
-        return BatchReader(options, table_of(options).only(schema.names).names)
+        options = ReadOptions.of_batch(self.options)
+        find_channels(options, schema)
+        return BatchReader(options, schema)
 
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - the name is Spark's
+        """Return what reads these columns again and again, from where it stopped."""
+        options = ReadOptions.of_stream(self.options)
+        find_channels(options, schema)
+        return StreamReader(options, schema)
 
-@final
-class Task(InputPartition):
-    """One span, for one task."""
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """Return what appends a frame."""
+        refuse_overwrite(overwrite)
+        options = WriteOptions.of_batch(self.options)
+        prepare(options, schema)
+        return BatchWriter(options, schema)
 
-    def __init__(self, span: Span) -> None:
-        super().__init__(span)
-        self.span = span
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - the name is Spark's
+        """Return what appends the batches of a query, each once."""
+        refuse_overwrite(overwrite)
+        options = WriteOptions.of_stream(self.options)
+        prepare(options, schema)
+        return StreamWriter(options, schema)
 
 
 @final
 class BatchReader(DataSourceReader):
     """Reads what is stored between two places."""
 
-    def __init__(self, options: ReadOptions, columns: list[str]) -> None:
+    def __init__(self, options: ReadOptions, columns: StructType) -> None:
         self._options = options
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the channel into spans of about the same size, at the boundaries of records."""
-        with opened(self._options.path) as store:
-            stop = find_place(store, self._options.stop, "endingOffset")
-            start = find_place(store, self._options.start, "startingOffset")
-            parts = self._options.partitions or -(-(stop.offset - start.offset) // _BYTES_A_TASK)
-            return [Task(span) for span in split(store, start, stop, max(1, parts))]
+        """Cut the channels into spans of about the same size, at the boundaries of records."""
+        return [task for path in self._options.paths for task in self._plan(path)]
+
+    def _plan(self, path: Path) -> list[Task]:
+        options = self._options
+        parts = None if options.partitions is None else -(-options.partitions // len(options.paths))
+        with opened(path) as store:
+            stop = find_place(store, options.stop, "option endingOffset")
+            start = self._start(store)
+            if stop.offset < start.offset and options.start is not None:
+                raise ValueError(
+                    f"option endingOffset={options.stop!s} lies before startingOffset={options.start!s} ({path})"
+                )
+            return plan(store, start, stop, parts)
+
+    def _start(self, store: Store) -> Mark:
+        options = self._options
+        if options.start is not None or options.consumer is None:
+            return find_place(store, options.start or "earliest", "option startingOffset")
+        registration = store.roster.look(options.consumer)
+        if registration is None:
+            raise UnknownConsumerError(options.consumer, path=store.path)
+        return Mark(registration.position.offset, registration.position.sequence, 0)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the messages of a span as Arrow batches."""
-        assert isinstance(partition, Task)
-        table = table_of(self._options).only(self._columns)
-        with opened(self._options.path) as store:
-            span = partition.span
-            yield from table.batches(windows(store, span), span.sequence, self._options.batch_records)
+        if not isinstance(partition, Task):
+            return iter(())  # Spark reads a table without partitions as if it had one, which is None
+        return read(self._options, self._columns, partition)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import struct
+from array import array
 from collections.abc import Iterable, Iterator
-from typing import Self, final
+from typing import Final, Self, final
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import LongType, StringType, StructType
 
 from .._channel.schema import Record, Schema
 from .._errors import CorruptRecordError, DecodeError
@@ -17,70 +17,88 @@ from .._format.columns import Plan, Result
 from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE
 from .._offset import Offset
 from .._storage.spans import Window
-from .schema import PAYLOAD, Column, columns_of, field_plans, payload_column
+from .schema import PAYLOAD, PAYLOAD_PLAN, Column, as_asked, columns_of, field_plans, payload_column
 
-METADATA = [Column(name, LongType(), pa.int64(), False, ("int", False, ())) for name in ("offset", "sequence")]
+OFFSET: Final = "offset"
+SEQUENCE: Final = "sequence"
+CHANNEL: Final = "channel"
+_NUMBER: Final = LongType(), pa.int64(), False, ("int", False, ())
+_NUMBERS: Final = [Column(OFFSET, *_NUMBER), Column(SEQUENCE, *_NUMBER)]
+_CHANNEL: Final = Column(CHANNEL, StringType(), pa.string(), False, ("string", False, ()))
 
 
 @final
 class Table:
-    """Columns of a channel's messages: all of them, or some."""
+    """Columns of a channel's messages: all of them, or some, and some that say where a message was found."""
 
-    def __init__(self, codec: str, schema: Schema, columns: list[Column], metadata: list[Column]) -> None:
+    def __init__(self, codec: str, schema: Schema, columns: list[Column], extra: list[Column], channel: str) -> None:
         self._codec = codec
         self._schema = schema
         self._columns = columns
-        self._metadata = metadata
+        self._extra = {column.name for column in extra}
+        self._channel = channel
 
     @classmethod
-    def of(cls, codec: str, schema: Schema, *, metadata: bool) -> Self:
-        """Return every column; `NoColumnError` names a field that can have none, `ValueError` a name that is taken."""
-        columns = columns_of(schema) if codec in ("msgpack", "json") else [payload_column()]
-        taken = {column.name for column in columns} & {extra.name for extra in METADATA}
-        if metadata and taken:
+    def of(
+        cls,
+        codec: str,
+        schema: Schema,
+        *,
+        metadata: bool = False,
+        channel: str | None = None,
+        asked: StructType | None = None,
+    ) -> Self:
+        """Return every column, or those that were asked for; *channel* is what to call it where there may be several.
+
+        `NoColumnError` names a field that can have none; `ValueError` a name that is taken, unknown or of another type.
+        """
+        names = None if asked is None else asked.names
+        is_whole = codec not in ("msgpack", "json") or (names is not None and _wants_whole(schema, names))
+        columns = [payload_column()] if is_whole else columns_of(schema, names)
+        extra = [*_NUMBERS, *([] if channel is None else [_CHANNEL])] if metadata else []
+        taken = {column.name for column in columns} & {column.name for column in extra}
+        if taken:
             raise ValueError(f"option includeMetadata: messages have a field {min(taken)!r} themselves")
-        return cls(codec, schema, columns, METADATA if metadata else [])
-
-    def only(self, names: list[str]) -> Table:
-        """Return some of the columns; the message's own come first. `payload` can always be asked for, alone."""
-        known = {PAYLOAD: payload_column()} | {column.name: column for column in self._columns + self._metadata}
-        missing = [name for name in names if name not in known]
-        if missing:
-            raise ValueError(f"messages have no field {missing[0]!r}; there are {', '.join(known)}")
-        extra = [column for column in self._metadata if column.name in names]
-        wanted = [known[name] for name in names if known[name] not in extra]
-        return Table(self._codec, self._schema, wanted, extra)
-
-    @property
-    def names(self) -> list[str]:
-        """The names of the columns, in order."""
-        return [column.name for column in self._columns + self._metadata]
+        if asked is None:
+            return cls(codec, schema, columns + extra, extra, channel or "")
+        known = {column.name: column for column in columns + extra}
+        for name in asked.names:
+            if name not in known:
+                raise ValueError(_why_unknown(name, schema, is_whole=is_whole, metadata=metadata))
+        chosen = [as_asked(known[field.name], field) for field in asked]
+        return cls(codec, schema, chosen, [column for column in extra if column.name in asked.names], channel or "")
 
     @property
     def spark(self) -> StructType:
         """The table as Spark describes it."""
-        return StructType([column.spark_field for column in self._columns + self._metadata])
+        return StructType([column.spark_field for column in self._columns])
 
     @property
     def arrow(self) -> pa.Schema:
         """The table as Arrow describes it."""
-        return pa.schema([column.arrow_field for column in self._columns + self._metadata])
+        return pa.schema([column.arrow_field for column in self._columns])
+
+    @property
+    def _own(self) -> list[Column]:
+        """The columns that messages have."""
+        return [column for column in self._columns if column.name not in self._extra]
 
     @property
     def _record(self) -> Record | None:
-        """What the messages are, if they have fields that are columns."""
+        """What the messages are, if they have fields."""
         root = self._schema.root
         return self._schema.records[root.name or ""] if root.kind == "record" and not self._is_whole else None
 
     @property
     def _is_whole(self) -> bool:
-        return [column.name for column in self._columns] == [PAYLOAD] and self._columns[0] == payload_column()
+        own = self._own
+        return self._codec not in ("msgpack", "json") or (len(own) == 1 and own[0].plan is PAYLOAD_PLAN)
 
     def _plan(self) -> Plan | None:
         if self._is_whole:
             return None
         record = self._record
-        return self._columns[0].plan if record is None else ("struct", False, field_plans(record, self._columns))
+        return self._own[0].plan if record is None else ("struct", False, field_plans(record, self._own))
 
     # Batches
 
@@ -118,38 +136,54 @@ class Table:
     def _batch(self, columns: Columns, sequence: int) -> pa.RecordBatch:
         length = columns.length
         result, offsets = columns.finish()
-        arrays = [_array(column.arrow, inner) for column, inner in self._results(result)]
-        for extra in self._metadata:
-            if extra.name == "offset":
-                arrays.append(pa.Array.from_buffers(pa.int64(), length, [None, pa.py_buffer(offsets)]))
-            else:
-                numbers = struct.pack(f"<{length}q", *range(sequence, sequence + length))
-                arrays.append(pa.Array.from_buffers(pa.int64(), length, [None, pa.py_buffer(numbers)]))
-        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow)
+        found = {column.name: _array(column.arrow, inner) for column, inner in self._results(result)}
+        if OFFSET in self._extra:
+            found[OFFSET] = pa.Array.from_buffers(pa.int64(), length, [None, pa.py_buffer(offsets)])
+        if SEQUENCE in self._extra:
+            numbers = array("q", range(sequence, sequence + length))
+            found[SEQUENCE] = pa.Array.from_buffers(pa.int64(), length, [None, pa.py_buffer(numbers)])
+        if CHANNEL in self._extra:
+            found[CHANNEL] = pa.repeat(pa.scalar(self._channel, pa.string()), length)
+        return pa.RecordBatch.from_arrays([found[column.name] for column in self._columns], schema=self.arrow)
 
     def _results(self, result: Result) -> list[tuple[Column, Result]]:
-        """Return each column with what it has become: a record has its fields in its own order."""
-        record = self._record
+        """Return each column of the messages with what it has become: a record has its fields in its own order."""
+        record, own = self._record, self._own
         if record is None:
-            return [(column, result) for column in self._columns]
-        names = [column.name for column in self._columns]
-        order = [field.name for field in record.fields if field.name in names]
-        found = dict(zip(order, result[5], strict=True))
-        return [(column, found[column.name]) for column in self._columns]
+            return [(column, result) for column in own]
+        by_name = {column.name: column for column in own}
+        order = [by_name[field.name] for field in record.fields if field.name in by_name]
+        return list(zip(order, result[5], strict=True))
+
+
+def _wants_whole(schema: Schema, names: list[str]) -> bool:
+    """Tell whether `payload` is asked for and means the message; a field of that name comes first."""
+    record = schema.records[schema.root.name or ""] if schema.root.kind == "record" else None
+    return PAYLOAD in names and (record is None or all(field.name != PAYLOAD for field in record.fields))
+
+
+def _why_unknown(name: str, schema: Schema, *, is_whole: bool, metadata: bool) -> str:
+    if name in (OFFSET, SEQUENCE, CHANNEL) and not metadata:
+        return f".schema(...): there is a column {name!r} only with the option includeMetadata=true"
+    if is_whole:
+        return f".schema(...): {PAYLOAD!r} is the whole message, and cannot be read together with {name!r}"
+    record = schema.records[schema.root.name or ""] if schema.root.kind == "record" else None
+    fields = [field.name for field in record.fields] if record else [column.name for column in columns_of(schema)]
+    return f".schema(...): messages have no field {name!r}; there are {', '.join(fields)}"
 
 
 def _array(kind: pa.DataType, result: Result) -> pa.Array:
     length, nulls, validity, offsets, data, inner = result
     buffers = [None if each is None else pa.py_buffer(each) for each in (validity, offsets, data)]
-    if pa.types.is_struct(kind):
+    if isinstance(kind, pa.StructType):
         children = [_array(kind.field(index).type, each) for index, each in enumerate(inner)]
         return pa.Array.from_buffers(kind, length, [buffers[0]], nulls, children=children)
-    if pa.types.is_map(kind):
+    if isinstance(kind, pa.MapType):
         entries = pa.struct([kind.key_field, kind.item_field])
         pairs = [_array(kind.key_type, inner[0]), _array(kind.item_type, inner[1])]
         child = pa.Array.from_buffers(entries, inner[0][0], [None], 0, children=pairs)
         return pa.Array.from_buffers(kind, length, buffers[:2], nulls, children=[child])
-    if pa.types.is_list(kind):
+    if isinstance(kind, pa.ListType):
         return pa.Array.from_buffers(kind, length, buffers[:2], nulls, children=[_array(kind.value_type, inner[0])])
     needed = [buffers[0], buffers[2]] if buffers[1] is None else buffers
     return pa.Array.from_buffers(kind, length, needed, nulls)

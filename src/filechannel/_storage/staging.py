@@ -1,0 +1,114 @@
+"""Payloads that wait in files of their own until somebody publishes them all at once, or nobody does.
+
+`staging/<group>/<name>.rows` has payloads in parts: how many, the length of each, and then all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import struct
+import time
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Final, final
+
+from .._errors import StorageError
+from .._format import crc32c
+from .files import Files, directory_mode
+
+STAGING: Final = "staging"
+_COUNT: Final = struct.Struct("<I")
+_FORGOTTEN: Final = 24 * 3600.0  # seconds
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A file with payloads: enough to find it again, and to see that it is the same."""
+
+    group: str
+    name: str
+    count: int
+    """How many payloads."""
+    size: int
+    crc: int
+
+
+@final
+class Staging:
+    """The files of one group, which are published or removed together."""
+
+    def __init__(self, files: Files, channel: Path, group: str, mode: int) -> None:
+        """The group has only what a file name may have."""
+        self._files = files
+        self._directory = channel / STAGING / group
+        self._group = group
+        self._mode = mode
+
+    def write(self, parts: Iterable[list[bytes]]) -> Staged:
+        """Write payloads to a file that is theirs alone."""
+        self._files.make_directory(self._directory.parent, directory_mode(self._mode))
+        self._files.make_directory(self._directory, directory_mode(self._mode))
+        name = f"{secrets.token_hex(12)}.rows"
+        descriptor = self._files.open(self._directory / name, create=True, mode=self._mode)
+        count = size = crc = 0
+        try:
+            for part in filter(None, parts):
+                lengths = array("I", map(len, part))
+                content = b"".join([_COUNT.pack(len(part)), lengths.tobytes(), *part])
+                self._files.write_at(descriptor, content, size)
+                crc = crc32c(content, crc)
+                count, size = count + len(part), size + len(content)
+        except BaseException:
+            self._files.unlink(self._directory / name)
+            raise
+        finally:
+            self._files.close(descriptor)
+        return Staged(self._group, name, count, size, crc)
+
+    def read(self, staged: Staged) -> Iterator[list[bytes]]:
+        """Return the payloads of a file, part by part; `StorageError` if it is gone or has changed."""
+        path = self._directory / staged.name
+        try:
+            content = self._files.read(path)
+        except FileNotFoundError:
+            raise StorageError(f"{path} was removed before it was published; nothing was sent") from None
+        if len(content) != staged.size or crc32c(content) != staged.crc:
+            raise StorageError(f"{path} is not what was written; nothing was sent")
+        position = 0
+        while position < len(content):
+            (count,) = _COUNT.unpack_from(content, position)
+            begin = position + _COUNT.size + 4 * count
+            lengths = array("I", content[position + _COUNT.size : begin])
+            yield [content[start:stop] for start, stop in pairwise(accumulate(lengths, initial=begin))]
+            position = begin + sum(lengths)
+
+    def remove(self, staged: Iterable[Staged]) -> None:
+        """Remove files; those that are gone already do not matter."""
+        for each in staged:
+            self._files.unlink(self._directory / each.name)
+
+    def sweep(self) -> None:
+        """Remove the whole group, and what others have left for a day."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+        for name in self._files.list(self._directory.parent):
+            other = self._directory.parent / name
+            if _last_change(other) < time.time() - _FORGOTTEN:
+                shutil.rmtree(other, ignore_errors=True)
+        try:
+            os.rmdir(self._directory.parent)
+        except OSError:
+            pass  # others are at it
+
+
+def _last_change(directory: Path) -> float:
+    """Return when something was last written in a directory; now if that cannot be said."""
+    try:
+        return max(path.stat().st_mtime for path in (directory, *directory.iterdir()))
+    except OSError:
+        return time.time()
