@@ -46,7 +46,7 @@ def test_a_channel_is_made_if_the_type_is_named(spark: SparkSession, path: Path)
     """`type` says what the messages are."""
     write(frame(spark, orders(5)), path, type="tests.spark.messages:Order")
     assert sorted(received(path), key=lambda order: order.id) == orders(5)
-    with pytest.raises(PySparkException, match="there is no channel at .* name the type of its messages"):
+    with pytest.raises(PySparkException, match=r"there is no channel at .* name the type of its messages"):
         write(frame(spark, orders(5)), path / "other")
 
 

@@ -130,7 +130,7 @@ def test_another_channel_in_its_place_is_noticed(spark: SparkSession, path: Path
     assert drained(spark, tmp_path / "moved", tmp_path) == list(range(15))
     fill(path, orders(10))
     query = drain(spark, path, tmp_path)
-    with pytest.raises(PySparkException, match="the checkpoint speaks of channel .* another checkpointLocation"):
+    with pytest.raises(PySparkException, match=r"the checkpoint speaks of channel .* another checkpointLocation"):
         query.awaitTermination(100)
 
 

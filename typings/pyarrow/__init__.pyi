@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing_extensions import Buffer as PythonBuffer
 
 class DataType:
+    def __hash__(self) -> int: ...
     num_fields: int
     def field(self, index: int, /) -> Field: ...
 

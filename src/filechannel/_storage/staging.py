@@ -59,8 +59,7 @@ class Staging:
         count = size = crc = 0
         try:
             for part in filter(None, parts):
-                lengths = array("I", map(len, part))
-                content = b"".join([_COUNT.pack(len(part)), lengths.tobytes(), *part])
+                content = packed(part)
                 self._files.write_at(descriptor, content, size)
                 crc = crc32c(content, crc)
                 count, size = count + len(part), size + len(content)
@@ -80,13 +79,7 @@ class Staging:
             raise StorageError(f"{path} was removed before it was published; nothing was sent") from None
         if len(content) != staged.size or crc32c(content) != staged.crc:
             raise StorageError(f"{path} is not what was written; nothing was sent")
-        position = 0
-        while position < len(content):
-            (count,) = _COUNT.unpack_from(content, position)
-            begin = position + _COUNT.size + 4 * count
-            lengths = array("I", content[position + _COUNT.size : begin])
-            yield [content[start:stop] for start, stop in pairwise(accumulate(lengths, initial=begin))]
-            position = begin + sum(lengths)
+        yield from unpacked(content)
 
     def remove(self, staged: Iterable[Staged]) -> None:
         """Remove files; those that are gone already do not matter."""
@@ -104,6 +97,22 @@ class Staging:
             os.rmdir(self._directory.parent)
         except OSError:
             pass  # others are at it
+
+
+def packed(payloads: list[bytes]) -> bytes:
+    """Return payloads as one part: how many, the length of each, and then all of them."""
+    return b"".join([_COUNT.pack(len(payloads)), array("I", map(len, payloads)).tobytes(), *payloads])
+
+
+def unpacked(content: bytes) -> Iterator[list[bytes]]:
+    """Return the payloads of parts, part by part."""
+    position = 0
+    while position < len(content):
+        (count,) = _COUNT.unpack_from(content, position)
+        begin = position + _COUNT.size + 4 * count
+        ends = list(accumulate(array("I", content[position + _COUNT.size : begin]), initial=begin))
+        yield [content[start:stop] for start, stop in pairwise(ends)]
+        position = ends[-1]
 
 
 def _last_change(directory: Path) -> float:

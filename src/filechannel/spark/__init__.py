@@ -5,6 +5,7 @@ from __future__ import annotations
 try:
     from pyspark.sql import SparkSession
 
+    from .feeder import ChannelFeeder, feed
     from .schema import schema_of
     from .source import ChannelSource
 except ImportError as error:
@@ -14,7 +15,7 @@ except ImportError as error:
         f"filechannel.spark needs the extra 'spark' ({error}): pip install 'filechannel[spark]'"
     ) from error
 
-__all__ = ["ChannelSource", "register", "schema_of"]
+__all__ = ["ChannelFeeder", "ChannelSource", "feed", "register", "schema_of"]
 
 
 def register(spark: SparkSession) -> None:

@@ -6,7 +6,9 @@ the schema in the manifest: the classes of a channel's messages need not be know
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TypeAlias, cast, final
 from uuid import UUID
 
@@ -52,21 +54,23 @@ class Rows:
         self._names = [column.name for column in columns if column.name in given.names]
         walk = _Walk(schema)
         record = schema.records[schema.root.name or ""] if schema.root.kind == "record" else None
-        self._convert: Convert
-        if self._is_whole:
-            self._convert = _payload
-        elif record is None:
-            self._convert = _only(walk.converter(schema.root, columns[0].name))
+        if record is None:
+            root = Node("bytes") if self._is_whole else schema.root
+            self._columns = [_ColumnOfValues(columns[0].name, walk, root)]
+            self._message: Callable[..., object] = _itself
         else:
-            self._convert = walk.record(record, "", self._names)
+            fields = {field.name: field for field in record.fields}
+            self._columns = [
+                _ColumnOfValues(name, walk, fields[name].type, absent=_may_be_absent(fields[name]))
+                for name in self._names
+            ]
+            self._message = _class_of(record, self._names)
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
         """Return the messages of a batch; `ValueError` naming the field of a row that is none."""
-        columns = [batch.column(name).to_pylist() for name in self._names]
-        convert, encode = self._convert, self._encode
-        if self._is_whole:
-            return [cast("bytes", convert(row)) for row in zip(*columns, strict=True)]
-        return [encode(convert(row)) for row in zip(*columns, strict=True)]
+        columns = [column.values(batch.column(column.name)) for column in self._columns]
+        messages = map(self._message, *columns)
+        return cast("list[bytes]", list(messages)) if self._is_whole else list(map(self._encode, messages))
 
     def parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[list[bytes]]:
         """Return the messages of batches, batch by batch."""
@@ -127,7 +131,72 @@ def _fits(given: DataType, wanted: DataType) -> bool:
     return given == wanted
 
 
+# Messages
+
+
+def _itself(value: object) -> object:
+    return value
+
+
+def _may_be_absent(field: Field) -> bool:
+    return not field.required and field.default is msgspec.UNSET
+
+
+def _class_of(record: Record, names: Sequence[str]) -> Callable[..., object]:
+    """Return a class whose instances are, once encoded, the messages that a record describes."""
+    by_name = {field.name: field for field in record.fields}
+    if record.array_like:
+        missing = [field.name for field in record.fields if field.name not in names]
+        if missing:
+            raise ValueError(f"messages are arrays, which need every field, and there is no column {missing[0]!r}")
+    return msgspec.defstruct(
+        "Row",
+        [(name, object) for name in names],
+        rename={name: by_name[name].wire_name for name in names},
+        array_like=record.array_like,
+        tag=record.tag,
+        tag_field=None if record.array_like else record.tag_field,
+        gc=False,
+    )
+
+
 # Values
+
+
+class _ColumnOfValues:
+    """Turns a column into the values of messages."""
+
+    def __init__(self, name: str, walk: _Walk, node: Node, *, absent: bool = False) -> None:
+        self.name = name
+        self._convert = walk.converter(node, name, absent=absent)
+        self._as_they_are = walk.is_plain(node)
+
+    def values(self, column: pa.Array) -> list[object]:
+        """Return the values; `ValueError` for one that a receiver would refuse."""
+        found = _plain_values(column)
+        return found if self._as_they_are and not column.null_count else list(map(self._convert, found))
+
+
+def _plain_values(column: pa.Array) -> list[object]:
+    """Return the values as Python has them: by far the most frequent types without an object of Arrow for each."""
+    kind, first, count = column.type, column.offset, len(column)
+    code = {pa.int64(): "q", pa.int32(): "i", pa.float64(): "d"}.get(kind)
+    is_text = kind == pa.string()
+    if column.null_count or not count or (code is None and not is_text):
+        return column.to_pylist()
+    buffers = column.buffers()
+    if code is not None:
+        assert buffers[1] is not None
+        width = struct.calcsize(code)
+        return list(struct.unpack_from(f"<{count}{code}", buffers[1], first * width))
+    _, ends, texts = buffers
+    assert ends is not None
+    places = struct.unpack_from(f"<{count + 1}i", ends, 4 * first)
+    content = b"" if texts is None else texts.to_pybytes()
+    if content.isascii():
+        text = content.decode("ascii")
+        return [text[start:stop] for start, stop in pairwise(places)]
+    return [content[start:stop].decode() for start, stop in pairwise(places)]
 
 
 class _Walk:
@@ -136,33 +205,25 @@ class _Walk:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
-    def record(self, record: Record, path: str, names: Sequence[str]) -> Convert:
-        """Return what turns the values of some fields, in this order, into a message or a part of one."""
-        by_name = {field.name: field for field in record.fields}
-        fields = [by_name[name] for name in names]
-        converts = [self._field(field, f"{path}.{field.name}" if path else field.name) for field in fields]
-        tag = {} if record.tag is None or record.array_like else {record.tag_field or "type": record.tag}
-        wires = [field.wire_name for field in fields]
+    def is_plain(self, node: Node) -> bool:
+        """Tell whether a value that is not null goes as it is."""
+        if node.kind == "union":
+            return all(argument.kind == "none" or self.is_plain(argument) for argument in node.arguments)
+        return self._inner(node, "") is None
 
-        def as_object(values: object) -> object:
-            found = dict(tag)
-            for wire, convert, value in zip(wires, converts, cast("Sequence[object]", values), strict=True):
-                converted = convert(value)
-                if converted is not msgspec.UNSET:
-                    found[wire] = cast("str", converted)
-            return found
+    def _record(self, record: Record, path: str) -> Convert:
+        """Return what turns a part of a message into an object that is encoded like it."""
+        names = [field.name for field in record.fields]
+        make = _class_of(record, names)
+        converts = [
+            self.converter(field.type, f"{path}.{field.name}", absent=_may_be_absent(field)) for field in record.fields
+        ]
 
-        def as_array(values: object) -> object:
-            given = [convert(value) for convert, value in zip(converts, cast("Sequence[object]", values), strict=True)]
-            return given if record.tag is None else [record.tag, *given]
+        def convert(value: object) -> object:
+            given = cast("dict[str, object]", value)
+            return make(*[inner(given[name]) for name, inner in zip(names, converts, strict=True)])
 
-        if record.array_like and len(names) < len(record.fields):
-            missing = next(field.name for field in record.fields if field.name not in names)
-            raise ValueError(f"messages are arrays, which need every field, and there is no column {missing!r}")
-        return as_array if record.array_like else as_object
-
-    def _field(self, field: Field, path: str) -> Convert:
-        return self.converter(field.type, path, absent=not field.required and field.default is msgspec.UNSET)
+        return convert
 
     def converter(self, node: Node, path: str, *, absent: bool = False) -> Convert:
         """Return what turns a value; null is None where the type has it, or left out where it can be *absent*."""
@@ -196,23 +257,9 @@ class _Walk:
                 value = self.converter(node.arguments[1], f"{path}[]")
                 return lambda pairs: {key(k): value(v) for k, v in cast("list[tuple[object, object]]", pairs)}
             case "record":
-                record = self._schema.records[node.name or ""]
-                names = [field.name for field in record.fields]
-                inside = self.record(record, path, names)
-                return lambda value: inside([cast("dict[str, object]", value)[name] for name in names])
+                return self._record(self._schema.records[node.name or ""], path)
             case _:
                 return None
-
-
-def _payload(row: object) -> object:
-    (payload,) = cast("tuple[object]", row)
-    if payload is None:
-        raise ValueError(f"column {PAYLOAD!r} is null in a row, and a message is bytes")
-    return payload
-
-
-def _only(convert: Convert) -> Convert:
-    return lambda row: convert(cast("tuple[object]", row)[0])
 
 
 def _uuid(path: str) -> Convert:
