@@ -29,11 +29,11 @@ NATIVE := $(VENV)/.native
 DOCS := $(VENV)/.docs
 PEERS := .venvs/peers/.installed
 
-.PHONY: help setup demo test lint types native pure bench docs versions soak java clean dist
+.PHONY: help setup demo test lint types native pure bench bench-spark docs versions soak java clean dist
 
 help:  ## This list
 	@echo "usage: make [target] [PYTHON=python3.12] [WORKERS=2] [TEST_ARGS='-k name']"
-	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 setup: $(NATIVE)  ## Create .venv with the package (editable) and every tool
 
@@ -61,6 +61,9 @@ pure: $(NATIVE) java  ## The suite on the pure-Python twin
 
 bench: $(NATIVE) $(PEERS)  ## Measure; arguments in BENCH_ARGS
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-spark: $(NATIVE) java  ## Measure Spark; arguments in BENCH_ARGS
+	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
 docs: $(DOCS)  ## Build the site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
