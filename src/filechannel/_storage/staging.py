@@ -1,10 +1,11 @@
 """Payloads that wait in files of their own until somebody publishes them all at once, or nobody does.
 
-`staging/<group>/<name>.rows` has payloads in parts: how many, the length of each, and then all of them.
+`staging/<group>/<name>.rows` has payloads in parts. Each has a head, the length of each payload, and then all of them.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -12,7 +13,7 @@ import struct
 import time
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final, final
@@ -22,21 +23,22 @@ from .._format import crc32c
 from .files import Files, directory_mode
 
 STAGING: Final = "staging"
-_COUNT: Final = struct.Struct("<I")
+_PART: Final = struct.Struct("<IQI")
+"""How many payloads, how many bytes follow, and their CRC."""
+_LIST: Final = "list.json"
 _FORGOTTEN: Final = 24 * 3600.0  # seconds
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A file with payloads: enough to find it again, and to see that it is the same."""
+    """A file with payloads: enough to find it again, and to see that it is whole."""
 
     group: str
     name: str
     count: int
     """How many payloads."""
     size: int
-    crc: int
 
 
 @final
@@ -56,30 +58,51 @@ class Staging:
         self._files.make_directory(self._directory, directory_mode(self._mode))
         name = f"{secrets.token_hex(12)}.rows"
         descriptor = self._files.open(self._directory / name, create=True, mode=self._mode)
-        count = size = crc = 0
+        count = size = 0
         try:
             for part in filter(None, parts):
-                content = packed(part)
+                content = _packed(part)
                 self._files.write_at(descriptor, content, size)
-                crc = crc32c(content, crc)
                 count, size = count + len(part), size + len(content)
         except BaseException:
             self._files.unlink(self._directory / name)
             raise
         finally:
             self._files.close(descriptor)
-        return Staged(self._group, name, count, size, crc)
+        return Staged(self._group, name, count, size)
 
     def read(self, staged: Staged) -> Iterator[list[bytes]]:
         """Return the payloads of a file, part by part; `StorageError` if it is gone or has changed."""
         path = self._directory / staged.name
         try:
-            content = self._files.read(path)
+            descriptor = self._files.open(path, writable=False)
         except FileNotFoundError:
             raise StorageError(f"{path} was removed before it was published; nothing was sent") from None
-        if len(content) != staged.size or crc32c(content) != staged.crc:
-            raise StorageError(f"{path} is not what was written; nothing was sent")
-        yield from unpacked(content)
+        try:
+            if self._files.size(descriptor) != staged.size:
+                raise StorageError(f"{path} is not what was written; nothing was sent")
+            position = 0
+            while position < staged.size:
+                head = self._files.read_at(descriptor, _PART.size, position)
+                count, size, crc = _PART.unpack(head)
+                content = self._files.read_at(descriptor, size, position + _PART.size)
+                if crc32c(content) != crc:
+                    raise StorageError(f"{path} is not what was written; nothing was sent")
+                yield _unpacked(content, count)
+                position += _PART.size + size
+        finally:
+            self._files.close(descriptor)
+
+    def list_for_later(self, staged: Iterable[Staged]) -> None:
+        """Write down which files there are, in which order, for whoever calls `listed`."""
+        content = json.dumps([asdict(each) for each in staged]).encode()
+        self._files.make_directory(self._directory.parent, directory_mode(self._mode))
+        self._files.make_directory(self._directory, directory_mode(self._mode))
+        self._files.write_atomically(self._directory / _LIST, content, self._mode)
+
+    def listed(self) -> list[Staged]:
+        """Return what was written down."""
+        return [Staged(**each) for each in json.loads(self._files.read(self._directory / _LIST))]
 
     def remove(self, staged: Iterable[Staged]) -> None:
         """Remove files; those that are gone already do not matter."""
@@ -99,20 +122,14 @@ class Staging:
             pass  # others are at it
 
 
-def packed(payloads: list[bytes]) -> bytes:
-    """Return payloads as one part: how many, the length of each, and then all of them."""
-    return b"".join([_COUNT.pack(len(payloads)), array("I", map(len, payloads)).tobytes(), *payloads])
+def _packed(payloads: list[bytes]) -> bytes:
+    content = b"".join([array("I", map(len, payloads)).tobytes(), *payloads])
+    return _PART.pack(len(payloads), len(content), crc32c(content)) + content
 
 
-def unpacked(content: bytes) -> Iterator[list[bytes]]:
-    """Return the payloads of parts, part by part."""
-    position = 0
-    while position < len(content):
-        (count,) = _COUNT.unpack_from(content, position)
-        begin = position + _COUNT.size + 4 * count
-        ends = list(accumulate(array("I", content[position + _COUNT.size : begin]), initial=begin))
-        yield [content[start:stop] for start, stop in pairwise(ends)]
-        position = ends[-1]
+def _unpacked(content: bytes, count: int) -> list[bytes]:
+    ends = accumulate(array("I", content[: 4 * count]), initial=4 * count)
+    return [content[start:stop] for start, stop in pairwise(ends)]
 
 
 def _last_change(directory: Path) -> float:

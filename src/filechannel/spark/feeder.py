@@ -7,110 +7,88 @@ cancelled takes the Spark job along: left alone it would go on.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from functools import partial
+from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Self, TypeAlias, final
+from typing import Self, TypeVar, final
 from uuid import uuid4
 
 import anyio
-import pyarrow as pa
-from anyio import from_thread, to_thread
+from anyio import to_thread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import StructType
 
 from .._channel.sender import Sender
-from .._storage.staging import packed, unpacked
+from .._storage.files import Files
+from .._storage.staging import Staged, Staging
 from .channels import channel_at
+from .options import STAGE_ONLY
 from .rows import Rows
 
-Put: TypeAlias = Callable[[list[bytes]], Coroutine[object, object, None]]
+T = TypeVar("T")
 
 _SLICE = 1024  # messages that become visible together; the loop is held up no longer than they take
 _LOOK = 1  # seconds between two looks at a query
 
 
-async def feed(sender: Sender[object], dataframe: DataFrame) -> int:
+async def feed(sender: Sender[T], dataframe: DataFrame) -> int:
     """Send every row of a frame as a message, and return how many. Works on asyncio, and wherever anyio does.
 
-    Rows become messages on Spark's workers and come here partition by partition, as fast as they are sent: neither the
-    frame nor its messages are ever in memory as a whole. Messages become visible as they are sent, in the order of the
-    partitions; for all or nothing, use `dataframe.write.format("filechannel")`. Cancelled, the Spark job is cancelled
-    too, and what was sent stays sent. Raises `ValueError` if the columns are not those of the channel's messages.
+    Spark's workers turn rows into messages and put them into files, from which they are sent as fast as the channel
+    takes them: neither the frame nor its messages are ever in memory as a whole. They become visible as they are sent,
+    in the order of the partitions; for all or nothing, use `dataframe.write.format("filechannel")`. Cancelled, the
+    Spark job is cancelled too, and what was sent stays sent. Raises `ValueError` if the columns are not those of the
+    channel's messages.
     """
-    count, error = 0, None
-    send, receive = anyio.create_memory_object_stream[list[bytes]](2)
-    source = _Source(dataframe, sender.path, send.send)
-    async with anyio.create_task_group() as group:
-        group.start_soon(_pump, source, send.close)
-        try:
-            async with receive:
-                async for payloads in receive:
-                    await sender.send_encoded(payloads)
-                    count += len(payloads)
-        except Exception as caught:
-            error = caught
-            group.cancel_scope.cancel()
-    error = error or source.error
-    if error is not None:
-        raise error
-    return count
-
-
-async def _pump(source: _Source, close: Callable[[], None]) -> None:
+    rows = _Rows(dataframe, sender.path)
     try:
-        await to_thread.run_sync(source.run, abandon_on_cancel=True)
-    except Exception as error:
-        source.error = error
-    except anyio.get_cancelled_exc_class():
-        with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(source.cancel)
-        raise
+        count = 0
+        for staged in await to_thread.run_sync(rows.stage, abandon_on_cancel=True):
+            parts = rows.staging.read(staged)
+            while (part := await to_thread.run_sync(next, parts, None)) is not None:
+                for first in range(0, len(part), _SLICE):
+                    await sender.send_encoded(part[first : first + _SLICE])
+                count += len(part)
+        return count
     finally:
-        close()
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(rows.forget)
 
 
 @final
-class _Source:
-    """Takes a frame from Spark, in a thread, as payloads."""
+class _Rows:
+    """The rows of a frame on their way: staged by Spark, in a thread."""
 
-    def __init__(self, dataframe: DataFrame, path: Path, put: Put) -> None:
+    def __init__(self, dataframe: DataFrame, path: Path) -> None:
         self._dataframe = dataframe
         self._path = path
-        self._put = put
-        self._group = f"filechannel-{uuid4().hex}"
-        self.error: Exception | None = None
-        """What it failed with."""
+        self._group = f"feed-{uuid4().hex}"
+        self._is_done = False
+        self.staging: Staging = Staging(Files(), path, self._group, 0o600)
 
-    def run(self) -> None:
-        """Hand over everything, waiting for whoever takes it."""
+    def stage(self) -> list[Staged]:
+        """Let Spark turn all rows into messages; return the files, in order."""
         frame = self._dataframe
         manifest, schema = channel_at(self._path, None)
         Rows(manifest.codec, schema, frame.schema)
-        # Another thread than the one that has made the session: it knows of none.
-        SparkSession.builder.getOrCreate()
-        context = frame.sparkSession.sparkContext
-        context.setJobGroup(self._group, f"feed {self._path}", interruptOnCancel=True)
-        encode = partial(_encoded, str(self._path), frame.schema.json())
-        for row in frame.mapInArrow(encode, "part binary").toLocalIterator(prefetchPartitions=True):
-            for payloads in unpacked(bytes(row[0])):
-                for first in range(0, len(payloads), _SLICE):
-                    from_thread.run(self._put, payloads[first : first + _SLICE])
+        enter_thread(frame.sparkSession)
+        frame.sparkSession.sparkContext.setJobGroup(self._group, f"feed {self._path}", interruptOnCancel=True)
+        writer = frame.write.format("filechannel").mode("append").option(STAGE_ONLY, self._group)
+        writer.save(str(self._path))
+        self._is_done = True
+        return self.staging.listed()
 
-    def cancel(self) -> None:
-        """Let Spark stop."""
-        self._dataframe.sparkSession.sparkContext.cancelJobGroup(self._group)
+    def forget(self) -> None:
+        """Remove the files, and let Spark stop if it is still at it."""
+        if not self._is_done:
+            self._dataframe.sparkSession.sparkContext.cancelJobGroup(self._group)
+        self.staging.sweep()
 
 
-def _encoded(path: str, columns: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Turn rows into parts, on a worker."""
-    manifest, schema = channel_at(Path(path), None)
-    rows = Rows(manifest.codec, schema, StructType.fromJson(json.loads(columns)))
-    shape = pa.schema([pa.field("part", pa.binary())])
-    for part in rows.parts(batches):
-        yield pa.RecordBatch.from_arrays([pa.array([packed(part)], pa.binary())], schema=shape)
+def enter_thread(session: SparkSession) -> None:
+    """Let Spark know in this thread which session it is about: without one it finds no sources."""
+    # Which does just that, and nothing else.
+    session.createDataFrame([], "nothing int")  # pyright: ignore[reportUnknownMemberType]
 
 
 @final
@@ -159,6 +137,7 @@ class ChannelFeeder:
         self._query = await to_thread.run_sync(self._start)
 
     def _start(self) -> StreamingQuery:
+        enter_thread(self._dataframe.sparkSession)
         writer = self._dataframe.writeStream.format("filechannel").options(**self._options)
         writer = writer.option("checkpointLocation", self._checkpoint)
         if self._every is not None:

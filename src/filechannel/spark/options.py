@@ -25,6 +25,8 @@ _ANY_READ: Final = (
 _BATCH: Final = (*_ANY_READ, "endingOffset")
 _STREAM: Final = (*_ANY_READ, "maxRecordsPerBatch", "maxBytesPerBatch")
 _WRITE: Final = ("path", "type", "txnId", "batchId")
+STAGE_ONLY: Final = "stageOnly"
+"""Between `feed` and the sink: put messages into files of this group, and leave it at that."""
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 
 
@@ -93,11 +95,13 @@ class WriteOptions:
     """Whose batches are counted; None leaves it to the query's own id."""
     batch: int | None
     """The number of the batch; a stream counts by itself."""
+    stage_only: str | None = None
+    """The group of files to leave the messages in."""
 
     @classmethod
     def of_batch(cls, given: Mapping[str, str]) -> WriteOptions:
         """Check what was given; `ValueError` names the option and what it may be."""
-        options = cls._of(_Given(given, _WRITE, "writing"))
+        options = cls._of(_Given(given, _WRITE, "writing", STAGE_ONLY))
         if (options.producer is None) != (options.batch is None):
             raise ValueError("options 'txnId' and 'batchId' go together: a batch is written once under both")
         return options
@@ -117,14 +121,15 @@ class WriteOptions:
             message_type=options.text("type"),
             producer=options.name("txnId"),
             batch=None if batch is None else int(batch),
+            stage_only=options.text(STAGE_ONLY),
         )
 
 
 class _Given:
     """Options as Spark hands them over: texts, whatever the case of their names."""
 
-    def __init__(self, given: Mapping[str, str], known: tuple[str, ...], use: str) -> None:
-        names = {name.lower(): name for name in known}
+    def __init__(self, given: Mapping[str, str], known: tuple[str, ...], use: str, *hidden: str) -> None:
+        names = {name.lower(): name for name in known + hidden}
         unknown = [name for name in given if name.lower() not in names]
         if unknown:
             raise ValueError(f"option {unknown[0]!r} is not known for {use}; there are {', '.join(known)}")

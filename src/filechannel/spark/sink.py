@@ -117,7 +117,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, given: StructType) -> None:
         self.options = options
         self._given = given
-        self._group = f"batch-{uuid4().hex}"
+        self._group = options.stage_only or f"batch-{uuid4().hex}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:  # type: ignore[override] # as in Spark itself
         """Stage the rows of a task."""
@@ -126,7 +126,11 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks have staged."""
         written = _only_ours(messages)
-        if written:
+        if self.options.stage_only is not None:
+            manifest, _ = channel_at(self.options.path, None)
+            staging = Staging(Files(), self.options.path, self._group, manifest.options.mode)
+            staging.list_for_later(each.staged for each in written)
+        elif written:
             publish(self.options.path, written, self.options.batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
