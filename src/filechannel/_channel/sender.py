@@ -77,7 +77,7 @@ class Sender(AnySender[T_contra], ObjectSendStream[T_contra], Generic[T_contra])
         await self._before_append()
         await self._until_visible(await self._patiently(lambda: self._append_payload(payload)))
 
-    async def send_encoded(self, payloads: list[bytes]) -> None:
+    async def _send_encoded(self, payloads: list[bytes]) -> None:
         """Send messages that are encoded already as one batch. The caller answers for it that they are messages."""
         await self._before_append()
         offset = await self._patiently(lambda: Offset(self._connection.writer.append_all(payloads)))

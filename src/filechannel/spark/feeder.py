@@ -47,7 +47,7 @@ async def feed(sender: Sender[T], dataframe: DataFrame) -> int:
             parts = rows.staging.read(staged)
             while (part := await to_thread.run_sync(next, parts, None)) is not None:
                 for first in range(0, len(part), _SLICE):
-                    await sender.send_encoded(part[first : first + _SLICE])
+                    await sender._send_encoded(part[first : first + _SLICE])  # pyright: ignore[reportPrivateUsage]
                 count += len(part)
         return count
     finally:
