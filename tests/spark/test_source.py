@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -254,6 +256,10 @@ def test_wrong_paths_are_told_on_the_driver(spark: SparkSession, tmp_path: Path)
             load(spark, str(tmp_path / place))
     with pytest.raises(PySparkException, match="option 'path' is missing"):
         spark.read.format("filechannel").load()
+    with pytest.raises(PySparkException, match="is a directory of this machine, not of hdfs"):
+        load(spark, "hdfs://host/orders")
+    fill(tmp_path / "orders", orders(1))
+    assert load(spark, f"file://{tmp_path}/orders").count() == 1
 
 
 def test_wrong_columns_are_told_on_the_driver(spark: SparkSession, path: Path) -> None:
@@ -279,6 +285,19 @@ def test_damage_is_an_error_that_names_the_place(spark: SparkSession, path: Path
     segment.write_bytes(content)
     with pytest.raises(PySparkException, match="CorruptRecordError"):
         load(spark, path).collect()
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
+def test_without_the_extra_it_is_named(missing: str) -> None:
+    """Importing `filechannel.spark` says what to install; what Spark looks for can be imported all the same."""
+    program = f"""if True:
+        import sys
+        sys.modules[{missing!r}] = None
+        import pyspark_filechannel
+        assert pyspark_filechannel.__all__ == []
+        import filechannel.spark"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "ImportError: filechannel.spark needs the extra 'spark'" in done.stderr
 
 
 def test_spark_finds_the_source_by_itself() -> None:

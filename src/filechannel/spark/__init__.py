@@ -8,12 +8,12 @@ try:
     from .feeder import ChannelFeeder, feed
     from .schema import schema_of
     from .source import ChannelSource
-except ImportError as error:
-    if (error.name or "").partition(".")[0] not in ("pyarrow", "pyspark", "py4j"):
+except ImportError as _missing:
+    if (_missing.name or "").partition(".")[0] not in ("pyarrow", "pyspark", "py4j"):
         raise
     raise ImportError(
-        f"filechannel.spark needs the extra 'spark' ({error}): pip install 'filechannel[spark]'"
-    ) from error
+        f"filechannel.spark needs the extra 'spark' ({_missing}): pip install 'filechannel[spark]'"
+    ) from _missing
 
 __all__ = ["ChannelFeeder", "ChannelSource", "feed", "register", "schema_of"]
 

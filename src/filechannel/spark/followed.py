@@ -11,6 +11,7 @@ from .._maintenance.worker import WORKER
 from .._storage.cursor import Cursor
 from .._storage.index import Mark
 from .._storage.spans import expired
+from .._storage.store import Store
 from .._storage.stores import STORES
 from .channels import open_store
 from .options import ReadOptions
@@ -25,8 +26,8 @@ class Followed:
         self._cursor: Cursor | None = None
         self._checked: Mark | None = None
         # Who has a name writes its position.
-        self.store = open_store(path, readonly=options.consumer is None)
-        self.id = self.store.manifest.id
+        self.store: Store = open_store(path, readonly=options.consumer is None)
+        self.id: str = self.store.manifest.id
         if options.consumer is not None:
             try:
                 self._cursor = self.store.cursors.open(options.consumer)

@@ -208,7 +208,12 @@ class _Given:
 
 
 def _local(text: str) -> Path:
-    return Path(text.removeprefix("file://")).absolute()
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme == "file":
+        text = "/" + rest.lstrip("/")
+    elif colon and rest.startswith("//"):
+        raise ValueError(f"option path={text!r}: a channel is a directory of this machine, not of {scheme}")
+    return Path(text).absolute()
 
 
 def _list_of_texts(text: str) -> list[str]:
