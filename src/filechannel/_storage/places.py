@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import TypeVar
 
 from .._errors import CorruptRecordError
-from .._format import read_record
+from .._format import Columns, read_record
 from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE
 from .._offset import Offset
 from .control import Control
@@ -19,6 +19,7 @@ from .segment import Segment
 from .segments import Segments
 
 V = TypeVar("V")
+_HOP = 1 << 20  # bytes that are looked at together
 _EPOCH, _MICROSECOND = datetime.fromtimestamp(0, UTC), timedelta(microseconds=1)
 
 
@@ -101,11 +102,8 @@ class Places:
         if segment is None or end is None or offset >= end:
             following = self._segments.following(offset)
             return tail if following is None else _first(self._segments.get(following))
-        mark = last_mark_at_or_before(self.marks(segment), offset) or _first(segment)
-        while mark.offset < offset:
-            is_message, size = _read(segment, mark.offset)
-            mark = Mark(Offset(mark.offset + size), mark.sequence + is_message, 0)
-        return mark
+        mark = _hop(segment, last_mark_at_or_before(self.marks(segment), offset) or _first(segment), offset)
+        return mark if mark.offset >= offset else _step(segment, mark)
 
     def numbered(self, sequence: int) -> Mark:
         """Return where the message with this number begins; `ValueError` if it is not stored."""
@@ -182,23 +180,47 @@ def _first(segment: Segment) -> Mark:
 
 def _walk(segment: Segment, mark: Mark, offset: int) -> Mark:
     """Step from one boundary to another, counting messages."""
-    at, sequence = int(mark.offset), mark.sequence
-    while at < offset:
-        is_message, size = _read(segment, at)
-        at, sequence = at + size, sequence + is_message
-    if at > offset:
-        raise ValueError(f"no record begins at offset {offset}: the next one begins at {at}")
-    return Mark(Offset(at), sequence, 0)
+    mark = _hop(segment, mark, offset)
+    if mark.offset < offset:
+        raise ValueError(f"no record begins at offset {offset}: the next one begins at {_step(segment, mark).offset}")
+    return Mark(mark.offset, mark.sequence, 0)
 
 
 def _walk_to_sequence(segment: Segment, mark: Mark, wanted: int) -> Mark:
     """Step from a boundary to the message with a number."""
-    at, sequence = int(mark.offset), mark.sequence
+    mark = _hop(segment, mark, segment.limit, wanted - mark.sequence)
     while True:
-        is_message, size = _read(segment, at)
-        if is_message and sequence == wanted:
-            return Mark(Offset(at), sequence, 0)
-        at, sequence = at + size, sequence + is_message
+        is_message, _ = _read(segment, mark.offset)
+        if is_message and mark.sequence == wanted:
+            return Mark(mark.offset, mark.sequence, 0)
+        mark = _step(segment, mark)
+
+
+def _hop(segment: Segment, mark: Mark, stop: int, most: int | None = None) -> Mark:
+    """Pass records that end at or before an offset, and at most so many messages. They are checked on the way."""
+    columns, end = Columns(None), mark.sequence + (stop - mark.offset if most is None else most)
+    while mark.offset < stop and mark.sequence < end:
+        reach = min(stop, mark.offset + _HOP)
+        begin = segment.position(mark.offset)
+        try:
+            reached, passed = columns.take(
+                segment.map, begin, segment.position(reach), mark.offset, end - mark.sequence
+            )
+        except ValueError:  # it reaches further, or is damaged
+            following = _step(segment, mark)
+            if following.offset > stop:
+                break
+            mark = following
+        else:
+            columns.finish()
+            mark = Mark(Offset(mark.offset + reached - begin), mark.sequence + passed, 0)
+    return mark
+
+
+def _step(segment: Segment, mark: Mark) -> Mark:
+    """Pass one record."""
+    is_message, size = _read(segment, mark.offset)
+    return Mark(Offset(mark.offset + size), mark.sequence + is_message, 0)
 
 
 def _read(segment: Segment, offset: int) -> tuple[bool, int]:
