@@ -76,7 +76,7 @@ class ReadOptions:
             start=options.place("startingOffset"),
             stop=options.place("endingOffset") or "latest",
             partitions=options.number("numPartitions"),
-            batch_records=options.number("arrowBatchRecords") or 10_000,
+            batch_records=options.number("arrowBatchRecords") or 50_000,
             metadata=options.flag("includeMetadata"),
             consumer=options.name("consumer"),
             max_records=options.number("maxRecordsPerBatch"),

@@ -22,6 +22,7 @@ from .schema import PAYLOAD, PAYLOAD_PLAN, Column, as_asked, columns_of, field_p
 OFFSET: Final = "offset"
 SEQUENCE: Final = "sequence"
 CHANNEL: Final = "channel"
+_BATCH_BYTES: Final = 16 << 20  # what a Python worker and the JVM hold at a time
 _NUMBER: Final = LongType(), pa.int64(), False, ("int", False, ())
 _NUMBERS: Final = [Column(OFFSET, *_NUMBER), Column(SEQUENCE, *_NUMBER)]
 _CHANNEL: Final = Column(CHANNEL, StringType(), pa.string(), False, ("string", False, ()))
@@ -102,36 +103,44 @@ class Table:
 
     # Batches
 
-    def batches(self, windows: Iterable[Window], sequence: int, most: int) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self, windows: Iterable[Window], sequence: int, most: int, size: int = _BATCH_BYTES
+    ) -> Iterator[pa.RecordBatch]:
         """Return the messages of some windows, in batches of at most so many; *sequence* is that of the first.
 
-        Raises `CorruptRecordError` or `DecodeError`, naming the offset, after everything before it.
+        The records of a batch have at most *size* bytes together, unless there is only one. Raises `CorruptRecordError`
+        or `DecodeError`, naming the offset, after everything before it.
         """
-        columns = Columns(self._plan())
+        columns, filled = Columns(self._plan()), 0
         for window in windows:
             position, offset = window.position, window.offset
             while position < window.stop:
+                reach, room = window.stop, 1  # the first one, whatever its size
+                if columns.length:
+                    reach, room = min(window.stop, position + size - filled), most - columns.length
                 try:
-                    reached, _ = self._take(columns, window, position, offset, most - columns.length)
+                    reached = self._take(columns, window, position, reach, offset, room)
                 except ValueError as error:
-                    if columns.length:
-                        yield self._batch(columns, sequence)
-                    raise _what_is_wrong(window, position, offset, str(error)) from None
+                    if not columns.length:
+                        raise _what_is_wrong(window, position, offset, str(error)) from None
+                    reached, filled = position, size  # it does not fit, or is wrong, which is told when it comes first
+                filled += reached - position
                 position, offset = reached, Offset(offset + reached - position)
-                if columns.length >= most:
-                    sequence += columns.length
+                if columns.length >= most or filled >= size:
+                    sequence, filled = sequence + columns.length, 0
                     yield self._batch(columns, sequence - columns.length)
         if columns.length:
             yield self._batch(columns, sequence)
 
-    def _take(self, columns: Columns, window: Window, position: int, offset: Offset, most: int) -> tuple[int, int]:
+    def _take(self, columns: Columns, window: Window, position: int, stop: int, offset: Offset, most: int) -> int:
+        """Take up to so many messages; return the position reached."""
         if self._codec != "json" or self._is_whole:
-            return columns.take(window.buffer, position, window.stop, offset, most)
+            return columns.take(window.buffer, position, stop, offset, most)[0]
         # JSON has no parser here: one by one, by way of objects.
-        word, payload = read_record(window.buffer, position, window.stop, offset)
+        word, payload = read_record(window.buffer, position, stop, offset)
         if not word & CONTROL_RECORD:
             columns.put(msgspec.msgpack.encode(msgspec.json.decode(payload)), offset)
-        return position + RECORD_HEADER_SIZE + len(payload), not word & CONTROL_RECORD
+        return position + RECORD_HEADER_SIZE + len(payload)
 
     def _batch(self, columns: Columns, sequence: int) -> pa.RecordBatch:
         length = columns.length
