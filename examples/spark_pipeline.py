@@ -17,6 +17,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -66,29 +67,35 @@ class Producer:
         self._path = path
         self.accepted = 0
 
-    async def run(self, seconds: float, how_to_stop: signal.Signals) -> None:
-        """Let it produce for so long."""
+    async def run(self, long_enough: Awaitable[object], how_to_stop: signal.Signals) -> None:
+        """Let it produce for long enough."""
         command = [sys.executable, __file__, "produce", str(self._path)]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         assert process.stdout is not None
         self.accepted += len(await process.stdout.read(1))  # it is at work
-        asyncio.get_running_loop().call_later(seconds, process.send_signal, how_to_stop)
-        self.accepted += len(await process.stdout.read())
+        rest = asyncio.create_task(process.stdout.read())
+        await long_enough
+        process.send_signal(how_to_stop)
+        self.accepted += len(await rest)
         await process.wait()
 
 
 # The pipeline
 
 
-async def consume(path: Path, table: dict[str, int]) -> None:
+async def consume(path: Path, table: dict[str, int], shown: asyncio.Event) -> None:
     """Show what comes out, second by second, until the end comes."""
     async with open_channel(path, Count) as counts, counts.receiver("table") as rx:
-        async for count in rx:
-            if count.page == END:
-                return
-            table[count.page] = table.get(count.page, 0) + count.views
+        is_over = False
+        while not is_over:
+            # A batch of Spark becomes visible at once: whoever sees one row of it sees all.
+            batch = await rx.receive_many(10_000)
+            is_over = any(count.page == END for count in batch)
+            for count in sorted(batch, key=lambda count: count.start):
+                table[count.page] = table.get(count.page, 0) + count.views * (count.page != END)
             cells = "  ".join(f"{page} {table.get(page, 0):5}" for page in PAGES)
-            print(f"  {count.start:%H:%M:%S}  {cells}")
+            print(f"  {cells}")
+            shown.set()
 
 
 async def main(directory: Path) -> int:
@@ -107,27 +114,28 @@ async def main(directory: Path) -> int:
     print("Starting Spark")
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.driver.host", "127.0.0.1")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
     spark = await asyncio.to_thread(builder.getOrCreate)
     spark.sparkContext.setLogLevel("OFF")
     register(spark)
     views = spark.readStream.format("filechannel").option("consumer", "spark").load(str(views_path))
     counts = (
         views.withWatermark("at", "1 second")
-        .groupBy(f.window("at", "1 second").start.alias("start"), "page")
+        .groupBy(f.window("at", "1 second"), "page")
         .agg(f.count("*").alias("views"))
+        .select("window.start", "page", "views")
     )
-    producer, table = Producer(views_path), dict[str, int]()
+    producer, table, shown = Producer(views_path), dict[str, int](), asyncio.Event()
     async with ChannelFeeder(counts, counts_path, checkpoint=directory / "checkpoint"):
-        consumer = asyncio.create_task(consume(counts_path, table))
-        await producer.run(SECONDS, signal.SIGKILL)
+        consumer = asyncio.create_task(consume(counts_path, table, shown))
+        await producer.run(shown.wait(), signal.SIGKILL)
         print(f"  killed the producer after {producer.accepted} views, and starting it again")
-        await producer.run(SECONDS, signal.SIGTERM)
+        await producer.run(asyncio.sleep(SECONDS), signal.SIGTERM)
         async with open_channel(views_path, View) as channel, channel.sender() as tx:
             sent = channel.statistics().messages
             for minutes in (1, 2, 3):
                 await tx.send(View(END, datetime.now(UTC) + timedelta(minutes=minutes)))
         await consumer
-    await asyncio.to_thread(spark.stop)
     counted = sum(table.values())
     # Killed between a send and saying so, the producer may have sent one that it did not tell of.
     kept = counted == sent and producer.accepted <= sent <= producer.accepted + 1
