@@ -7,6 +7,7 @@ cancelled takes the Spark job along: left alone it would go on.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
@@ -28,6 +29,7 @@ from .rows import Rows
 T = TypeVar("T")
 
 _SLICE = 1024  # messages that become visible together; the loop is held up no longer than they take
+_PAUSE = 0.02  # seconds between two looks at whether a batch is done
 _LOOK = 1  # seconds between two looks at a query
 
 
@@ -157,10 +159,20 @@ class ChannelFeeder:
                 await self.stop()
             raise
 
-    async def stop(self) -> None:
-        """Stop the query, after the batch that it is at. Stopping twice is stopping once."""
+    async def stop(self, *, grace: float = 5.0) -> None:
+        """Stop the query, once the batch that it is at is done, or after so many seconds. Stopping twice is once.
+
+        A batch that was not done is done again when the query is started anew with its checkpoint, and written once.
+        """
         if self._query is not None:
-            await to_thread.run_sync(self._query.stop)
+            await to_thread.run_sync(self._stop, self._query, grace)
+
+    @staticmethod
+    def _stop(query: StreamingQuery, grace: float) -> None:
+        until = time.monotonic() + grace
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
+            time.sleep(_PAUSE)
+        query.stop()
 
     @property
     def is_running(self) -> bool:
