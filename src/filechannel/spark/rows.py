@@ -30,7 +30,7 @@ from pyspark.sql.types import (
 )
 
 from .._channel.schema import Field, Node, Record, Schema
-from .schema import PAYLOAD, Column, NoColumnError, columns_of, payload_column
+from .schema import PAYLOAD, Column, columns_of, payload_column
 
 Convert: TypeAlias = Callable[[object], object]
 
@@ -49,7 +49,7 @@ class Rows:
         self._is_whole = codec not in ("msgpack", "json")
         columns = [payload_column()] if self._is_whole else columns_of(schema)
         if not self._is_whole and [column.name for column in columns] == [PAYLOAD] and schema.root.kind != "record":
-            raise NoColumnError("", schema.text(schema.root))
+            raise ValueError(f"messages are {schema.text(schema.root)}, which rows cannot tell apart: use a sender")
         _check_columns(columns, _optional(schema), given)
         self._names = [column.name for column in columns if column.name in given.names]
         walk = _Walk(schema)
@@ -169,21 +169,35 @@ class _ColumnOfValues:
     def __init__(self, name: str, walk: _Walk, node: Node, *, absent: bool = False) -> None:
         self.name = name
         self._convert = walk.converter(node, name, absent=absent)
-        self._as_they_are = walk.is_plain(node)
+        self._is_plain = walk.is_plain(node)
+        self._may_be_null = any(argument.kind == "none" for argument in node.arguments)
 
     def values(self, column: pa.Array) -> list[object]:
         """Return the values; `ValueError` for one that a receiver would refuse."""
-        found = _plain_values(column)
-        return found if self._as_they_are and not column.null_count else list(map(self._convert, found))
+        found = _values(column)
+        if self._is_plain and (self._may_be_null or not column.null_count):
+            return found
+        return list(map(self._convert, found))
 
 
-def _plain_values(column: pa.Array) -> list[object]:
+def _values(column: pa.Array) -> list[object]:
     """Return the values as Python has them: by far the most frequent types without an object of Arrow for each."""
+    found = _plain_values(column)
+    validity = column.buffers()[0] if column.null_count else None
+    if found is None or validity is None:
+        return column.to_pylist() if found is None else found
+    valid = int.from_bytes(validity.to_pybytes(), "little") >> column.offset
+    bits = f"{valid:b}"[::-1].ljust(len(found), "0")  # the first one first; those behind the last one do not count
+    return [value if bit == "1" else None for value, bit in zip(found, bits, strict=False)]
+
+
+def _plain_values(column: pa.Array) -> list[object] | None:
+    """Return numbers and texts, and whatever where there is null; None if the values are something else."""
     kind, first, count = column.type, column.offset, len(column)
     code = {pa.int64(): "q", pa.int32(): "i", pa.float64(): "d"}.get(kind)
     is_text = kind == pa.string()
-    if column.null_count or not count or (code is None and not is_text):
-        return column.to_pylist()
+    if not count or (code is None and not is_text):
+        return None
     buffers = column.buffers()
     if code is not None:
         assert buffers[1] is not None
