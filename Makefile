@@ -58,7 +58,8 @@ native: $(NATIVE) java  ## The suite on the native core
 	  else echo "native: skipped, the native core could not be built here; make pure runs the suite on its twin"; fi
 
 pure: $(NATIVE) java  ## The suite on the pure-Python twin
-	FILECHANNEL_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore=tests/model $(TEST_ARGS)  # the same on any twin
+	FILECHANNEL_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore=tests/model --ignore=tests/spark/test_cluster.py \
+	  $(TEST_ARGS)  # those are the same on any twin
 
 bench: $(NATIVE) $(PEERS)  ## Measure; arguments in BENCH_ARGS
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -42,9 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def start_spark(master: str, directory: Path) -> SparkSession:
     """Start Spark so that its workers run this Python and find the package and these tests."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     settings = {
+        "spark.pyspark.python": sys.executable,
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -58,7 +57,10 @@ def start_spark(master: str, directory: Path) -> SparkSession:
     builder = SparkSession.builder.master(master).appName("filechannel")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:  # the JVM inherits it; other tests must not
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session
 

@@ -75,11 +75,3 @@ def test_sweeping(path: Path) -> None:
     staging(path, "young").sweep()
     assert not (path / "staging").exists()
     staging(path, "young").sweep()
-
-
-def test_removing(path: Path) -> None:
-    """Removing twice is removing once."""
-    staged = staging(path).write([[b"a"]])
-    for _ in range(2):
-        staging(path).remove([staged])
-    assert list(path.glob("staging/*/*")) == []

@@ -126,10 +126,7 @@ class Places:
 
     def since(self, moment: datetime) -> Mark:
         """Return a boundary with nothing at or after the moment before it; it may be a little early."""
-        if moment.utcoffset() is None:
-            raise ValueError(f"{moment.isoformat()} has no time zone: give an aware datetime")
-        wanted = (moment - _EPOCH) // _MICROSECOND * 1000  # exact, as a number of seconds would not be
-        return self._steadily(self._since, wanted)
+        return self._steadily(self._since, _nanoseconds(moment))
 
     def _since(self, wanted: int) -> Mark:
         oldest = self._control.oldest_offset
@@ -142,6 +139,23 @@ class Places:
         # older too, and only the entry itself may straddle it.
         older = list(takewhile(lambda mark: mark.time < wanted, self.marks(segment)))
         return older[-1] if older else _first(segment)
+
+    def until(self, moment: datetime) -> Mark:
+        """Return a boundary with nothing before the moment at or behind it; it may be a little late."""
+        return self._steadily(self._until, _nanoseconds(moment))
+
+    def _until(self, wanted: int) -> Mark:
+        oldest = self._control.oldest_offset
+        begins = [begin for begin in self._segments.begins if begin >= oldest]
+        place = bisect_left(begins, wanted, key=lambda begin: self._segments.header(begin).created)
+        if not place:
+            return self.earliest()
+        # An entry is written before its record: what comes behind it is not older.
+        marks = self.marks(self._segments.get(begins[place - 1]))
+        younger = next((mark for mark in marks if mark.time >= wanted), None)
+        if younger is not None:
+            return younger
+        return _first(self._segments.get(begins[place])) if place < len(begins) else self.latest()
 
     def written_at(self, place: Mark, known: dict[Offset, list[Mark]]) -> int:
         """Return a time before which the record at a place was not written (ns since the epoch), by the index.
@@ -172,6 +186,12 @@ class Places:
 
 def _nothing() -> None:
     pass
+
+
+def _nanoseconds(moment: datetime) -> int:
+    if moment.utcoffset() is None:
+        raise ValueError(f"{moment.isoformat()} has no time zone: give an aware datetime")
+    return (moment - _EPOCH) // _MICROSECOND * 1000  # exact, as a number of seconds would not be
 
 
 def _first(segment: Segment) -> Mark:

@@ -104,11 +104,6 @@ class Staging:
         """Return what was written down."""
         return [Staged(**each) for each in json.loads(self._files.read(self._directory / _LIST))]
 
-    def remove(self, staged: Iterable[Staged]) -> None:
-        """Remove files; those that are gone already do not matter."""
-        for each in staged:
-            self._files.unlink(self._directory / each.name)
-
     def sweep(self) -> None:
         """Remove the whole group, and what others have left for a day."""
         shutil.rmtree(self._directory, ignore_errors=True)

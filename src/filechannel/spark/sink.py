@@ -102,12 +102,10 @@ def publish(path: Path, written: list[Written], number: int | None) -> None:
         staging.sweep()
 
 
-def discard(path: Path, messages: list[Written]) -> None:
-    """Remove what tasks have staged. What was published stays, whoever says that it has failed."""
-    if messages:
-        manifest, _ = channel_at(path, None)
-        staging = Staging(Files(), path, messages[0].staged.group, manifest.options.mode)
-        staging.remove(each.staged for each in messages)
+def discard(path: Path, group: str) -> None:
+    """Remove everything that tasks have staged. What was published stays, whoever says that it has failed."""
+    manifest, _ = channel_at(path, None)
+    Staging(Files(), path, group, manifest.options.mode).sweep()
 
 
 @final
@@ -134,8 +132,8 @@ class BatchWriter(DataSourceArrowWriter):
             publish(self.options.path, written, self.options.batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks have staged."""
-        discard(self.options.path, _only_ours(messages))
+        """Remove what the tasks have staged, also those of which Spark does not know."""
+        discard(self.options.path, self._group)
 
 
 @final
@@ -163,8 +161,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
             publish(self.options.path, written, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Remove what the tasks have staged."""
-        discard(self.options.path, _only_ours(messages))
+        """Remove what the tasks have staged; if none of them came to its end, the next batch does."""
+        for written in _only_ours(messages)[:1]:
+            discard(self.options.path, written.staged.group)
 
 
 def _only_ours(messages: list[WriterCommitMessage | None]) -> list[Written]:

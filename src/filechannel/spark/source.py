@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import final
 
@@ -77,7 +78,10 @@ class BatchReader(DataSourceReader):
         options = self._options
         parts = None if options.partitions is None else -(-options.partitions // len(options.paths))
         with opened(path) as store:
-            stop = find_place(store, options.stop, "option endingOffset")
+            if isinstance(options.stop, datetime):
+                stop = store.places.until(options.stop)
+            else:
+                stop = find_place(store, options.stop, "option endingOffset")
             start = self._start(store)
             if stop.offset < start.offset and options.start is not None:
                 raise ValueError(
