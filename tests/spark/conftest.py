@@ -14,9 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import filechannel.spark
+from filechannel._format import PURE
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
+
+
+several_writers = pytest.mark.skipif(PURE, reason="the pure twin lets one process at a time write to a channel")
 
 
 def java() -> str | None:

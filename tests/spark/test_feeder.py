@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from filechannel import open_channel
 from filechannel.spark import ChannelFeeder, feed
+from tests.spark.conftest import several_writers
 from tests.spark.messages import Older, fill, orders, received
 
 pytestmark = pytest.mark.asyncio
@@ -77,6 +78,7 @@ async def test_cancelling_stops_the_job(spark: SparkSession, path: Path) -> None
     assert received(path, Older) == []
 
 
+@several_writers
 async def test_a_query_runs_beside_the_loop(spark: SparkSession, tmp_path: Path) -> None:
     """A feeder copies a stream until it is stopped; its progress can be seen."""
     source, target = tmp_path / "source", tmp_path / "target"

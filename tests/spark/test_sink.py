@@ -15,6 +15,7 @@ from filechannel.blocking import open_channel
 from filechannel.spark import schema_of
 from filechannel.spark.options import WriteOptions
 from filechannel.spark.sink import StreamWriter, Written, publish, stage
+from tests.spark.conftest import several_writers
 from tests.spark.messages import EVERYTHING, Color, Everything, Older, Order, Pair, Point, fill, orders, received
 from tests.spark.test_stream import found
 
@@ -192,6 +193,7 @@ def test_values_that_a_receiver_would_refuse(spark: SparkSession, path: Path) ->
     assert EVERYTHING.color is Color.BLUE
 
 
+@several_writers
 def test_a_waiting_receiver_is_woken(spark: SparkSession, path: Path) -> None:
     """A receiver of another process that waits gets the rows at once."""
     with open_channel(path, Order) as channel, channel.receiver() as receiver:

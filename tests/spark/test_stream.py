@@ -13,6 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from filechannel import ConsumerBusyError, Retention
 from filechannel.blocking import open_channel
+from tests.spark.conftest import several_writers
 from tests.spark.messages import Order, fill, orders
 
 
@@ -100,6 +101,7 @@ def test_a_new_query_begins_where_the_consumer_stands(spark: SparkSession, path:
     assert drained(spark, path, tmp_path / "b", consumer="spark", startingOffset="earliest") == list(range(10))
 
 
+@several_writers
 def test_a_live_owner_is_not_robbed(spark: SparkSession, path: Path, tmp_path: Path) -> None:
     """A name that somebody else has is refused, and stays theirs."""
     fill(path, orders(10))
