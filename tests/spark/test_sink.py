@@ -10,16 +10,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from filechannel import DecodeError
 from filechannel.blocking import open_channel
 from filechannel.spark import schema_of
 from filechannel.spark.options import WriteOptions
-from filechannel.spark.sink import StreamWriter, Written, publish, stage
+from filechannel.spark.sink import Written, publish, stage
 from tests.spark.conftest import several_writers
 from tests.spark.messages import EVERYTHING, Color, Everything, Older, Order, Pair, Point, fill, orders, received
-from tests.spark.test_stream import found
-
-__all__ = ["DecodeError", "StreamWriter", "found"]
 
 
 def frame(spark: SparkSession, messages: list[Order]) -> DataFrame:
