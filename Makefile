@@ -29,16 +29,17 @@ NATIVE := $(VENV)/.native
 DOCS := $(VENV)/.docs
 PEERS := .venvs/peers/.installed
 
-.PHONY: help setup demo test lint types native pure bench docs versions soak java clean dist
+.PHONY: help setup demo test lint types native pure bench bench-spark docs versions soak java clean dist
 
 help:  ## This list
 	@echo "usage: make [target] [PYTHON=python3.12] [WORKERS=2] [TEST_ARGS='-k name']"
-	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 setup: $(NATIVE)  ## Create .venv with the package (editable) and every tool
 
-demo: $(NATIVE)  ## Set up and run the main job
+demo: $(NATIVE) java  ## Set up and run the main job
 	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/spark_pipeline.py
 
 test: lint types native pure  ## Set up, then lint, types and the suite on both twins
 
@@ -53,14 +54,18 @@ types: $(INSTALLED)  ## mypy --strict, pyright, and 100 % of the public types kn
 	. $(BIN)/activate && pyright --verifytypes filechannel --ignoreexternal  # knows no --pythonpath
 
 native: $(NATIVE) java  ## The suite on the native core
-	@if $(BIN)/python .ci/native_core.py built; then set -x; $(BIN)/python -m pytest -n $(WORKERS) $(TEST_ARGS); \
+	@if $(BIN)/python .ci/native_core.py built; then set -x; $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TEST_ARGS); \
 	  else echo "native: skipped, the native core could not be built here; make pure runs the suite on its twin"; fi
 
 pure: $(NATIVE) java  ## The suite on the pure-Python twin
-	FILECHANNEL_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --ignore=tests/model $(TEST_ARGS)  # the same on any twin
+	FILECHANNEL_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore=tests/model --ignore=tests/spark/test_cluster.py \
+	  $(TEST_ARGS)  # those are the same on any twin
 
 bench: $(NATIVE) $(PEERS)  ## Measure; arguments in BENCH_ARGS
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-spark: $(NATIVE) java  ## Measure Spark; arguments in BENCH_ARGS
+	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
 docs: $(DOCS)  ## Build the site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,4 +1,4 @@
-"""What `import filechannel` and `import filechannel.blocking` give: the public names, each documented, nothing else."""
+"""What `import filechannel`, `.blocking` and `.spark` give: the public names, each documented, nothing else."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 import filechannel
 import filechannel.blocking
+import filechannel.spark
 
-MODULES = [filechannel, filechannel.blocking]
+MODULES = [filechannel, filechannel.blocking, filechannel.spark]
 NAMES = [pytest.param(module, name, id=f"{module.__name__}.{name}") for module in MODULES for name in module.__all__]
 CLASSES = [name for name in NAMES if inspect.isclass(getattr(*name.values))]  # type: ignore[call-overload]
 

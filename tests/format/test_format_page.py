@@ -64,7 +64,7 @@ ELSEWHERE = {
     *("TAIL_SLOTS", "CHECKPOINT_SLOTS", "MODE_BYTE", "OPENING_BYTE"),
     *("PROCESS_SLOTS", "PROCESS_SLOT_COUNT", "PROCESS_SLOT_SIZE"),
     *("CURSOR_SIZE", "CURSOR_SLOTS", "CURSOR_OWNER", "CURSOR_REMOVER", "CURSOR_TERM", "CURSOR_DEPARTURE"),
-    *("CURSOR_ORIGIN", "TRANSACTION", "POSITION_SIZE", "POSITION_SLOTS"),
+    *("CURSOR_ORIGIN", "TRANSACTION", "SINK", "POSITION_SIZE", "POSITION_SLOTS"),
     *("GROUP_BEGUN", "GROUP_HEAD", "GROUP_LOCK", "GROUP_TAIL", "GROUP_NEXT", "GROUP_NEXT_SEQUENCE", "GROUP_READY"),
     *("GROUP_DUE", "GROUP_RING", "GROUP_ENTRIES", "GROUP_ENTRY_SIZE", "GROUP_SIZE", "GROUP_MEMBERS"),
     *("ENTRY_OFFSET", "ENTRY_END", "ENTRY_SEQUENCE", "ENTRY_DEADLINE", "ENTRY_STATE", "ENTRY_ATTEMPT_SHIFT"),
@@ -212,8 +212,9 @@ def test_the_payload_follows_the_record_header() -> None:
 def test_the_kinds_of_control_records_are_those_of_the_page() -> None:
     """The seal is always the same; of the others the first byte is."""
     kinds = [bytes_in(row["payload"]) for row in PAGE_TABLES["control records"]]
-    assert kinds == [layout.SEAL, bytes([layout.TRANSACTION])]
-    assert f"{layout.TRANSACTION}: a transaction" in PAGE_TABLES["PRODUCER_RECORD"][0]["meaning"]
+    assert kinds == [layout.SEAL, bytes([layout.TRANSACTION]), bytes([layout.SINK])]
+    told = f"{layout.TRANSACTION}: a transaction; {layout.SINK}: a numbered batch"
+    assert told == PAGE_TABLES["PRODUCER_RECORD"][0]["meaning"]
 
 
 def test_the_examples_are_records(twin: SimpleNamespace) -> None:

@@ -748,6 +748,9 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Reader", "release"): list,
     ("Reader", "sleep_with"): lambda: [bytearray(8), 0.5],
     ("Reader", "tell_room"): lambda: [list],
+    ("Columns", "take"): lambda: [packed_record(b"\x05", 7), 0, 9, 7, 1],
+    ("Columns", "put"): lambda: [b"\x05", 7],
+    ("Columns", "finish"): list,
     ("SendPath", "put"): lambda: ["x"],
     ("SendPath", "put_in_turn"): lambda: ["x"],
     ("SendPath", "put_all"): lambda: [["x"]],
@@ -761,6 +764,7 @@ CONSTRUCTORS: dict[str, Callable[[], list[Any]]] = {
     "Writer": lambda: [new_control(), 1, 100, None, None],
     "Reader": lambda: [new_control(), new_cursor(), None, None, None, None, True],
     "SendPath": lambda: [TARGET, None, None, None, ()],
+    "Columns": lambda: [("int", False, ())],
     "SendCore": list,
     "ReceiveCore": list,
     "AckCore": list,
@@ -824,6 +828,8 @@ def in_use(twin: SimpleNamespace, class_: str) -> Any:
     """Return an object of a class that has something to work on."""
     if class_ == "Reader":
         return ReaderRun(twin, 0, [(b"a", 0)] * 5).reader
+    if class_ == "Columns":
+        return twin.Columns(("int", False, ()))
     if class_.endswith("Core"):
         return getattr(twin, class_)()
     run = WriterRun(twin, 0)

@@ -21,6 +21,7 @@ MODULES = {
     "ring": ("move_on",),
     "reader": ("Reader",),
     "cores": ("SendCore", "ReceiveCore", "AckCore", "own_send", "own_receive"),
+    "columns": ("Columns",),
     "memory": ("populate", "populate_soon", "populate_settle"),
 }
 """Where the pure twin has each name; the native one has all of them in `_core`."""

@@ -214,6 +214,26 @@ def _moment(nanoseconds: int) -> datetime:
     return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
 
 
+def test_until_a_moment_nothing_older_is_left_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing sent before the moment lies behind the place, and it is at most about a second late."""
+    clock = Clock.install(monkeypatch)
+    with opened(path) as store:
+        assert store.places.until(_moment(clock.now)).offset == 0
+        sent: list[int] = []
+        for number in range(60):
+            sent.append(clock.now)
+            store.log.append([b"%d" % number])
+            store.log.store_marks()
+            clock.pass_seconds(0.13)
+        for number in range(60):
+            place = store.places.until(_moment(sent[number]))
+            assert number <= place.sequence <= number + 9
+        assert store.places.until(_moment(clock.now)).sequence == 60
+        assert store.places.until(_moment(sent[0] - 10**9)).sequence == 0
+        with pytest.raises(ValueError, match="has no time zone"):
+            store.places.until(_moment(clock.now).replace(tzinfo=None))
+
+
 def test_a_moment_before_everything_is_the_beginning(store: Store) -> None:
     """Whoever asks for more than there is gets all there is."""
     _send_all(store)

@@ -188,6 +188,11 @@ class AnySender(SendCore, Generic[T_contra]):
         self._check_open()
         return self._connection.store.control.write_offset
 
+    @property
+    def path(self) -> Path:
+        """The channel's directory."""
+        return self._owner.path
+
     def statistics(self) -> SenderStatistics:
         """Return a snapshot of this sender."""
         self._check_open()

@@ -79,6 +79,12 @@ class Sender(AnySender[T_contra], ObjectSendStream[T_contra], Generic[T_contra])
         await self._before_append()
         await self._until_visible(await self._patiently(lambda: self._append_payload(payload)))
 
+    async def _send_encoded(self, payloads: list[bytes]) -> None:
+        """Send messages that are encoded already as one batch. The caller answers for it that they are messages."""
+        await self._before_append()
+        offset = await self._patiently(lambda: Offset(self._connection.writer.append_all(payloads)))
+        await self._until_visible(offset)
+
     async def _before_append(self) -> None:
         """Give way if it is time, and let a cancellation be noticed while nothing has happened yet."""
         self._check_open()

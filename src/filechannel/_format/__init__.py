@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from .checksum import crc32c
     from .clock import begin_turn, turn_is_over
+    from .columns import Columns
     from .cores import AckCore, ReceiveCore, SendCore, own_receive, own_send
     from .forking import close_in_child, keep_in_child
     from .memory import populate, populate_settle, populate_soon
@@ -33,6 +34,7 @@ else:
         try:
             from ._core import (
                 AckCore,
+                Columns,
                 Reader,
                 ReceiveCore,
                 SendCore,
@@ -81,6 +83,7 @@ else:
     if PURE:
         from .checksum import crc32c
         from .clock import begin_turn, turn_is_over
+        from .columns import Columns
         from .cores import AckCore, ReceiveCore, SendCore, own_receive, own_send
         from .forking import close_in_child, keep_in_child
         from .memory import populate, populate_settle, populate_soon
@@ -96,6 +99,7 @@ __all__ = [
     "NOTHING",
     "PURE",
     "AckCore",
+    "Columns",
     "Nothing",
     "Reader",
     "ReceiveCore",

@@ -32,6 +32,8 @@ SEAL: Final = b"\x01seal"
 """Payload of the control record that ends a channel; the first byte is the kind."""
 TRANSACTION: Final = 2
 """Kind of the control record in front of the outputs of a transaction: a PRODUCER_RECORD."""
+SINK: Final = 3
+"""Kind of the control record in front of a batch that is known by its number: a PRODUCER_RECORD."""
 PRODUCER_RECORD: Final = Struct("<B7sQQQQ")
 """kind, zeros, previous, origin, offset, sequence. The producer's key follows, in UTF-8, to the end of the record."""
 

@@ -12,7 +12,7 @@ from threading import RLock
 from typing import NamedTuple
 
 from .._errors import CorruptRecordError
-from .._format.layout import OFFSET_JUMP
+from .._format.layout import OFFSET_JUMP, RECORD_HEADER_SIZE
 from .control import Control
 from .cursor_file import Position
 from .index import Mark
@@ -26,6 +26,11 @@ class Batch(NamedTuple):
 
     size: int
     messages: int
+
+    @classmethod
+    def of(cls, payloads: int, messages: int) -> Batch:
+        """Describe messages whose payloads have so many bytes together."""
+        return cls(payloads + RECORD_HEADER_SIZE * messages, messages)
 
 
 _TRIES = 100  # of reading a position that is written to all the time

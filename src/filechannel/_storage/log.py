@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import RLock
@@ -190,14 +190,25 @@ class Log:
     def append(self, payloads: list[bytes], lead: Lead | None = None) -> Offset:
         """Append payloads as one batch and return where it begins. All of them, or an error and none."""
         self.check_sizes(payloads)
+        return self.append_parts([payloads], Batch.of(sum(map(len, payloads)), len(payloads)), lead)
+
+    def append_parts(self, parts: Iterable[list[bytes]], batch: Batch, lead: Lead | None = None) -> Offset:
+        """Append the payloads of several lists, not all of them empty, as one batch; otherwise like `append`.
+
+        The lists are asked for with the word taken, one after the other, so that they need not be in memory together.
+        *batch* says beforehand how much they are, without the lead: there is room for all of it, or nothing is asked
+        for.
+        """
+        if lead is not None:
+            batch = Batch(batch.size + RECORD_HEADER_SIZE + lead.size, batch.messages)
         self._lock.refuse_reentry(f"{self._path}: nothing was sent")
-        while (start := self._append_if_flushed(payloads, lead)) is None:
+        while (start := self._append_if_flushed(parts, batch, lead)) is None:
             if not self.may_sleep():
                 raise Busy
             self.on_deferred()
         return start
 
-    def _append_if_flushed(self, payloads: list[bytes], lead: Lead | None) -> Offset | None:
+    def _append_if_flushed(self, parts: Iterable[list[bytes]], batch: Batch, lead: Lead | None) -> Offset | None:
         """Append, unless what has to make room for it is not visible yet."""
         with self.writing(self.may_sleep):
             if self._control.sealed:
@@ -205,9 +216,9 @@ class Log:
             changed, self._durability_changed = self._durability_changed, False
             if changed and self.writer.deferred and not self.may_sleep():
                 raise Busy  # whoever called does not know yet that it has to wait for a flush, and asks again
-            if not self._find_room(payloads, lead):
+            if not self._find_room(batch):
                 return None
-            start = self._append(payloads, 0, lead)
+            start = self._append(parts, 0, lead)
             finished, self._finished = self._finished, False
             dropped, self._dropped = self._dropped, False
         if finished:
@@ -223,16 +234,14 @@ class Log:
         """Append the record that ends the channel; False if it has ended. The caller holds the word."""
         if not self._control.sealed:
             self._room.lift()
-            self._append([SEAL], CONTROL_RECORD)
+            self._append([[SEAL]], CONTROL_RECORD)
         return not self._control.sealed
 
-    def _find_room(self, payloads: list[bytes], lead: Lead | None) -> bool:
+    def _find_room(self, batch: Batch) -> bool:
         """Make sure that the capacity takes a batch; under "drop_oldest" give up what stands in its way.
 
         False if that is not visible yet: nobody may miss what nobody could have had.
         """
-        size = 0 if lead is None else RECORD_HEADER_SIZE + lead.size
-        batch = Batch(size + sum(map(len, payloads)) + RECORD_HEADER_SIZE * len(payloads), len(payloads))
         try:
             if self._room.admit(batch, self._end()):
                 return True
@@ -256,12 +265,16 @@ class Log:
     def _end(self) -> Mark:
         return Mark(Offset(self.writer.pending), self.writer.pending_sequence, 0)
 
-    def _append(self, payloads: list[bytes], flags: int, lead: Lead | None = None) -> Offset:
+    def _append(self, parts: Iterable[list[bytes]], flags: int, lead: Lead | None = None) -> Offset:
         start = Offset(self.writer.pending)
         with self._all_or_nothing():
             if lead is not None:
                 self._write([lead.make(start)], CONTROL_RECORD | BATCH_CONTINUES)
-            self._write(payloads, flags)
+            last: list[bytes] = []
+            for part in filter(None, parts):
+                self._write(last, flags | BATCH_CONTINUES)
+                last = part
+            self._write(last, flags)
             if self._forked:
                 self._refuse_child()
             self.writer.publish()

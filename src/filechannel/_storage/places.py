@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 
 from .._errors import CorruptRecordError
+from .._format import Columns
 from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE
 from .._offset import Offset
 from .compressed import StoredSegment
@@ -16,6 +17,7 @@ from .files import Files
 from .index import Mark, last_mark_at_or_before, read_marks
 from .segments import Segments
 
+_HOP = 1 << 20  # bytes that are looked at together
 _EPOCH, _MICROSECOND = datetime.fromtimestamp(0, UTC), timedelta(microseconds=1)
 
 
@@ -90,6 +92,21 @@ class Places:
             return _first(self._segments.get(following))
         raise ValueError(f"no record begins at offset {offset}: no offsets were used there")
 
+    def at_or_behind(self, offset: int) -> Mark:
+        """Return the first record boundary that does not lie before an offset of the channel."""
+        return self._calmly(lambda: self._at_or_behind(offset))
+
+    def _at_or_behind(self, offset: int) -> Mark:
+        tail = self.latest()
+        begin = self._segments.covering(offset)
+        segment = None if begin is None else self._segments.get(begin)
+        end = None if segment is None else min(segment.limit, tail.offset)
+        if segment is None or end is None or offset >= end:
+            following = self._segments.following(offset)
+            return tail if following is None else _first(self._segments.get(following))
+        mark = _hop(segment, last_mark_at_or_before(self.marks(segment), offset) or _first(segment), offset)
+        return mark if mark.offset >= offset else _step(segment, mark)
+
     def numbered(self, sequence: int) -> Mark:
         """Return where the message with this number begins; `ValueError` if it is not stored."""
         return self._calmly(lambda: self._numbered(sequence))
@@ -111,12 +128,10 @@ class Places:
 
     def since(self, moment: datetime) -> Mark:
         """Return a boundary with nothing at or after the moment before it; it may be a little early."""
-        if moment.utcoffset() is None:
-            raise ValueError(f"{moment.isoformat()} has no time zone: give an aware datetime")
-        return self._calmly(lambda: self._since(moment))
+        wanted = _nanoseconds(moment)
+        return self._calmly(lambda: self._since(wanted))
 
-    def _since(self, moment: datetime) -> Mark:
-        wanted = (moment - _EPOCH) // _MICROSECOND * 1000  # exact, as a number of seconds would not be
+    def _since(self, wanted: int) -> Mark:
         oldest = self._control.oldest_offset
         begins = [begin for begin in self._segments.begins if begin >= oldest]
         place = bisect_left(begins, wanted, key=lambda begin: self._segments.header(begin).created)
@@ -127,6 +142,24 @@ class Places:
         # older too, and only the entry itself may straddle it.
         older = list(takewhile(lambda mark: mark.time < wanted, self.marks(segment)))
         return older[-1] if older else _first(segment)
+
+    def until(self, moment: datetime) -> Mark:
+        """Return a boundary with nothing before the moment at or behind it; it may be a little late."""
+        wanted = _nanoseconds(moment)
+        return self._calmly(lambda: self._until(wanted))
+
+    def _until(self, wanted: int) -> Mark:
+        oldest = self._control.oldest_offset
+        begins = [begin for begin in self._segments.begins if begin >= oldest]
+        place = bisect_left(begins, wanted, key=lambda begin: self._segments.header(begin).created)
+        if not place:
+            return self.earliest()
+        # An entry is written before its record: what comes behind it is not older.
+        marks = self.marks(self._segments.get(begins[place - 1]))
+        younger = next((mark for mark in marks if mark.time >= wanted), None)
+        if younger is not None:
+            return younger
+        return _first(self._segments.get(begins[place])) if place < len(begins) else self.latest()
 
     def written_at(self, place: Mark, known: dict[Offset, list[Mark]]) -> int:
         """Return a time before which the record at a place was not written (ns since the epoch), by the index.
@@ -159,29 +192,59 @@ def _nothing() -> None:
     pass
 
 
+def _nanoseconds(moment: datetime) -> int:
+    if moment.utcoffset() is None:
+        raise ValueError(f"{moment.isoformat()} has no time zone: give an aware datetime")
+    return (moment - _EPOCH) // _MICROSECOND * 1000  # exact, as a number of seconds would not be
+
+
 def _first(segment: StoredSegment) -> Mark:
     return Mark(segment.begin, segment.header.first_sequence, segment.header.created)
 
 
 def _walk(segment: StoredSegment, mark: Mark, offset: int) -> Mark:
     """Step from one boundary to another, counting messages."""
-    at, sequence = int(mark.offset), mark.sequence
-    while at < offset:
-        is_message, size = _read(segment, at)
-        at, sequence = at + size, sequence + is_message
-    if at > offset:
-        raise ValueError(f"no record begins at offset {offset}: the next one begins at {at}")
-    return Mark(Offset(at), sequence, 0)
+    mark = _hop(segment, mark, offset)
+    if mark.offset < offset:
+        raise ValueError(f"no record begins at offset {offset}: the next one begins at {_step(segment, mark).offset}")
+    return Mark(mark.offset, mark.sequence, 0)
 
 
 def _walk_to_sequence(segment: StoredSegment, mark: Mark, wanted: int) -> Mark:
     """Step from a boundary to the message with a number."""
-    at, sequence = int(mark.offset), mark.sequence
+    mark = _hop(segment, mark, segment.limit, wanted - mark.sequence)
     while True:
-        is_message, size = _read(segment, at)
-        if is_message and sequence == wanted:
-            return Mark(Offset(at), sequence, 0)
-        at, sequence = at + size, sequence + is_message
+        is_message, _ = _read(segment, mark.offset)
+        if is_message and mark.sequence == wanted:
+            return Mark(mark.offset, mark.sequence, 0)
+        mark = _step(segment, mark)
+
+
+def _hop(segment: StoredSegment, mark: Mark, stop: int, most: int | None = None) -> Mark:
+    """Pass records that end at or before an offset, and at most so many messages. They are checked on the way."""
+    columns, end = Columns(None), mark.sequence + (stop - mark.offset if most is None else most)
+    while mark.offset < stop and mark.sequence < end:
+        reach = min(stop, mark.offset + _HOP)
+        content, begin = segment.span(mark.offset, reach)
+        try:
+            reached, passed = columns.take(
+                content, begin, begin + reach - mark.offset, mark.offset, end - mark.sequence
+            )
+        except ValueError:  # it reaches further, or is damaged
+            following = _step(segment, mark)
+            if following.offset > stop:
+                break
+            mark = following
+        else:
+            columns.finish()
+            mark = Mark(Offset(mark.offset + reached - begin), mark.sequence + passed, 0)
+    return mark
+
+
+def _step(segment: StoredSegment, mark: Mark) -> Mark:
+    """Pass one record."""
+    is_message, size = _read(segment, mark.offset)
+    return Mark(Offset(mark.offset + size), mark.sequence + is_message, 0)
 
 
 def _read(segment: StoredSegment, offset: int) -> tuple[bool, int]:

@@ -1,7 +1,8 @@
 """Where producers left off in a channel: the newest control record of each, and a small file that says where it is.
 
-A producer is whoever appends batches that must not be there twice: a transaction, with its position in the input. In
-front of every batch goes a control record with that position, so that both are kept or cut together. The file
+A producer is whoever appends batches that must not be there twice: a transaction, with its position in the input, or
+a sink, with the number of its batch. In front of every batch goes a control record with that, so that both are kept or
+cut together. The file
 `producers/<key>.position` has two slots. One of them counts; the other is filled under the writer word, with the
 record written but nothing published, and counts from then on *if the record is there*. So whoever asks where the
 producer left off looks at one place, however much others have written since. Only where that is not enough is the log
@@ -114,6 +115,12 @@ class Producer:
     def begin(self, place: Place) -> None:
         """Begin with a new origin, of which there is no record yet."""
         self._store(place, self._slots(), None)
+
+    @property
+    def newest(self) -> Place | None:
+        """What the newest slot says, whether or not it counts: another one, and somebody else has appended since."""
+        slots = self._slots()
+        return slots[-1].place if slots else None
 
     @property
     def record_size(self) -> int:

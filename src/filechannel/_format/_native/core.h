@@ -278,6 +278,7 @@ int add_scratch(PyObject *module);   /* scratch.c */
 int add_ring(PyObject *module);      /* ring.c */
 int add_reader(PyObject *module);    /* reader.c */
 int add_coroutine(PyObject *module); /* coroutine.c */
+int add_columns(PyObject *module);   /* columns.c */
 
 PyTypeObject *add_type(PyObject *module, PyType_Spec *spec); /* module.c */
 int check_count(const char *name, Py_ssize_t given, Py_ssize_t wanted);

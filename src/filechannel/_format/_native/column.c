@@ -1,0 +1,343 @@
+/* One column: values of one type, one behind the other, as Arrow lays them out.
+ *
+ * A value that cannot be taken leaves its column, and those inside it, of different lengths: whoever called cuts all
+ * of them back to the last whole value. */
+#include "column.h"
+
+#include <stdlib.h>
+
+const char column_no_memory[] = "there is no memory for it", column_full[] = "the batch is full";
+static const char broken[] = "it is no MessagePack", unexpected[] = "it is of another type";
+#define FIRST_CAPACITY 256
+#define MOST_BYTES INT32_MAX /* Arrow's offsets have 32 bits */
+
+static int grow(Growing *growing, size_t more) {
+    if (growing->capacity - growing->size >= more) return 1;
+    size_t capacity = growing->capacity ? growing->capacity : FIRST_CAPACITY;
+    while (capacity - growing->size < more) capacity *= 2;
+    uint8_t *data = realloc(growing->data, capacity);
+    if (!data) return 0;
+    growing->data = data;
+    growing->capacity = capacity;
+    return 1;
+}
+
+static inline Problem put_bytes(Growing *growing, const void *data, size_t size) {
+    if (!grow(growing, size)) return column_no_memory;
+    memcpy(growing->data + growing->size, data, size);
+    growing->size += size;
+    return NULL;
+}
+
+/* A bit behind so many others. */
+static Problem put_bit(Growing *bits, size_t length, int bit) {
+    if (length % 8 == 0) {
+        if (!grow(bits, 1)) return column_no_memory;
+        bits->data[bits->size++] = 0;
+    }
+    uint8_t mask = (uint8_t)(1u << length % 8), *byte = bits->data + length / 8;
+    *byte = bit ? *byte | mask : *byte & (uint8_t)~mask;
+    return NULL;
+}
+
+/* The value is complete but for this. Until the first null comes there is nothing to remember. */
+static inline Problem end_value(Column *column, int valid) {
+    Problem problem = NULL;
+    if (!valid && !column->nulls)
+        for (size_t index = 0; !problem && index < column->length; index++)
+            problem = put_bit(&column->validity, index, 1);
+    if (!problem && (column->nulls || !valid)) problem = put_bit(&column->validity, column->length, valid);
+    if (problem) return problem;
+    column->nulls += !valid;
+    column->length++;
+    return NULL;
+}
+
+static Problem put_offset(Growing *offsets, uint64_t offset) {
+    if (offset > MOST_BYTES) return column_full;
+    int32_t narrow = (int32_t)offset;
+    if (!offsets->size) {
+        int32_t zero = 0;
+        Problem problem = put_bytes(offsets, &zero, sizeof zero);
+        if (problem) return problem;
+    }
+    return put_bytes(offsets, &narrow, sizeof narrow);
+}
+
+static uint64_t last_offset(const Growing *offsets) {
+    int32_t last = 0;
+    if (offsets->size) memcpy(&last, offsets->data + offsets->size - sizeof last, sizeof last);
+    return (uint64_t)last;
+}
+
+/* How many bytes a value takes in `data`; 0 where that differs, or is a bit. */
+static size_t width_of(enum column_kind kind) {
+    switch (kind) {
+    case COLUMN_INT: case COLUMN_FLOAT: case COLUMN_TIMESTAMP: return 8;
+    case COLUMN_DATE: return 4;
+    case COLUMN_DECIMAL: return 16;
+    default: return 0;
+    }
+}
+
+/* A place without a value: null where that may be, and else whatever, since what contains it is null. */
+static Problem put_empty(Column *column, int valid) {
+    static const uint8_t zeros[16] = {0};
+    Problem problem = NULL;
+    switch (column->kind) {
+    case COLUMN_BOOL: problem = put_bit(&column->data, column->length, 0); break;
+    case COLUMN_STRING: case COLUMN_BINARY: case COLUMN_LIST: case COLUMN_MAP:
+        problem = put_offset(&column->offsets, last_offset(&column->offsets));
+        break;
+    case COLUMN_STRUCT:
+        for (size_t index = 0; !problem && index < column->field_count; index++) {
+            Column *inner = column->fields[index].column;
+            problem = put_empty(inner, !inner->nullable);
+        }
+        break;
+    default: problem = put_bytes(&column->data, zeros, width_of(column->kind));
+    }
+    return problem ? problem : end_value(column, valid);
+}
+
+static Problem put_fixed(Column *column, const void *value, size_t size) {
+    Problem problem = put_bytes(&column->data, value, size);
+    return problem ? problem : end_value(column, 1);
+}
+
+static Problem put_int(Column *column, const Token *token) {
+    if (token->kind == WIRE_UINT) return "it is too large for a signed number of 64 bits";
+    return token->kind == WIRE_INT ? put_fixed(column, &token->integer, 8) : unexpected;
+}
+
+static Problem put_float(Column *column, const Token *token) {
+    double real = token->kind == WIRE_INT ? (double)token->integer : token->kind == WIRE_UINT ? (double)token->number : token->real;
+    return token->kind == WIRE_FLOAT || token->kind == WIRE_INT || token->kind == WIRE_UINT ? put_fixed(column, &real, 8) : unexpected;
+}
+
+Problem column_put_whole(Column *column, const uint8_t *data, size_t size) {
+    uint64_t end = last_offset(&column->offsets) + size;
+    if (end > MOST_BYTES) return column_full;
+    Problem problem = put_bytes(&column->data, data, size);
+    if (!problem) problem = put_offset(&column->offsets, end);
+    return problem ? problem : end_value(column, 1);
+}
+
+static Problem put_text(Column *column, const Token *token, Input *in) {
+    if (token->kind != (column->kind == COLUMN_STRING ? WIRE_STR : WIRE_BIN)) return unexpected;
+    const uint8_t *body = in->at;
+    in->at += token->number;
+    if (column->kind == COLUMN_STRING && !is_utf8(body, token->number)) return "it is no UTF-8";
+    return column_put_whole(column, body, token->number);
+}
+
+/* MessagePack's own timestamp: seconds, and nanoseconds above them. */
+static int read_timestamp(const uint8_t *body, uint64_t size, int64_t *microseconds) {
+    uint64_t nanoseconds = 0;
+    int64_t seconds;
+    if (size == 4) {
+        seconds = (int64_t)big_endian(body, 4);
+    } else if (size == 8) {
+        uint64_t both = big_endian(body, 8);
+        nanoseconds = both >> 34;
+        seconds = (int64_t)(both & 0x3ffffffffu);
+    } else if (size == 12) {
+        nanoseconds = big_endian(body, 4);
+        seconds = (int64_t)big_endian(body + 4, 8);
+    } else
+        return 0;
+    return nanoseconds < 1000000000u && !__builtin_mul_overflow(seconds, (int64_t)1000000, microseconds) &&
+           !__builtin_add_overflow(*microseconds, (int64_t)(nanoseconds / 1000), microseconds);
+}
+
+static Problem put_timestamp(Column *column, const Token *token, Input *in) {
+    int64_t microseconds;
+    int good = 0;
+    if (token->kind == WIRE_EXT && token->extension == -1)
+        good = read_timestamp(in->at, token->number, &microseconds);
+    else if (token->kind == WIRE_STR)
+        good = parse_moment(in->at, token->number, &microseconds);
+    if (!good) return token->kind == WIRE_EXT || token->kind == WIRE_STR ? "it is no date and time" : unexpected;
+    in->at += token->number;
+    return put_fixed(column, &microseconds, 8);
+}
+
+static Problem put_date(Column *column, const Token *token, Input *in) {
+    int32_t days;
+    if (token->kind != WIRE_STR) return unexpected;
+    if (!parse_date(in->at, token->number, &days)) return "it is no date";
+    in->at += token->number;
+    return put_fixed(column, &days, 4);
+}
+
+static Problem put_decimal(Column *column, const Token *token, Input *in) {
+    __int128 scaled;
+    if (token->kind == WIRE_STR) {
+        if (!parse_decimal(in->at, token->number, &scaled)) return "it is no decimal of at most 20 digits before the point and 18 behind";
+        in->at += token->number;
+    } else if (token->kind == WIRE_INT)
+        scaled = (__int128)token->integer * 1000000000000000000;
+    else
+        return unexpected;
+    return put_fixed(column, &scaled, 16);
+}
+
+static Problem put_inside(Field *field, Input *in, const char **where) {
+    const char *inner = NULL;
+    Problem problem = column_put(field->column, in, &inner);
+    if (problem) *where = inner ? inner : field->label;
+    return problem;
+}
+
+/* Items of a list; pairs of a map. */
+static Problem put_items(Column *column, const Token *token, Input *in, const char **where) {
+    if (token->kind != (column->kind == COLUMN_LIST ? WIRE_ARRAY : WIRE_MAP)) return unexpected;
+    Problem problem = NULL;
+    for (uint64_t left = token->number; left && !problem; left--)
+        for (size_t index = 0; index < column->field_count && !problem; index++)
+            problem = put_inside(&column->fields[index], in, where);
+    if (!problem) problem = put_offset(&column->offsets, column->fields[0].column->length);
+    return problem ? problem : end_value(column, 1);
+}
+
+/* Writers have one order of fields: the next one is most often the one that is expected. */
+static Field *find_field(Column *column, const uint8_t *name, uint64_t size, size_t *expected) {
+    for (size_t tries = 0; tries < column->field_count; tries++) {
+        size_t index = *expected + tries < column->field_count ? *expected + tries : *expected + tries - column->field_count;
+        Field *field = &column->fields[index];
+        if (field->name_size == size && !memcmp(field->name, name, size)) {
+            *expected = index + 1 < column->field_count ? index + 1 : 0;
+            return field;
+        }
+    }
+    return NULL;
+}
+
+static Problem put_by_name(Column *column, uint64_t pairs, Input *in, const char **where) {
+    size_t expected = 0;
+    while (pairs--) {
+        Token key;
+        next_token(in, &key);
+        if (key.kind != WIRE_STR) return key.kind == WIRE_BAD ? broken : "a name in it is no text";
+        const uint8_t *name = in->at;
+        in->at += key.number;
+        Field *field = find_field(column, name, key.number, &expected);
+        if (!field) {
+            if (!pass_value(in)) return broken;
+            continue;
+        }
+        if (field->seen == column->values) {
+            *where = field->label;
+            return "it is there twice";
+        }
+        field->seen = column->values;
+        Problem problem = put_inside(field, in, where);
+        if (problem) return problem;
+    }
+    return NULL;
+}
+
+static Problem put_by_position(Column *column, uint64_t items, Input *in, const char **where) {
+    size_t next = 0;
+    for (uint64_t position = 0; position < items; position++) {
+        Field *field = next < column->field_count && column->fields[next].position == position ? &column->fields[next++] : NULL;
+        if (!field) {
+            if (!pass_value(in)) return broken;
+            continue;
+        }
+        field->seen = column->values;
+        Problem problem = put_inside(field, in, where);
+        if (problem) return problem;
+    }
+    return NULL;
+}
+
+static Problem put_missing(Column *column, const char **where) {
+    for (size_t index = 0; index < column->field_count; index++) {
+        Field *field = &column->fields[index];
+        if (field->seen == column->values) continue;
+        Problem problem;
+        if (field->fallback) {
+            Input in = {field->fallback, field->fallback + field->fallback_size};
+            problem = put_inside(field, &in, where);
+        } else {
+            problem = field->column->nullable ? put_empty(field->column, 0) : "it is missing";
+            if (problem) *where = field->label;
+        }
+        if (problem) return problem;
+    }
+    return NULL;
+}
+
+static Problem put_struct(Column *column, const Token *token, Input *in, const char **where) {
+    if (token->kind != (column->by_position ? WIRE_ARRAY : WIRE_MAP)) return unexpected;
+    column->values++;
+    Problem problem = column->by_position ? put_by_position(column, token->number, in, where)
+                                          : put_by_name(column, token->number, in, where);
+    if (!problem) problem = put_missing(column, where);
+    return problem ? problem : end_value(column, 1);
+}
+
+Problem column_put(Column *column, Input *in, const char **where) {
+    Token token;
+    next_token(in, &token);
+    if (token.kind == WIRE_BAD) return broken;
+    if (token.kind == WIRE_NIL) return column->nullable ? put_empty(column, 0) : "it is null, which it may not be";
+    switch (column->kind) {
+    case COLUMN_BOOL: {
+        if (token.kind != WIRE_BOOL) return unexpected;
+        Problem problem = put_bit(&column->data, column->length, (int)token.number);
+        return problem ? problem : end_value(column, 1);
+    }
+    case COLUMN_INT: return put_int(column, &token);
+    case COLUMN_FLOAT: return put_float(column, &token);
+    case COLUMN_STRING: case COLUMN_BINARY: return put_text(column, &token, in);
+    case COLUMN_TIMESTAMP: return put_timestamp(column, &token, in);
+    case COLUMN_DATE: return put_date(column, &token, in);
+    case COLUMN_DECIMAL: return put_decimal(column, &token, in);
+    case COLUMN_LIST: case COLUMN_MAP: return put_items(column, &token, in, where);
+    default: return put_struct(column, &token, in, where);
+    }
+}
+
+static size_t bits_in(size_t length) { return (length + 7) / 8; }
+
+static void count_nulls(Column *column) {
+    column->nulls = 0;
+    for (size_t index = 0; index < column->length; index++)
+        column->nulls += !(column->validity.data[index / 8] >> index % 8 & 1);
+    if (!column->nulls) column->validity.size = 0;
+}
+
+void column_cut(Column *column, size_t length) {
+    int had_nulls = column->validity.size > 0;
+    column->length = length;
+    if (had_nulls) {
+        column->validity.size = bits_in(length);
+        count_nulls(column);
+    }
+    if (column->kind == COLUMN_BOOL) column->data.size = bits_in(length);
+    else if (width_of(column->kind)) column->data.size = length * width_of(column->kind);
+    if (column->offsets.size > (length + 1) * sizeof(int32_t)) column->offsets.size = (length + 1) * sizeof(int32_t);
+    if (column->kind == COLUMN_STRING || column->kind == COLUMN_BINARY) column->data.size = last_offset(&column->offsets);
+    size_t inner = column->kind == COLUMN_STRUCT ? length : last_offset(&column->offsets);
+    for (size_t index = 0; index < column->field_count; index++) column_cut(column->fields[index].column, inner);
+}
+
+void column_clear(Column *column) { column_cut(column, 0); }
+
+void column_free(Column *column) {
+    if (!column) return;
+    for (size_t index = 0; index < column->field_count; index++) {
+        Field *field = &column->fields[index];
+        column_free(field->column);
+        free(field->name);
+        free(field->fallback);
+        free((char *)field->label);
+    }
+    free(column->fields);
+    free(column->validity.data);
+    free(column->data.data);
+    free(column->offsets.data);
+    free(column);
+}

@@ -1,0 +1,108 @@
+"""Reading MessagePack, one token at a time and never beyond the end: the readable reference of msgpack.h."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from struct import Struct
+from typing import Any, Final, TypeAlias
+
+
+class Wire(Enum):
+    """What a token is."""
+
+    NIL = auto()
+    BOOL = auto()
+    INT = auto()
+    FLOAT = auto()
+    STR = auto()
+    BIN = auto()
+    ARRAY = auto()
+    """With the number of its items, which come next."""
+    MAP = auto()
+    """With the number of its pairs, which come next."""
+    EXT = auto()
+    """With its type and its bytes."""
+
+
+Token: TypeAlias = tuple[Wire, Any]
+BROKEN: Final = "it is no MessagePack"
+_REALS: Final = {4: Struct(">f"), 8: Struct(">d")}
+
+
+class Input:
+    """A message that is being read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes are still to come."""
+        return len(self._data) - self._at
+
+    def _bytes(self, size: int) -> bytes:
+        if size > self.left:
+            raise ValueError(BROKEN)
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def _number(self, size: int, *, signed: bool = False) -> int:
+        return int.from_bytes(self._bytes(size), "big", signed=signed)
+
+    def _items(self, wire: Wire, count: int) -> Token:
+        if count > self.left:  # every item takes a byte at the least: a count beyond what is left is a lie
+            raise ValueError(BROKEN)
+        return wire, count
+
+    def next_token(self) -> Token:
+        """Return the next token; `ValueError` if there is none."""
+        first = self._number(1)
+        if first < 0x80 or first >= 0xE0:
+            return Wire.INT, first if first < 0x80 else first - 0x100
+        if first < 0x90:
+            return self._items(Wire.MAP, first & 0x0F)
+        if first < 0xA0:
+            return self._items(Wire.ARRAY, first & 0x0F)
+        if first < 0xC0:
+            return Wire.STR, self._bytes(first & 0x1F)
+        return self._long_token(first)
+
+    def _long_token(self, first: int) -> Token:
+        if first == 0xC0:
+            return Wire.NIL, None
+        if first in (0xC2, 0xC3):
+            return Wire.BOOL, first == 0xC3
+        if first in (0xCA, 0xCB):
+            size = 4 if first == 0xCA else 8
+            return Wire.FLOAT, _REALS[size].unpack(self._bytes(size))[0]
+        if 0xCC <= first <= 0xCF:
+            return Wire.INT, self._number(1 << first - 0xCC)
+        if 0xD0 <= first <= 0xD3:
+            return Wire.INT, self._number(1 << first - 0xD0, signed=True)
+        return self._long_body(first)
+
+    def _long_body(self, first: int) -> Token:
+        if 0xC4 <= first <= 0xC6:
+            return Wire.BIN, self._bytes(self._number(1 << first - 0xC4))
+        if 0xD9 <= first <= 0xDB:
+            return Wire.STR, self._bytes(self._number(1 << first - 0xD9))
+        if first in (0xDC, 0xDD):
+            return self._items(Wire.ARRAY, self._number(2 << first - 0xDC))
+        if first in (0xDE, 0xDF):
+            return self._items(Wire.MAP, self._number(2 << first - 0xDE))
+        if 0xC7 <= first <= 0xC9 or 0xD4 <= first <= 0xD8:
+            size = self._number(1 << first - 0xC7) if first <= 0xC9 else 1 << first - 0xD4
+            return Wire.EXT, (self._number(1, signed=True), self._bytes(size))
+        raise ValueError(BROKEN)
+
+    def pass_value(self) -> None:
+        """Pass one value, whatever it is. Not by recursion: how deep it is, is the sender's choice."""
+        values = 1
+        while values:
+            wire, content = self.next_token()
+            values -= 1
+            if wire in (Wire.ARRAY, Wire.MAP):
+                values += content if wire is Wire.ARRAY else 2 * content
+            if values > self.left:
+                raise ValueError(BROKEN)

@@ -1,0 +1,99 @@
+"""The channels that an option means: what they are, and how a process has them open."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from pyspark.sql.types import StructType
+
+from .._channel.schema import Schema, describe, find_difference
+from .._errors import ChannelNotFoundError, NotAChannelError, SchemaMismatchError
+from .._storage.files import Files
+from .._storage.manifest import Manifest
+from .._storage.store import Store
+from .._storage.stores import STORES
+from .options import ReadOptions, load_type
+from .table import Table
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One channel, as a table."""
+
+    path: Path
+    id: str
+    """What the manifest calls it, wherever the directory is moved to."""
+    table: Table
+
+
+def channel_at(path: Path, type_name: str | None) -> tuple[Manifest, Schema]:
+    """Return what is known of a channel, with the schema of a type if one is named.
+
+    Raises `ChannelNotFoundError`, `NotAChannelError`, `SchemaMismatchError`; `ValueError` for a type that is none.
+    """
+    try:
+        manifest = Manifest.read(Files(), path)
+    except FileNotFoundError:
+        if path.is_dir():
+            raise NotAChannelError(path, "it has no channel.json") from None
+        raise ChannelNotFoundError(path, readonly=True) from None
+    except NotADirectoryError:
+        raise NotAChannelError(path, "it is a file") from None
+    try:
+        schema = Schema.from_json(manifest.schema)
+    except ValueError as error:
+        raise NotAChannelError(path, f"channel.json is damaged ({error})") from error
+    if type_name is None:
+        return manifest, schema
+    asked = describe(load_type(type_name))
+    difference = find_difference(schema, asked)
+    if difference is not None:
+        advice = f"correct the option type={type_name!r}, or leave it out: the channel knows its schema"
+        raise SchemaMismatchError(difference.field, difference.expected, difference.found, advice, path=path)
+    return manifest, asked
+
+
+def find_channels(options: ReadOptions, asked: StructType | None = None, *, only: Path | None = None) -> list[Channel]:
+    """Return every channel that is meant, or only one, each with all columns or those that were asked for.
+
+    `ValueError` if they do not have the same columns, or not those.
+    """
+    found = [_find(path, options, asked) for path in (options.paths if only is None else (only,))]
+    for other in found[1:]:
+        if other.table.spark != found[0].table.spark:
+            raise ValueError(
+                f"option path: {other.path} has other columns than {found[0].path}; "
+                "name a type that fits both in the option 'type', or read them apart"
+            )
+    return found
+
+
+def _find(path: Path, options: ReadOptions, asked: StructType | None) -> Channel:
+    manifest, schema = channel_at(path, options.message_type)
+    name = str(path) if options.is_many else None
+    table = Table.of(manifest.codec, schema, metadata=options.metadata, channel=name, asked=asked)
+    return Channel(path, manifest.id, table)
+
+
+@contextmanager
+def opened(path: Path, *, readonly: bool = True) -> Generator[Store]:
+    """Open a channel, whatever its type."""
+    store = open_store(path, readonly=readonly)
+    try:
+        yield store
+    finally:
+        STORES.close(store)
+
+
+def open_store(path: Path, *, readonly: bool) -> Store:
+    """Open a channel, whatever its type; `STORES` closes it."""
+    return STORES.open(path, check=_accept, new=None, readonly=readonly, max_mapped_segments=4)
+
+
+def _accept(_: Manifest) -> None:
+    pass

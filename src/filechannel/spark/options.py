@@ -1,0 +1,242 @@
+"""The options of `format("filechannel")`: checked on the driver, before a job begins. Errors name the option."""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, cast, final
+
+from typing_extensions import TypeForm
+
+from .._offset import Offset
+from .._storage.cursor_file import encoded_name
+from .._storage.manifest import MANIFEST
+
+Place: TypeAlias = Literal["earliest", "latest"] | Offset | datetime
+
+_ANY_READ: Final = (
+    "path", "paths", "type", "startingOffset", "numPartitions", "arrowBatchRecords", "includeMetadata", "consumer",
+)  # fmt: skip
+_BATCH: Final = (*_ANY_READ, "endingOffset")
+_STREAM: Final = (*_ANY_READ, "maxRecordsPerBatch", "maxBytesPerBatch")
+_WRITE: Final = ("path", "type", "txnId", "batchId")
+STAGE_ONLY: Final = "stageOnly"
+"""Between `feed` and the sink: put messages into files of this group, and leave it at that."""
+_SPARKS_OWN: Final = ("checkpointLocation", "queryName")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read, and how."""
+
+    paths: tuple[Path, ...]
+    """The channels; at least one."""
+    is_many: bool
+    """Whether several were asked for, though there may be one."""
+    message_type: str | None
+    start: Place | None
+    """None: where the consumer stands, or the oldest message."""
+    stop: Place
+    partitions: int | None
+    """How many tasks; None leaves it to the size."""
+    batch_records: int
+    metadata: bool
+    consumer: str | None
+    max_records: int | None
+    max_bytes: int | None
+
+    @classmethod
+    def of_batch(cls, given: Mapping[str, str]) -> ReadOptions:
+        """Check what was given for a batch; `ValueError` names the option and what it may be."""
+        return cls._of(_Given(given, _BATCH, "a batch read"))
+
+    @classmethod
+    def of_stream(cls, given: Mapping[str, str]) -> ReadOptions:
+        """Check what was given for a stream."""
+        return cls._of(_Given(given, _STREAM, "a stream"))
+
+    @classmethod
+    def of_either(cls, given: Mapping[str, str]) -> ReadOptions:
+        """Check what was given as far as possible where it is not known yet what it is for."""
+        return cls._of(_Given(given, tuple(dict.fromkeys(_BATCH + _STREAM)), "reading"))
+
+    @classmethod
+    def _of(cls, options: _Given) -> ReadOptions:
+        paths, is_many = options.paths()
+        return cls(
+            paths=paths,
+            is_many=is_many,
+            message_type=options.text("type"),
+            start=options.place("startingOffset"),
+            stop=options.place("endingOffset") or "latest",
+            partitions=options.number("numPartitions"),
+            batch_records=options.number("arrowBatchRecords") or 50_000,
+            metadata=options.flag("includeMetadata"),
+            consumer=options.name("consumer"),
+            max_records=options.number("maxRecordsPerBatch"),
+            max_bytes=options.number("maxBytesPerBatch"),
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where to write, and under which name a batch is known."""
+
+    path: Path
+    message_type: str | None
+    producer: str | None
+    """Whose batches are counted; None leaves it to the query's own id."""
+    batch: int | None
+    """The number of the batch; a stream counts by itself."""
+    stage_only: str | None = None
+    """The group of files to leave the messages in."""
+
+    @classmethod
+    def of_batch(cls, given: Mapping[str, str]) -> WriteOptions:
+        """Check what was given; `ValueError` names the option and what it may be."""
+        options = cls._of(_Given(given, _WRITE, "writing", STAGE_ONLY))
+        if (options.producer is None) != (options.batch is None):
+            raise ValueError("options 'txnId' and 'batchId' go together: a batch is written once under both")
+        return options
+
+    @classmethod
+    def of_stream(cls, given: Mapping[str, str]) -> WriteOptions:
+        """Check what was given for a stream."""
+        return cls._of(_Given(given, (*_WRITE[:-1], *_SPARKS_OWN), "a streaming write"))
+
+    @classmethod
+    def _of(cls, options: _Given) -> WriteOptions:
+        batch = options.text("batchId")
+        if batch is not None and not (batch.isascii() and batch.isdigit()):
+            raise ValueError(f"option batchId={batch!r}: must be a number, 0 or more")
+        return cls(
+            path=options.path(),
+            message_type=options.text("type"),
+            producer=options.name("txnId"),
+            batch=None if batch is None else int(batch),
+            stage_only=options.text(STAGE_ONLY),
+        )
+
+
+class _Given:
+    """Options as Spark hands them over: texts, whatever the case of their names."""
+
+    def __init__(self, given: Mapping[str, str], known: tuple[str, ...], use: str, *hidden: str) -> None:
+        names = {name.lower(): name for name in known + hidden}
+        unknown = [name for name in given if name.lower() not in names]
+        if unknown:
+            raise ValueError(f"option {unknown[0]!r} is not known for {use}; there are {', '.join(known)}")
+        self._values = {names[name.lower()]: value for name, value in given.items()}
+
+    def text(self, name: str) -> str | None:
+        return self._values.get(name) or None
+
+    def name(self, name: str) -> str | None:
+        text = self.text(name)
+        if text is not None:
+            try:
+                encoded_name(text)
+            except ValueError as error:
+                raise ValueError(f"option {name}={text!r}: {error}") from None
+        return text
+
+    def path(self) -> Path:
+        text = self.text("path")
+        if text is None:
+            raise ValueError("option 'path' is missing: .option('path', 'data/orders') or .load('data/orders')")
+        return _local(text)
+
+    def paths(self) -> tuple[tuple[Path, ...], bool]:
+        """Return the channels that are meant, and whether there may be several."""
+        several = self.text("paths")  # as load([...]) hands them over
+        if several is not None:
+            found = _list_of_texts(several)
+            if not found:
+                raise ValueError(f"option paths={several!r}: must be a list of paths, as in .load(['a', 'b'])")
+            return tuple(dict.fromkeys(_local(text) for text in found)), True
+        path = self.path()
+        if path.exists() or not glob.has_magic(str(path)):
+            return (path,), False
+        matches = tuple(match.parent for match in sorted(map(Path, glob.glob(str(path / MANIFEST)))))
+        if not matches:
+            raise ValueError(f"option path={str(path)!r}: no channel is called like that")
+        return matches, True
+
+    def number(self, name: str) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        if not text.isascii() or not text.isdigit() or int(text) < 1:
+            raise ValueError(f"option {name}={text!r}: must be a number, 1 or more")
+        return int(text)
+
+    def flag(self, name: str) -> bool:
+        text = (self.text(name) or "false").lower()
+        if text not in ("true", "false"):
+            raise ValueError(f"option {name}={text!r}: must be 'true' or 'false'")
+        return text == "true"
+
+    def place(self, name: str) -> Place | None:
+        text = self.text(name)
+        match text:
+            case None:
+                return None
+            case "earliest":
+                return "earliest"
+            case "latest":
+                return "latest"
+            case _ if text.isascii() and text.isdigit():
+                return Offset(int(text))
+            case _:
+                return self._moment(name, text)
+
+    def _moment(self, name: str, text: str) -> datetime:
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            raise ValueError(
+                f"option {name}={text!r}: must be 'earliest', 'latest', an offset or a timestamp as in ISO 8601"
+            ) from None
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _local(text: str) -> Path:
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme == "file":
+        text = "/" + rest.lstrip("/")
+    elif colon and rest.startswith("//"):
+        raise ValueError(f"option path={text!r}: a channel is a directory of this machine, not of {scheme}")
+    return Path(text).absolute()
+
+
+def _list_of_texts(text: str) -> list[str]:
+    try:
+        found: object = json.loads(text)
+    except ValueError:
+        return []
+    items = cast("list[object]", found) if isinstance(found, list) else []
+    return [item for item in items if isinstance(item, str) and item]
+
+
+def load_type(name: str) -> TypeForm[object]:
+    """Return the type that `module:name` means; `ValueError` says how to make it known where it is not."""
+    module_name, colon, attribute = name.partition(":")
+    if not colon or not module_name or not attribute:
+        raise ValueError(f"option type={name!r}: must be 'package.module:Name'")
+    try:
+        found: object = importlib.import_module(module_name)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"option type={name!r} cannot be loaded ({error}): install its package on the driver and every worker, "
+            "or spark.addArtifacts(..., pyfile=True); or leave the option out: the channel knows its schema"
+        ) from error
+    return cast("TypeForm[object]", found)

@@ -1,0 +1,201 @@
+"""Writing to a channel: tasks stage messages in files, and the driver publishes all of them as one batch.
+
+What is published is known by a producer's name, the query's id or the option `txnId`, and the number of the batch. Both
+travel with the batch: replayed after whatever happened, it is there already and nothing is written again. Files of
+attempts that failed are swept by the next commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Final, final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from .._channel.recipe import Recipe
+from .._errors import ChannelNotFoundError, MessageTooLargeError, NoRoomYetError
+from .._storage.backlog import Batch
+from .._storage.cursor_file import encoded_name
+from .._storage.files import Files
+from .._storage.ledger import Ledger
+from .._storage.staging import Staged, Staging
+from .._storage.store import Store
+from .._storage.stores import STORES
+from .._wakeup.arrivals import arrivals_of
+from .._wakeup.line import line_of
+from .channels import channel_at, opened
+from .options import WriteOptions, load_type
+from .rows import Rows
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_PAUSE: Final = 0.02  # seconds between two looks for room where nobody can be woken
+
+
+@final
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task has staged, and for whom."""
+
+    staged: Staged
+    producer: str | None
+
+
+def refuse_overwrite(overwrite: bool) -> None:
+    """Raise if what is there was to be replaced."""
+    if overwrite:
+        raise ValueError(
+            "a channel is only appended to: use .mode('append'); to begin anew, purge the channel or use another path"
+        )
+
+
+def prepare(options: WriteOptions, given: StructType) -> None:
+    """Make sure on the driver that rows can be written, and make the channel if a type says how."""
+    try:
+        manifest, schema = channel_at(options.path, options.message_type)
+    except ChannelNotFoundError:
+        if options.message_type is None:
+            raise ValueError(
+                f"option path: there is no channel at {options.path}; "
+                "create it first, or name the type of its messages in the option type='package.module:Name'"
+            ) from None
+        STORES.close(Recipe(options.path, load_type(options.message_type), None, None, True, False).open_store())
+        manifest, schema = channel_at(options.path, options.message_type)
+    Rows(manifest.codec, schema, given)
+
+
+def stage(options: WriteOptions, given: StructType, group: str, batches: Iterator[pa.RecordBatch]) -> Staged:
+    """Write the rows of a task to a file of its own, as messages."""
+    manifest, schema = channel_at(options.path, options.message_type)
+    limit = manifest.options.max_message_size
+    rows = Rows(manifest.codec, schema, given)
+
+    def parts() -> Iterator[list[bytes]]:
+        for part in rows.parts(batches):
+            longest = max(map(len, part))
+            if longest > limit:
+                raise MessageTooLargeError(longest, limit)
+            yield part
+
+    return Staging(Files(), options.path, group, manifest.options.mode).write(parts())
+
+
+def publish(path: Path, written: list[Written], number: int | None) -> None:
+    """Append what tasks have staged as one batch, unless it is there already, and sweep.
+
+    Waits for room in a channel that lets senders wait.
+    """
+    producer, found = written[0].producer, [each.staged for each in written]
+    batch = Batch.of(sum(staged.length for staged in found), sum(staged.count for staged in found))
+    with opened(path, readonly=False) as store:
+        arrivals_of(store)  # whoever waits, in any process, is woken
+        staging = Staging(Files(), path, found[0].group, store.manifest.options.mode)
+
+        def parts() -> Iterator[list[bytes]]:
+            return chain.from_iterable(map(staging.read, found))
+
+        if batch.messages and (producer is None or number is None):
+            _when_there_is_room(store, lambda: store.log.append_parts(parts(), batch))
+        elif batch.messages and producer is not None and number is not None:
+            ledger = Ledger(store, producer)
+            _when_there_is_room(store, lambda: ledger.append(number, batch, parts))
+        if store.control.deferred:
+            store.flusher.commit()
+        staging.sweep()
+
+
+def _when_there_is_room(store: Store, append: Callable[[], object]) -> None:
+    """Append, standing in line with everybody else who sends."""
+    try:
+        append()
+        return
+    except NoRoomYetError as full:
+        wanted = Batch(full.size, full.messages)
+    line = line_of(store)
+    place = line.join(lambda: False)
+    try:
+        while True:
+            place.batch = wanted
+            line.sleep(place, None, _PAUSE)
+            try:
+                with line.serving():
+                    append()
+                return
+            except NoRoomYetError as full:
+                wanted = Batch(full.size, full.messages)
+    finally:
+        line.leave(place)
+
+
+def discard(path: Path, group: str) -> None:
+    """Remove everything that tasks have staged. What was published stays, whoever says that it has failed."""
+    manifest, _ = channel_at(path, None)
+    Staging(Files(), path, group, manifest.options.mode).sweep()
+
+
+@final
+class BatchWriter(DataSourceArrowWriter):
+    """Writes one frame."""
+
+    def __init__(self, options: WriteOptions, given: StructType) -> None:
+        self.options = options
+        self._given = given
+        self._group = options.stage_only or f"batch-{uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:  # type: ignore[override] # as in Spark itself
+        """Stage the rows of a task."""
+        return Written(stage(self.options, self._given, self._group, iterator), self.options.producer)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what the tasks have staged."""
+        written = _only_ours(messages)
+        if self.options.stage_only is not None:
+            manifest, _ = channel_at(self.options.path, None)
+            staging = Staging(Files(), self.options.path, self._group, manifest.options.mode)
+            staging.list_for_later(each.staged for each in written)
+        elif written:
+            publish(self.options.path, written, self.options.batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks have staged, also those of which Spark does not know."""
+        discard(self.options.path, self._group)
+
+
+@final
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a query."""
+
+    def __init__(self, options: WriteOptions, given: StructType) -> None:
+        self.options = options
+        self._given = given
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:  # type: ignore[override] # as in Spark itself
+        """Stage the rows of a task."""
+        producer = self.options.producer
+        if producer is None:
+            context = TaskContext.get()
+            producer = None if context is None else context.getLocalProperty(_QUERY_ID)
+        if producer is None:
+            raise ValueError("Spark does not tell the id of the query: name one in the option 'txnId'")
+        return Written(stage(self.options, self._given, f"query-{encoded_name(producer)}", iterator), producer)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish what the tasks have staged, once."""
+        written = _only_ours(messages)
+        if written:
+            publish(self.options.path, written, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Remove what the tasks have staged; if none of them came to its end, the next batch does."""
+        for written in _only_ours(messages)[:1]:
+            discard(self.options.path, written.staged.group)
+
+
+def _only_ours(messages: list[WriterCommitMessage | None]) -> list[Written]:
+    return [message for message in messages if isinstance(message, Written)]

@@ -1,0 +1,66 @@
+"""What tasks read: spans of the log of a channel, each turned into Arrow batches wherever its task runs.
+
+Planning and reading run in different processes. What crosses is the options, the columns and the offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from .._errors import CorruptRecordError
+from .._storage.index import Mark
+from .._storage.spans import Span, expired, split, windows
+from .._storage.store import Store
+from .channels import find_channels, opened
+from .options import ReadOptions
+
+_BYTES_A_TASK = 32 << 20
+
+
+@final
+class Task(InputPartition):
+    """One span, for one task."""
+
+    def __init__(self, path: Path, span: Span) -> None:
+        super().__init__(None)
+        self.path = path
+        self.span = span
+
+    def __repr__(self) -> str:
+        return f"Task({str(self.path)!r}, {self.span.start}..{self.span.stop})"
+
+
+def plan(store: Store, start: Mark, stop: Mark, parts: int | None) -> list[Task]:
+    """Cut what lies between two places into spans of about the same size, at the boundaries of records."""
+    by_size = -(-(stop.offset - start.offset) // _BYTES_A_TASK)
+    return [Task(store.path, span) for span in split(store, start, stop, max(1, parts or by_size))]
+
+
+def read(options: ReadOptions, asked: StructType, task: Task) -> Iterator[pa.RecordBatch]:
+    """Return the messages of a span as Arrow batches.
+
+    Raises `CorruptRecordError` or `DecodeError` after everything before it, `DataExpiredError` if it was removed since.
+    """
+    table, span = find_channels(options, asked, only=task.path)[0].table, task.span
+    with opened(task.path) as store:
+        while True:
+            sequence = span.sequence
+            try:
+                for batch in table.batches(windows(store, span), sequence, options.batch_records):
+                    yield batch
+                    sequence += batch.num_rows
+                return
+            except CorruptRecordError as error:
+                gone = expired(store, error.offset, sequence)
+                if gone is not None:
+                    raise gone from None
+                if not store.segments.drop_reused() and error.offset == span.start:
+                    raise
+                # Perhaps it was compressed meanwhile, and its file written anew: damage is what is there at once.
+                span = Span(error.offset, span.stop, sequence)

@@ -1,0 +1,78 @@
+"""One Spark for all tests here: starting it takes longer than any of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import filechannel.spark
+from filechannel._format import PURE
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+several_writers = pytest.mark.skipif(PURE, reason="the pure twin lets one process at a time write to a channel")
+
+
+def java() -> str | None:
+    """Return a Java that Spark can use, if there is one."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin" if home else None)
+    if found is None:
+        return None
+    told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', told)
+    return found if version and int(version[1]) >= 17 else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one worker run everything here, or leave out what needs Java where there is none."""
+    missing = None if java() else "no Java 17 or newer: install one or set JAVA_HOME"
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            if missing is not None and "spark" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.skip(reason=missing))
+
+
+def start_spark(master: str, directory: Path) -> SparkSession:
+    """Start Spark so that its workers run this Python and find the package and these tests."""
+    settings = {
+        "spark.pyspark.python": sys.executable,
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.local.dir": str(directory / "local"),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.pollingDelay": "10",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory}",
+    }
+    builder = SparkSession.builder.master(master).appName("filechannel")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    with pytest.MonkeyPatch.context() as patch:  # the JVM inherits it; other tests must not
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark on two cores, knowing the source."""
+    session = start_spark("local[2]", tmp_path_factory.mktemp("spark"))
+    filechannel.spark.register(session)
+    yield session
+    session.stop()

@@ -1,0 +1,197 @@
+"""Writing to a channel: every row is one message, once, however often a batch is tried."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from filechannel.blocking import open_channel
+from filechannel.spark import schema_of
+from filechannel.spark.options import WriteOptions
+from filechannel.spark.sink import Written, publish, stage
+from tests.spark.conftest import several_writers
+from tests.spark.messages import EVERYTHING, Color, Everything, Older, Order, Pair, Point, fill, orders, received
+
+
+def frame(spark: SparkSession, messages: list[Order]) -> DataFrame:
+    """Return orders as a frame of two partitions, in order."""
+    values = [(order.id, order.sku, order.qty, order.price, order.note) for order in messages]
+    return spark.createDataFrame(values, schema_of(Order)).coalesce(1).repartitionByRange(2, "id")
+
+
+def write(rows: DataFrame, path: Path, **options: object) -> None:
+    """Append a frame to a channel."""
+    given = {name: str(value) for name, value in options.items()}
+    rows.write.format("filechannel").mode("append").options(**given).save(str(path))
+
+
+def test_every_row_is_a_message(spark: SparkSession, path: Path) -> None:
+    """Rows come out as typed messages, in the order of the partitions; nothing stays behind."""
+    fill(path, [])
+    write(frame(spark, orders(300)), path)
+    write(frame(spark, orders(10, 300)), path)
+    assert sorted(received(path), key=lambda order: order.id) == orders(310)
+    assert not (path / "staging").exists()
+
+
+def test_a_channel_is_made_if_the_type_is_named(spark: SparkSession, path: Path) -> None:
+    """`type` says what the messages are."""
+    write(frame(spark, orders(5)), path, type="tests.spark.messages:Order")
+    assert sorted(received(path), key=lambda order: order.id) == orders(5)
+    with pytest.raises(PySparkException, match=r"there is no channel at .* name the type of its messages"):
+        write(frame(spark, orders(5)), path / "other")
+
+
+def test_everything_goes_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
+    """What was read from one channel can be written to another of the same type."""
+    fill(tmp_path / "a", [EVERYTHING], Everything)
+    fill(tmp_path / "b", [], Everything)
+    write(spark.read.format("filechannel").load(str(tmp_path / "a")), tmp_path / "b")
+    assert received(tmp_path / "b", Everything) == [EVERYTHING]
+
+
+@pytest.mark.parametrize(
+    ("message_type", "messages"),
+    [(Point, [Point(1), Point(2, 3)]), (Pair, [Pair(1), Pair(2, "s")]), (int, [3, -4]), (bytes, [b"a", b""])],
+    ids=["dataclass", "array-like", "int", "raw"],
+)
+def test_other_kinds_of_messages_go_there_and_back(
+    spark: SparkSession, tmp_path: Path, message_type: Any, messages: list[Any]
+) -> None:
+    """A row is a message whatever its type is made of."""
+    fill(tmp_path / "a", messages, message_type)
+    fill(tmp_path / "b", [], message_type)
+    write(spark.read.format("filechannel").load(str(tmp_path / "a")), tmp_path / "b")
+    assert received(tmp_path / "b", message_type) == messages
+
+
+def test_a_batch_with_a_number_is_written_once(spark: SparkSession, path: Path) -> None:
+    """`txnId` and `batchId`: what was written under both, or under a later number, is not written again."""
+    fill(path, [])
+    for _ in range(2):
+        write(frame(spark, orders(10)), path, txnId="nightly", batchId=0)
+    write(frame(spark, orders(10, 10)), path, txnId="nightly", batchId=1)
+    write(frame(spark, orders(10)), path, txnId="nightly", batchId=0)
+    write(frame(spark, orders(10, 20)), path, txnId="other", batchId=0)
+    assert sorted(order.id for order in received(path)) == list(range(30))
+
+
+def stream(spark: SparkSession, source: Path, target: Path, checkpoint: Path, **options: object) -> None:
+    """Copy what is in one channel into another, in batches of ten, and end."""
+    query = (
+        spark.readStream.format("filechannel")
+        .option("maxRecordsPerBatch", "10")
+        .load(str(source))
+        .writeStream.format("filechannel")
+        .options(**{name: str(value) for name, value in options.items()})
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start(str(target))
+    )
+    query.awaitTermination(100)
+
+
+def test_a_query_that_does_a_batch_again_writes_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark forgets that a batch was committed, as it does when its driver is killed there: the channel has not."""
+    source, target, checkpoint = tmp_path / "a", tmp_path / "b", tmp_path / "checkpoint"
+    fill(source, orders(30))
+    fill(target, [])
+    stream(spark, source, target, checkpoint)
+    assert sorted(order.id for order in received(target)) == list(range(30))
+    (checkpoint / "commits/2").unlink()
+    (checkpoint / "commits/.2.crc").unlink(missing_ok=True)
+    stream(spark, source, target, checkpoint)
+    assert sorted(order.id for order in received(target)) == list(range(30))
+    fill(source, orders(5, 30))
+    stream(spark, source, target, checkpoint)
+    assert sorted(order.id for order in received(target)) == list(range(35))
+    assert not (target / "staging").exists()
+
+
+def test_a_new_checkpoint_under_the_same_name_writes_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
+    """`txnId` outlives the query's own id."""
+    source, target = tmp_path / "a", tmp_path / "b"
+    fill(source, orders(30))
+    fill(target, [])
+    for name in ("one", "two"):
+        stream(spark, source, target, tmp_path / name, txnId="copy")
+    assert sorted(order.id for order in received(target)) == list(range(30))
+
+
+def test_a_failed_task_leaves_nothing(spark: SparkSession, path: Path) -> None:
+    """A row that is no message fails the job: nothing is published, and nothing stays behind but what is swept."""
+    fill(path, [], Everything)
+    rows = spark.createDataFrame([(1,), (2,)], "id bigint")
+    fill(path.parent / "older", [], Older)
+    with pytest.raises(PySparkException, match="'sku' is null in a row"):
+        write(rows.selectExpr("id", "if(id = 2, null, 'x') as sku"), path.parent / "older")
+    assert received(path.parent / "older", Older) == []
+    assert not list((path.parent / "older").glob("staging/*/*"))
+
+
+def test_what_failed_attempts_left_is_swept(path: Path) -> None:
+    """The commit of a later batch removes what earlier attempts of the same query have staged."""
+    fill(path, [])
+    import pyarrow as pa
+
+    options = WriteOptions.of_stream({"path": str(path), "txnId": "q"})
+    schema = StructType(schema_of(Order).fields[:2])
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([1], pa.int64()), pa.array(["a"])], schema=pa.schema([("id", pa.int64()), ("sku", pa.string())])
+    )
+    for number in range(3):
+        staged = stage(options, schema, "query-q", iter([batch]))
+        if number:
+            publish(path, [Written(staged, "q")], number)
+            assert not (path / "staging").exists()
+    publish(path, [Written(staged, "q")], 2)  # again, and its file is gone
+    assert received(path) == [Order(1, "a"), Order(1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ("1L as id", "messages have a field 'sku', and there is no column of that name"),
+        ("1L as id, 'a' as sku, 2 as more", "column 'more' is no field of the channel's messages"),
+        ("'1' as id, 'a' as sku", "column 'id' is string, and messages have bigint there: cast it"),
+    ],
+)
+def test_wrong_columns_are_told_on_the_driver(spark: SparkSession, path: Path, rows: str, expected: str) -> None:
+    """A frame that has not the fields of a message is refused before a job begins."""
+    fill(path, [])
+    with pytest.raises(PySparkException, match=expected):
+        write(spark.sql(f"select {rows}"), path)
+
+
+def test_overwrite_is_refused(spark: SparkSession, path: Path) -> None:
+    """A channel is only appended to."""
+    fill(path, orders(1))
+    with pytest.raises(PySparkException, match=r"only appended to: use .mode\('append'\)"):
+        frame(spark, orders(1)).write.format("filechannel").mode("overwrite").save(str(path))
+    with pytest.raises(PySparkException, match="'txnId' and 'batchId' go together"):
+        write(frame(spark, orders(1)), path, txnId="a")
+    assert received(path) == orders(1)
+
+
+def test_values_that_a_receiver_would_refuse(spark: SparkSession, path: Path) -> None:
+    """Names that an Enum has not, and texts that are no UUID, are told before anything is published."""
+    fill(path, [EVERYTHING], Everything)
+    rows = spark.read.format("filechannel").load(str(path))
+    for column, expected in (("color", r"'green' in a row; the field is one of \['red', 'blue'\]"), ("key", "no UUID")):
+        with pytest.raises(PySparkException, match=expected):
+            write(rows.selectExpr("*").withColumn(column, rows.name.substr(0, 0)).replace("", "green", [column]), path)
+    assert received(path, Everything) == [EVERYTHING]
+    assert EVERYTHING.color is Color.BLUE
+
+
+@several_writers
+def test_a_waiting_receiver_is_woken(spark: SparkSession, path: Path) -> None:
+    """A receiver of another process that waits gets the rows at once."""
+    with open_channel(path, Order) as channel, channel.receiver() as receiver:
+        write(frame(spark, orders(3)), path)
+        assert sorted(order.id for order in receiver.receive_many(3)) == [0, 1, 2]

@@ -1,0 +1,308 @@
+"""Reading a channel as a batch: every message once, as the columns that its type has."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from filechannel.blocking import open_channel
+from tests.spark.messages import (
+    EVERYTHING,
+    Cancel,
+    Everything,
+    Line,
+    Mixed,
+    Older,
+    Order,
+    Pair,
+    Point,
+    Refund,
+    fill,
+    orders,
+)
+
+
+def load(spark: SparkSession, path: object, **options: object) -> DataFrame:
+    """Read a channel."""
+    reader = spark.read.format("filechannel").options(**{name: str(value) for name, value in options.items()})
+    return reader.load(path if isinstance(path, list) else str(path))
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """Return the rows as plain tuples."""
+    return [tuple(row) for row in frame.collect()]
+
+
+def as_row(order: Order) -> tuple[Any, ...]:
+    """Return the row that an order is."""
+    return order.id, order.sku, order.qty, order.price, order.note
+
+
+def test_every_message_is_a_row_in_order(spark: SparkSession, path: Path) -> None:
+    """One task reads the messages of a channel in their order, over several segments."""
+    fill(path, orders(3000), segment_size=16384)
+    frame = load(spark, path, numPartitions=1)
+    assert frame.schema.simpleString() == "struct<id:bigint,sku:string,qty:bigint,price:double,note:string>"
+    assert [field.nullable for field in frame.schema] == [False, False, False, False, True]
+    assert rows(frame) == [as_row(order) for order in orders(3000)]
+
+
+@pytest.mark.parametrize("parts", [2, 7, 50])
+def test_partitions_share_the_messages(spark: SparkSession, path: Path, parts: int) -> None:
+    """However many tasks there are, each message is in one of them, and the tasks are about the same size."""
+    fill(path, orders(3000), segment_size=16384)
+    frame = load(spark, path, numPartitions=parts)
+    sizes = frame.rdd.mapPartitions(lambda found: [sum(1 for _ in found)]).collect()
+    assert len(sizes) == parts
+    assert sum(sizes) == 3000
+    assert max(sizes) - min(sizes) < 3000 / parts
+    assert sorted(row[0] for row in rows(frame)) == list(range(3000))
+
+
+def test_what_a_channel_has_now_is_read(spark: SparkSession, path: Path) -> None:
+    """A frame stays what it was when it was first read; loaded anew it has what was sent since."""
+    fill(path, orders(10))
+    frame = load(spark, path)
+    assert frame.count() == 10
+    fill(path, orders(5, 10))
+    assert (frame.count(), load(spark, path).count()) == (10, 15)
+
+
+def test_an_empty_channel_is_an_empty_table(spark: SparkSession, path: Path) -> None:
+    """Columns are known without messages."""
+    fill(path, [])
+    frame = load(spark, path)
+    assert frame.columns == ["id", "sku", "qty", "price", "note"]
+    assert rows(frame) == []
+
+
+def test_every_type_that_has_a_column(spark: SparkSession, path: Path) -> None:
+    """Nested, optional, lists, maps, times, decimals: values come out as they went in, under their Python names."""
+    fill(path, [EVERYTHING], Everything)
+    (row,) = load(spark, path).collect()
+    assert row.asDict(recursive=True) == {
+        "the_id": 7,
+        "ok": True,
+        "ratio": 0.25,
+        "name": "süß",
+        "blob": bytearray(b"\0\1"),
+        "at": datetime(2026, 3, 4, 5, 6, 7, 890),  # noqa: DTZ001 - as Spark hands it out, in the session's zone
+        "day": EVERYTHING.day,
+        "amount": Decimal("12.50"),
+        "key": str(EVERYTHING.key),
+        "color": "blue",
+        "inner": {"some_name": "x", "weight": 1.5},
+        "maybe": None,
+        "tags": ["a", "b"],
+        "sizes": {"s": 1, "m": None},
+        "inners": [{"some_name": "y", "weight": None}, {"some_name": "z", "weight": 2.0}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("message_type", "messages", "expected"),
+    [
+        (Point, [Point(1), Point(2, 3)], [(1, None), (2, 3)]),
+        (Line, [{"start": 1, "text": "a"}], [(1, "a")]),
+        (Pair, [Pair(1), Pair(2, "s")], [(1, "r"), (2, "s")]),
+        (int, [3, -4], [(3,), (-4,)]),
+        (list[str], [["a"], []], [(["a"],), ([],)]),
+    ],
+    ids=["dataclass", "TypedDict", "array-like", "int", "list"],
+)
+def test_other_kinds_of_messages(
+    spark: SparkSession, path: Path, message_type: Any, messages: list[Any], expected: list[Any]
+) -> None:
+    """A message is a row whatever its type is made of; one without fields is a `value`."""
+    fill(path, messages, message_type)
+    assert rows(load(spark, path)) == expected
+
+
+def test_a_union_is_a_payload(spark: SparkSession, path: Path) -> None:
+    """What Spark has no type for is read as its bytes."""
+    import msgspec
+
+    messages = [Cancel(1), Refund(2, "late")]
+    fill(path, messages, Cancel | Refund)
+    payloads = [bytes(row.payload) for row in load(spark, path).collect()]
+    assert msgspec.msgpack.Decoder(Cancel | Refund).decode(payloads[1]) == messages[1]
+    assert payloads == [msgspec.msgpack.encode(message) for message in messages]
+
+
+def test_raw_and_json_channels(spark: SparkSession, tmp_path: Path) -> None:
+    """Raw bytes are a payload; JSON has the same columns as MessagePack."""
+    fill(tmp_path / "raw", [b"a", b""], bytes)
+    assert [bytes(row.payload) for row in load(spark, tmp_path / "raw").collect()] == [b"a", b""]
+    with open_channel(tmp_path / "json", Order, codec="json") as channel, channel.sender() as sender:
+        sender.send_many(orders(20))
+    assert rows(load(spark, tmp_path / "json", numPartitions=1)) == [as_row(order) for order in orders(20)]
+
+
+def test_fewer_columns(spark: SparkSession, path: Path) -> None:
+    """A narrower schema reads only those columns, in its own order, and may say that they can be null."""
+    fill(path, orders(5))
+    frame = spark.read.format("filechannel").schema("note string, id bigint").load(str(path))
+    assert rows(frame) == [(order.note, order.id) for order in orders(5)]
+    frame = spark.read.format("filechannel").schema("payload binary").load(str(path))
+    assert all(bytes(row.payload)[0] == 0x85 for row in frame.collect())
+
+
+def test_a_field_without_a_column_can_be_left_out(spark: SparkSession, path: Path) -> None:
+    """The error names the field and says how to do without it."""
+    fill(path, [Mixed(1, "a"), Mixed(2, 3)], Mixed)
+    with pytest.raises(PySparkException, match=r"field 'what' is int \| str.*leave the field out of"):
+        load(spark, path)
+    assert rows(spark.read.format("filechannel").schema("id bigint").load(str(path))) == [(1,), (2,)]
+
+
+def test_metadata_columns(spark: SparkSession, path: Path) -> None:
+    """`offset` and `sequence` say where a message is: reading begins there again."""
+    fill(path, orders(500), segment_size=4096)
+    frame = load(spark, path, includeMetadata=True, numPartitions=3)
+    found = sorted((row.sequence, row.offset, row.id) for row in frame.collect())
+    assert [(sequence, number) for sequence, _, number in found] == [(number, number) for number in range(500)]
+    later = load(spark, path, startingOffset=found[321][1], numPartitions=1)
+    assert rows(later)[0][0] == 321
+
+
+def test_from_one_place_to_another(spark: SparkSession, path: Path) -> None:
+    """Offsets and moments bound what is read."""
+    fill(path, orders(10))
+    with open_channel(path, Order) as channel:
+        middle = channel.statistics().write_offset
+    fill(path, orders(10, 10))
+    assert [row[0] for row in rows(load(spark, path, startingOffset=middle, numPartitions=1))] == list(range(10, 20))
+    assert [row[0] for row in rows(load(spark, path, endingOffset=middle, numPartitions=1))] == list(range(10))
+    assert load(spark, path, startingOffset="latest").count() == 0
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    assert load(spark, path, endingOffset=tomorrow.isoformat()).count() == 20
+    assert load(spark, path, endingOffset="2020-01-01").count() == 0
+
+
+def test_from_where_a_consumer_stands(spark: SparkSession, path: Path) -> None:
+    """A batch begins behind what a consumer has taken, and moves nothing."""
+    fill(path, orders(10))
+    with open_channel(path, Order) as channel, channel.receiver("audit") as receiver:
+        assert len(receiver.receive_many(4)) == 4
+    for _ in range(2):
+        assert [row[0] for row in rows(load(spark, path, consumer="audit", numPartitions=1))] == list(range(4, 10))
+
+
+def test_many_channels(spark: SparkSession, tmp_path: Path) -> None:
+    """A glob or a list reads several channels as one table, and says which one a row is from."""
+    for name in ("a", "b", "c"):
+        fill(tmp_path / f"orders-{name}", orders(5, ord(name)))
+    (tmp_path / "orders-not").mkdir()
+    assert load(spark, str(tmp_path / "orders-*")).count() == 15
+    frame = load(spark, [str(tmp_path / "orders-a"), str(tmp_path / "orders-c")], includeMetadata=True)
+    assert {(row.channel, row.id) for row in frame.collect()} == {
+        (str(tmp_path / f"orders-{name}"), ord(name) + number) for name in "ac" for number in range(5)
+    }
+
+
+def test_a_type_that_fits(spark: SparkSession, path: Path) -> None:
+    """`type` decodes as that type says, with its defaults."""
+    fill(path, [Older(5, "a")], Older)
+    assert rows(load(spark, path, type="tests.spark.messages:Newer")) == [(5, "a", 9)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"type": "tests.spark.messages:Point"}, "does not match|do not|Point"),
+        ({"type": "no_such_module:Order"}, r"type='no_such_module:Order' cannot be loaded .*addArtifacts"),
+        ({"type": "Order"}, "must be 'package.module:Name'"),
+        ({"startingOffset": "3"}, "option startingOffset=3: no record begins at offset 3"),
+        ({"startingOffset": "soon"}, "option startingOffset='soon': must be 'earliest', 'latest', an offset or"),
+        ({"endingOffset": "99999999"}, "option endingOffset=99999999: offset 99999999 is not in the channel"),
+        ({"startingOffset": "latest", "endingOffset": "earliest"}, "endingOffset=earliest lies before"),
+        ({"numPartitions": "0"}, "option numPartitions='0': must be a number, 1 or more"),
+        ({"includeMetadata": "yes"}, "option includeMetadata='yes': must be 'true' or 'false'"),
+        ({"maxRecords": "5"}, "option 'maxrecords' is not known for"),
+        ({"maxRecordsPerBatch": "5"}, "option 'maxrecordsperbatch' is not known for a batch read"),
+        ({"consumer": "nobody"}, "nobody"),
+    ],
+)
+def test_wrong_options_are_told_on_the_driver(
+    spark: SparkSession, path: Path, options: dict[str, str], expected: str
+) -> None:
+    """What cannot be read is said before a job begins, with the option and what to do."""
+    fill(path, orders(5))
+    jobs = len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+    with pytest.raises(PySparkException, match=expected):
+        load(spark, path, **options).collect()
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) == jobs
+
+
+def test_wrong_paths_are_told_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    """A missing path, something else, nothing at all: each has its own error."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "file").write_text("")
+    for place, expected in (
+        ("nothing", "there is no channel at"),
+        ("other", "is not a channel: it has no channel.json"),
+        ("file", "is not a channel: it is a file"),
+        ("none-*", "no channel is called like that"),
+    ):
+        with pytest.raises(PySparkException, match=expected):
+            load(spark, str(tmp_path / place))
+    with pytest.raises(PySparkException, match="option 'path' is missing"):
+        spark.read.format("filechannel").load()
+    with pytest.raises(PySparkException, match="is a directory of this machine, not of hdfs"):
+        load(spark, "hdfs://host/orders")
+    fill(tmp_path / "orders", orders(1))
+    assert load(spark, f"file://{tmp_path}/orders").count() == 1
+
+
+def test_wrong_columns_are_told_on_the_driver(spark: SparkSession, path: Path) -> None:
+    """A schema that asks for what is not there, or for another type."""
+    fill(path, orders(5))
+    for schema, expected in (
+        ("name string", "messages have no field 'name'; there are id, sku, qty, price, note"),
+        ("id int", r"field 'id' is bigint, and .schema\(...\) says int"),
+        ("note string not null", "field 'note' is string or null, and .* says string, not null"),
+        ("offset bigint", "only with the option includeMetadata=true"),
+        ("payload binary, id bigint", "cannot be read together with 'id'"),
+    ):
+        with pytest.raises(PySparkException, match=expected):
+            spark.read.format("filechannel").schema(schema).load(str(path)).collect()
+
+
+def test_damage_is_an_error_that_names_the_place(spark: SparkSession, path: Path) -> None:
+    """A task that comes to damaged bytes says where they are."""
+    fill(path, orders(50))
+    (segment,) = (path / "segments").glob("*.seg")
+    content = bytearray(segment.read_bytes())
+    content[500] ^= 1
+    segment.write_bytes(content)
+    with pytest.raises(PySparkException, match="CorruptRecordError"):
+        load(spark, path).collect()
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
+def test_without_the_extra_it_is_named(missing: str) -> None:
+    """Importing `filechannel.spark` says what to install; what Spark looks for can be imported all the same."""
+    program = f"""if True:
+        import sys
+        sys.modules[{missing!r}] = None
+        import pyspark_filechannel
+        assert pyspark_filechannel.__all__ == []
+        import filechannel.spark"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "ImportError: filechannel.spark needs the extra 'spark'" in done.stderr
+
+
+def test_spark_finds_the_source_by_itself() -> None:
+    """The package that Spark looks for can be imported, and has the source."""
+    import filechannel.spark
+    import pyspark_filechannel
+
+    assert pyspark_filechannel.DefaultSource is filechannel.spark.ChannelSource

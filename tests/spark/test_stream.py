@@ -1,0 +1,156 @@
+"""Reading a channel as a stream: from where it stopped, in batches as large as wanted, under a consumer's name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from filechannel import ConsumerBusyError, Retention
+from filechannel.blocking import open_channel
+from tests.spark.conftest import several_writers
+from tests.spark.messages import Order, fill, orders
+
+
+def drain(spark: SparkSession, path: object, target: Path, **options: object) -> StreamingQuery:
+    """Read everything that is there into Parquet files, and end."""
+    given = {name: str(value) for name, value in options.items()}
+    return (
+        spark.readStream.format("filechannel")
+        .options(**given)
+        .load(str(path))
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(target / "checkpoint"))
+        .option("path", str(target / "found"))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def drained(spark: SparkSession, path: object, target: Path, **options: object) -> list[int]:
+    """Drain a channel; return the ids that were found so far."""
+    query = drain(spark, path, target, **options)
+    query.awaitTermination(100)
+    return found(spark, target)
+
+
+def found(spark: SparkSession, target: Path) -> list[int]:
+    """Return the ids that were found so far."""
+    return sorted(row.id for row in spark.read.parquet(str(target / "found")).select("id").collect())
+
+
+def batches(target: Path) -> list[Any]:
+    """Return the offsets of a query, batch by batch."""
+    files = sorted((target / "checkpoint/offsets").iterdir(), key=lambda file: file.name.zfill(9))
+    return [json.loads(file.read_text().splitlines()[-1]) for file in files if file.name.isdigit()]
+
+
+def test_a_query_goes_on_where_it_stopped(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+    """Everything there is is read once; after a restart, what came since."""
+    fill(path, orders(300), segment_size=4096)
+    assert drained(spark, path, tmp_path) == list(range(300))
+    assert drained(spark, path, tmp_path) == list(range(300))
+    fill(path, orders(50, 300))
+    assert drained(spark, path, tmp_path) == list(range(350))
+
+
+def test_batches_have_at_most_so_many_records(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+    """`maxRecordsPerBatch` cuts what is there into batches of that size."""
+    fill(path, orders(25))
+    assert drained(spark, path, tmp_path, maxRecordsPerBatch=10) == list(range(25))
+    sequences = [next(iter(batch.values()))["sequence"] for batch in batches(tmp_path)]
+    assert sequences == [10, 20, 25]
+
+
+def test_batches_have_about_so_many_bytes(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+    """`maxBytesPerBatch` ends a batch with the record that reaches it."""
+    fill(path, orders(60))
+    with open_channel(path, Order) as channel:
+        size = channel.statistics().write_offset
+    assert drained(spark, path, tmp_path, maxBytesPerBatch=size // 3) == list(range(60))
+    ends = [next(iter(batch.values()))["offset"] for batch in batches(tmp_path)]
+    assert len(ends) == 3
+    assert all(end - begin < size // 3 + 200 for begin, end in zip([0, *ends], ends, strict=False))
+
+
+def test_a_consumer_shows_how_far_the_query_is_and_holds_the_data(
+    spark: SparkSession, path: Path, tmp_path: Path
+) -> None:
+    """The name is registered at once, keeps what is not read, and stands where the last but one batch ended."""
+    fill(path, orders(200), segment_size=4096, retention=Retention(after_consumed="delete"))
+    assert drained(spark, path, tmp_path, consumer="spark", maxRecordsPerBatch=100) == list(range(200))
+    with open_channel(path, Order) as channel:
+        (consumer,) = channel.consumers()
+        assert (consumer.name, consumer.owner) == ("spark", None)
+        assert consumer.lag_messages in (0, 100)
+    fill(path, orders(10, 200))
+    assert drained(spark, path, tmp_path, consumer="spark") == list(range(210))
+
+
+def test_a_new_query_begins_where_the_consumer_stands(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+    """Without a checkpoint the name says where to begin, unless an option does."""
+    fill(path, orders(10))
+    with open_channel(path, Order) as channel, channel.receiver("spark") as receiver:
+        receiver.receive_many(4)
+    assert drained(spark, path, tmp_path / "a", consumer="spark") == list(range(4, 10))
+    assert drained(spark, path, tmp_path / "b", consumer="spark", startingOffset="earliest") == list(range(10))
+
+
+@several_writers
+def test_a_live_owner_is_not_robbed(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+    """A name that somebody else has is refused, and stays theirs."""
+    fill(path, orders(10))
+    with open_channel(path, Order) as channel, channel.receiver("spark") as receiver:
+        query = drain(spark, path, tmp_path, consumer="spark")
+        with pytest.raises(PySparkException, match=ConsumerBusyError.__name__):
+            query.awaitTermination(100)
+        assert receiver.receive() == orders(1)[0]
+
+
+def test_many_channels_have_their_own_offsets(spark: SparkSession, tmp_path: Path) -> None:
+    """A query follows all channels of a glob; one that is new at a restart is read from its oldest message."""
+    fill(tmp_path / "orders-a", orders(10))
+    fill(tmp_path / "orders-b", orders(10, 10))
+    assert drained(spark, tmp_path / "orders-*", tmp_path, maxRecordsPerBatch=6) == list(range(20))
+    assert {len(batch) for batch in batches(tmp_path)} == {2}
+    fill(tmp_path / "orders-c", orders(10, 20))
+    fill(tmp_path / "orders-a", orders(5, 30))
+    assert drained(spark, tmp_path / "orders-*", tmp_path, maxRecordsPerBatch=6) == list(range(35))
+
+
+def test_another_channel_in_its_place_is_noticed(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+    """A checkpoint belongs to a channel, not to a path: a channel may be moved, and not be replaced."""
+    fill(path, orders(10))
+    assert drained(spark, path, tmp_path) == list(range(10))
+    path.rename(tmp_path / "moved")
+    fill(tmp_path / "moved", orders(5, 10))
+    assert drained(spark, tmp_path / "moved", tmp_path) == list(range(15))
+    fill(path, orders(10))
+    query = drain(spark, path, tmp_path)
+    with pytest.raises(PySparkException, match=r"the checkpoint speaks of channel .* another checkpointLocation"):
+        query.awaitTermination(100)
+
+
+def test_what_is_gone_is_an_error(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+    """Messages that were removed before the query came to them are not passed over in silence."""
+    fill(path, orders(10))
+    assert drained(spark, path, tmp_path) == list(range(10))
+    with open_channel(path, Order) as channel, channel.sender() as sender:
+        sender.send_many(orders(10, 10))
+        channel.purge()
+        sender.send_many(orders(10, 20))
+    query = drain(spark, path, tmp_path)
+    with pytest.raises(PySparkException, match="DataExpiredError"):
+        query.awaitTermination(100)
+
+
+def test_options_of_a_batch_are_refused(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+    """A stream has no end."""
+    fill(path, orders(1))
+    with pytest.raises(PySparkException, match="option 'endingoffset' is not known for a stream"):
+        drain(spark, path, tmp_path, endingOffset="latest").awaitTermination(100)

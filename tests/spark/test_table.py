@@ -1,0 +1,90 @@
+"""From records to batches of Arrow, without Spark: whole rows, in order, in batches that are not too large."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from filechannel import CorruptRecordError, DecodeError
+from filechannel._channel.schema import describe
+from filechannel._storage.spans import split, windows
+from filechannel.spark import schema_of
+from filechannel.spark.channels import channel_at, opened
+from filechannel.spark.schema import NoColumnError
+from filechannel.spark.table import Table
+from tests.spark.messages import Mixed, Order, fill, orders
+
+
+def read(path: Path, most: int = 10**9, **limits: int) -> list[list[dict[str, Any]]]:
+    """Return the rows of every batch."""
+    manifest, schema = channel_at(path, None)
+    table = Table.of(manifest.codec, schema, metadata=True)
+    with opened(path) as store:
+        (span,) = split(store, store.places.earliest(), store.places.latest(), 1)
+        found = table.batches(windows(store, span), span.sequence, most, **limits)
+        return [batch.to_pylist() for batch in found]  # type: ignore[attr-defined]
+
+
+def test_batches_have_at_most_so_many_messages(path: Path) -> None:
+    """Over the ends of segments, too; numbers go on from batch to batch."""
+    fill(path, orders(100), segment_size=4096)
+    found = read(path, 30)
+    assert [len(batch) for batch in found] == [30, 30, 30, 10]
+    rows = [row for batch in found for row in batch]
+    assert [(row["id"], row["sequence"]) for row in rows] == [(number, number) for number in range(100)]
+
+
+@pytest.mark.parametrize("size", [1, 50, 300, 5000])
+def test_batches_have_at_most_so_many_bytes(path: Path, size: int) -> None:
+    """A message that is larger than a batch may be has one for itself."""
+    messages = [Order(number, "x" * (number * 37 % 700)) for number in range(60)]
+    fill(path, messages, segment_size=4096)
+    found = read(path, size=size)
+    rows = [row for batch in found for row in batch]
+    assert [(row["sku"], row["sequence"]) for row in rows] == [
+        (order.sku, number) for number, order in enumerate(messages)
+    ]
+    for batch, following in pairwise(found):
+        assert len(batch) == 1 or following[0]["offset"] - batch[0]["offset"] <= size
+
+
+def test_what_comes_before_damage_is_read(path: Path) -> None:
+    """The error names the offset of the damage, and comes behind the last whole message."""
+    fill(path, orders(50))
+    (segment,) = (path / "segments").glob("*.seg")
+    rows = [row for batch in read(path) for row in batch]
+    content = bytearray(segment.read_bytes())
+    content[64 + rows[20]["offset"] + 9] ^= 1
+    segment.write_bytes(content)
+    manifest, schema = channel_at(path, None)
+    with opened(path) as store:
+        (span,) = split(store, store.places.earliest(), store.places.latest(), 1)
+        batches = Table.of(manifest.codec, schema).batches(windows(store, span), 0, 1000)
+        assert next(batches).column("id").to_pylist() == list(range(20))
+        with pytest.raises(CorruptRecordError) as caught:
+            next(batches)
+    assert caught.value.offset == rows[20]["offset"]
+
+
+def test_a_message_that_is_none_of_the_type(path: Path) -> None:
+    """A record that is whole and does not fit the columns is told with its field and payload."""
+    fill(path, [{"id": 1}, {"id": "a"}], dict[str, int | str])
+    schema = channel_at(path, None)[1]
+    assert schema.root.kind == "dict"
+    order = Table.of("msgpack", describe(Order))
+    with opened(path) as store:
+        (span,) = split(store, store.places.earliest(), store.places.latest(), 1)
+        with pytest.raises(DecodeError, match="sku: it is missing"):
+            list(order.batches(windows(store, span), 0, 1000))
+
+
+def test_schema_of_types() -> None:
+    """The columns of a type, without a channel; an error names the field that has none."""
+    assert schema_of(Order).simpleString() == "struct<id:bigint,sku:string,qty:bigint,price:double,note:string>"
+    assert schema_of(dict[str, list[int]]).simpleString() == "struct<value:map<string,array<bigint>>>"
+    assert schema_of(int | str).simpleString() == "struct<payload:binary>"
+    with pytest.raises(NoColumnError, match=r"field 'what' is int \| str"):
+        schema_of(Mixed)

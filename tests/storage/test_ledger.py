@@ -1,0 +1,118 @@
+"""Numbered batches: each is there once, however often it is appended, and whoever was killed in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from filechannel import ChannelOptions, Durability, StorageError
+from filechannel._offset import Offset
+from filechannel._storage.backlog import Batch
+from filechannel._storage.ledger import Ledger
+from tests.storage import numbering
+from tests.storage.channels import opened, payloads_of
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def append(ledger: Ledger, number: int, parts: list[list[bytes]]) -> Offset | None:
+    """Append lists of payloads as one batch."""
+    payloads = [payload for part in parts for payload in part]
+    return ledger.append(number, Batch.of(sum(map(len, payloads)), len(payloads)), lambda: parts)
+
+
+def test_a_batch_is_appended_once(path: Path) -> None:
+    """The number that is there, or a smaller one, is not appended again; another producer has its own."""
+    with opened(path) as store:
+        ledger = Ledger(store, "a")
+        assert ledger.last is None
+        assert append(ledger, 0, [[b"0"]]) is not None
+        assert append(ledger, 0, [[b"0"]]) is None
+        assert append(ledger, 4, [[b"4"], [], [b"5"]]) is not None
+        assert append(ledger, 3, [[b"3"]]) is None
+        assert append(Ledger(store, "b"), 0, [[b"b"]]) is not None
+        assert ledger.last == 4
+    with opened(path) as store:
+        assert Ledger(store, "a").last == 4
+        assert payloads_of(store) == [b"0", b"4", b"5", b"b"]
+
+
+def test_a_batch_that_fails_was_not_appended(path: Path) -> None:
+    """What cannot be read in the middle takes the whole batch back, number and all."""
+
+    def parts() -> list[list[bytes]]:
+        raise StorageError("gone")
+
+    def half() -> object:
+        yield [b"1"]
+        raise StorageError("gone")
+
+    with opened(path) as store:
+        ledger = Ledger(store, "a")
+        for broken in (parts, half):
+            with pytest.raises(StorageError, match="gone"):
+                ledger.append(0, Batch.of(1, 1), broken)  # type: ignore[arg-type]
+        assert ledger.last is None
+        assert payloads_of(store) == []
+        assert append(ledger, 0, [[b"0"]]) is not None
+
+
+def test_two_at_once_append_a_batch_once(path: Path) -> None:
+    """Whoever was overtaken between looking and appending looks again."""
+    with opened(path) as store:
+        slow, fast = Ledger(store, "a"), Ledger(store, "a")
+
+        def overtaken() -> list[list[bytes]]:
+            append(fast, 0, [[b"fast"]])
+            return [[b"slow"]]
+
+        assert slow.append(0, Batch.of(4, 1), overtaken) is None
+        assert payloads_of(store) == [b"fast"]
+
+
+def test_numbers_under_fsync(path: Path) -> None:
+    """What was appended and is not on disk yet is brought there before anybody looks."""
+    with opened(path, options=ChannelOptions(durability=Durability.FSYNC)) as store:
+        ledger = Ledger(store, "a")
+        for _ in range(2):
+            append(ledger, 0, [[b"0"]])
+        store.flusher.commit()
+        assert payloads_of(store) == [b"0"]
+
+
+def test_the_number_outlives_its_record(path: Path) -> None:
+    """A purge removes the messages, and not the knowledge that they were there."""
+    with opened(path) as store:
+        append(Ledger(store, "a"), 7, [[b"7"]])
+        store.purge()
+    with opened(path) as store:
+        assert append(Ledger(store, "a"), 7, [[b"7"]]) is None
+        assert append(Ledger(store, "a"), 8, [[b"8"]]) is not None
+
+
+def test_killed_again_and_again_every_batch_is_there_once(path: Path, tmp_path: Path, rng: Random) -> None:
+    """A process that is killed at any moment begins again with the last batch it knows of: no loss, nothing twice."""
+    with opened(path):
+        pass
+    command = [sys.executable, "-m", "tests.storage.numbering", str(path), str(tmp_path / "checkpoint")]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+    kills = 0
+    while True:
+        child = subprocess.Popen(command, env=environment, cwd=ROOT)
+        try:
+            assert child.wait(rng.uniform(0.2, 0.5) if kills < 8 else None) == 0
+            break
+        except subprocess.TimeoutExpired:
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+            kills += 1
+    with opened(path) as store:
+        expected = [payload for number in range(numbering.BATCHES) for payload in numbering.payloads(number)]
+        assert payloads_of(store) == expected
+    assert not (path / "staging").exists()

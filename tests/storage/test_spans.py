@@ -1,0 +1,73 @@
+"""Parts of a log: they begin and end between records, and together they are all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from filechannel import CorruptRecordError, DataExpiredError
+from filechannel._format import read_record
+from filechannel._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE
+from filechannel._storage.spans import Span, expired, split, windows
+from filechannel._storage.store import Store
+from tests.storage.channels import SMALL, opened
+
+
+def read(store: Store, span: Span) -> list[bytes]:
+    """Return the messages of a span."""
+    found: list[bytes] = []
+    for window in windows(store, span):
+        position, offset = window.position, window.offset
+        while position < window.stop:
+            word, payload = read_record(window.buffer, position, window.stop, offset)
+            if not word & CONTROL_RECORD:
+                found.append(payload)
+            position += RECORD_HEADER_SIZE + len(payload)
+            offset += RECORD_HEADER_SIZE + len(payload)
+    return found
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 10, 500])
+def test_spans_are_all_of_it(path: Path, parts: int) -> None:
+    """However many there are: every message is in one of them, in order, and its number is known."""
+    with opened(path, options=SMALL) as store:
+        payloads = [bytes([number]) * (number % 90) for number in range(200)]
+        for payload in payloads:
+            store.log.append([payload])
+        spans = split(store, store.places.earliest(), store.places.latest(), parts)
+        assert len(spans) <= parts
+        assert [payload for span in spans for payload in read(store, span)] == payloads
+        counts = [len(read(store, span)) for span in spans]
+        assert [span.sequence for span in spans] == [sum(counts[:index]) for index in range(len(counts))]
+
+
+def test_nothing_is_no_span(path: Path) -> None:
+    """An empty range is cut into nothing."""
+    with opened(path) as store:
+        assert split(store, store.places.earliest(), store.places.latest(), 5) == []
+
+
+def test_what_is_gone_is_told(path: Path) -> None:
+    """A span that was removed since raises how much is missing, and where it goes on."""
+    with opened(path, options=SMALL) as store:
+        for _ in range(10):
+            store.log.append([b"x"])
+        (span,) = split(store, store.places.earliest(), store.places.latest(), 1)
+        store.purge()
+        with pytest.raises(DataExpiredError) as caught:
+            list(windows(store, span))
+        assert (caught.value.missed, caught.value.oldest) == (10, span.stop)
+        assert expired(store, span.stop, 10) is None
+
+
+def test_a_missing_segment_is_told(path: Path) -> None:
+    """A file that is not there is damage, and not the end."""
+    with opened(path, options=SMALL) as store:
+        for _ in range(300):
+            store.log.append([b"x" * 50])
+        (span,) = split(store, store.places.earliest(), store.places.latest(), 1)
+    segments = sorted((path / "segments").glob("*.seg"))
+    segments[1].unlink()
+    with opened(path, options=SMALL) as store, pytest.raises(CorruptRecordError, match="missing"):
+        list(windows(store, span))

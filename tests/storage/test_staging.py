@@ -1,0 +1,77 @@
+"""Payloads that wait in files: they come back as they were, or not at all, and nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from filechannel import StorageError
+from filechannel._storage.files import Files
+from filechannel._storage.staging import Staging
+
+
+def staging(path: Path, group: str = "group") -> Staging:
+    """Return the files of a group."""
+    return Staging(Files(), path, group, 0o600)
+
+
+def test_payloads_come_back(path: Path) -> None:
+    """Part by part, empty payloads included; empty parts are left out."""
+    parts = [[b"a", b"", b"bcd"], [], [b"\xff" * 1000]]
+    staged = staging(path).write(parts)
+    assert (staged.count, staged.group) == (4, "group")
+    assert list(staging(path).read(staged)) == [parts[0], parts[2]]
+    assert list(staging(path).read(staging(path).write([]))) == []
+
+
+def test_nobody_else_may_look(path: Path) -> None:
+    """Files have the mode of the channel's, directories the one that goes with it."""
+    staging(path).write([[b"a"]])
+    modes = {each.stat().st_mode & 0o777 for each in path.glob("staging/*/*")}
+    assert modes == {0o600}
+    assert (path / "staging/group").stat().st_mode & 0o777 == 0o700
+
+
+def test_what_has_changed_is_refused(path: Path) -> None:
+    """A file that is gone, shorter or damaged is never published."""
+    staged = staging(path).write([[b"a", b"b"]])
+    for wrong in (replace(staged, name="none.rows"), replace(staged, size=3)):
+        with pytest.raises(StorageError, match="nothing was sent"):
+            list(staging(path).read(wrong))
+    (file,) = path.glob("staging/*/*")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(StorageError, match="nothing was sent"):
+        list(staging(path).read(staged))
+
+
+def test_a_failed_write_leaves_nothing(path: Path) -> None:
+    """What could not be written to its end is removed."""
+
+    def parts() -> object:
+        yield [b"a"]
+        raise ValueError("a row is wrong")
+
+    with pytest.raises(ValueError, match="a row is wrong"):
+        staging(path).write(parts())  # type: ignore[arg-type]
+    assert list(path.glob("staging/*/*")) == []
+
+
+def test_sweeping(path: Path) -> None:
+    """A group goes as a whole, and so does what others left a day ago; what is younger stays."""
+    for group in ("mine", "young", "old"):
+        staging(path, group).write([[b"a"]])
+    long_ago = time.time() - 25 * 3600
+    for each in (path / "staging/old").iterdir():
+        os.utime(each, (long_ago, long_ago))
+    os.utime(path / "staging/old", (long_ago, long_ago))
+    staging(path, "mine").sweep()
+    assert [each.name for each in (path / "staging").iterdir()] == ["young"]
+    staging(path, "young").sweep()
+    assert not (path / "staging").exists()
+    staging(path, "young").sweep()
