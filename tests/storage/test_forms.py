@@ -224,6 +224,24 @@ def test_places_are_found_while_the_plain_file_is_used_again(path: Path) -> None
         assert read_all(other) == before
 
 
+def test_places_are_found_while_this_process_lets_go_of_the_plain_file(path: Path) -> None:
+    """Another thread compresses it between a look for the segment and a look into it, and nobody has it any more."""
+    with opened(path) as store:
+        for number in range(60):
+            store.log.append([b"%d " % number + b"text " * 60])
+        before = read_all(store)
+
+        def compress_now() -> None:
+            store.places.before_look = lambda: None
+            compress_all(store)
+            with (path / "segments" / f"spare-{0:020}.seg").open("r+b") as spare:
+                spare.write(bytes(4096))  # as whoever writes the next segment does
+
+        store.places.before_look = compress_now
+        assert store.places.numbered(7).offset == before[7].offset
+        assert isinstance(store.segments.get(Offset(0)), CompressedSegment)
+
+
 def test_what_is_half_made_is_ignored(filled: Filled, boots: Boots) -> None:
     """A file under the name of one that is being made is worth nothing."""
     path, before, begins = filled
