@@ -1,8 +1,8 @@
 """Raw messages of 8 KiB with a consumer that keeps up: segments are written again and again, on a disk.
 
 The yardstick is `pwrite` of the same bytes to a file that grows. What is consumed is given up in the background, and
-the files are then written again through the maps that exist. How many page faults that leaves to the thread that sends is
-told by the kernel.
+the files are then written again through the maps that exist. How many page faults that leaves to the thread that
+sends is told by the kernel.
 """
 
 from __future__ import annotations
