@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -13,6 +14,8 @@ from filechannel._format.layout import COMPRESSED_TABLE, CONTROL_SIZE
 from filechannel._offset import Offset
 from filechannel._storage.compressed import CompressedSegment
 from filechannel._storage.control import Checkpoint, Tail
+from filechannel._storage.files import Files
+from filechannel._storage.forms import keep_one_form
 from filechannel._storage.segment import Segment
 from tests.storage.boots import Boots
 from tests.storage.channels import Message, opened, payloads_of, read_all
@@ -221,6 +224,24 @@ def test_places_are_found_while_the_plain_file_is_used_again(path: Path) -> None
         assert read_all(other) == before
 
 
+def test_places_are_found_while_this_process_lets_go_of_the_plain_file(path: Path) -> None:
+    """Another thread compresses it between a look for the segment and a look into it, and nobody has it any more."""
+    with opened(path) as store:
+        for number in range(60):
+            store.log.append([b"%d " % number + b"text " * 60])
+        before = read_all(store)
+
+        def compress_now() -> None:
+            store.places.before_look = lambda: None
+            compress_all(store)
+            with (path / "segments" / f"spare-{0:020}.seg").open("r+b") as spare:
+                spare.write(bytes(4096))  # as whoever writes the next segment does
+
+        store.places.before_look = compress_now
+        assert store.places.numbered(7).offset == before[7].offset
+        assert isinstance(store.segments.get(Offset(0)), CompressedSegment)
+
+
 def test_what_is_half_made_is_ignored(filled: Filled, boots: Boots) -> None:
     """A file under the name of one that is being made is worth nothing."""
     path, before, begins = filled
@@ -231,3 +252,25 @@ def test_what_is_half_made_is_ignored(filled: Filled, boots: Boots) -> None:
     with opened(path) as store:
         assert read_all(store) == before
     assert _is_compressed(path)[: len(begins)] == [True] * len(begins)
+
+
+@pytest.mark.parametrize(("number", "stays"), [(errno.EMFILE, "both"), (errno.EIO, "plain")])
+def test_neither_form_goes_for_want_of_a_descriptor(both: Filled, number: int, stays: str) -> None:
+    """Whoever compressed it may be about to remove the plain one: the other goes only if the disk cannot read it."""
+
+    class Refusing(Files):
+        def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
+            if path.suffix == ".z":
+                raise OSError(number, os.strerror(number))
+            return super().open(path, create=create, writable=writable, mode=mode)
+
+    path, before, _ = both
+    with opened(path) as store:
+        if stays == "both":
+            with pytest.raises(OSError, match=os.strerror(number)):
+                keep_one_form(Refusing(), store.segments, Offset(0))
+        else:
+            keep_one_form(Refusing(), store.segments, Offset(0))
+        assert store.segments.path(0).exists()
+        assert compressed_file(store, 0).exists() == (stays == "both")
+        assert read_all(store) == before

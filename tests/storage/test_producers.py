@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from filechannel import ChannelOptions, CorruptRecordError, Durability
+from filechannel._format import PURE
 from filechannel._format.layout import POSITION_SIZE, POSITION_SLOTS, RECORD_HEADER_SIZE
 from filechannel._offset import Offset
 from filechannel._storage.log import Lead
 from filechannel._storage.producers import Place, Producer
+from filechannel._storage.segment import Segment, segment_name
 from filechannel._storage.store import Store
 from tests.storage.boots import Boots
 from tests.storage.channels import SMALL, opened, payloads_of
+from tests.storage.compressing import compress_all
 
 KEY, OTHER = "key", "other"
 KIND = 2
@@ -218,3 +221,22 @@ def test_what_is_stored_says_what_it_is(store: Store) -> None:
     content = (store.path / "producers" / f"{KEY}.position").read_bytes()
     assert content[POSITION_SLOTS[0]] == 3
     assert (store.path / "producers" / f"{KEY}.position").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+def test_a_record_is_found_while_its_plain_file_is_written_again_here(path: Path) -> None:
+    """Somebody else has compressed its segment, and this process takes the file, which it has mapped, for another."""
+    with opened(path) as store:
+        last = produce(store, begin(store), 5, payload=bytes(3000))
+        for _ in range(2):
+            store.log.append([bytes(4000)])
+        with opened(path, create=False) as other:
+            assert compress_all(other)[0] == 0
+        waiting = store.segments.directory / f"spare-{segment_name(0)}"
+        assert waiting.exists()
+        while waiting.exists():
+            newest = store.segments.get(store.segments.begins[-1])
+            assert isinstance(newest, Segment)
+            store.segments.prepare_spare(newest)
+            store.log.append([bytes(4000)])
+        assert find(store) == last

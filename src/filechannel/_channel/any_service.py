@@ -55,9 +55,7 @@ class Terms:
         if self.ordered and self.concurrency > 1:
             raise ValueError(f"concurrency={self.concurrency}: handlers that run at once keep no order; ordered=False")
         if self.group and (most := self.retry.max_attempts) is not None and most > ENTRY_ATTEMPTS:
-            raise ValueError(
-                f"max_attempts={most}: with group=True it must be at most {ENTRY_ATTEMPTS}, or None for ever"
-            )
+            raise ValueError(f"max_attempts={most}: must be at most {ENTRY_ATTEMPTS} in a group, or None for ever")
 
 
 def check_handler(handler: Callable[[T], object]) -> Callable[[object], object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar, final
+from typing import TypeVar, cast, final
 
 from anyio import WouldBlock
 
@@ -19,8 +19,9 @@ def check_channels(kind: type[AnyChannel[object]], path: str, dead: object, targ
     for name, channel in (("dead", dead), ("target", target)):
         if not isinstance(channel, kind):
             raise TypeError(f"{name}={channel!r}: must be a {path}, not {type(channel).__name__}")
-        if channel is dead and channel.message_type is not DeadLetter:
-            raise TypeError(f"{name}={channel!r}: must be a channel of DeadLetter, not of {channel.message_type!r}")
+    carried = cast("AnyChannel[object]", dead).message_type
+    if carried is not DeadLetter:
+        raise TypeError(f"dead={dead!r}: must be a channel of DeadLetter, not of {carried!r}")
 
 
 @final

@@ -130,7 +130,7 @@ class Service(AnyService):
             cancelled, failure = _apart(error)
             if cancelled is not None and anyio.current_effective_deadline() != -math.inf:
                 # Whoever cancels the service cancels a scope around this task: that was the handler, or a stranger.
-                cancelled, failure = None, failure or _cancelled_alone(cancelled)
+                failure, cancelled = failure or _cancelled_alone(cancelled), None
             if failure is not None:
                 self._fail(failure)
                 self._body.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from .._offset import Offset
@@ -20,14 +21,27 @@ def keep_one_form(files: Files, segments: Segments, begin: Offset) -> None:
     compressed = compressed_path(plain)
     if not (files.exists(plain) and files.exists(compressed)):
         return
+    if not _is_damaged(files, compressed):
+        segments.replace_plain(begin)
+    elif _is_whole(files, plain):
+        segments.forget(begin)
+        files.unlink(compressed)
+
+
+def _is_damaged(files: Files, compressed: Path) -> bool:
+    """Only what the file or the disk says: whoever made it may be about to remove the plain form, which is whole, too.
+
+    Any other `OSError`, such as too many open files, is raised.
+    """
     try:
         CompressedSegment.open(files, compressed).check()
-    except (ValueError, OSError):
-        if _is_whole(files, plain):
-            segments.forget(begin)
-            files.unlink(compressed)
-    else:
-        segments.replace_plain(begin)
+    except ValueError:
+        return True
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return True
+    return False
 
 
 def _is_whole(files: Files, plain: Path) -> bool:

@@ -21,6 +21,10 @@ _HOP = 1 << 20  # bytes that are looked at together
 _EPOCH, _MICROSECOND = datetime.fromtimestamp(0, UTC), timedelta(microseconds=1)
 
 
+class _OvertakenError(CorruptRecordError):
+    """The file is not that segment any more: it is found elsewhere, or gone."""
+
+
 class Places:
     """Finds record boundaries. `CorruptRecordError` if damage lies in the way."""
 
@@ -62,6 +66,8 @@ class Places:
             oldest = self._control.oldest_offset
             try:
                 return find()
+            except _OvertakenError:
+                self._segments.drop_reused()  # unless somebody has let go of it already
             except CorruptRecordError:
                 # Given up since, or compressed, and its file is another's by now.
                 if self._control.oldest_offset == oldest and not self._segments.drop_reused():
@@ -252,6 +258,6 @@ def _read(segment: StoredSegment, offset: int) -> tuple[bool, int]:
     try:
         word, payload = segment.read(offset, segment.limit)
     except ValueError as error:
-        reason = segment.explain(offset, str(error))
-        raise CorruptRecordError(segment.path.name, Offset(offset), reason) from error
+        kind = CorruptRecordError if segment.is_valid else _OvertakenError
+        raise kind(segment.path.name, Offset(offset), segment.explain(offset, str(error))) from error
     return not word & CONTROL_RECORD, RECORD_HEADER_SIZE + len(payload)

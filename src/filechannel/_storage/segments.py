@@ -237,6 +237,9 @@ class Segments:
     def add(self, segment: Segment) -> None:
         """Take in a segment that was just made, in place of what may have had its name."""
         with self._lock:
+            # Its file may have been another segment, which somebody else has given up or compressed.
+            for other in [each for each in self._mapped.values() if each.file is segment.file]:
+                self.forget(other.begin)
             self._mapped.pop(segment.begin, None)
             self._headers.pop(segment.begin, None)
             place = bisect_left(self._begins, segment.begin)
