@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from filechannel import open_channel
+from filechannel import Capacity, ChannelOptions, open_channel
 from filechannel.spark import ChannelFeeder, feed
 from tests.spark.conftest import several_writers
 from tests.spark.messages import Older, fill, orders, received
@@ -52,6 +52,21 @@ async def test_every_row_is_sent(spark: SparkSession, path: Path) -> None:
         assert await feed(sender, frame) == 5000
     assert watch.longest < 1, "a generous limit: the machine may be busy with other things"
     assert received(path, Older) == [Older(number, f"sku-{number}") for number in range(5000)]
+
+
+async def test_a_small_channel_takes_a_large_frame(spark: SparkSession, path: Path) -> None:
+    """`feed` waits for room, and sends no more together than the capacity takes."""
+    frame = spark.range(0, 500, 1, 1).selectExpr("id", "concat('sku-', id) as sku")
+    options = ChannelOptions(capacity=Capacity(max_messages=100))
+    async with (
+        open_channel(path, Older, options=options) as channel,
+        channel.receiver("reader") as receiver,
+        channel.sender() as sender,
+        asyncio.TaskGroup() as tasks,
+    ):
+        fed = tasks.create_task(feed(sender, frame))
+        assert [(await receiver.receive()).id for _ in range(500)] == list(range(500))
+        assert await fed == 500
 
 
 async def test_a_frame_that_does_not_fit_is_refused(spark: SparkSession, path: Path) -> None:

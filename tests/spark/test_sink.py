@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from filechannel import Capacity, ChannelOptions
+from filechannel._storage.files import Files
+from filechannel._storage.staging import Staging
 from filechannel.blocking import open_channel
 from filechannel.spark import schema_of
 from filechannel.spark.options import WriteOptions
@@ -151,6 +156,24 @@ def test_what_failed_attempts_left_is_swept(path: Path) -> None:
             assert not (path / "staging").exists()
     publish(path, [Written(staged, "q")], 2)  # again, and its file is gone
     assert received(path) == [Order(1, "a"), Order(1, "a")]
+
+
+def test_a_batch_waits_for_room(path: Path) -> None:
+    """In a channel that lets senders wait, the commit of a batch does, and comes in when a consumer has made room."""
+    with (
+        open_channel(path, int, options=ChannelOptions(capacity=Capacity(max_messages=3))) as channel,
+        channel.receiver("slow") as receiver,
+        channel.sender() as sender,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        sender.send_many([0, 1, 2])
+        staged = Staging(Files(), path, "group", 0o600).write([[b"\x03"], [b"\x04"]])
+        done = thread.submit(publish, path, [Written(staged, "query")], 0)
+        while (room := channel.statistics().room) is not None and not room.waiting_senders:
+            time.sleep(0.001)
+        assert not done.done()
+        assert [receiver.receive(30) for _ in range(5)] == list(range(5))
+        done.result(30)
 
 
 @pytest.mark.parametrize(

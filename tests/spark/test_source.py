@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from filechannel.blocking import open_channel
+from filechannel.spark.channels import opened
 from tests.spark.messages import (
     EVERYTHING,
     Cancel,
@@ -28,6 +29,7 @@ from tests.spark.messages import (
     fill,
     orders,
 )
+from tests.storage.compressing import compress_all
 
 
 def load(spark: SparkSession, path: object, **options: object) -> DataFrame:
@@ -53,6 +55,14 @@ def test_every_message_is_a_row_in_order(spark: SparkSession, path: Path) -> Non
     assert frame.schema.simpleString() == "struct<id:bigint,sku:string,qty:bigint,price:double,note:string>"
     assert [field.nullable for field in frame.schema] == [False, False, False, False, True]
     assert rows(frame) == [as_row(order) for order in orders(3000)]
+
+
+def test_compressed_segments_are_read_as_others(spark: SparkSession, path: Path) -> None:
+    """Several tasks, and spans that begin and end in blocks."""
+    fill(path, orders(3000), segment_size=16384)
+    with opened(path, readonly=False) as store:
+        assert compress_all(store, block_size=1000)
+    assert rows(load(spark, path, numPartitions=3).orderBy("id")) == [as_row(order) for order in orders(3000)]
 
 
 @pytest.mark.parametrize("parts", [2, 7, 50])

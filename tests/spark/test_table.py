@@ -10,12 +10,17 @@ import pytest
 
 from filechannel import CorruptRecordError, DecodeError
 from filechannel._channel.schema import describe
+from filechannel._storage.segment import Segment
 from filechannel._storage.spans import split, windows
 from filechannel.spark import schema_of
-from filechannel.spark.channels import channel_at, opened
+from filechannel.spark.channels import channel_at, find_channels, opened
+from filechannel.spark.options import ReadOptions
 from filechannel.spark.schema import NoColumnError
 from filechannel.spark.table import Table
+from filechannel.spark.tasks import plan
+from filechannel.spark.tasks import read as read_task
 from tests.spark.messages import Mixed, Order, fill, orders
+from tests.storage.compressing import compress_all, compressed_file
 
 
 def read(path: Path, most: int = 10**9, **limits: int) -> list[list[dict[str, Any]]]:
@@ -67,6 +72,54 @@ def test_what_comes_before_damage_is_read(path: Path) -> None:
         with pytest.raises(CorruptRecordError) as caught:
             next(batches)
     assert caught.value.offset == rows[20]["offset"]
+
+
+def test_compressed_segments_have_the_same_rows(path: Path) -> None:
+    """Also where messages are larger than a block, and in batches that end anywhere."""
+    fill(path, [Order(number, "x" * (number * 37 % 700)) for number in range(200)], segment_size=4096)
+    plain = read(path, 30, size=3000)
+    with opened(path, readonly=False) as store:
+        assert compress_all(store)
+    assert read(path, 30, size=3000) == plain
+
+
+def test_what_comes_before_damage_in_a_compressed_segment_is_read(path: Path) -> None:
+    """The error says what is wrong with the block."""
+    fill(path, orders(300), segment_size=4096)
+    rows = [row for batch in read(path) for row in batch]
+    manifest, schema = channel_at(path, None)
+    with opened(path, readonly=False) as store:
+        begins = compress_all(store)
+        file = compressed_file(store, begins[1])
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1  # in its last block
+    file.write_bytes(content)
+    with opened(path) as store:
+        (span,) = split(store, store.places.earliest(), store.places.latest(), 1)
+        batches = Table.of(manifest.codec, schema).batches(windows(store, span), 0, 1000)
+        found = next(batches).num_rows
+        with pytest.raises(CorruptRecordError, match=r"block \d+ does not match its checksum") as caught:
+            next(batches)
+    assert caught.value.offset == rows[found]["offset"]
+    assert begins[1] < rows[found]["offset"] < begins[2]
+
+
+def test_a_task_goes_on_where_its_segment_was_compressed(path: Path) -> None:
+    """In the middle of it, and its file is written anew: the rest comes from the compressed one."""
+    fill(path, orders(300), segment_size=4096)
+    options = ReadOptions.of_batch({"path": str(path), "arrowBatchRecords": "10", "includeMetadata": "true"})
+    columns = find_channels(options)[0].table.spark
+    with opened(path) as store:
+        (task,) = plan(store, store.places.earliest(), store.places.latest(), 1)
+    found = read_task(options, columns, task)
+    first = next(found)
+    with opened(path, readonly=False) as store:
+        segment = store.segments.get(store.segments.begins[0])
+        assert isinstance(segment, Segment)
+        assert compress_all(store)
+        segment.wipe(segment.begin, segment.limit)
+    rows = [row for batch in (first, *found) for row in batch.to_pylist()]  # type: ignore[attr-defined]
+    assert [(row["id"], row["sequence"]) for row in rows] == [(number, number) for number in range(300)]
 
 
 def test_a_message_that_is_none_of_the_type(path: Path) -> None:

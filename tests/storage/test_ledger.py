@@ -11,12 +11,14 @@ from random import Random
 
 import pytest
 
-from filechannel import ChannelOptions, Durability, StorageError
+from filechannel import Capacity, ChannelFullError, ChannelOptions, Durability, MessageTooLargeError, StorageError
+from filechannel._format.layout import RECORD_HEADER_SIZE
 from filechannel._offset import Offset
 from filechannel._storage.backlog import Batch
 from filechannel._storage.ledger import Ledger
+from tests.maintenance.stores import consume, fill, reclaim
 from tests.storage import numbering
-from tests.storage.channels import opened, payloads_of
+from tests.storage.channels import SMALL, opened, payloads_of
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -92,6 +94,56 @@ def test_the_number_outlives_its_record(path: Path) -> None:
         append(Ledger(store, "a"), 7, [[b"7"]])
         store.purge()
     with opened(path) as store:
+        assert append(Ledger(store, "a"), 7, [[b"7"]]) is None
+        assert append(Ledger(store, "a"), 8, [[b"8"]]) is not None
+
+
+def test_a_batch_in_parts_keeps_to_the_capacity(path: Path) -> None:
+    """All of it counts, its control record too; what does not fit is not even asked for."""
+    with opened(path, ChannelOptions(capacity=Capacity(max_messages=4, on_full="raise"))) as store:
+        ledger = Ledger(store, "a")
+        assert append(ledger, 0, [[b"0"], [b"1"], [b"2"]]) is not None
+        with pytest.raises(ChannelFullError):
+            ledger.append(1, Batch.of(2, 2), lambda: map(pytest.fail, ["it was asked for"]))
+        with pytest.raises(MessageTooLargeError, match="5 messages"):
+            append(ledger, 1, [[b"x"] * 3, [b"x"] * 2])
+        assert ledger.last == 0
+        assert append(ledger, 1, [[b"3"]]) is not None
+        assert store.backlog.used().messages == 4
+        assert payloads_of(store) == [b"0", b"1", b"2", b"3"]
+
+
+def test_the_control_record_takes_room(path: Path) -> None:
+    """A batch that would just fit without it does not."""
+    with opened(path, ChannelOptions(capacity=Capacity(max_bytes=16384, on_full="raise"))) as store:
+        assert store.log.append([b"x" * 15000]) is not None
+        whole = store.backlog.used().size
+        with pytest.raises(ChannelFullError):
+            append(Ledger(store, "a"), 0, [[b"x" * (16384 - whole - RECORD_HEADER_SIZE)]])
+        assert store.log.append([b"x" * (16384 - whole - RECORD_HEADER_SIZE)]) is not None
+
+
+def test_a_batch_in_parts_makes_room(path: Path) -> None:
+    """Under "drop_oldest" it takes the place of what is old, as any other batch does."""
+    options = ChannelOptions(capacity=Capacity(max_bytes=16384, on_full="drop_oldest"), segment_size=4096)
+    with opened(path, options) as store:
+        ledger = Ledger(store, "a")
+        for number in range(30):
+            assert append(ledger, number, [[b"%d" % number, b"." * 900], [b"!" * 900]]) is not None
+        assert payloads_of(store)[-3] == b"29"
+        assert store.backlog.used().size <= 16384
+        assert ledger.last == 29
+
+
+def test_the_number_outlives_the_segment_of_its_record(path: Path) -> None:
+    """Before retention removes a segment, the position file says by itself what was in it."""
+    with opened(path, SMALL) as store:
+        append(Ledger(store, "a"), 7, [[b"7"]])
+        fill(store, 4)
+        consume(store)
+        reclaim(store)
+        assert store.control.oldest_offset > 0
+    with opened(path, SMALL) as store:
         assert append(Ledger(store, "a"), 7, [[b"7"]]) is None
         assert append(Ledger(store, "a"), 8, [[b"8"]]) is not None
 

@@ -12,6 +12,7 @@ from filechannel._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE
 from filechannel._storage.spans import Span, expired, split, windows
 from filechannel._storage.store import Store
 from tests.storage.channels import SMALL, opened
+from tests.storage.compressing import NO_SPARES, compress_all
 
 
 def read(store: Store, span: Span) -> list[bytes]:
@@ -71,3 +72,17 @@ def test_a_missing_segment_is_told(path: Path) -> None:
     segments[1].unlink()
     with opened(path, options=SMALL) as store, pytest.raises(CorruptRecordError, match="missing"):
         list(windows(store, span))
+
+
+@pytest.mark.parametrize("block_size", [64, 256, 1 << 16])
+def test_compressed_segments_are_read_as_others(path: Path, block_size: int) -> None:
+    """Wherever a block ends: in the middle of records, which are handed out whole."""
+    with opened(path, options=NO_SPARES) as store:
+        payloads = [bytes([number]) * (number * 7 % 900) for number in range(200)]
+        for payload in payloads:
+            store.log.append([payload])
+        plain = split(store, store.places.earliest(), store.places.latest(), 7)
+        assert len(compress_all(store, block_size=block_size)) == len(store.segments.begins) - 1
+        spans = split(store, store.places.earliest(), store.places.latest(), 7)
+        assert spans == plain
+        assert [payload for span in spans for payload in read(store, span)] == payloads
