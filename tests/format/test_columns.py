@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from filechannel._format.columns import KINDS
@@ -367,6 +367,7 @@ def as_read(plan: Any, value: Any) -> Any:
     return value
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a machine that is busy
 @given(st.data())
 def test_any_table_comes_back_the_same_from_both_twins(data: Any) -> None:
     """Rows of any type are what was sent, and both twins lay them out to the byte alike."""

@@ -88,7 +88,7 @@ def test_a_consumer_shows_how_far_the_query_is_and_holds_the_data(
         (consumer,) = channel.consumers()
         assert (consumer.name, consumer.owner) == ("spark", None)
         assert consumer.lag_messages in (0, 100)
-    fill(path, orders(10, 200))
+    fill(path, orders(10, 200), retention=Retention(after_consumed="delete"))
     assert drained(spark, path, tmp_path, consumer="spark") == list(range(210))
 
 
