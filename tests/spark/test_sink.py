@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from filechannel import Capacity, ChannelOptions
+from filechannel import Capacity, ChannelOptions, Retention
 from filechannel._storage.files import Files
 from filechannel._storage.staging import Staging
 from filechannel.blocking import open_channel
@@ -156,6 +156,16 @@ def test_what_failed_attempts_left_is_swept(path: Path) -> None:
             assert not (path / "staging").exists()
     publish(path, [Written(staged, "q")], 2)  # again, and its file is gone
     assert received(path) == [Order(1, "a"), Order(1, "a")]
+
+
+def test_a_channel_that_only_spark_writes_to_is_maintained(path: Path) -> None:
+    """Each commit removes what retention says, for perhaps nobody else ever opens the channel."""
+    fill(path, [], bytes, segment_size=4096, retention=Retention(max_bytes=16384))
+    for number in range(40):
+        staged = Staging(Files(), path, "group", 0o600).write([[b"x" * 1000]])
+        publish(path, [Written(staged, "query")], number)
+    with open_channel(path, bytes) as channel:
+        assert channel.statistics().oldest_offset > 0
 
 
 def test_a_batch_waits_for_room(path: Path) -> None:

@@ -7,6 +7,7 @@ attempts that failed are swept by the next commit.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -20,7 +21,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from .._channel.recipe import Recipe
-from .._errors import ChannelNotFoundError, MessageTooLargeError, NoRoomYetError
+from .._errors import Busy, ChannelNotFoundError, MessageTooLargeError, NoRoomYetError
+from .._maintenance.retention import reclaim
 from .._storage.backlog import Batch
 from .._storage.cursor_file import encoded_name
 from .._storage.files import Files
@@ -34,6 +36,7 @@ from .channels import channel_at, opened
 from .options import WriteOptions, load_type
 from .rows import Rows
 
+_logger = logging.getLogger("filechannel")
 _QUERY_ID: Final = "sql.streaming.queryId"
 _PAUSE: Final = 0.02  # seconds between two looks for room where nobody can be woken
 
@@ -108,6 +111,7 @@ def publish(path: Path, written: list[Written], number: int | None) -> None:
         if store.control.deferred:
             store.flusher.commit()
         staging.sweep()
+        _reclaim(store)
 
 
 def _when_there_is_room(store: Store, append: Callable[[], object]) -> None:
@@ -131,6 +135,17 @@ def _when_there_is_room(store: Store, append: Callable[[], object]) -> None:
                 wanted = Batch(full.size, full.messages)
     finally:
         line.leave(place)
+
+
+def _reclaim(store: Store) -> None:
+    """Remove what may go: perhaps nobody else ever has the channel open. If it fails, the next commit tries again."""
+    try:
+        with store.upkeep.turn():
+            reclaim(store)
+    except Busy:
+        pass  # somebody else is at it
+    except Exception as error:  # the batch is there, and must not count as failed
+        _logger.error("%s: maintenance failed, and will be tried again: %s", store.path, error)
 
 
 def discard(path: Path, group: str) -> None:
