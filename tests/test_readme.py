@@ -17,7 +17,8 @@ import pytest
 from filechannel import FileChannel, open_channel
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NEEDS_SPARK = ROOT / "docs/guides/spark.md"
+PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page != NEEDS_SPARK)]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 KEPT = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -48,6 +49,12 @@ def test_the_block_runs(block: str, before: str, tmp_path: Path, monkeypatch: py
         assert (done.returncode, done.stderr) == (0, "")
     else:
         anyio.run(run_part, before + block)
+
+
+@pytest.mark.parametrize("block", BLOCK.findall(NEEDS_SPARK.read_text()))
+def test_a_block_for_spark_is_python(block: str) -> None:
+    """What needs Spark, and frames that a page does not make, is only compiled here."""
+    compile(block, "<page>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 async def run_part(block: str) -> None:
