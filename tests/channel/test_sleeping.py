@@ -171,6 +171,10 @@ def test_a_watchdog_that_cannot_be_started_is_started_by_the_next_waiter(
     monkeypatch.setattr(arrivals, "WATCHDOG", dog)
     asyncio.run(run())
     dog._watched.clear()
-    with dog._changed:
-        dog._changed.notify_all()
-    until(lambda: not dog._running)
+
+    def has_ended() -> bool:
+        with dog._changed:
+            dog._changed.notify_all()  # again and again: the thread may not have begun to wait yet
+        return not dog._running
+
+    until(has_ended)

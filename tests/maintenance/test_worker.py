@@ -295,3 +295,25 @@ def test_channels_are_looked_after_from_opening_to_closing(path: Path) -> None:
     with blocking.open_channel(path, bytes, readonly=True):
         assert not WORKER._charges
     assert not STORES._open
+
+
+def test_a_channel_that_is_closed_while_it_is_looked_at_is_let_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it waits in the queue for a time that never matters."""
+    begun, go_on, worker = Event(), Event(), Worker()
+
+    def step(_: Store) -> float:
+        begun.set()
+        assert go_on.wait(20)
+        return 60.0
+
+    monkeypatch.setattr(module, "STEPS", [step])
+    with opened(path, SMALL) as store:
+        store.log.append([b"something"])
+        worker.look_after(store)
+        assert begun.wait(20)
+        closing = Thread(target=worker.forget, args=(store,))
+        closing.start()
+        until(lambda: not worker._charges)
+        go_on.set()
+        closing.join(20)
+        assert not worker._queue

@@ -20,7 +20,7 @@ from anyio import ClosedResourceError
 from typing_extensions import TypeForm
 
 from .. import _checks as checks
-from .._errors import FileChannelError
+from .._errors import FileChannelError, StorageError
 from .._format import SendPath
 from .._maintenance.retention import Pin, find_plan
 from .._maintenance.worker import WORKER
@@ -408,7 +408,11 @@ def _refuse_closed() -> None:
 
 
 def _room_statistics(store: Store) -> RoomStatistics | None:
-    limits = limits_of(store.options().capacity, store.files, store.path)
+    try:
+        options = store.options()
+    except StorageError:  # it was moved away, and goes on with what it knows
+        options = store.manifest.options
+    limits = limits_of(options.capacity, store.files, store.path)
     if limits is None:
         return None
     used = store.backlog.used()

@@ -154,7 +154,8 @@ class Worker:
             with self._changed:
                 # Told again in the middle of it: soon, unless it is in trouble.
                 again = seconds if charge.failures or not charge.is_nudged else min(seconds, _SOON)
-                self._schedule(charge, again)
+                if charge.store in self._charges:  # else it was closed meanwhile, and nothing of it is to be kept
+                    self._schedule(charge, again)
 
     def _maintain(self, charge: _Charge) -> float:
         """Do every step, and return after how many seconds to come again."""
