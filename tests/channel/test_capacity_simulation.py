@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from filechannel import Capacity, ChannelOptions, DataExpiredError, MessageTooLargeError
+from filechannel import Capacity, ChannelOptions, DataExpiredError, MessageTooLargeError, Retention
 from filechannel.blocking import AckReceiver, FanOutReceiver, FileChannel, open_channel
 
 HEADER = 8
@@ -43,7 +43,8 @@ class Life(RuleBasedStateMachine):
     def create(self, limits: dict[str, int], kind: str) -> None:
         """Make the channel."""
         self.capacity = Capacity(**limits, on_full=kind)  # type: ignore[arg-type]
-        options = ChannelOptions(capacity=self.capacity, segment_size=4096)
+        keep = Retention(after_consumed="keep")  # with nobody registered, all that is stored counts
+        options = ChannelOptions(capacity=self.capacity, segment_size=4096, retention=keep)
         self.channel: FileChannel[bytes] = open_channel(Path(self.directory.name) / "c", bytes, options=options)
         self.tx = self.channel.sender()
 
