@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from filechannel import ChannelOptions, Durability
+from filechannel import ChannelOptions, Durability, Retention
 from filechannel._channel.transfer import Transfer
 from filechannel._storage.log import Log
 from filechannel.blocking import AckReceiver, FileChannel, Sender, open_channel, transaction
@@ -42,7 +42,8 @@ class Simulation(RuleBasedStateMachine):
         """Make both channels."""
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.directory = Path(tempfile.mkdtemp(dir=memory))
-        self.options = ChannelOptions(segment_size=4096, durability=durability)
+        keep = Retention(after_consumed="keep")  # what was acknowledged can be sought again
+        self.options = ChannelOptions(segment_size=4096, durability=durability, retention=keep)
         self.sent = self.oldest = self.taken = 0
         self.in_doubt = False
         self.outputs: list[str] = []
