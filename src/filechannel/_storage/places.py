@@ -17,7 +17,7 @@ from .files import Files
 from .index import Mark, last_mark_at_or_before, read_marks
 from .segments import Segments
 
-_HOP = 1 << 20  # bytes that are looked at together
+_HOP = 1 << 16  # bytes at a time: as far as it is from one mark of the index to the next
 _EPOCH, _MICROSECOND = datetime.fromtimestamp(0, UTC), timedelta(microseconds=1)
 
 
