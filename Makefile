@@ -28,6 +28,7 @@ INSTALLED := $(VENV)/.installed
 NATIVE := $(VENV)/.native
 DOCS := $(VENV)/.docs
 PEERS := .venvs/peers/.installed
+WHEELHOUSE := $(VENV)/wheelhouse/.complete
 
 .PHONY: help setup demo test lint types native pure bench bench-spark docs versions soak java clean dist
 
@@ -53,13 +54,15 @@ types: $(INSTALLED)  ## mypy --strict, pyright, and 100 % of the public types kn
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	. $(BIN)/activate && pyright --verifytypes filechannel --ignoreexternal  # knows no --pythonpath
 
-native: $(NATIVE) java  ## The suite on the native core
+native: $(NATIVE) $(WHEELHOUSE) java  ## The suite on the native core
 	@if $(BIN)/python .ci/native_core.py built; then set -x; $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TEST_ARGS); \
 	  else echo "native: skipped, the native core could not be built here; make pure runs the suite on its twin"; fi
 
 pure: $(NATIVE)  ## The suite on the pure-Python twin
-	@# The models are the same on any twin, and what Spark needs of one is tested in tests/format and tests/storage.
-	FILECHANNEL_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore=tests/model --ignore=tests/spark $(TEST_ARGS)
+	@# The models and the wheel are the same on any twin, and what Spark needs of one is tested in tests/format
+	@# and tests/storage.
+	FILECHANNEL_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore=tests/model --ignore=tests/spark \
+	  --ignore=tests/test_packaging.py $(TEST_ARGS)
 
 bench: $(NATIVE) $(PEERS)  ## Measure; arguments in BENCH_ARGS
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -110,6 +113,12 @@ $(INSTALLED): pyproject.toml | $(CREATED)
 $(NATIVE): $(INSTALLED) setup.py $(NATIVE_SOURCES)
 	@if $(BIN)/python .ci/native_core.py possible; then export FILECHANNEL_REQUIRE_NATIVE=1; fi; \
 	  $(BIN)/python setup.py --quiet build_ext --inplace
+	@touch $@
+
+# What installs need that the tests make into empty environments; from then on these need no network.
+$(WHEELHOUSE): pyproject.toml | $(CREATED)
+	@mkdir -p $(@D) && $(BIN)/python .ci/requirements.py cli > $(@D)/requirements.txt
+	$(PIP) download --dest $(@D) --only-binary :all: --requirement $(@D)/requirements.txt
 	@touch $@
 
 # What the benchmarks compare with has its own environment. Without it they leave those lines out, and say so.
