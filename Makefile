@@ -39,8 +39,7 @@ help:  ## This list
 setup: $(NATIVE)  ## Create .venv with the package (editable) and every tool
 
 demo: $(NATIVE) java  ## Set up and run the main job
-	$(BIN)/python examples/demo.py
-	$(BIN)/python examples/spark_pipeline.py
+	$(BIN)/filechannel demo
 
 test: lint types native pure  ## Set up, then lint, types and the suite on both twins
 

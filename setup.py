@@ -12,10 +12,12 @@ from textwrap import shorten
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.errors import BaseError, CCompilerError
 
 NATIVE = "src/filechannel/_format/_native"
 ACROSS_FILES = "-flto"
+PIPELINE = "examples/spark_pipeline.py"
 PURE_TWIN_NOTICE = """\
 filechannel: the native core was not built ({reason}).
 filechannel: the pure-Python twin is used instead: same files, same results, slower.
@@ -62,6 +64,16 @@ class BuildNativeCore(build_ext):
             Path("src", self.get_ext_filename(name)).unlink(missing_ok=True)
 
 
+class BuildPython(build_py):
+    """Ship the example that `filechannel demo` runs, of which there is one copy."""
+
+    def run(self) -> None:
+        """Put it beside the module that runs it; an editable install has the examples themselves."""
+        super().run()
+        if not self.editable_mode:
+            self.copy_file(PIPELINE, str(Path(self.build_lib, "filechannel/cli/show")))
+
+
 def _flag(name: str) -> bool:
     return os.environ.get(name, "") not in ("", "0")
 
@@ -84,4 +96,4 @@ def _native_core() -> list[Extension]:
     ]
 
 
-setup(ext_modules=_native_core(), cmdclass={"build_ext": BuildNativeCore})
+setup(ext_modules=_native_core(), cmdclass={"build_ext": BuildNativeCore, "build_py": BuildPython})

@@ -5,7 +5,7 @@
 The producer is killed with SIGKILL once, in the middle of sending, and started again. At the end the views that it was
 told were accepted are compared with what the table says: none may be lost, none counted twice.
 
-Exits with 0 if that is so, and with 1 if not. Needs the extra `spark` and Java.
+Exits with 0 if that is so, and with 1 if not. Needs the extras `spark` and `cli`, and Java.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import signal
 import sys
 import tempfile
@@ -22,8 +21,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
 from filechannel import open_channel
+from filechannel.spark import ChannelFeeder, register
 
 PAGES = ("/", "/pens", "/paper", "/basket")
 SECONDS = 4.0
@@ -80,75 +85,110 @@ class Producer:
         await process.wait()
 
 
-# The pipeline
+# The consumer
 
 
-async def consume(path: Path, table: dict[str, int], shown: asyncio.Event) -> None:
+class Board:
+    """How many views each page had: together, and in the seconds that were counted last."""
+
+    def __init__(self) -> None:
+        self.total = dict.fromkeys(PAGES, 0)
+        self._seconds: dict[datetime, dict[str, int]] = {}
+
+    def add(self, count: Count) -> None:
+        """Take in how many there were within a second."""
+        self.total[count.page] += count.views
+        self._seconds.setdefault(count.start, {})[count.page] = count.views
+
+    def __rich__(self) -> Table:
+        latest = sorted(self._seconds)[-5:]
+        headings = [f"{second.astimezone():%H:%M:%S}" for second in latest]
+        picture = Table("page", *headings, "together", box=None, pad_edge=False)
+        for column in picture.columns[1:]:
+            column.justify = "right"
+        for page, views in self.total.items():
+            picture.add_row(page, *(f"{self._seconds[second].get(page, 0):,}" for second in latest), f"{views:,}")
+        return picture
+
+
+async def consume(path: Path, board: Board, live: Live, shown: asyncio.Event) -> None:
     """Show what comes out, second by second, until the end comes."""
-    async with open_channel(path, Count) as counts, counts.receiver("table") as rx:
+    async with open_channel(path, Count) as counts, counts.receiver("board") as rx:
         is_over = False
         while not is_over:
             # A batch of Spark becomes visible at once: whoever sees one row of it sees all.
             batch = await rx.receive_many(10_000)
             is_over = any(count.page == END for count in batch)
-            for count in sorted(batch, key=lambda count: count.start):
-                table[count.page] = table.get(count.page, 0) + count.views * (count.page != END)
-            cells = "  ".join(f"{page} {table.get(page, 0):5}" for page in PAGES)
-            print(f"  {cells}")
+            for count in batch:
+                if count.page != END:
+                    board.add(count)
+            live.update(board)
             shown.set()
 
 
-async def main(directory: Path) -> int:
-    """Run everything; return what to exit with."""
-    from pyspark.sql import SparkSession
-    from pyspark.sql import functions as f
+# The pipeline
 
-    from filechannel.spark import ChannelFeeder, register
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.getenv("PYTHONPATH")]))
-    views_path, counts_path = directory / "views", directory / "counts"
-    for path, message_type in ((views_path, View), (counts_path, Count)):
-        async with open_channel(path, message_type):
-            pass
-    print("Starting Spark")
+def start_spark() -> SparkSession:
+    """Start Spark in this process's own JVM, quietly."""
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    builder = builder.config("spark.sql.shuffle.partitions", "2").config("spark.driver.host", "127.0.0.1")
-    builder = builder.config("spark.ui.showConsoleProgress", "false")
-    spark = await asyncio.to_thread(builder.getOrCreate)
+    builder = builder.config("spark.sql.shuffle.partitions", "2")
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     register(spark)
-    views = spark.readStream.format("filechannel").option("consumer", "spark").load(str(views_path))
-    counts = (
+    return spark
+
+
+def count_views(spark: SparkSession, path: Path) -> DataFrame:
+    """Count the views of each page, second by second; a second is over when nothing older can come any more."""
+    views = spark.readStream.format("filechannel").option("consumer", "spark").load(str(path))
+    return (
         views.withWatermark("at", "1 second")
         .groupBy(f.window("at", "1 second"), "page")
         .agg(f.count("*").alias("views"))
         .select("window.start", "page", "views")
     )
-    producer, table, shown = Producer(views_path), dict[str, int](), asyncio.Event()
-    async with ChannelFeeder(counts, counts_path, checkpoint=directory / "checkpoint"):
-        consumer = asyncio.create_task(consume(counts_path, table, shown))
-        await producer.run(shown.wait(), signal.SIGKILL)
-        print(f"  killed the producer after {producer.accepted} views, and starting it again")
-        await producer.run(asyncio.sleep(SECONDS), signal.SIGTERM)
-        async with open_channel(views_path, View) as channel, channel.sender() as tx:
-            sent = channel.statistics().messages
-            for minutes in (1, 2, 3):
-                await tx.send(View(END, datetime.now(UTC) + timedelta(minutes=minutes)))
-        await consumer
-    counted = sum(table.values())
+
+
+async def end_stream(path: Path) -> int:
+    """Let the last windows close; return how many views were sent before."""
+    async with open_channel(path, View) as views, views.sender() as tx:
+        sent = views.statistics().messages
+        for minutes in (1, 2, 3):
+            await tx.send(View(END, datetime.now(UTC) + timedelta(minutes=minutes)))
+    return sent
+
+
+async def main(directory: Path) -> int:
+    """Run everything; return what to exit with."""
+    views_path, counts_path = directory / "views", directory / "counts"
+    for path, message_type in ((views_path, View), (counts_path, Count)):
+        async with open_channel(path, message_type):
+            pass
+    console = Console(highlight=False)
+    console.print("Starting Spark")
+    spark = await asyncio.to_thread(start_spark)
+    producer, board, shown = Producer(views_path), Board(), asyncio.Event()
+    feeder = ChannelFeeder(count_views(spark, views_path), counts_path, checkpoint=directory / "checkpoint")
+    with Live(board, console=console, refresh_per_second=10) as live:
+        async with feeder, asyncio.TaskGroup() as tasks:
+            tasks.create_task(consume(counts_path, board, live, shown))
+            await producer.run(shown.wait(), signal.SIGKILL)
+            console.print(f"Killed the producer after {producer.accepted:,} views, and starting it again")
+            await producer.run(asyncio.sleep(SECONDS), signal.SIGTERM)
+            sent = await end_stream(views_path)
+    counted = sum(board.total.values())
     # Killed between a send and saying so, the producer may have sent one that it did not tell of.
     kept = counted == sent and producer.accepted <= sent <= producer.accepted + 1
-    print(f"{producer.accepted} views accepted, {sent} in the channel, {counted} in the table")
-    print("nothing was lost, and nothing counted twice" if kept else "the promise was broken")
+    console.print(f"\n{producer.accepted:,} views accepted, {sent:,} in the channel, {counted:,} on the board")
+    console.print("Nothing was lost, and nothing counted twice." if kept else "THE PROMISE WAS BROKEN.")
     return 0 if kept else 1
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["produce"]:
         asyncio.run(produce(Path(sys.argv[2])))
-    elif shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        print("Spark needs Java 17 or newer: this part of the demo is left out")
     else:
         with tempfile.TemporaryDirectory(prefix="filechannel-") as name:
             sys.exit(asyncio.run(main(Path(name))))

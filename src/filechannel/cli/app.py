@@ -11,9 +11,11 @@ from typing import Annotated, Final
 
 import typer
 
+from .demo import demo
 from .failures import end_when_terminated, reporting
 from .info import info
 
+_TRY: Final = "Try"
 _LOOK: Final = "Look"
 _MOVE: Final = "Send and receive"
 _KEEP: Final = "Look after"
@@ -26,7 +28,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for panel, commands in {_LOOK: (info,), _MOVE: (), _KEEP: ()}.items():
+for panel, commands in {_TRY: (demo,), _LOOK: (info,), _MOVE: (), _KEEP: ()}.items():
     for command in commands:
         app.command(rich_help_panel=panel)(reporting(command))
 

@@ -1,0 +1,27 @@
+"""What is sent in the demo."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Order(msgspec.Struct):
+    """One order, and which batch it was sent in."""
+
+    number: int
+    sku: str
+    qty: int
+    batch: int
+    batch_size: int
+
+
+class Done(msgspec.Struct):
+    """An order that was handled, and by whom."""
+
+    number: int
+    worker: int
+
+
+def make_batch(first: int, size: int) -> list[Order]:
+    """Return orders that belong together, numbered from *first*."""
+    return [Order(first + i, f"SKU-{i}", 1, batch=first, batch_size=size) for i in range(size)]

@@ -1,0 +1,83 @@
+"""How the acts look while they run, and at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rich.console import RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ..output import columns
+from ..wording import number, size
+from .bounds import TOTAL, Usage
+from .crew import ORDERS, Progress
+from .kills import KILLS, Kills
+
+_BAR: Final = 32
+_GOOD: Final = "green"
+_BAD: Final = "bold red"
+
+
+def verdict(is_fine: bool, good: str, bad: str) -> Text:
+    """Return what to say of a promise."""
+    return Text(good, style=_GOOD) if is_fine else Text(bad, style=_BAD)
+
+
+def kills(state: Kills) -> RenderableType:
+    """Draw the kills so far, and how many orders the living process has sent."""
+    headings = ("kill", "accepted", "received", "lost", "torn batches")
+    table = columns(*headings, "in order", right=headings)
+    for count, outcome in enumerate(state.outcomes, 1):
+        in_order = verdict(outcome.in_order, "yes", "NO")
+        row = (count, outcome.accepted, outcome.received, outcome.lost, outcome.torn_batches)
+        table.add_row(*map(number, row), in_order)
+    if state.accepted is not None:
+        table.add_row(f"{len(state.outcomes) + 1} of {KILLS}", number(state.accepted), Text("sending …", style="dim"))
+    return table
+
+
+def crew(progress: Progress) -> RenderableType:
+    """Draw how many orders each worker has handled, and who is dead."""
+    table = Table.grid(padding=(0, 2))
+    for worker, done in progress.done.items():
+        is_dead = worker == progress.killed
+        state = Text("killed", style=_BAD) if is_dead else Text("alive", style=_GOOD)
+        bar = ProgressBar(ORDERS, done, width=_BAR, complete_style="red" if is_dead else _GOOD)
+        table.add_row(f"worker {worker + 1}", bar, number(done), state)
+    bar = ProgressBar(ORDERS, progress.total, width=_BAR)
+    table.add_row("together", bar, number(progress.total), f"of {number(ORDERS)}")
+    return table
+
+
+def bounds(usage: Usage) -> RenderableType:
+    """Draw what went through, and what it takes."""
+    table = Table.grid(padding=(0, 2))
+    table.add_row("through the channel", ProgressBar(TOTAL, usage.received, width=_BAR), size(usage.received))
+    table.add_row("on disk now", ProgressBar(TOTAL, usage.on_disk, width=_BAR), size(usage.on_disk))
+    table.add_row("most so far", ProgressBar(TOTAL, usage.most, width=_BAR), size(usage.most))
+    return table
+
+
+def figures(nanoseconds: Mapping[str, float]) -> RenderableType:
+    """Draw what a message costs, beside the first line."""
+    headings = ("each", "per second", "ratio")
+    table = columns("send and receive an order of five fields", *headings, right=headings)
+    yardstick = next(iter(nanoseconds.values()))
+    for name, each in nanoseconds.items():
+        table.add_row(name, _duration(each), number(int(1e9 / each)), f"{each / yardstick:.2f} x")
+    return table
+
+
+def promises(results: Sequence[tuple[str, str, bool]]) -> RenderableType:
+    """Draw the closing table: what was done, what came of it, and whether that was promised."""
+    table = Table.grid(padding=(0, 2))
+    for done, came_of_it, is_fine in results:
+        table.add_row(verdict(is_fine, "kept", "BROKEN"), done, came_of_it)
+    return table
+
+
+def _duration(nanoseconds: float) -> str:
+    return f"{nanoseconds:,.0f} ns" if nanoseconds < 10_000 else f"{nanoseconds / 1000:,.0f} us"

@@ -1,0 +1,50 @@
+"""`filechannel demo`: the show itself, with real kills."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from filechannel._format import PURE
+
+pytestmark = pytest.mark.xdist_group("demo")
+
+
+def run_demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user does."""
+    return subprocess.run(
+        [sys.executable, "-m", "filechannel", "demo", *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_demo_keeps_every_promise_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Each act says what it did, the figures close the show, and the directory it played in is gone."""
+    result = run_demo("--no-spark", TMPDIR=str(tmp_path))
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("\nkept ") == (2 if PURE else 3)  # one process at a time cannot share work
+    assert "Every promise was kept." in result.stdout
+    assert "asyncio.Queue" in result.stdout
+    assert result.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_java_is_named_before_anything_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without Java the pipeline is left out, and the user is told what to install."""
+    from filechannel.cli.show.pipeline import what_is_missing
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert "openjdk" in (what_is_missing() or "")
+
+
+def test_the_pipeline_is_found_in_a_checkout() -> None:
+    """The example that the demo runs is the one among the examples."""
+    from filechannel.cli.show.pipeline import script
+
+    assert script().read_text(encoding="utf-8").startswith('"""A pipeline to look at')
