@@ -1,0 +1,56 @@
+"""Opening a channel without an event loop."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar, overload
+
+from typing_extensions import TypeForm
+
+from .._channel.codec import Codec, CodecName
+from .._channel.recipe import Recipe
+from .._options import ChannelOptions
+from .channel import FileChannel
+
+T = TypeVar("T")
+
+
+@overload
+def open_channel(
+    path: str | os.PathLike[str],
+    type: type[T],
+    *,
+    codec: Codec[T] | CodecName | None = None,
+    options: ChannelOptions | None = None,
+    create: bool = True,
+    readonly: bool = False,
+) -> FileChannel[T]: ...
+
+
+@overload
+def open_channel(
+    path: str | os.PathLike[str],
+    type: TypeForm[T],
+    *,
+    codec: Codec[T] | CodecName | None = None,
+    options: ChannelOptions | None = None,
+    create: bool = True,
+    readonly: bool = False,
+) -> FileChannel[T]: ...
+
+
+def open_channel(
+    path: str | os.PathLike[str],
+    type: type[T] | TypeForm[T],
+    *,
+    codec: Codec[T] | CodecName | None = None,
+    options: ChannelOptions | None = None,
+    create: bool = True,
+    readonly: bool = False,
+) -> FileChannel[T]:
+    """Open the channel in a directory, and create it if it is not there. Use it in a `with` block, or close it.
+
+    Arguments and errors are those of the async `filechannel.open_channel`.
+    """
+    recipe: Recipe[T] = Recipe(path, type, codec, options, create, readonly)
+    return FileChannel(recipe, recipe.open_store())
