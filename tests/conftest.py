@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from blockbuster import BlockBuster, BlockBusterFunction
 
+from filechannel._format import PURE
 from tests.backends import BACKENDS
 
 # Documented to be synchronous, or the part of an append that makes a file when a segment is full.
@@ -30,7 +31,11 @@ MAY_TOUCH_FILES = {
 NEVER_ON_A_LOOP = ("os.fsync", "os.fdatasync", "os.open", "os.pread", "os.pwrite", "os.posix_fallocate", "fcntl.fcntl")
 
 
-@pytest.fixture(params=list(BACKENDS))
+# To the pure twin, which is slow, uvloop is the same as asyncio.
+LOOPS = ["asyncio", "trio"] if PURE else list(BACKENDS)
+
+
+@pytest.fixture(params=LOOPS)
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
     """Every test marked `anyio` runs on asyncio, uvloop and trio."""
     return BACKENDS[request.param]
