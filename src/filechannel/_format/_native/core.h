@@ -276,7 +276,7 @@ int add_writer(PyObject *module);    /* writer.c */
 int add_send_path(PyObject *module); /* send_path.c */
 int add_scratch(PyObject *module);   /* scratch.c */
 int add_ring(PyObject *module);      /* ring.c */
-int add_reader(PyObject *module);    /* reader.c */
+int add_reader(PyObject *module);    /* reader_type.c */
 int add_coroutine(PyObject *module); /* coroutine.c */
 int add_columns(PyObject *module);   /* columns.c */
 

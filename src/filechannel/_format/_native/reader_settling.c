@@ -1,0 +1,185 @@
+/* Acknowledging what was handed out. The reference is reader.py.
+ *
+ * No need to come in: nothing here calls Python, so the GIL orders us. */
+#include "reader.h"
+
+PyObject *reader_hold_method(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Reader *self = (Reader *)op;
+    if (self->held || self->ring) {
+        PyErr_SetString(PyExc_ValueError, "said before");
+        return NULL;
+    }
+    if (!(self->held = held_new())) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+PyObject *reader_share_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)op;
+    uint64_t owner, lease;
+    if (check_count("share", count, 4) || unsigned_from(args[1], UINT32_MAX, &owner) || unsigned_from(args[2], UINT64_MAX, &lease)) return NULL;
+    if (self->held || self->ring) {
+        PyErr_SetString(PyExc_ValueError, "said before");
+        return NULL;
+    }
+    if (!(self->ring = ring_new(args[0], (uint32_t)owner, lease))) return NULL;
+    self->tend = Py_NewRef(args[3]);
+    Py_RETURN_NONE;
+}
+
+int reader_ack(PyObject *op, uint64_t count) {
+    Reader *self = (Reader *)op;
+    if (self->ring) return reader_told(self, reader_shares(self) && ring_ack(self->ring, count));
+    int moved, done = reader_holds(self) && held_ack(self->held, count, &moved);
+    if (done && moved) reader_store_cursor(self);
+    return done;
+}
+
+/* Whether everything in a sealed channel was handed out: more than the seal may lie behind the last message. */
+static int all_handed_out(const Reader *self) {
+    const uint8_t *tail = (const uint8_t *)self->control.buf + WRITE_TAIL;
+    uint64_t offset, sequence, end = load_acquire_u64(tail);
+    ring_next(self->ring, &offset, &sequence);
+    for (int slot = TAIL_SLOT_0; slot <= TAIL_SLOT_1; slot += TAIL_SLOT_1 - TAIL_SLOT_0)
+        if (load_acquire_u64(tail + slot) == end) return sequence >= load_acquire_u64(tail + slot + 8);
+    return 1;
+}
+
+int reader_is_drained(const Reader *self) {
+    if (!reader_is_sealed(self) || (self->held && held_oldest(self->held))) return 0;
+    return !self->ring || (ring_empty(self->ring) && all_handed_out(self));
+}
+
+int reader_must_tell(PyObject *op) {
+    const Reader *self = (Reader *)op;
+    if (!self->ring) return reader_is_drained(self);
+    int tells = self->ring->tells;
+    self->ring->tells = 0;
+    if (tells & MADE_ROOM || (self->ring->lost && PyList_GET_SIZE(self->ring->lost))) return 1;
+    return tells & EMPTIED && reader_is_drained(self);
+}
+
+PyObject *reader_must_tell_method(PyObject *op, PyObject *Py_UNUSED(none)) { return PyBool_FromLong(reader_must_tell(op)); }
+
+PyObject *reader_take_lost_method(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Reader *self = (Reader *)op;
+    PyObject *lost = self->ring ? self->ring->lost : NULL;
+    if (!lost) return PyList_New(0);
+    self->ring->lost = NULL;
+    return lost;
+}
+
+PyObject *reader_place_of_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)op;
+    uint64_t offset, token;
+    if (check_count("place_of", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
+        return NULL;
+    return PyLong_FromLongLong(self->ring ? ring_place_of(self->ring, offset, token) : -1);
+}
+
+PyObject *reader_refused_method(PyObject *op, PyObject *given) {
+    Reader *self = (Reader *)op;
+    uint64_t offset;
+    if (unsigned_from(given, UINT64_MAX, &offset)) return NULL;
+    const Claim *claim = self->ring ? ring_refused(self->ring, offset) : NULL;
+    if (!claim) Py_RETURN_NONE;
+    return Py_BuildValue("KIK", (unsigned long long)claim->sequence, (unsigned int)claim_attempt(claim), (unsigned long long)claim->word);
+}
+
+/* More than there can be is too many, less than none is none. */
+static int number_from(PyObject *given, uint64_t *count) {
+    Py_ssize_t number = PyNumber_AsSsize_t(given, NULL);
+    *count = number > 0 ? (uint64_t)number : 0;
+    return number == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+PyObject *reader_ack_method(PyObject *op, PyObject *given) {
+    uint64_t count;
+    return number_from(given, &count) ? NULL : PyBool_FromLong(reader_ack(op, count));
+}
+
+PyObject *reader_nack_method(PyObject *op, PyObject *given) {
+    Reader *self = (Reader *)op;
+    uint64_t count = self->ring ? self->ring->out : self->held ? self->held->out : 0;
+    if (given != Py_None && number_from(given, &count)) return NULL;
+    if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_nack(self->ring, count)));
+    return PyBool_FromLong(reader_holds(self) && held_nack(self->held, count));
+}
+
+PyObject *reader_settle_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)op;
+    uint64_t offset, token;
+    if (check_count("settle", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
+        return NULL;
+    if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_settle(self->ring, offset, token)));
+    int moved, done = reader_holds(self) && held_settle(self->held, offset, token, &moved);
+    if (done && moved) reader_store_cursor(self);
+    return PyBool_FromLong(done);
+}
+
+PyObject *reader_give_back_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)op;
+    uint64_t offset, token, due;
+    if (check_count("give_back", count, 4) || unsigned_from(args[0], UINT64_MAX, &offset) ||
+        unsigned_from(args[1], UINT64_MAX, &token) || unsigned_from(args[2], UINT64_MAX, &due))
+        return NULL;
+    int counted = PyObject_IsTrue(args[3]);
+    if (counted < 0) return NULL;
+    if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_give_back(self->ring, offset, token, due, counted)));
+    return PyBool_FromLong(reader_holds(self) && held_give_back(self->held, offset, token, due, counted));
+}
+
+PyObject *reader_outlook_method(PyObject *op, PyObject *Py_UNUSED(none)) {
+    const Reader *self = (Reader *)op;
+    const HeldEntry *waiting;
+    if (!reader_holds(self) || !held_in_order(self->held, &waiting)) Py_RETURN_NONE;
+    uint64_t offset = waiting ? waiting->offset : self->again ? self->front : self->offset;
+    uint64_t sequence = waiting ? waiting->sequence : self->again ? self->front_sequence : self->sequence;
+    return Py_BuildValue("KKK", (unsigned long long)self->held->out, (unsigned long long)offset, (unsigned long long)sequence);
+}
+
+PyObject *reader_settle_before_method(PyObject *op, PyObject *given) {
+    Reader *self = (Reader *)op;
+    uint64_t offset;
+    if (unsigned_from(given, UINT64_MAX, &offset)) return NULL;
+    if (reader_holds(self) && held_settle_before(self->held, offset)) reader_store_cursor(self);
+    Py_RETURN_NONE;
+}
+
+PyObject *reader_give_back_all_method(PyObject *op, PyObject *Py_UNUSED(none)) {
+    const Reader *self = (Reader *)op;
+    if (reader_holds(self)) held_give_back_all(self->held);
+    Py_RETURN_NONE;
+}
+
+PyObject *reader_coming_method(PyObject *op, PyObject *most) {
+    Reader *self = (Reader *)op;
+    Py_ssize_t wanted = PyNumber_AsSsize_t(most, NULL);
+    if (wanted == -1 && PyErr_Occurred()) return NULL;
+    if (self->ring) return ring_coming(self->ring, wanted);
+    PyObject *places = PyList_New(0);
+    if (!places || !self->held || !held_ready(self->held)) return places;
+    const HeldEntry *entry;
+    for (uint64_t index = 0; PyList_GET_SIZE(places) < wanted && (entry = held_next_ready(self->held, &index));) {
+        PyObject *place = Py_BuildValue("KK", (unsigned long long)entry->offset, (unsigned long long)entry->sequence);
+        int failed = !place || PyList_Append(places, place);
+        Py_XDECREF(place);
+        if (failed) {
+            Py_DECREF(places);
+            return NULL;
+        }
+    }
+    return places;
+}
+
+PyObject *reader_forget_method(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Reader *self = (Reader *)op;
+    int inside = self->owner == reader_thread();
+    if (!inside && reader_enter(self)) return NULL;
+    if (self->ring) ring_forget(self->ring);
+    if (self->held) {
+        held_drop_from(self->held, 0);
+        reader_store_cursor(self);
+    }
+    if (!inside) reader_leave(self);
+    Py_RETURN_NONE;
+}

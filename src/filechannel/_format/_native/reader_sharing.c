@@ -1,0 +1,177 @@
+/* What is handed out and stays ours for a while. The reference is reader.py. */
+#include "reader.h"
+
+/* --- Holding: what is handed out stays ours until it is acknowledged ------------------------------------------ */
+
+/* Stand where the next one begins that comes again. */
+static void step_back(Reader *self, const HeldEntry *entry) {
+    self->front = self->offset;
+    self->front_sequence = self->sequence;
+    self->wanted = self->offset = entry->offset;
+    self->sequence = entry->sequence;
+    self->limit = 0;
+    self->again = 1;
+}
+
+/* Stand where we go on; if a callback has moved us, what waited in between is gone. */
+static void step_forward(Reader *self, int taken) {
+    uint64_t offset = self->offset, sequence = self->sequence;
+    self->again = 0;
+    self->limit = 0;
+    self->offset = self->front;
+    self->sequence = self->front_sequence;
+    if (taken || offset == self->wanted) return;
+    held_drop_waiting(self->held, self->wanted, offset > self->wanted ? offset : self->wanted + 1);
+    if (offset > self->front) {
+        self->offset = offset;
+        self->sequence = sequence;
+    }
+    reader_store_cursor(self);
+}
+
+/* The next item, held: what comes again, and then what is new. */
+PyObject *reader_next_held(Reader *self, int *empty, Given *given) {
+    Held *held = self->held;
+    const HeldEntry *entry;
+    while ((entry = held_first_ready(held))) {
+        step_back(self, entry);
+        PyObject *item = reader_next_item(self, empty, &given->offset);
+        int gone = !item && *empty && self->offset != self->wanted;
+        given->sequence = self->sequence - 1;
+        step_forward(self, item != NULL);
+        if (item) given->attempt = held_hand_out(held, given->offset);
+        if (!gone) return item;
+    }
+    if (held_reserve(held)) {
+        *empty = 0;
+        return NULL;
+    }
+    PyObject *item = reader_next_item(self, empty, &given->offset);
+    if (!item) return NULL;
+    given->sequence = self->sequence - 1;
+    given->attempt = 1;
+    held_push(held, given->offset, given->sequence);
+    return item;
+}
+
+/* --- Sharing: what is handed out is ours until we settle it, or the lease ends -------------------------------- */
+
+int reader_is_sealed(const Reader *self) {
+    return (load_acquire_u32((uint8_t *)self->control.buf + STATE) & STATE_SEALED) != 0;
+}
+
+/* Let Python do what is due. 1: go on; 0: there is nothing to be had now; -1: an exception. */
+static int tend(Reader *self) {
+    PyObject *done = PyObject_CallOneArg(self->tend, (PyObject *)self);
+    if (!done) return -1;
+    int goes_on = done != Py_False;
+    Py_DECREF(done);
+    return goes_on;
+}
+
+/* Stand where the group does, if that is elsewhere by now. What lies in between and is no message stays passed. */
+static void follow_group(Reader *self) {
+    uint64_t offset, sequence;
+    ring_next(self->ring, &offset, &sequence);
+    if (self->follows && offset == self->seen && sequence == self->seen_sequence) return;
+    self->offset = self->seen = offset;
+    self->sequence = self->seen_sequence = sequence;
+    self->follows = 1;
+    if (offset < self->begin) self->limit = 0;
+}
+
+/* The payload of what comes again; NULL with *empty: it is gone; NULL otherwise: an exception, and it is not ours. */
+static PyObject *read_again(Reader *self, Claim claim, int *empty, uint64_t *size) {
+    self->follows = 0;
+    self->wanted = self->offset = claim.offset;
+    self->sequence = claim.sequence;
+    self->limit = 0;
+    self->again = 1;
+    PyObject *payload = reader_next_payload(self, empty, size);
+    self->again = 0;
+    if (payload) return payload;
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    if (*empty && !self->released)
+        ring_drop(self->ring, claim.offset, claim.word);
+    else
+        ring_return(self->ring, claim.offset, claim.word);
+    PyErr_Restore(type, error, traceback);
+    return NULL;
+}
+
+/* Have the next message: one that comes again, or a new one that no other member has taken since we read it. */
+static PyObject *claim_next(Reader *self, int *empty, Claim *claimed, uint64_t *size) {
+    Ring *ring = self->ring;
+    const Claim *claim = NULL;
+    int goes_on = 1;
+    *empty = 0;
+    if (ring_due(ring) != UINT64_MAX && monotonic_ns() >= ring_due(ring)) goes_on = tend(self);
+    while (goes_on > 0 && !self->released) {
+        if (ring_reserve(ring)) return NULL;
+        enum claimed outcome;
+        PyObject *payload = NULL;
+        if (ring_ready(ring)) {
+            outcome = ring_claim_again(ring, &claim);
+            if (outcome == CLAIMED) {
+                *claimed = *claim;
+                payload = read_again(self, *claimed, empty, size);
+                if (payload || !*empty) return payload;
+                *empty = 0;
+                continue;
+            }
+        } else {
+            if (ring_full(ring)) break;
+            follow_group(self);
+            payload = reader_next_payload(self, empty, size);
+            if (!payload) return NULL;
+            /* Python may have run, and taken the room. */
+            if (ring_reserve(ring)) {
+                Py_DECREF(payload);
+                return NULL;
+            }
+            uint64_t end = self->offset + RECORD_HEADER_SIZE + *size;
+            outcome = ring_claim(ring, self->seen, self->seen_sequence, self->offset, end, self->sequence, &claim);
+            if (outcome == CLAIMED) {
+                *claimed = *claim;
+                self->offset = self->seen = end;
+                self->sequence = self->seen_sequence = self->sequence + 1;
+                return payload;
+            }
+            Py_DECREF(payload);
+        }
+        if (outcome == CLAIM_LOCKED) goes_on = tend(self);
+    }
+    *empty = goes_on >= 0;
+    return NULL;
+}
+
+/* The next item that no other member has. One that does not decode stays ours, apart from the others; unless others
+ * come with it, in the same call. */
+PyObject *reader_next_shared(Reader *self, int *empty, Given *given, int first) {
+    Claim claim;
+    uint64_t size;
+    PyObject *payload = claim_next(self, empty, &claim, &size);
+    if (!payload) {
+        /* Whoever had settled the last one found the lock taken by us, and left it to us to tell. */
+        int tells = self->ring->tells & (reader_is_sealed(self) ? MADE_ROOM | EMPTIED : MADE_ROOM);
+        if (*empty && tells && tend(self) < 0) *empty = 0;
+        return NULL;
+    }
+    *given = (Given){.offset = claim.offset, .sequence = claim.sequence, .token = claim.word, .attempt = claim_attempt(&claim)};
+    turn_charge(size);
+    if (!self->decode.callable) return payload;
+    PyObject *item = callee_call(&self->decode, &payload, 1);
+    if (!item) {
+        PyObject *type, *error, *traceback;
+        PyErr_Fetch(&type, &error, &traceback);
+        if (first && PyErr_GivenExceptionMatches(type, PyExc_Exception))
+            ring_refuse(self->ring, claim.offset, claim.word);
+        else
+            ring_return(self->ring, claim.offset, claim.word);
+        PyErr_Restore(type, error, traceback);
+        reader_undecodable(self, claim.offset, payload, size);
+    }
+    Py_DECREF(payload);
+    return item;
+}

@@ -1,0 +1,264 @@
+/* Reader as Python sees it. The reference is reader.py. */
+#include "reader.h"
+
+PyTypeObject *ReaderType;
+
+static void unbind(Reader *self) {
+    self->limit = 0;
+    let_go(&self->segment);
+}
+
+static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)op;
+    uint64_t begin;
+    Py_buffer segment;
+    if (check_count("bind", count, 2) || unsigned_from(args[1], UINT64_MAX, &begin) ||
+        get_aligned(args[0], PyBUF_SIMPLE, SEGMENT_HEADER_SIZE, "segment is shorter than its header", &segment))
+        return NULL;
+    unbind(self);
+    self->segment = segment;
+    self->begin = begin;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_unbind(PyObject *op, PyObject *Py_UNUSED(none)) {
+    unbind((Reader *)op);
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_sleep_with(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Reader *self = (Reader *)op;
+    if (check_count("sleep_with", count, 2)) return NULL;
+    double spin = PyFloat_AsDouble(args[1]);
+    if (spin == -1.0 && PyErr_Occurred()) return NULL;
+    if (self->sleepers.obj || self->control.readonly) {
+        PyErr_SetString(PyExc_ValueError, self->sleepers.obj ? "said before" : "control page cannot be written to");
+        return NULL;
+    }
+    if (get_aligned(args[0], PyBUF_WRITABLE, 8, "sleepers is too short", &self->sleepers)) {
+        self->sleepers.obj = NULL;
+        return NULL;
+    }
+    self->spin = spin;
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_tell_room(PyObject *op, PyObject *notify) {
+    Reader *self = (Reader *)op;
+    Py_XSETREF(self->notify, Py_NewRef(notify));
+    Py_RETURN_NONE;
+}
+
+static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Reader *self = (Reader *)op;
+    /* Whoever is inside stores the cursor first: what it hands out must not come again. */
+    int inside = self->owner == reader_thread();
+    if (!inside && reader_enter(self)) return NULL;
+    int gave = reader_shares(self) && ring_give_back_from(self->ring, 0, 1);
+    self->released = 1;
+    unbind(self);
+    let_go(&self->cursor);
+    if (!inside) reader_leave(self);
+    return PyBool_FromLong(gave);
+}
+
+/* The generation of the newest whole slot: the next one must not go over it. */
+static uint64_t newest_generation(const uint8_t *cursor) {
+    uint64_t newest = 0;
+    for (int slot = 0; slot < 2; slot++) {
+        const uint8_t *at = cursor + (slot ? CURSOR_SLOT_1 : CURSOR_SLOT_0);
+        if (crc32c(0, at, 32) == get_u32(at + 32) && get_u64(at) > newest) newest = get_u64(at);
+    }
+    return newest;
+}
+
+static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    PyObject *control, *cursor, *decode, *advance, *damaged, *refuse;
+    int reuse = 0;
+    Py_buffer words, slots = {.obj = NULL};
+    if (check_no_keywords("Reader", keywords) ||
+        !PyArg_ParseTuple(args, "OOOOOO|p:Reader", &control, &cursor, &decode, &advance, &damaged, &refuse, &reuse) ||
+        get_aligned(control, PyBUF_SIMPLE, CONTROL_SIZE, "control page is too short", &words))
+        return NULL;
+    if (cursor != Py_None && get_aligned(cursor, PyBUF_WRITABLE, CURSOR_SLOT_1 + 64, "cursor is too short", &slots)) {
+        PyBuffer_Release(&words);
+        return NULL;
+    }
+    Reader *self = (Reader *)type->tp_alloc(type, 0);
+    if (!self) {
+        let_go(&slots);
+        PyBuffer_Release(&words);
+        return NULL;
+    }
+    self->control = words;
+    self->cursor = slots;
+    if (slots.obj) self->generation = newest_generation(slots.buf);
+    callee_init(&self->decode, decode);
+    self->reuse = reuse && decode != Py_None;
+    self->advance = Py_NewRef(advance);
+    self->damaged = Py_NewRef(damaged);
+    self->refuse = Py_NewRef(refuse);
+    return (PyObject *)self;
+}
+
+static int reader_traverse(PyObject *op, visitproc visit, void *arg) {
+    Reader *self = (Reader *)op;
+    Py_VISIT(Py_TYPE(op));
+    Py_VISIT(self->decode.callable);
+    Py_VISIT(self->advance);
+    Py_VISIT(self->damaged);
+    Py_VISIT(self->refuse);
+    Py_VISIT(self->tend);
+    Py_VISIT(self->notify);
+    /* Not the buffers: see writer.c. */
+    return 0;
+}
+
+static void reader_dealloc(PyObject *op) {
+    Reader *self = (Reader *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    PyObject_GC_UnTrack(op);
+    let_go(&self->segment);
+    let_go(&self->cursor);
+    let_go(&self->control);
+    let_go(&self->sleepers);
+    held_free(self->held);
+    ring_free(self->ring);
+    Py_XDECREF(self->tend);
+    Py_XDECREF(self->decode.callable);
+    Py_XDECREF(self->scratch);
+    Py_XDECREF(self->advance);
+    Py_XDECREF(self->damaged);
+    Py_XDECREF(self->refuse);
+    Py_XDECREF(self->notify);
+    type->tp_free(op);
+    Py_DECREF(type);
+}
+
+/* Where we stand; one that shares and reads nothing now stands where the group does. */
+static void place_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
+    if (self->ring && !self->owner) {
+        ring_next(self->ring, offset, sequence);
+        if (!self->follows || *offset != self->seen || *sequence != self->seen_sequence) return;
+    }
+    *offset = self->offset;
+    *sequence = self->sequence;
+}
+
+static PyObject *get_offset(PyObject *op, void *Py_UNUSED(closure)) {
+    uint64_t offset, sequence;
+    place_of((Reader *)op, &offset, &sequence);
+    return PyLong_FromUnsignedLongLong(offset);
+}
+static PyObject *get_may_have_more(PyObject *op, void *Py_UNUSED(closure)) {
+    Reader *self = (Reader *)op;
+    const uint8_t *words = self->control.buf;
+    uint64_t offset, sequence;
+    if ((self->held && held_ready(self->held)) || (self->ring && ring_ready(self->ring))) Py_RETURN_TRUE;
+    place_of(self, &offset, &sequence);
+    return PyBool_FromLong(load_acquire_u64(words + WRITE_TAIL) > offset || load_acquire_u32(words + STATE) & STATE_SEALED);
+}
+static PyObject *get_sequence(PyObject *op, void *Py_UNUSED(closure)) {
+    uint64_t offset, sequence;
+    place_of((Reader *)op, &offset, &sequence);
+    return PyLong_FromUnsignedLongLong(sequence);
+}
+
+static PyObject *get_outstanding(PyObject *op, void *Py_UNUSED(closure)) {
+    const Reader *self = (Reader *)op;
+    return PyLong_FromUnsignedLongLong(self->ring ? ring_out(self->ring) : self->held ? self->held->out : 0);
+}
+static PyObject *get_ready(PyObject *op, void *Py_UNUSED(closure)) {
+    const Reader *self = (Reader *)op;
+    return PyLong_FromUnsignedLongLong(self->ring ? ring_ready(self->ring) : self->held ? held_ready(self->held) : 0);
+}
+static PyObject *get_next_due(PyObject *op, void *Py_UNUSED(closure)) {
+    const Reader *self = (Reader *)op;
+    uint64_t due = self->ring ? ring_due(self->ring) : 0;
+    if (self->ring) return PyLong_FromUnsignedLongLong(due == UINT64_MAX ? 0 : due);
+    return PyLong_FromUnsignedLongLong(self->held ? held_next_due(self->held) : 0);
+}
+static PyObject *get_full(PyObject *op, void *Py_UNUSED(closure)) {
+    const Reader *self = (Reader *)op;
+    return PyBool_FromLong(self->ring && ring_full(self->ring));
+}
+static PyObject *get_drained(PyObject *op, void *Py_UNUSED(closure)) { return PyBool_FromLong(reader_is_drained((Reader *)op)); }
+
+#define FAST(name) (PyCFunction)(void (*)(void)) name
+static PyMethodDef methods[] = {
+    {"take", reader_take_method, METH_NOARGS, "take($self, /)\n--\n\nReturn the next item, decoded, or NOTHING."},
+    {"take_in_turn", reader_take_in_turn_method, METH_NOARGS,
+     "take_in_turn($self, /)\n--\n\nThe same for a coroutine: NOTHING also when it has to give way first."},
+    {"take_record", reader_take_record_method, METH_NOARGS,
+     "take_record($self, /)\n--\n\nReturn (item, offset, sequence), or NOTHING."},
+    {"take_delivery", reader_take_delivery_method, METH_NOARGS,
+     "take_delivery($self, /)\n--\n\nReturn (item, offset, sequence, attempt, token), or NOTHING."},
+    {"take_many", reader_take_many_method, METH_O,
+     "take_many($self, most, /)\n--\n\nReturn up to `most` items; an error waits until what came before it is taken."},
+    {"move", FAST(reader_move_method), METH_FASTCALL,
+     "move($self, offset, sequence, /)\n--\n\nStand at this record boundary and store it in the cursor."},
+    {"move_from", FAST(reader_move_from_method), METH_FASTCALL,
+     "move_from($self, expected, offset, sequence, /)\n--\n\nMove only if still at the expected offset; tell whether."},
+    {"bind", FAST(py_bind), METH_FASTCALL, "bind($self, segment, begin, /)\n--\n\nRead from this map."},
+    {"unbind", py_unbind, METH_NOARGS, "unbind($self, /)\n--\n\nLet go of the segment; advance is asked for another."},
+    {"sleep_with", FAST(py_sleep_with), METH_FASTCALL,
+     "sleep_with($self, sleepers, spin, /)\n--\n\n"
+     "Let threads sleep for more where they receive, having watched for so long, and count them."},
+    {"tell_room", py_tell_room, METH_O,
+     "tell_room($self, notify, /)\n--\n\nCall this when the cursor moved and event loops wait for room."},
+    {"hold", reader_hold_method, METH_NOARGS,
+     "hold($self, /)\n--\n\nKeep what is handed out until it is acknowledged; the cursor follows the oldest."},
+    {"share", FAST(reader_share_method), METH_FASTCALL,
+     "share($self, group, owner, lease, tend, /)\n--\n\nTake what no other member of a group has, each message for so many ns."},
+    {"place_of", FAST(reader_place_of_method), METH_FASTCALL,
+     "place_of($self, offset, token, /)\n--\n\nReturn the number of the entry of one that is outstanding since that call; -1 if it is not."},
+    {"refused", reader_refused_method, METH_O,
+     "refused($self, offset, /)\n--\n\nReturn (sequence, attempt, token) of one that did not decode, and is ours; None if there is none."},
+    {"take_lost", reader_take_lost_method, METH_NOARGS,
+     "take_lost($self, /)\n--\n\nReturn, once, offset and token of what was to be settled and is not ours any more."},
+    {"must_tell", reader_must_tell_method, METH_NOARGS,
+     "must_tell($self, /)\n--\n\nTell, once, whether others may wait for what was settled here, or something was lost."},
+    {"ack", reader_ack_method, METH_O, "ack($self, count, /)\n--\n\nSettle the oldest ones outstanding; False, and nothing changed, if there are fewer."},
+    {"nack", reader_nack_method, METH_O,
+     "nack($self, count, /)\n--\n\nLet the newest ones outstanding come again, None: all; False, and nothing changed, if there are fewer."},
+    {"settle", FAST(reader_settle_method), METH_FASTCALL,
+     "settle($self, offset, token, /)\n--\n\nSettle one that is outstanding since that call; False if it is not."},
+    {"give_back", FAST(reader_give_back_method), METH_FASTCALL,
+     "give_back($self, offset, token, due, counted, /)\n--\n\nLet one come again, not before *due*; False if it is not outstanding since that call."},
+    {"outlook", reader_outlook_method, METH_NOARGS,
+     "outlook($self, /)\n--\n\n"
+     "Return (how many are outstanding, offset, sequence of the cursor if they are settled); None if older ones come again."},
+    {"settle_before", reader_settle_before_method, METH_O,
+     "settle_before($self, offset, /)\n--\n\nSettle whatever is held and begins before an offset."},
+    {"give_back_all", reader_give_back_all_method, METH_NOARGS,
+     "give_back_all($self, /)\n--\n\nLet everything come again that is outstanding; that attempt does not count."},
+    {"coming", reader_coming_method, METH_O,
+     "coming($self, most, /)\n--\n\nReturn (offset, sequence) of what comes again now, up to so many."},
+    {"forget", reader_forget_method, METH_NOARGS, "forget($self, /)\n--\n\nForget what is held: the cursor goes where the next new one begins."},
+    {"release", py_release, METH_NOARGS, "release($self, /)\n--\n\nLet go of segment and cursor; there is nothing to take any more. Tell whether something was given back."},
+    {NULL, NULL, 0, NULL},
+};
+static PyGetSetDef getset[] = {
+    {"offset", get_offset, NULL, "Where the next record begins.", NULL},
+    {"may_have_more", get_may_have_more, NULL, "Whether there is something behind our offset, or the channel is sealed.", NULL},
+    {"sequence", get_sequence, NULL, "Number of the next message.", NULL},
+    {"outstanding", get_outstanding, NULL, "How many are held and neither settled nor given back.", NULL},
+    {"ready", get_ready, NULL, "How many come again now, before anything new.", NULL},
+    {"full", get_full, NULL, "Whether nothing new can be handed out before something is settled.", NULL},
+    {"next_due", get_next_due, NULL, "When the next delayed one comes again, in ns of the monotonic clock; 0 if none is delayed.", NULL},
+    {"drained", get_drained, NULL, "Whether the channel is sealed, and nothing is held.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Reader(control, cursor, decode, advance, damaged, refuse, reuse=False, /)\n--\n\nReads records in order and decodes them."},
+    {Py_tp_new, reader_new},  {Py_tp_traverse, reader_traverse}, {Py_tp_dealloc, reader_dealloc},
+    {Py_tp_methods, methods}, {Py_tp_getset, getset},            {0, NULL},
+};
+static PyType_Spec spec = {
+    .name = "filechannel._format._core.Reader",
+    .basicsize = sizeof(Reader),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};
+
+int add_reader(PyObject *module) { return (ReaderType = add_type(module, &spec)) ? 0 : -1; }
