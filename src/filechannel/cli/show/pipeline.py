@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,12 @@ def what_is_missing() -> str | None:
 
 
 def run_pipeline() -> bool:
-    """Run it where it can be seen, and return whether nothing was lost."""
+    """Run it where it can be seen, and return whether nothing was lost. What Java has to say is shown if it failed."""
     sys.stdout.flush()
-    return subprocess.run([sys.executable, str(script())], stdin=subprocess.DEVNULL, check=False).returncode == 0
+    with tempfile.TemporaryFile() as remarks:
+        command = [sys.executable, str(script())]
+        ended = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=remarks, check=False)
+        if ended.returncode:
+            remarks.seek(0)
+            sys.stderr.write(remarks.read().decode(errors="replace"))
+    return ended.returncode == 0
