@@ -97,7 +97,7 @@ def explain(error: BaseException) -> str:
             since = "" if error.since is None else f" since {error.since.astimezone():%Y-%m-%d %H:%M:%S}"
             who = "another process" if error.pid is None else f"process {error.pid} on {error.host}"
             return f"consumer {error.name!r} is in use by {who}{since}; end that first"
-        case Failure() | FileChannelError():
+        case Failure() | FileChannelError() | ValueError() if type(error).__module__.startswith("filechannel"):
             return str(error)
         case OSError():
             where = "" if error.filename is None else f"{error.filename}: "

@@ -25,7 +25,7 @@ class Json:
 
     def __init__(self, description: Description) -> None:
         self._encode = msgspec.json.Encoder(enc_hook=_without_equal, decimal_format="string").encode
-        self._decode = msgspec.json.Decoder(description.message_type()).decode
+        self._decode = msgspec.json.Decoder(description.message_type).decode
 
     def text(self, message: Message) -> bytes:
         """Return a message as JSON, in one line; `ValueError` if JSON has no words for it."""
