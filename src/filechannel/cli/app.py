@@ -11,10 +11,13 @@ from typing import Annotated
 
 import typer
 
+from .bench import bench
 from .compress import compress
 from .consumers import consumers
+from .export import export
 from .failures import end_when_terminated, reporting
 from .gc import gc
+from .import_ import import_
 from .info import info
 from .seek import seek
 from .send import send
@@ -56,6 +59,9 @@ app.add_typer(consumers)
 app.command()(reporting(seek))
 app.command()(reporting(gc))
 app.command()(reporting(compress))
+app.command()(reporting(export))
+app.command("import")(reporting(import_))
+app.command()(reporting(bench))
 
 
 def run() -> int:

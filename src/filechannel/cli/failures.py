@@ -23,6 +23,7 @@ from .._errors import (
     ChannelNotFoundError,
     ConsumerBusyError,
     CorruptRecordError,
+    DataExpiredError,
     FileChannelError,
     NotAChannelError,
     UnknownConsumerError,
@@ -89,6 +90,8 @@ def explain(error: BaseException) -> str:
             return f"there is no channel at {error.path}"
         case NotAChannelError():
             return f"{error.path} is not a channel: {error.reason}"
+        case DataExpiredError():
+            return f"{error.missed:,} messages were removed before they could be read"
         case CorruptRecordError():
             return f"{error.segment} is damaged at offset {error.offset}: {error.reason}"
         case UnknownConsumerError():

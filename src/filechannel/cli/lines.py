@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
@@ -33,9 +34,20 @@ class Lines:
         self.position = 0
         """How many of them were read."""
         self._number = 0
+        self._groups = self._read()
 
     def __iter__(self) -> Iterator[list[Line]]:
         """Return lines until there are no more."""
+        return self._groups
+
+    def take_first(self, is_wanted: Callable[[bytes], bool]) -> bytes | None:
+        """Return the first line of all, which does not come again then, if it is what somebody looks for."""
+        group = next(self._groups, [])
+        wanted = group[0].text if group and is_wanted(group[0].text) else None
+        self._groups = chain([group if wanted is None else group[1:]], self._groups)
+        return wanted
+
+    def _read(self) -> Iterator[list[Line]]:
         begun: list[bytes] = []
         while chunk := os.read(self._descriptor, _CHUNK):
             if not self.position:

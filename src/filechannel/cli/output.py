@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Annotated, Final, NoReturn, TypeAlias, cast, final
+from typing import Annotated, Final, NoReturn, TextIO, TypeAlias, cast, final
 
 import msgspec
 import typer
@@ -44,8 +44,10 @@ def stderr() -> Console:
 
 
 @cache
-def _console(_: object, is_stderr: bool) -> Console:
-    return _Terminal(stderr=is_stderr, highlight=False, emoji=False, markup=False)
+def _console(stream: TextIO, is_stderr: bool) -> Console:
+    # A program or a file takes lines as long as they need to be.
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _ENDLESS
+    return _Terminal(stderr=is_stderr, highlight=False, emoji=False, markup=False, width=width)
 
 
 # JSON
@@ -103,9 +105,9 @@ def show(*parts: RenderableType) -> None:
 
 
 def _write_plain(console: Console, part: RenderableType) -> None:
-    """Write to a program or a file: lines are as long as they need to be, and end where the text does."""
+    """Write to a program or a file: lines end where the text does."""
     with console.capture() as captured:
-        console.print(part, width=None if "COLUMNS" in os.environ else _ENDLESS)
+        console.print(part)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 

@@ -37,7 +37,7 @@ def seek(
     with writing(channel) as target:
         before = _find(target.channel, name)
         refuse_owned(before)
-        to = place(position, target.channel, "POSITION")
+        to = place(position, target.channel.offset_of, "POSITION")
         try:
             if before.kind == "group":
                 with target.channel.group(name) as member:

@@ -49,7 +49,7 @@ def tail(
     options = ChannelOptions(poll_interval=_POLL, on_corruption="skip" if skip_damage else "raise")
     with reading(channel, options) as target:
         rendering = Rendering(target.description, as_json=json)
-        begin = _last(target.channel, count) if start is None else place(start, target.channel, "--from")
+        begin = _last(target.channel, count) if start is None else place(start, target.channel.offset_of, "--from")
         try:
             receiver = target.channel.replay(begin, None if follow else "latest")
         except ValueError as error:
