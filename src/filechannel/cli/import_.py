@@ -43,7 +43,7 @@ def import_(
     form: FormatOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Read messages from JSON lines or Parquet, as 'export' writes them.
+    """Read messages from a file: JSON lines, or Parquet.
 
     All or nothing: the messages become visible at once, as one batch, when the last one was read and all of them fit
     the channel's schema. On an error, or interrupted, nothing was imported. A channel that is not there is made with
