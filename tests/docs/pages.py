@@ -11,6 +11,7 @@
 | `<!-- run` … `-->` | runs as Python does, and is not shown: what a page takes for granted |
 | `<!-- needs: spark -->` | the page is left to `tests/spark` |
 | `<!-- needs: native -->` | several processes share a channel, which the pure twin cannot do |
+| `<!-- needs: module -->` | is skipped where that module is not installed |
 """
 
 from __future__ import annotations
