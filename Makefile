@@ -68,7 +68,7 @@ bench-spark: $(NATIVE) java  ## Measure Spark; arguments in BENCH_ARGS
 	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
 docs: $(DOCS)  ## Build the site into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # As docs, but a machine that could not install the tools goes without.
 site: $(DOCS)

@@ -61,5 +61,5 @@ def channel_pair(path: Path) -> MakePair[T]:
 
 @pytest.fixture(params=["anyio", "filechannel"])
 def make_pair(request: pytest.FixtureRequest, path: Path) -> MakePair[T]:
-    """What makes a pair of each kind: `async with make_pair(int, 10) as pair`."""
+    """What makes a pair of either kind, given a type and a size, in an `async with`."""
     return memory_pair if request.param == "anyio" else channel_pair(path)

@@ -237,7 +237,7 @@ async def test_the_figures_of_a_stream_are_figures_of_the_channel(make_pair: Mak
 def test_the_page_lists_what_is_tested_here() -> None:
     """Each row of the page's table of differences is a test of this file, in the same order."""
     rows = re.findall(
-        r"^\| (.+?) \|", PAGE.read_text().partition("## What is different")[2].partition("\n## ")[0], re.M
+        r"^\| (.+?) \|", PAGE.read_text().partition("## What is different")[2].partition("\n## ")[0], re.MULTILINE
     )
-    tested = re.findall(r"^async def test_(\w+)\(", Path(__file__).read_text(), re.M)
+    tested = re.findall(r"^async def test_(\w+)\(", Path(__file__).read_text(), re.MULTILINE)
     assert [re.sub(r"\W+", "_", row.lower()).strip("_") for row in rows[2:]] == tested
