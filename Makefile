@@ -30,18 +30,18 @@ DOCS := $(VENV)/.docs
 PEERS := .venvs/peers/.installed
 WHEELHOUSE := $(VENV)/wheelhouse/.complete
 
-.PHONY: help setup demo test lint types native pure bench bench-spark docs versions soak java clean dist
+.PHONY: help setup demo test lint types native pure bench bench-spark docs site versions soak java clean dist
 
 help:  ## This list
 	@echo "usage: make [target] [PYTHON=python3.12] [WORKERS=2] [TEST_ARGS='-k name']"
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
-setup: $(NATIVE)  ## Create .venv with the package (editable) and every tool
+setup: $(NATIVE) $(DOCS)  ## Create .venv with the package (editable) and every tool
 
 demo: $(NATIVE) java  ## Set up and run the main job
 	$(BIN)/filechannel demo
 
-test: lint types native pure  ## Set up, then lint, types and the suite on both twins
+test: lint types site native pure  ## Set up, then lint, types, the site and the suite on both twins
 
 lint: $(INSTALLED)  ## Style, format and the import layers
 	$(BIN)/ruff check .
@@ -71,6 +71,11 @@ bench-spark: $(NATIVE) java  ## Measure Spark; arguments in BENCH_ARGS
 
 docs: $(DOCS)  ## Build the site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# As docs, but a machine that could not install the tools goes without.
+site: $(DOCS)
+	@if test -x $(BIN)/mkdocs; then $(MAKE) --no-print-directory docs; \
+	  else echo "docs: skipped, MkDocs could not be installed here"; fi
 
 versions:  ## The suite on every Python of VERSIONS that is found, each in .venvs/
 	@for version in $(VERSIONS); do \
@@ -130,6 +135,7 @@ $(PEERS): benchmarks/peers.txt | $(CREATED)
 	if test $$complete = yes; then touch $@; \
 	  else echo "bench: not everything to compare with could be installed; the report says what is left out"; fi
 
+# What only the pages need. Tests and types do without it.
 $(DOCS): $(INSTALLED)
-	FILECHANNEL_NO_NATIVE=1 $(PIP) install --no-build-isolation --editable '.[docs]'
-	@touch $@
+	@if FILECHANNEL_NO_NATIVE=1 $(PIP) install --no-build-isolation --editable '.[docs]'; then touch $@; \
+	  else echo "docs: what the site is made with could not be installed"; fi
