@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from threading import Event, RLock, get_ident
 from typing import final
 
-from .._storage.room import SMALLEST
+from .._storage.backlog import SMALLEST
 from .._storage.store import Store
 from .arrivals import POLL, SPACE, Arrivals, arrivals_of
 from .loops import Sleeper, make_waiter, wake_together
