@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,19 @@ class Sleeper:
 
     def wake(self) -> None:
         """Nothing has to be done."""
+
+
+class LateFiles(Files):
+    """A file system that takes its time for a flush: something happens meanwhile, once."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def flush(self, descriptor: int) -> None:
+        """Let it happen, and flush."""
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        super().flush(descriptor)
 
 
 def test_every_sender_of_a_flush_that_failed_is_told_and_has_its_room_back(path: Path, background: Background) -> None:
@@ -179,6 +193,24 @@ def test_a_batch_of_which_the_beginning_was_dropped_is_on_disk_before_the_files_
         assert checkpoint is not None
         assert checkpoint.oldest == oldest
         assert checkpoint.offset >= 12000
+
+
+@pytest.mark.parametrize("how", ["finished", "everything"])
+def test_no_checkpoint_says_that_the_log_begins_behind_it(path: Path, background: Background, how: str) -> None:
+    """What senders drop while a flush is on its way, the next checkpoint tells: after this one all could be lost."""
+    files = LateFiles()
+    with opened(path, DROP, files=files) as store:
+        store.log.append([b"first"])
+        files.meanwhile = lambda: [store.log.append([bytes(992)] * 8) for _ in range(4)]
+        if how == "everything":
+            store.flusher.flush()
+        else:
+            store.log.append([bytes(992)] * 12)
+            store.flusher.flush_finished()
+        assert store.control.oldest_offset > 0
+        checkpoint = store.control.checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.oldest <= checkpoint.offset
 
 
 def test_what_producers_said_in_dropped_records_is_kept(path: Path) -> None:
