@@ -10,7 +10,9 @@ import pytest
 
 from filechannel import ChannelOptions, Compression, DiskFullError
 from filechannel._errors import Busy
-from filechannel._maintenance.compression import Candidate, SegmentCompressor, compress
+from filechannel._format import PURE
+from filechannel._maintenance import compression as module
+from filechannel._maintenance.compression import Candidate, SegmentCompressor, compress, sweep
 from filechannel._offset import Offset
 from filechannel._policies import CompressionMethod
 from filechannel._storage.compressed import CompressedSegment, compressed_path
@@ -23,6 +25,8 @@ from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, read_all
 from tests.storage.compressing import NO_SPARES, compress_all, compressed, compressed_file
 from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+
+shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
 
 
 def _fill(store: Store, count: int = 60) -> None:
@@ -422,3 +426,50 @@ def test_the_method_is_that_of_the_channel(path: Path) -> None:
     compress(path, Compression(method="lz4"))
     with opened(path, NO_SPARES) as store:
         assert compressed(store, begin).method == 2
+
+
+@shares
+def test_a_segment_changes_its_form_in_a_turn_of_maintenance(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever compresses with nothing open waits for it, but not for ever, and leaves nothing behind."""
+    monkeypatch.setattr(module, "_PATIENCE", 0.05)
+    with opened(path, ChannelOptions(segment_size=1 << 16, spare_segments=0)) as store:
+        _fill(store, 1000)
+        store.flusher.flush()
+        names = _names(path)
+        with store.upkeep.turn(), pytest.raises(Busy):
+            compress(path)
+        assert _names(path) == names
+        assert compress(path).segments == len(store.segments.begins) - 1
+
+
+# What the dead leave
+
+
+def test_what_was_left_half_made_is_swept(path: Path) -> None:
+    """Whoever made it has died, and holds no lock any more; what somebody is at stays."""
+    with opened(path, NO_SPARES) as store:
+        _fill(store)
+        store.flusher.flush()
+        compressor = _compressor(store)
+        dead, alive = (compressor.prepare(candidate) for candidate in _candidates(store)[:2])
+        assert dead is not None
+        assert alive is not None
+        Files().close(dead.descriptor)  # as a process does that dies
+        sweep(store)
+        assert [name for name in _names(path) if name.startswith("new-")] == [alive.path.name]
+        assert compressor.finish(alive)
+        assert compressor.compress_segment(dead.candidate)
+
+
+def test_a_segment_that_is_reclaimed_while_its_forms_are_looked_at(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing to keep, and nothing to complain about."""
+    with opened(both, NO_SPARES) as store:
+        candidate = _candidates(store)[0]
+        check = CompressedSegment.open
+
+        def open_too_late(files: Files, path: Path) -> CompressedSegment:
+            store.segments.remove(candidate.begin)
+            return check(files, path)
+
+        monkeypatch.setattr(CompressedSegment, "open", open_too_late)
+        assert _compressor(store).prepare(candidate) is None

@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from threading import enumerate as threads
@@ -13,6 +14,7 @@ from threading import enumerate as threads
 import pytest
 
 from filechannel import ChannelOptions, Compression, DiskFullError
+from filechannel._format import PURE
 from filechannel._maintenance import compressor as module
 from filechannel._maintenance.compressor import compress_step
 from filechannel._storage.store import Store
@@ -20,6 +22,7 @@ from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, read_all
 from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full
 
+shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
 AT_ONCE = ChannelOptions(segment_size=4096, spare_segments=0, compression=Compression(after=0.0))
 LATER = ChannelOptions(segment_size=4096, compression=Compression(after=30.0))
 
@@ -204,3 +207,30 @@ def test_several_channels_share_the_thread(path: Path) -> None:
         _step_until(first, lambda: _all_compressed(first))
         _step_until(second, lambda: _all_compressed(second))
         assert sum(thread.name == "filechannel-compression" for thread in threads()) <= 1
+
+
+@shares
+def test_the_policy_is_what_the_channel_says_now(path: Path) -> None:
+    """Whoever changed it, and although this process sends nothing, from which it would learn it."""
+    with opened(path, ChannelOptions(segment_size=4096, spare_segments=0)) as store, opened(path) as other:
+        _fill(store)
+        compress_step(store)
+        assert not store.segments.usage().compressed
+        options = replace(other.manifest.options, compression=Compression(after=0.0))
+        other.configure(lambda manifest: replace(manifest, options=options))
+        _step_until(store, lambda: _all_compressed(store))
+
+
+def test_maintenance_sweeps_what_the_dead_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing is compressed by itself; not in every step, since that takes a look at all names."""
+    with opened(path, ChannelOptions(segment_size=4096)) as store:
+        left = store.segments.directory / "new-00000000000000000000.seg.z"
+        left.write_bytes(b"half")
+        compress_step(store)
+        assert not left.exists()
+        left.write_bytes(b"half")
+        compress_step(store)
+        assert left.exists()
+        monkeypatch.setattr(module, "_RARELY", 0.0)
+        compress_step(store)
+        assert not left.exists()

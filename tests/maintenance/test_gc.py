@@ -66,3 +66,14 @@ def test_it_makes_no_channel(path: Path) -> None:
     with pytest.raises(ChannelNotFoundError):
         gc(path)
     assert not path.exists()
+
+
+@shares
+def test_it_sweeps_what_a_dead_compressor_left(path: Path) -> None:
+    """Whether or not anything can be reclaimed."""
+    with opened(path, SMALL) as store:
+        fill(store, 2)
+        left = store.segments.directory / "new-00000000000000000000.seg.z"
+        left.write_bytes(b"half")
+        gc(path)
+        assert not left.exists()

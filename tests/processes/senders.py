@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
 import anyio
 from anyio import EndOfStream
 
-from filechannel import DataExpiredError, blocking, open_channel
+from filechannel import DataExpiredError, MessageTooLargeError, blocking, open_channel
 from filechannel._storage import room
 from filechannel._wakeup import arrivals, line, watchdog
 from tests.processes.crew import Link
@@ -87,6 +88,29 @@ async def stand_in_line(link: Link, path: Path, number: int) -> None:
             await anyio.wait_all_tasks_blocked()
             assert channel.statistics().room.waiting_senders == 1  # type: ignore[union-attr]
             link.tell("ready")
+
+
+async def stand_in_line_with_a_batch(link: Link, path: Path, size: int) -> None:
+    """The same with a batch; if it can never be sent any more, that is as well."""
+    async with open_channel(path, int, create=False) as channel, channel.sender() as tx:
+
+        async def send() -> None:
+            with suppress(MessageTooLargeError):
+                await tx.send_many([-1] * size)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(send)
+            await anyio.wait_all_tasks_blocked()
+            assert channel.statistics().room.waiting_senders == 1  # type: ignore[union-attr]
+            link.tell("ready")
+
+
+def append_and_stay(link: Link, path: Path, count: int) -> None:
+    """Append so many numbers under FSYNC, and never come to the flush."""
+    with blocking.open_channel(path, int, create=False) as channel:
+        for number in range(count):
+            channel._store.log.append([bytes([number])])
+        link.meet()
 
 
 async def count_received_and_missed(link: Link, path: Path, name: str) -> tuple[int, int]:

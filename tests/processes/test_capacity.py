@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import anyio
 import pytest
+from anyio import ClosedResourceError
 
-from filechannel import Capacity, ChannelOptions, Durability, blocking, open_channel
+from filechannel import (
+    Capacity,
+    ChannelFullError,
+    ChannelOptions,
+    Durability,
+    blocking,
+    open_channel,
+)
+from filechannel._format import load_u32
+from filechannel._format.layout import ROOM_TURN
 from tests.backends import BACKENDS
-from tests.processes.crew import Crew
+from tests.processes.crew import Crew, until
 from tests.processes.ledger import Ledger
 from tests.processes.senders import (
+    append_and_stay,
     count_received_and_missed,
     send_in_batches,
     send_numbers,
@@ -20,6 +32,7 @@ from tests.processes.senders import (
     send_one_batch,
     send_small_for_ever,
     stand_in_line,
+    stand_in_line_with_a_batch,
     take_when_told,
 )
 
@@ -155,6 +168,74 @@ def test_a_stopped_sender_holds_nobody_up_for_long(crew: Crew, path: Path) -> No
             first.go_on()
             assert [rx.receive(SOON), rx.receive(SOON)] == [3, 1]
             first.result()
+
+
+def test_a_stopped_sender_that_wants_more_than_there_can_be_is_passed_over(crew: Crew, path: Path) -> None:
+    """It has the turn with a batch that fits no more since the capacity was changed: there will never be room for it."""
+    with blocking.open_channel(path, int, options=limited(Capacity(max_messages=8))) as channel:
+        with channel.receiver() as rx, channel.sender() as tx:
+            tx.send_many([0] * 4)
+            first = crew.start(stand_in_line_with_a_batch, path, 8)
+            first.meet()
+            first.stop()
+            channel.configure(capacity=Capacity(max_messages=4))
+            assert rx.receive(SOON) == 0
+            tx.send(1, SOON)
+            assert [rx.receive(SOON) for _ in range(4)] == [0, 0, 0, 1]
+            first.go_on()
+            first.result()
+
+
+def test_a_stopped_sender_does_not_inherit_what_another_has_waited_for(crew: Crew, path: Path) -> None:
+    """Its turn comes when the one before it, which wanted much, has left; it wants little, and is passed over soon."""
+    with blocking.open_channel(path, int, options=limited(Capacity(max_messages=4))) as channel:
+        with channel.receiver() as rx, channel.sender() as tx:
+            tx.send_many([0] * 4)
+            with ThreadPoolExecutor(1) as threads, channel.sender() as other:
+                large = threads.submit(other.send_many, [-1] * 4)
+                until(lambda: load_u32(channel._store.control.map, ROOM_TURN))
+                small = crew.start(stand_in_line, path, 1)
+                small.meet()
+                small.stop()
+                other.close()
+                with pytest.raises(ClosedResourceError):
+                    large.result()
+            assert rx.receive(SOON) == 0
+            tx.send(2, SOON)
+            small.go_on()
+            assert [rx.receive(SOON) for _ in range(5)] == [0, 0, 0, 2, 1]
+            small.result()
+
+
+@pytest.mark.parametrize("kind", ["wait", "raise"])
+def test_what_a_killed_sender_has_not_flushed_keeps_nobody_out(crew: Crew, path: Path, kind: str) -> None:
+    """It takes the room, and nobody can consume it before it is flushed: whoever finds no room sees to that."""
+    options = limited(Capacity(max_messages=4, on_full=kind), Durability.FSYNC)  # type: ignore[arg-type]
+    with blocking.open_channel(path, int, options=options) as channel, channel.receiver() as rx:
+        child = crew.start(append_and_stay, path, 4)
+        child.meet()
+        child.kill()
+        with channel.sender() as tx:
+            with pytest.raises(ChannelFullError):
+                tx.send_nowait(4)
+            assert [rx.receive(SOON) for _ in range(4)] == [0, 1, 2, 3]
+            tx.send(4, SOON)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_killed_sender_has_not_flushed_can_be_dropped(crew: Crew, path: Path, backend: str) -> None:
+    """Not before it is flushed; an event loop, which may not wait for that, has it done elsewhere."""
+    options = limited(Capacity(max_messages=4, on_full="drop_oldest"), Durability.FSYNC)
+    with blocking.open_channel(path, int, options=options) as channel:
+        child = crew.start(append_and_stay, path, 4)
+        child.meet()
+        child.kill()
+        sender = crew.start(send_numbers, path, 4, 1, backend=backend)
+        sender.meet()
+        sender.tell("go")
+        sender.result()
+        with channel.replay() as replay:
+            assert replay.receive_many_nowait(9)[-1] == 4
 
 
 def test_a_killed_consumer_keeps_its_place_and_its_successor_makes_room(crew: Crew, path: Path) -> None:

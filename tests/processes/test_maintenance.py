@@ -96,6 +96,10 @@ def test_a_stopped_caretaker_holds_nobody_up(crew: Crew, path: Path, where: str)
             assert fast.receive_many_nowait(40) == [payload(number) for number in range(40)]
             caretaker.tell("go")
             caretaker.until_stopped()
+            maintenance = channel.statistics().maintenance
+            assert maintenance.running
+            assert maintenance.runner is not None
+            assert maintenance.runner.pid == caretaker.pid
             begun = time.monotonic()
             with channel.receiver("new") as new:
                 tx.send(payload(60))
@@ -111,6 +115,7 @@ def test_a_stopped_caretaker_holds_nobody_up(crew: Crew, path: Path, where: str)
                 caretaker.result()
                 assert new.receive_many(100, timeout=SOON) == [first.value, *rest]
                 assert channel.statistics().pinned_by in (Pin(reason="active"), None)
+                assert not channel.statistics().maintenance.running
 
 
 def test_a_decision_of_a_stopped_caretaker_holds(crew: Crew, path: Path) -> None:

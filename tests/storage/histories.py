@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -16,19 +17,27 @@ _IMAGES = 3
 class History:
     """Lives, dies of a kill or a power cut, is looked at, and lives on."""
 
-    def __init__(self, root: Path, seed: int, boots: Boots, background: Background, *, thrifty: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        seed: int,
+        boots: Boots,
+        background: Background,
+        *,
+        thrifty: bool = False,
+        dropping: bool = False,
+    ) -> None:
         self._root = root
         self._random = Random(seed)
         self._boots = boots
-        self._background = background
-        self._thrifty = thrifty
+        self._make_life = partial(Life, random=self._random, background=background, thrifty=thrifty, dropping=dropping)
         self._count = 0
 
     def run(self) -> None:
         """Live through all of it."""
         root = self._next_root()
         root.mkdir()
-        life = Life(root, self._random, self._background, thrifty=self._thrifty)
+        life = self._make_life(root)
         for _ in range(self._random.choice((1, 2, 4))):
             try:
                 life.spend()
@@ -57,8 +66,7 @@ class History:
             tree = moment.image.cut_power(root, self._random)
         else:
             tree = moment.image.materialize(root)
-        story = moment.story.copy()
-        life = Life(root, self._random, self._background, story=story, tree=tree, thrifty=self._thrifty)
+        life = self._make_life(root, story=moment.story.copy(), tree=tree)
         try:
             life.check(power_was_cut=power_was_cut)
         except BaseException:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
-from filechannel import ChannelOptions, Compression, DiskFullError, Durability
+from filechannel import Capacity, ChannelOptions, Compression, DataExpiredError, DiskFullError, Durability
 from filechannel._errors import Busy
 from filechannel._format import NOTHING, find_record
 from filechannel._format.layout import (
@@ -37,6 +37,8 @@ from tests.storage.power import Directory, Image, PowerFiles
 from tests.storage.reclaiming import reclaim
 
 CONSUMER = "consumer"
+LITTLE = Capacity(max_messages=16, on_full="drop_oldest")
+"""As much as the largest batch and a little more."""
 
 
 def _let_go_of_processes(store: Store, files: Files) -> None:
@@ -64,7 +66,7 @@ class Story:
     purging: int = 0
     """How many are being removed by a purge."""
     free: int = 0
-    """How many may have been removed because they were consumed."""
+    """How many may have been removed because they were consumed, or dropped."""
     seen: dict[int, bytes] = field(default_factory=dict)
     """What readers saw, by offset: nobody may ever see something else there."""
     consumed: int = 0
@@ -113,8 +115,12 @@ class Life:
         tree: Directory | None = None,
         chance: float = 0.05,
         thrifty: bool = False,
+        dropping: bool = False,
     ) -> None:
-        """*thrifty*: nothing is kept for long, so that most of what is sent goes into files that were used before."""
+        """*thrifty*: nothing is kept for long, so that most of what is sent goes into files that were used before.
+
+        *dropping*: there is little room, and the oldest messages make more, whoever has not got them.
+        """
         self.moments: list[Moment] = []
         self.story = story or Story()
         self._random = random
@@ -122,6 +128,7 @@ class Life:
         self._durability = random.choice((Durability.OS, Durability.FSYNC))
         self._chance = chance
         self._thrifty = thrifty
+        self._dropping = dropping
         self._path = root / "channel"
         self._full = False
         self._files = PowerFiles(root, tree)
@@ -132,7 +139,8 @@ class Life:
     def store(self) -> Store:
         """The channel, opened."""
         if self._store is None:
-            options = ChannelOptions(segment_size=4096, durability=self._durability)
+            capacity = LITTLE if self._dropping else None
+            options = ChannelOptions(segment_size=4096, durability=self._durability, capacity=capacity)
             self._store = open_store(self._path, options, files=self._files, mapped=2)
             self._durability = self._store.manifest.options.durability
         return self._store
@@ -184,8 +192,9 @@ class Life:
             return
         for _ in range(self._random.choice((1, 1, 2))):
             batch = [self._payload() for _ in range(self._random.choice((1, 1, 1, 2, 5, 12)))]
-            self.story.batches.append(batch)
+            self._begin_to_send(batch)
             offset: int = self.store.log.append(batch)
+            self._look_what_was_dropped()
             sent = []
             for payload in batch:
                 sent.append(Message(payload, offset, 0))
@@ -197,6 +206,16 @@ class Life:
             self._saw(read_all(self.store))
             self.story.promised = len(self.story.batches)
 
+    def _begin_to_send(self, batch: list[bytes]) -> None:
+        if self._dropping:
+            self.story.free = self.story.count(len(self.story.batches))
+        self.story.batches.append(batch)
+
+    def _look_what_was_dropped(self) -> None:
+        if self._dropping:
+            self.story.free = self.store.places.earliest().sequence
+            assert self.store.backlog.used().messages <= (LITTLE.max_messages or 0), "more than there is room for"
+
     def _saw(self, messages: list[Message]) -> None:
         for message in messages:
             self.story.see(message)
@@ -207,7 +226,7 @@ class Life:
         if self.story.sealed:
             return
         batch = [self._payload() for _ in range(8)]
-        self.story.batches.append(batch)
+        self._begin_to_send(batch)
         self._full = True
         try:
             self.store.log.append(batch)
@@ -218,6 +237,7 @@ class Life:
                 self._saw(read_all(self.store))
         finally:
             self._full = False
+        self._look_what_was_dropped()
 
     def _consume(self) -> None:
         cursor = self.store.cursors.open(CONSUMER)
@@ -227,9 +247,14 @@ class Life:
         reader.move(place)
         self.story.consumed = place.sequence
         for _ in range(self._random.randint(0, 10)):
-            if reader.native.take() is NOTHING:
-                break
-            self.story.consumed += 1
+            try:
+                if reader.native.take() is NOTHING:
+                    break
+                self.story.consumed += 1
+            except DataExpiredError as error:
+                self.story.consumed += error.missed
+                assert self._dropping
+                assert self.story.consumed == self.store.places.earliest().sequence, "it was told something wrong"
             if self._random.random() < 0.2:
                 self._files.observe()
         if self._random.random() < 0.5:
@@ -255,7 +280,7 @@ class Life:
         self.story.seal_promised = self.story.sealed
 
     def _reclaim(self) -> None:
-        """Remove what is consumed; of the segment that is written to only sometimes."""
+        """Remove what is consumed or was dropped; of the segment that is written to only sometimes."""
         if CONSUMER in self.store.cursors.names():
             self.story.free = max(self.story.free, self.story.consumed)
         with suppress(Busy), self.store.upkeep.turn():
@@ -364,7 +389,8 @@ class Life:
             return
         total = story.count(len(story.batches))
         assert position.sequence <= max(story.consumed, story.purging), "a consumer has missed something"
-        assert position.sequence >= first or first == story.purging, "what it has not passed is gone"
+        kept = position.sequence >= first or first == story.purging
+        assert kept or self._dropping, "what it has not passed is gone"
         assert position.sequence >= min(story.consumed_promised or 0, total), "a consumer was set back"
         reader = reader_of(self.store)
         reader.move(Mark(max(position.offset, self.store.control.oldest_offset), position.sequence, 0))

@@ -43,12 +43,20 @@ def ticks(monkeypatch: pytest.MonkeyPatch) -> Ticks:
     return Ticks.install(monkeypatch)
 
 
-def _run(memory: Path, seeds: range, boots: Boots, background: Background, *, thrifty: bool = False) -> None:
+def _run(
+    memory: Path,
+    seeds: range,
+    boots: Boots,
+    background: Background,
+    *,
+    thrifty: bool = False,
+    dropping: bool = False,
+) -> None:
     for seed in [int(SEED)] if SEED else seeds:
         root = memory / str(seed)
         root.mkdir()
         try:
-            History(root, seed, boots, background, thrifty=thrifty).run()
+            History(root, seed, boots, background, thrifty=thrifty, dropping=dropping).run()
         except BaseException as error:
             error.add_note(f"FILECHANNEL_SEED={seed}")
             raise
@@ -69,10 +77,19 @@ def test_a_channel_that_writes_its_files_again_survives(
     _run(memory, range(group * ROUNDS, (group + 1) * ROUNDS), boots, background, thrifty=True)
 
 
+@pytest.mark.parametrize("group", range(GROUPS // 2))
+def test_a_channel_that_drops_its_oldest_messages_survives(
+    memory: Path, boots: Boots, background: Background, group: int
+) -> None:
+    """What was dropped may come back; what is left is whole, and a consumer is told how much it missed, to the message."""
+    _run(memory, range(group * ROUNDS, (group + 1) * ROUNDS), boots, background, dropping=True)
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("thrifty", [False, True], ids=["keeping", "thrifty"])
-def test_a_channel_survives_for_long(memory: Path, boots: Boots, background: Background, thrifty: bool) -> None:
+@pytest.mark.parametrize("kind", ["keeping", "thrifty", "dropping"])
+def test_a_channel_survives_for_long(memory: Path, boots: Boots, background: Background, kind: str) -> None:
     """The same with seeds that nobody has tried yet."""
     first = secrets.randbits(40)
     rounds = int(os.environ.get("FILECHANNEL_ROUNDS", "2000"))
-    _run(memory, range(first, first + rounds), boots, background, thrifty=thrifty)
+    seeds = range(first, first + rounds)
+    _run(memory, seeds, boots, background, thrifty=kind == "thrifty", dropping=kind == "dropping")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from filechannel import Capacity, ChannelFullError, ChannelOptions, DataExpiredError, Durability, StorageError
-from filechannel._format.layout import OFFSET_JUMP, TRANSACTION
+from filechannel._format.layout import CURSOR_OWNER, OFFSET_JUMP, TRANSACTION
 from filechannel._storage.backlog import Batch
+from filechannel._storage.files import Files
 from filechannel._storage.flush import Ticket
 from filechannel._storage.index import Mark
 from filechannel._storage.log import Lead
@@ -29,6 +31,19 @@ class Sleeper:
 
     def wake(self) -> None:
         """Nothing has to be done."""
+
+
+class LateFiles(Files):
+    """A file system that takes its time for a flush: something happens meanwhile, once."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def flush(self, descriptor: int) -> None:
+        """Let it happen, and flush."""
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        super().flush(descriptor)
 
 
 def test_every_sender_of_a_flush_that_failed_is_told_and_has_its_room_back(path: Path, background: Background) -> None:
@@ -180,6 +195,24 @@ def test_a_batch_of_which_the_beginning_was_dropped_is_on_disk_before_the_files_
         assert checkpoint.offset >= 12000
 
 
+@pytest.mark.parametrize("how", ["finished", "everything"])
+def test_no_checkpoint_says_that_the_log_begins_behind_it(path: Path, background: Background, how: str) -> None:
+    """What senders drop while a flush is on its way, the next checkpoint tells: after this one all could be lost."""
+    files = LateFiles()
+    with opened(path, DROP, files=files) as store:
+        store.log.append([b"first"])
+        files.meanwhile = lambda: [store.log.append([bytes(992)] * 8) for _ in range(4)]
+        if how == "everything":
+            store.flusher.flush()
+        else:
+            store.log.append([bytes(992)] * 12)
+            store.flusher.flush_finished()
+        assert store.control.oldest_offset > 0
+        checkpoint = store.control.checkpoint()
+        assert checkpoint is not None
+        assert checkpoint.oldest <= checkpoint.offset
+
+
 def test_what_producers_said_in_dropped_records_is_kept(path: Path) -> None:
     """Their files say it by themselves before the records go."""
     with opened(path, DROP) as store:
@@ -193,3 +226,57 @@ def test_what_producers_said_in_dropped_records_is_kept(path: Path) -> None:
         assert store.control.oldest_offset > second.record
     with opened(path, create=False) as store, store.log.writing():
         assert store.producers.open("0" * 32 + ".name").find() == second
+
+
+class TornFiles(Files):
+    """A file system in which a look at a position finds it in the middle of being written."""
+
+    torn = 0
+
+    def read_at(self, descriptor: int, size: int, position: int) -> bytes:
+        """Read, but not all of it."""
+        content = super().read_at(descriptor, size, position)
+        if self.torn and len(content) >= CURSOR_OWNER:
+            self.torn -= 1
+            return b"\1" * CURSOR_OWNER + content[CURSOR_OWNER:]
+        return content
+
+
+def test_a_consumer_counts_although_it_was_moving_when_it_was_looked_for(path: Path) -> None:
+    """What it has taken makes room, and what it has not takes it, as of any other."""
+    files = TornFiles()
+    with opened(path, FULL, files=files) as store:
+        cursor = store.cursors.open("busy")
+        reader = reader_of(store, cursor)
+        reader.move(store.places.earliest())
+        assert store.hold(0)
+        for _ in range(4):
+            store.log.append([b"x"])
+            reader.native.take()
+        assert store.hold(store.control.write_offset)
+        files.torn = 3
+        assert store.backlog.used() == Batch(0, 0)
+        reader.close()
+
+
+def test_a_position_that_is_damaged_holds_everything(path: Path) -> None:
+    """Whoever opens it begins anew: until then the others make no room."""
+    with opened(path, FULL) as store:
+        for name in ("damaged", "fine"):
+            cursor = store.cursors.open(name)
+            reader = reader_of(store, cursor)
+            reader.move(store.places.earliest())
+            reader.close()
+            store.cursors.close(cursor)
+        file = path / "consumers" / "damaged.cursor"
+        file.write_bytes(b"\1" * CURSOR_OWNER + file.read_bytes()[CURSOR_OWNER:])
+        store.log.append([b"x"])
+        cursor = store.cursors.open("fine")
+        reader = reader_of(store, cursor)
+        reader.move(store.places.earliest())
+        assert reader.native.take() == b"x"
+        assert store.hold(store.control.write_offset)
+        assert store.backlog.used() == Batch(9, 1)
+        store.cursors.remove_unowned("damaged")
+        assert store.backlog.used() == Batch(0, 0)
+        reader.close()

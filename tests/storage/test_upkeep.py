@@ -81,6 +81,18 @@ def test_everybody_knows_who_had_the_last_turn(path: Path) -> None:
         assert store.upkeep.maintainer is None
 
 
+@shares
+def test_everybody_knows_whether_somebody_is_at_it(path: Path) -> None:
+    """In this process or another."""
+    with opened(path, SMALL) as store, opened(path, SMALL) as other:
+        assert not store.upkeep.is_running
+        with other.upkeep.turn():
+            assert store.upkeep.is_running
+            assert other.upkeep.is_running
+        assert not store.upkeep.is_running
+        assert not other.upkeep.is_running
+
+
 def test_it_is_seen_how_long_the_log_did_not_move(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the turn on in which it was seen to have moved: a message is never younger than that."""
     clock = Clock.install(monkeypatch)

@@ -61,6 +61,7 @@ def statistics(orders: FileChannel[Order]) -> None:
     assert_type(found.maintenance, MaintenanceStatistics)
     assert_type(found.maintenance.runner, Process | None)
     assert_type(found.maintenance.last_run, datetime | None)
+    assert_type(found.maintenance.running, bool)
     if found.pinned_by is not None:
         assert_type(found.pinned_by.reason, Literal["consumer", "nobody", "keep", "active"])
         assert_type(found.pinned_by.consumer, str | None)

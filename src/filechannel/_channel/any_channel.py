@@ -446,6 +446,7 @@ def _maintenance(store: Store) -> MaintenanceStatistics:
         errors=upkeep.errors,
         last_run=None if last is None else datetime.fromtimestamp(last / 1e9, UTC),
         runner=None if runner is None else process_of(runner),
+        running=upkeep.is_running,
     )
 
 

@@ -10,6 +10,7 @@ anything, and who compresses looks at that after the file got its name: one of t
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ from .._format.layout import (
 from .._offset import Offset
 from .._policies import Compression
 from .._storage.codecs import NUMBERS, codec
-from .._storage.compressed import compressed_path, table_crc
+from .._storage.compressed import compressed_begin_of, compressed_path, table_crc
+from .._storage.files import Files
 from .._storage.forms import keep_one_form
 from .._storage.index import index_path
 from .._storage.segment import Header, check_name, valid_end
@@ -38,6 +40,8 @@ from .._storage.stores import STORES
 
 GiveWay: TypeAlias = Callable[[], object]
 """Called after every block; may wait, and may raise to end it."""
+_NEW = "new-"  # what the name of a file begins with that is not whole yet
+_PATIENCE = 10.0  # seconds for whoever else maintains the channel
 _SAMPLES = 4  # blocks; enough to see that there is nothing to be had
 _WORTH = 7 / 8  # of the size; what saves less stays as it is
 
@@ -187,7 +191,7 @@ class SegmentCompressor:
     def _begin(self, candidate: Candidate) -> tuple[Path, int]:
         """Make an empty file that is locked, so that nobody else writes to it."""
         target = compressed_path(self._segments.path(candidate.begin))
-        path = target.with_name(f"new-{target.name}")
+        path = target.with_name(_NEW + target.name)
         for _ in range(2):
             descriptor = self._files.open(path, create=True, mode=self._store.manifest.options.mode)
             if not self._files.lock(descriptor, 0) or not self._files.leads_to(path, descriptor):
@@ -259,6 +263,25 @@ class SegmentCompressor:
         self._give_up(prepared.path, prepared.descriptor)
 
 
+def sweep(store: Store) -> None:
+    """Remove what somebody left who died while it compressed: nobody has the lock on it. A step of maintenance."""
+    for name in store.files.list(store.segments.directory):
+        if name.startswith(_NEW) and compressed_begin_of(name.removeprefix(_NEW)) is not None:
+            _remove_if_abandoned(store.files, store.segments.directory / name)
+
+
+def _remove_if_abandoned(files: Files, path: Path) -> None:
+    try:
+        descriptor = files.open(path)
+    except FileNotFoundError:
+        return
+    try:
+        if files.lock(descriptor, 0) and files.leads_to(path, descriptor):
+            files.unlink(path)  # before the lock goes: who opened it meanwhile finds that it leads elsewhere
+    finally:
+        files.close(descriptor)
+
+
 def compress(
     path: str | os.PathLike[str],
     policy: Compression | None = None,
@@ -269,7 +292,8 @@ def compress(
     """Compress every finished segment of a channel now, whoever has it open, however old they are.
 
     *policy* is that of the channel unless it is given, and zstd if the channel has none. What another process is
-    compressing in this moment is left to it. *tell* is called with how many segments are done, of how many.
+    compressing in this moment is left to it. *tell* is called with how many segments are done, of how many. `Busy` if
+    somebody else maintains the channel and does not come to an end.
     """
     store = STORES.open(Path(path), check=lambda _: None, new=None, readonly=False, max_mapped_segments=2)
     try:
@@ -283,11 +307,22 @@ def compress(
         for done, candidate in enumerate(candidates):
             tell(done, len(candidates))
             try:
-                size = compressor.compress_segment(candidate)
+                prepared = compressor.prepare(candidate)
             except Busy:
                 continue
-            if size:
-                count, before, after = count + 1, before + candidate.end - candidate.begin, after + size
+            if prepared is not None and _finish_in_turn(store, compressor, prepared):
+                count, before, after = count + 1, before + candidate.end - candidate.begin, after + prepared.size
         return CompressionReport(count, before, after)
     finally:
         STORES.close(store)
+
+
+def _finish_in_turn(store: Store, compressor: SegmentCompressor, prepared: Prepared) -> bool:
+    """Finish a segment as a step of maintenance does: one at a time, of all processes."""
+    until = time.monotonic() + _PATIENCE
+    try:
+        with store.upkeep.turn(lambda: time.monotonic() < until):
+            return compressor.finish(prepared)
+    except Busy:
+        compressor.discard(prepared)
+        raise

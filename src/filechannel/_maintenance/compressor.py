@@ -10,6 +10,7 @@ maintenance, which one process at a time does.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -22,7 +23,7 @@ from .._errors import Busy
 from .._offset import Offset
 from .._policies import Compression
 from .._storage.store import Store
-from .compression import Candidate, Prepared, SegmentCompressor
+from .compression import Candidate, Prepared, SegmentCompressor, sweep
 
 _NICENESS = 10  # more than the rest of the process
 _LONGEST_REST = 0.1  # seconds
@@ -58,6 +59,7 @@ class _Job:
         self._work: list[tuple[SegmentCompressor, Candidate]] = []
         self._written = Offset(0)
         self._since = 0.0
+        self._swept = -math.inf
 
     # In the thread of maintenance
 
@@ -77,6 +79,12 @@ class _Job:
         self._work = [(compressor, candidate) for candidate in due]
         COMPRESSOR.start(self)
         return _SOON
+
+    def sweep_if_due(self) -> None:
+        """Remove now and then what the dead have left, whatever is to be compressed."""
+        if time.monotonic() >= self._swept + _RARELY:
+            self._swept = time.monotonic()
+            sweep(self._store)
 
     def _finish(self) -> None:
         control = self._store.control
@@ -214,5 +222,6 @@ os.register_at_fork(after_in_child=COMPRESSOR.start_over)
 
 def compress_step(store: Store) -> float:
     """Compress what is old enough, in the background; return after how many seconds to call this again."""
-    policy = store.manifest.options.compression
-    return _RARELY if policy.method == "none" else COMPRESSOR.job_of(store).attend(policy)
+    job, policy = COMPRESSOR.job_of(store), store.options().compression
+    job.sweep_if_due()
+    return _RARELY if policy.method == "none" else job.attend(policy)

@@ -10,6 +10,7 @@ from typing import final
 from .._storage.files import Files
 from .._storage.store import Store
 from .._storage.stores import STORES
+from .compression import sweep
 from .retention import Pin, find_plan, reclaim_after
 
 _MAPPED = 2  # segments; nothing is read
@@ -40,6 +41,7 @@ def gc(path: Path, *, files: Files | None = None) -> Reclaimed:
         until = time.monotonic() + _PATIENCE
         with store.upkeep.turn(lambda: time.monotonic() < until):
             segments, size = store.upkeep.reclaimed
+            sweep(store)
             reclaim_after(store, 0.0)
             while find_plan(store, 0.0).oldest > store.control.oldest_offset:  # somebody came in between
                 reclaim_after(store, 0.0)

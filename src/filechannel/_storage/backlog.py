@@ -33,6 +33,8 @@ class Batch(NamedTuple):
         return cls(payloads + RECORD_HEADER_SIZE * messages, messages)
 
 
+SMALLEST = Batch(RECORD_HEADER_SIZE, 1)
+"""What every message needs at least."""
 _TRIES = 100  # of reading a position that is written to all the time
 
 
@@ -49,7 +51,7 @@ class Backlog:
         self._watched: list[mmap.mmap] = []
 
     def floor(self) -> Mark:
-        """Return where the slowest consumer stands; with none, or with one that was overtaken, the oldest message."""
+        """Return where the slowest consumer stands; the oldest message with none, or one that was overtaken or damaged."""
         with self._lock:
             known = self._control.registrations  # before the look: a change that comes later is seen the next time
             if known != self._known:
@@ -61,12 +63,13 @@ class Backlog:
     def slowest(self) -> Mark | None:
         """Return where the slowest of the consumers stands that `floor` knows of, unless it was overtaken.
 
-        Touches no files.
+        None as well if one of them cannot be read: that one begins anew. Touches no files.
         """
         with self._lock:
-            positions = [position for position in map(self._read, self._watched) if position is not None]
-        slowest = min(positions, key=lambda position: position.offset, default=None)
-        if slowest is None or slowest.offset < self._control.oldest_offset:
+            positions = [self._read(each) for each in self._watched]
+        known = [position for position in positions if position is not None]
+        slowest = min(known, key=lambda position: position.offset, default=None)
+        if slowest is None or len(known) < len(positions) or slowest.offset < self._control.oldest_offset:
             return None
         return Mark(slowest.offset, slowest.sequence, slowest.time)
 

@@ -112,7 +112,7 @@ class Flusher:
                 checkpoint = self._flush_data()
                 self._cursors.flush()
                 self._producers.flush()
-                self._control.write_checkpoint(checkpoint)
+                self._write_checkpoint(checkpoint)
             except OSError as error:
                 raise StorageError(f"consumers or checkpoint could not be flushed: {error}") from error
             finally:
@@ -188,10 +188,16 @@ class Flusher:
                 self._write_checkpoint(Checkpoint(oldest.offset, oldest.sequence, oldest.offset))
 
     def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Store a checkpoint, unless the last one goes further: then only what is the oldest changes in that."""
+        """Store a checkpoint, unless the last one goes further: then only what is the oldest changes in that.
+
+        A log cannot begin behind where it is known to be whole. If senders have dropped more than that meanwhile, the
+        files of it are there until a checkpoint says so that goes far enough.
+        """
         last = self._control.checkpoint()
         if last is not None and last.offset >= checkpoint.offset:
             checkpoint = replace(last, oldest=checkpoint.oldest)
+        if last is not None and checkpoint.oldest > checkpoint.offset:
+            checkpoint = replace(checkpoint, oldest=last.oldest)
         if checkpoint.offset == self._control.write_offset:
             checkpoint = replace(checkpoint, sealed=self._control.sealed)
         self._control.write_checkpoint(checkpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from contextlib import suppress
 from pathlib import Path
 
 from .._offset import Offset
@@ -21,11 +22,12 @@ def keep_one_form(files: Files, segments: Segments, begin: Offset) -> None:
     compressed = compressed_path(plain)
     if not (files.exists(plain) and files.exists(compressed)):
         return
-    if not _is_damaged(files, compressed):
-        segments.replace_plain(begin)
-    elif _is_whole(files, plain):
-        segments.forget(begin)
-        files.unlink(compressed)
+    with suppress(FileNotFoundError):  # it was reclaimed meanwhile
+        if not _is_damaged(files, compressed):
+            segments.replace_plain(begin)
+        elif _is_whole(files, plain):
+            segments.forget(begin)
+            files.unlink(compressed)
 
 
 def _is_damaged(files: Files, compressed: Path) -> bool:

@@ -14,7 +14,14 @@ from pathlib import Path
 from threading import RLock
 from typing import NamedTuple, NoReturn
 
-from .._errors import Busy, ChannelSealedError, CorruptRecordError, MessageTooLargeError, StorageError
+from .._errors import (
+    Busy,
+    ChannelFullError,
+    ChannelSealedError,
+    CorruptRecordError,
+    MessageTooLargeError,
+    StorageError,
+)
 from .._format import PURE, Writer
 from .._format.layout import BATCH_CONTINUES, CONTROL_RECORD, RECORD_HEADER_SIZE, SEAL, WRITER_LOCK
 from .._offset import Offset
@@ -79,6 +86,8 @@ class Log:
         """Called when another process has called `announce_change`, under the writer word."""
         self.on_deferred: Callable[[], object] = _nothing
         """Called after the first append since another process has chosen `FSYNC`; flushes it."""
+        self.on_refused: Callable[[], object] = _nothing
+        """Called, without the word, when there was no room for an append."""
         self.on_closed: Callable[[], object] = _nothing
         """Called when somebody comes too late; may raise an error of its own."""
         self._closed = self._is_closing = self._forked = False
@@ -202,10 +211,15 @@ class Log:
         if lead is not None:
             batch = Batch(batch.size + RECORD_HEADER_SIZE + lead.size, batch.messages)
         self._lock.refuse_reentry(f"{self._path}: nothing was sent")
-        while (start := self._append_if_flushed(parts, batch, lead)) is None:
-            if not self.may_sleep():
-                raise Busy
-            self.on_deferred()
+        try:
+            while (start := self._append_if_flushed(parts, batch, lead)) is None:
+                if not self.may_sleep():
+                    self.on_refused()
+                    raise Busy
+                self.on_deferred()
+        except ChannelFullError:
+            self.on_refused()
+            raise
         return start
 
     def _append_if_flushed(self, parts: Iterable[list[bytes]], batch: Batch, lead: Lead | None) -> Offset | None:

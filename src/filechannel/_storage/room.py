@@ -16,15 +16,10 @@ from typing import NamedTuple, NoReturn
 
 from .._errors import ChannelFullError, CorruptRecordError, MessageTooLargeError, NoRoomYetError
 from .._format import store_u32, wake_waiters
-from .._format.layout import (
-    RECORD_HEADER_SIZE,
-    ROOM,
-    ROOM_WATCHED,
-    WAKE_LOOPS,
-)
+from .._format.layout import ROOM, ROOM_WATCHED, WAKE_LOOPS
 from .._offset import Offset
 from .._options import SEGMENTS_IN_CAPACITY, Capacity
-from .backlog import Backlog, Batch
+from .backlog import SMALLEST, Backlog, Batch
 from .control import Control
 from .files import Files
 from .index import Mark
@@ -33,8 +28,6 @@ from .segments import Segments
 from .turns import Turns
 
 ENDLESS = (1 << 64) - 1
-SMALLEST = Batch(RECORD_HEADER_SIZE, 1)
-"""What every message needs at least."""
 _LOOK = 1.0  # seconds between two looks at what nobody tells us of
 
 
@@ -153,7 +146,14 @@ class Room:
         return used.size + batch.size <= limits.size and used.messages + batch.messages <= limits.messages
 
     def _is_our_turn(self, end: Mark) -> bool:
-        return self._turns.is_ours(lambda wanted: self._fits(wanted, self._seen.floor, end), self._looked)
+        def has_room(wanted: Batch) -> bool:
+            # What never fits since the capacity is another one: whoever waits for that would have left, could it look.
+            return not self._ever_fits(wanted) or self._fits(wanted, self._seen.floor, end)
+
+        return self._turns.is_ours(has_room, self._looked)
+
+    def _ever_fits(self, batch: Batch) -> bool:
+        return batch.size <= self._limits.size and batch.messages <= self._limits.messages
 
     def _open(self, floor: Mark, end: Mark) -> None:
         used, limits = self._backlog.between(floor, end), self._limits

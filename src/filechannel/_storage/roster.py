@@ -94,14 +94,19 @@ class Roster:
         found: dict[str, Position | None] = {}
         for name in self.names():
             with suppress(FileNotFoundError, IsADirectoryError), self._opened(self._path(name)) as descriptor:
-                head = self._files.read_at(descriptor, CURSOR_OWNER, 0)
-                for _ in range(_LOOKS):  # it may be in the middle of being written, twice
-                    if read_position(head) is not None:
-                        break
-                    head = self._files.read_at(descriptor, CURSOR_OWNER, 0)
+                head = self._read(descriptor)
                 if any(head):
                     found[name] = read_position(head)
         return found
+
+    def _read(self, descriptor: int) -> bytes:
+        """Return the position as it is stored; all zeros if there is none yet."""
+        head = self._files.read_at(descriptor, CURSOR_OWNER, 0)
+        for _ in range(_LOOKS):  # it may be in the middle of being written, twice
+            if read_position(head) is not None:
+                break
+            head = self._files.read_at(descriptor, CURSOR_OWNER, 0)
+        return head
 
     def look(self, name: str) -> Registration | None:
         """Return what is known of a name; None if it is not registered, or about to be and stands nowhere yet."""
@@ -122,10 +127,10 @@ class Roster:
         return tuple(byte - GROUP_MEMBERS for byte in taken)
 
     def watch(self, name: str) -> mmap.mmap | None:
-        """Return a map in which `read` finds the position of a name from now on; None if it is not registered."""
+        """Return a map in which `read` finds the position of a name from now on; None if it is not registered yet."""
         self._check_place()
         with suppress(FileNotFoundError, IsADirectoryError), self._opened(self._path(name)) as descriptor:
-            if read_position(self._files.read_at(descriptor, HEAD_SIZE, 0)) is not None:
+            if any(self._read(descriptor)):
                 return self._files.map(descriptor, min(HEAD_SIZE, self._files.size(descriptor)), writable=False)
         return None
 
@@ -139,5 +144,5 @@ class Roster:
 
     @staticmethod
     def read(watched: mmap.mmap) -> Position | None:
-        """Return the position in a map; None in the moment in which it is written twice."""
+        """Return the position in a map; None in the moment in which it is written twice, or if it is damaged."""
         return read_position(watched[:CURSOR_OWNER])

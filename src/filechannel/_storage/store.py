@@ -37,7 +37,7 @@ from .cursors import Cursors
 from .entrance import Membership, entering, open_control_to_read
 from .expiry import remove_expired
 from .files import Files
-from .flush import Flusher
+from .flush import Flusher, Ticket
 from .flush_timer import FLUSH_TIMER
 from .holder import Holder
 from .index import Mark
@@ -262,6 +262,7 @@ class Store:
         log.on_dropped = self._segment_dropped
         log.on_changed = self._follow_manifest
         log.on_deferred = flusher.commit
+        log.on_refused = self._show_appended
         self.places.before_look = log.store_marks
         flusher.flush_finished_later()
         self._reclaim = Reclaim(control, segments, self.places, self.registry, self.upkeep, log, cursors, flusher)
@@ -279,6 +280,12 @@ class Store:
     def _segment_dropped(self) -> None:
         self.on_boundary()
         self.reclaim.keep_up()
+
+    def _show_appended(self) -> None:
+        """Have what takes the room flushed: if whoever appended it has died, nobody else would, and nobody can take it."""
+        tail = self.control.tail(deferred=self.control.deferred)
+        if tail.offset > self.control.write_offset:
+            self.flusher.commit_later(Ticket(tail.offset - 1))
 
     def _segment_passed(self) -> None:
         self.on_boundary()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from .._format import load_u32, load_u64, store_u64, swap_if_u32
 from .._format.layout import LOCK_SLOT_SHIFT, ROOM_TURN, ROOM_WANTED
-from .backlog import Batch
+from .backlog import SMALLEST, Batch
 from .control import Control
 from .processes import Processes
 
@@ -60,9 +60,12 @@ class Turns:
         self._processes.set_in_line(True)  # somebody may have thought that we stand still
         seen, owner = load_u32(self._words, ROOM_TURN), self._processes.owner
         if seen in (0, owner) or not self._waits(seen):
-            store_u64(self._words, ROOM_WANTED, wanted.size)
-            store_u64(self._words, ROOM_WANTED + 8, wanted.messages)
+            self._want(wanted)
             swap_if_u32(self._words, ROOM_TURN, seen, owner)
+
+    def _want(self, wanted: Batch) -> None:
+        store_u64(self._words, ROOM_WANTED, wanted.size)
+        store_u64(self._words, ROOM_WANTED + 8, wanted.messages)
 
     def stand_in_line(self, stands: bool) -> None:
         """Say whether senders of this process wait. Needs not the word."""
@@ -73,4 +76,5 @@ class Turns:
         """Let the next process try, if it was our turn. Needs not the word."""
         owner = self._processes.owner
         if load_u32(self._words, ROOM_TURN) == owner:
+            self._want(SMALLEST)  # until the next one says how much it waits for: it may never come to that
             swap_if_u32(self._words, ROOM_TURN, owner, self._processes.next_in_line())

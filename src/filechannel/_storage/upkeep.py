@@ -87,6 +87,13 @@ class Upkeep:
         return self._membership.processes.holder_of(word)
 
     @property
+    def is_running(self) -> bool:
+        """Whether somebody is in the middle of it, who may stand still there."""
+        if self._membership is None:
+            return False
+        return self._mutex.locked() or self._membership.locks.is_taken(MAINTENANCE_BYTE)
+
+    @property
     def last_turn(self) -> int | None:
         """When that was (ns since the epoch)."""
         return load_u64(self._words, MAINTAINED) or None

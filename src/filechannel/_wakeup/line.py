@@ -16,8 +16,7 @@ from threading import Event, RLock, get_ident
 from typing import final
 
 from .._errors import NoRoomYetError
-from .._storage.backlog import Batch
-from .._storage.room import SMALLEST
+from .._storage.backlog import SMALLEST, Batch
 from .._storage.store import Store
 from .arrivals import POLL, SPACE, Arrivals, arrivals_of
 from .loops import Sleeper, make_waiter, wake_together
