@@ -22,6 +22,7 @@ from typing_extensions import TypeForm
 from .. import _checks as checks
 from .._errors import FileChannelError, StorageError
 from .._format import SendPath
+from .._format.layout import OFFSET_JUMP
 from .._maintenance.retention import Pin, find_plan
 from .._maintenance.worker import WORKER
 from .._offset import Offset
@@ -214,6 +215,26 @@ class AnyChannel(Generic[T]):
         reuse = isinstance(self._payloads.codec, MsgpackCodec | JsonCodec)
         refuse = self._payloads.refuse_payload
         return self._store.reader(cursor, decode, refuse, self._options, reuse=reuse, stop=stop)
+
+    def find_again(self, place: Mark) -> Mark | None:
+        """Return where whoever remembers a place, before the message of that number, goes on. Touches files.
+
+        That is the place itself, also if it is not stored any more; what came after a power cut if that took what was
+        there; None if there was no such place.
+        """
+        return self._errands.do(lambda: self._find_again(place))
+
+    def _find_again(self, place: Mark) -> Mark | None:
+        places = self._store.places
+        earliest, latest = places.earliest(), places.latest()
+        if place.offset < earliest.offset:
+            return place if place.sequence <= earliest.sequence else None
+        if place.offset > latest.offset:
+            return None
+        found = places.at_or_behind(place.offset)
+        if found.offset // OFFSET_JUMP > place.offset // OFFSET_JUMP:
+            return found
+        return found if (found.offset, found.sequence) == (place.offset, place.sequence) else None
 
     def check_payload(self, payload: bytes, /) -> None:
         """Raise `CodecError` if these bytes are no message of this channel."""

@@ -54,6 +54,16 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
         self._source.settle_position_soon()
         return item
 
+    def receive_record_nowait(self) -> Record[T_co]:
+        """Return the next message with its offset and sequence; `WouldBlock` if there is none."""
+        found = self._take_record()
+        if found is NOTHING:
+            self._check_end()
+            raise WouldBlock
+        self._source.settle_position_soon()
+        value, offset, sequence = cast("tuple[T_co, Offset, int]", found)
+        return Record(value, offset, sequence)
+
     def receive_many_nowait(self, max_items: int) -> list[T_co]:
         """Return up to *max_items* messages that are there; an empty list if there are none."""
         check_count("max_items", max_items)

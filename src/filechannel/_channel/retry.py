@@ -34,6 +34,8 @@ class RetryPolicy:
     do not come again together."""
     retry_on: type[Exception] | tuple[type[Exception], ...] = Exception
     """What is worth another attempt; after any other error the message is given up at once."""
+    give_up_on: type[Exception] | tuple[type[Exception], ...] = ()
+    """What is not, although `retry_on` says so."""
 
     def __post_init__(self) -> None:
         """Refuse what is no policy."""
@@ -43,13 +45,13 @@ class RetryPolicy:
         checks.seconds_or_zero("max_delay", self.max_delay)
         _check_number("factor", self.factor, 1, 1e9)
         _check_number("jitter", self.jitter, 0, 1)
-        for kind in cast("tuple[object, ...]", self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)):
-            if not (isinstance(kind, type) and issubclass(kind, Exception)):
-                raise TypeError(f"retry_on={self.retry_on!r}: must be classes of Exception, not {kind!r}")
+        _check_kinds("retry_on", self.retry_on)
+        _check_kinds("give_up_on", self.give_up_on)
 
     def pause_after(self, attempt: int, error: Exception) -> float | None:
         """Return how long to wait after an attempt, 1 for the first, that failed; None if it was the last one."""
-        if not isinstance(error, self.retry_on) or self.is_beyond(attempt + 1):
+        is_worth_it = isinstance(error, self.retry_on) and not isinstance(error, self.give_up_on)
+        if not is_worth_it or self.is_beyond(attempt + 1):
             return None
         try:
             pause = self.delay * self.factor ** (attempt - 1)
@@ -60,6 +62,12 @@ class RetryPolicy:
     def is_beyond(self, attempt: int) -> bool:
         """Tell whether there is no such attempt."""
         return self.max_attempts is not None and attempt > self.max_attempts
+
+
+def _check_kinds(name: str, value: object) -> None:
+    for kind in cast("tuple[object, ...]", value if isinstance(value, tuple) else (value,)):
+        if not (isinstance(kind, type) and issubclass(kind, Exception)):
+            raise TypeError(f"{name}={value!r}: must be classes of Exception, not {kind!r}")
 
 
 def _check_number(name: str, value: object, low: float, high: float) -> None:

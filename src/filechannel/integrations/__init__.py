@@ -1,0 +1,1 @@
+"""Channels in other people's frameworks; each module needs its extra."""

@@ -1,0 +1,82 @@
+"""The services of an app: at work while it runs, whatever happens to one of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import final
+
+import anyio
+
+from ..._channel.serve import Service
+from ..._errors import ConsumerBusyError
+
+_logger = logging.getLogger("filechannel")
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds
+
+
+@asynccontextmanager
+async def serving(beginnings: Iterable[Callable[[], Service]]) -> AsyncGenerator[None]:
+    """Run services beside the body, and let them come to their end with it.
+
+    What a service cannot begin with is raised here. Later an error is logged, and the service begun again after a
+    pause: an app goes on answering, and what it accepts waits in the channel.
+    """
+    keepers = [_Keeper(begin) for begin in beginnings]
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        for keeper in keepers:
+            tasks.start_soon(keeper.run)
+        try:
+            yield
+        except Exception as error:  # kept from the task group, which would cancel the handlers
+            failure = error
+        finally:
+            for keeper in keepers:
+                keeper.stop()
+    if failure is not None:
+        raise failure
+
+
+@final
+class _Keeper:
+    """Begins a service again when it has failed, or when the process that had its name is gone."""
+
+    def __init__(self, begin: Callable[[], Service]) -> None:
+        self._begin = begin
+        self._stopped = anyio.Event()
+        self._pause = _SHORTEST_PAUSE
+        self._service = self._try_to_begin()
+
+    def _try_to_begin(self) -> Service | None:
+        try:
+            return self._begin()
+        except ConsumerBusyError:
+            return None  # another worker serves this name: stand by
+
+    async def run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                if self._service is None:
+                    self._service = self._try_to_begin()
+                if self._service is not None:
+                    await self._service
+                    return
+            except Exception:
+                _logger.exception("a service has failed, and is begun again in %g s", self._next_pause())
+                self._service = None
+            with anyio.move_on_after(self._pause):
+                await self._stopped.wait()
+
+    def _next_pause(self) -> float:
+        """Wait longer each time, unless something was handled meanwhile."""
+        has_worked = self._service is not None and self._service.statistics().handled > 0
+        self._pause = _SHORTEST_PAUSE if has_worked else min(2 * self._pause, _LONGEST_PAUSE)
+        return self._pause
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._service is not None:
+            self._service.stop()
