@@ -11,8 +11,8 @@ from typing import final
 from pyspark.sql.types import StructType
 
 from .._channel.schema import Schema, describe, find_difference
-from .._errors import ChannelNotFoundError, NotAChannelError, SchemaMismatchError
-from .._storage.files import Files
+from .._channel.untyped import describe_channel
+from .._errors import SchemaMismatchError
 from .._storage.manifest import Manifest
 from .._storage.store import Store
 from .._storage.stores import STORES
@@ -36,18 +36,8 @@ def channel_at(path: Path, type_name: str | None) -> tuple[Manifest, Schema]:
 
     Raises `ChannelNotFoundError`, `NotAChannelError`, `SchemaMismatchError`; `ValueError` for a type that is none.
     """
-    try:
-        manifest = Manifest.read(Files(), path)
-    except FileNotFoundError:
-        if path.is_dir():
-            raise NotAChannelError(path, "it has no channel.json") from None
-        raise ChannelNotFoundError(path, readonly=True) from None
-    except NotADirectoryError:
-        raise NotAChannelError(path, "it is a file") from None
-    try:
-        schema = Schema.from_json(manifest.schema)
-    except ValueError as error:
-        raise NotAChannelError(path, f"channel.json is damaged ({error})") from error
+    found = describe_channel(path)
+    manifest, schema = found.manifest, found.schema
     if type_name is None:
         return manifest, schema
     asked = describe(load_type(type_name))
