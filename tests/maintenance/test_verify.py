@@ -113,7 +113,7 @@ def test_what_no_checkpoint_covers_may_be_torn(path: Path, boots: Boots, backgro
         store.log.append([b"a" * 600])
         store.log.append([b"b" * 600])
         background.forget()
-    boots.next()
+    boots.again()
     assert verify(path).messages == 8
     overwrite(segments_of(path)[-1], 64 + 608 + 50)
     assert kinds_of(path) == set()
