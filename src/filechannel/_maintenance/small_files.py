@@ -236,16 +236,17 @@ def _stray_segment(survey: Survey, path: Path, begins: set[Offset]) -> Iterator[
             if size != survey.manifest.options.segment_size:
                 yield _found(survey, "note", "spare", path, f"a spare file of {size} bytes is of no use")
     elif name.endswith(".idx"):
-        if begin_of(name.removesuffix(".idx") + ".seg") not in begins:
-            yield _found(survey, "note", "stray", path, "an index without its segment")
+        if begin_of(name.removesuffix(".idx") + ".seg") not in begins and not survey.slots:
+            yield _found(survey, "warning", "orphan", path, "an index whose segment is gone")
     elif begin_of(name) is None and compressed_begin_of(name) is None:
         yield _found(survey, "note", "stray", path, "not a file of the channel")
 
 
 def _put_aside(survey: Survey) -> Iterator[Finding]:
-    names = [name for name in survey.files.list(survey.path / QUARANTINE) if not name.endswith(".json")]
-    if names:
-        what = f"{len(names)} files that were put aside; each has a .json that says why"
+    names = set(survey.files.list(survey.path / QUARANTINE))
+    count = sum(name.removesuffix(".json") not in names - {name} for name in names)
+    if count:
+        what = f"{count} files that were put aside; each has a .json that says why"
         yield _found(survey, "note", "quarantine", survey.path / QUARANTINE, what)
 
 
