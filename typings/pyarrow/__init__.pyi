@@ -1,4 +1,4 @@
-"""As much of pyarrow as filechannel.spark uses: pyarrow has no types of its own."""
+"""As much of pyarrow as filechannel uses: pyarrow has no types of its own."""
 
 from collections.abc import Iterator, Sequence
 
@@ -28,6 +28,8 @@ class Field:
 
 class Schema:
     names: list[str]
+    metadata: dict[bytes, bytes] | None
+    def with_metadata(self, metadata: dict[str, str]) -> Schema: ...
     def __iter__(self) -> Iterator[Field]: ...
 
 class Buffer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast, final
+from typing import Self, cast, final, get_args
 
 from typing_extensions import TypeForm
 
@@ -12,11 +12,9 @@ from .._errors import ChannelNotFoundError, NotAChannelError
 from .._options import ChannelOptions
 from .._storage.files import Files
 from .._storage.manifest import MANIFEST, Manifest
-from .codec import Codec, codec_for
+from .codec import Codec, CodecName, codec_for
 from .recipe import Recipe
 from .schema import Schema, build_type
-
-_OURS: Final = ("msgpack", "json", "raw")
 
 
 @final
@@ -27,15 +25,20 @@ class Description:
     path: Path
     manifest: Manifest
     schema: Schema
+    message_type: TypeForm[object]
+    """What its messages are here; `bytes` where nothing else is known."""
+
+    @classmethod
+    def of(cls, path: Path, manifest: Manifest) -> Self:
+        """Describe a channel by its manifest; `ValueError` if the schema in it is damaged."""
+        schema = Schema.from_json(manifest.schema)
+        is_known = manifest.codec in ("msgpack", "json")
+        return cls(path, manifest, schema, build_type(schema) if is_known else cast("TypeForm[object]", bytes))
 
     @property
     def is_bytes(self) -> bool:
         """Whether messages are bytes here: the channel is raw, or only the user's own codec knows more."""
         return self.manifest.codec not in ("msgpack", "json")
-
-    def message_type(self) -> TypeForm[object]:
-        """Return a type for its messages; `bytes` where nothing else is known."""
-        return cast("TypeForm[object]", bytes) if self.is_bytes else build_type(self.schema)
 
     def recipe(self, *, readonly: bool = False, options: ChannelOptions | None = None) -> Recipe[object]:
         """Return what opens the channel."""
@@ -46,9 +49,11 @@ class Description:
         return self._recipe(path, options, create=True, readonly=False)
 
     def _recipe(self, path: Path, options: ChannelOptions | None, *, create: bool, readonly: bool) -> Recipe[object]:
-        message_type = self.message_type()
+        message_type = self.message_type
         name = self.manifest.codec
-        codec = codec_for(message_type, name) if name in _OURS else cast("Codec[object]", _ForeignCodec(name))
+        codec: Codec[object] = _ForeignCodec(name)
+        if name in get_args(CodecName):
+            codec = codec_for(message_type, cast("CodecName", name))
         return Recipe(path, message_type, codec, options, create, readonly, self.schema)
 
 
@@ -66,7 +71,7 @@ def describe_channel(path: Path) -> Description:
     except NotADirectoryError:
         raise NotAChannelError(path, "it is a file") from None
     try:
-        return Description(path, manifest, Schema.from_json(manifest.schema))
+        return Description.of(path, manifest)
     except ValueError as error:
         raise NotAChannelError(path, f"{MANIFEST} is damaged ({error})") from error
 
@@ -78,8 +83,8 @@ class _ForeignCodec:
     def __init__(self, name: str) -> None:
         self.name: str = name
 
-    def encode(self, value: bytes, /) -> bytes:
-        return value
+    def encode(self, value: object, /) -> bytes:
+        return cast("bytes", value)
 
     def decode(self, payload: bytes, /) -> bytes:
         return payload

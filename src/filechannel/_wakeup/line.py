@@ -15,12 +15,15 @@ from contextlib import contextmanager
 from threading import Event, RLock, get_ident
 from typing import final
 
+from .._errors import NoRoomYetError
+from .._storage.backlog import Batch
 from .._storage.room import SMALLEST
 from .._storage.store import Store
 from .arrivals import POLL, SPACE, Arrivals, arrivals_of
 from .loops import Sleeper, make_waiter, wake_together
 
 _LONGEST_SLEEP = 1.0
+_PAUSE = 0.02  # seconds between two looks for room where nobody can be woken
 
 
 @final
@@ -159,6 +162,29 @@ def line_of(store: Store) -> Line:
             line = store.room.line = Line(store, space)
             store.room.notify = space.published
         return line
+
+
+def when_there_is_room(store: Store, append: Callable[[], object]) -> None:
+    """Append, standing in line with everybody else who sends."""
+    try:
+        append()
+        return
+    except NoRoomYetError as full:
+        wanted = Batch(full.size, full.messages)
+    line = line_of(store)
+    place = line.join(lambda: False)
+    try:
+        while True:
+            place.batch = wanted
+            line.sleep(place, None, _PAUSE)
+            try:
+                with line.serving():
+                    append()
+                return
+            except NoRoomYetError as full:
+                wanted = Batch(full.size, full.messages)
+    finally:
+        line.leave(place)
 
 
 def _start_over() -> None:

@@ -1,22 +1,27 @@
 """The commands, in the order in which `filechannel --help` lists them.
 
-A command is a module with a function of its name, wrapped in `reporting`; its docstring is the help. What takes long to
-import (rich tables aside) is imported inside the function: every command pays for the imports of all modules.
+A command is a module with a function of its name; its docstring is the help, and `reporting` its way to fail. What
+takes long to import is imported inside the function: every command pays for the imports of all modules.
 """
 
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
+from .bench import bench
+from .compress import compress
+from .consumers import consumers
+from .export import export
 from .failures import end_when_terminated, reporting
+from .gc import gc
+from .import_ import import_
 from .info import info
-
-_LOOK: Final = "Look"
-_MOVE: Final = "Send and receive"
-_KEEP: Final = "Look after"
+from .seek import seek
+from .send import send
+from .tail import tail
 
 app = typer.Typer(
     name="filechannel",
@@ -25,10 +30,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-for panel, commands in {_LOOK: (info,), _MOVE: (), _KEEP: ()}.items():
-    for command in commands:
-        app.command(rich_help_panel=panel)(reporting(command))
 
 
 def _print_version(wanted: bool) -> None:
@@ -49,6 +50,18 @@ def _filechannel(
 
     Exit codes: 0 fine, 1 failed or findings, 2 wrong usage, 130 interrupted.
     """
+
+
+app.command()(reporting(info))
+app.command()(reporting(tail))
+app.command()(reporting(send))
+app.add_typer(consumers)
+app.command()(reporting(seek))
+app.command()(reporting(gc))
+app.command()(reporting(compress))
+app.command()(reporting(export))
+app.command("import")(reporting(import_))
+app.command()(reporting(bench))
 
 
 def run() -> int:

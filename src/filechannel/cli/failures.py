@@ -23,6 +23,7 @@ from .._errors import (
     ChannelNotFoundError,
     ConsumerBusyError,
     CorruptRecordError,
+    DataExpiredError,
     FileChannelError,
     NotAChannelError,
     UnknownConsumerError,
@@ -89,6 +90,8 @@ def explain(error: BaseException) -> str:
             return f"there is no channel at {error.path}"
         case NotAChannelError():
             return f"{error.path} is not a channel: {error.reason}"
+        case DataExpiredError():
+            return f"{error.missed:,} messages were removed before they could be read"
         case CorruptRecordError():
             return f"{error.segment} is damaged at offset {error.offset}: {error.reason}"
         case UnknownConsumerError():
@@ -97,7 +100,7 @@ def explain(error: BaseException) -> str:
             since = "" if error.since is None else f" since {error.since.astimezone():%Y-%m-%d %H:%M:%S}"
             who = "another process" if error.pid is None else f"process {error.pid} on {error.host}"
             return f"consumer {error.name!r} is in use by {who}{since}; end that first"
-        case Failure() | FileChannelError():
+        case Failure() | FileChannelError() | ValueError() if type(error).__module__.startswith("filechannel"):
             return str(error)
         case OSError():
             where = "" if error.filename is None else f"{error.filename}: "

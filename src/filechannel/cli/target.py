@@ -17,6 +17,8 @@ from .._channel.recipe import Recipe
 from .._channel.untyped import Description, describe_channel
 from .._errors import FileChannelError
 from .._options import ChannelOptions
+from .._storage.store import Store
+from .._storage.stores import STORES
 from .failures import Failure
 
 ChannelArgument: TypeAlias = Annotated[
@@ -52,23 +54,58 @@ def writing(path: Path, options: ChannelOptions | None = None) -> Generator[Targ
 
 def find(path: Path) -> Description:
     """Return what the channel says of itself; a short message if there is none, or nobody may look."""
-    try:
+    with _rights(path, "read"):
         return describe_channel(path.absolute())
-    except PermissionError as error:
-        raise _no_rights(path, error, "read") from error
+
+
+@contextmanager
+def opening(path: Path, doing: str) -> Generator[Description]:
+    """Let whoever opens the channel in the block say what is missing, if it is not there or rights are."""
+    description = find(path)
+    with _rights(path, doing):
+        yield description
 
 
 @contextmanager
 def opened(recipe: Recipe[object], doing: str) -> Generator[blocking.FileChannel[object]]:
     """Open what a recipe is for, and close it in the end; *doing* is what the rights are needed for."""
+    with _rights(recipe.path, doing):
+        store = recipe.open_store()
+    with blocking.FileChannel(recipe, store) as channel:
+        yield channel
+
+
+@contextmanager
+def _rights(path: Path, doing: str) -> Generator[None]:
+    """Say who may not do what, if that is what an error in the block is about."""
     try:
-        channel = blocking.FileChannel(recipe, recipe.open_store())
+        yield
+    except PermissionError as error:
+        raise _no_rights(path, error, doing) from error
     except FileChannelError as error:
         if isinstance(error.__cause__, PermissionError):
-            raise _no_rights(recipe.path, error.__cause__, doing) from error
+            raise _no_rights(path, error.__cause__, doing) from error
         raise
-    with channel:
-        yield channel
+
+
+@contextmanager
+def opened_store(description: Description, *, readonly: bool = False) -> Generator[Store]:
+    """Open a channel below its typed objects."""
+    with _rights(description.path, "read" if readonly else "change"):
+        store = description.recipe(readonly=readonly).open_store()
+    try:
+        yield store
+    finally:
+        STORES.close(store)
+
+
+def complete_consumer(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the consumers of the channel that was typed already, for the shell to complete one."""
+    try:
+        with reading(Path(str(ctx.params["channel"]))) as target:
+            return [each.name for each in target.channel.consumers() if each.name.startswith(incomplete)]
+    except Exception:  # nobody wants to read about it while typing
+        return []
 
 
 def _no_rights(path: Path, error: PermissionError, doing: str) -> Failure:

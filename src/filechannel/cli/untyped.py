@@ -25,7 +25,8 @@ class Json:
 
     def __init__(self, description: Description) -> None:
         self._encode = msgspec.json.Encoder(enc_hook=_without_equal, decimal_format="string").encode
-        self._decode = msgspec.json.Decoder(description.message_type()).decode
+        self._decode = msgspec.json.Decoder(description.message_type).decode
+        self._has_floats = any(node.kind == "float" for node in description.schema.nodes())
 
     def text(self, message: Message) -> bytes:
         """Return a message as JSON, in one line; `ValueError` if JSON has no words for it."""
@@ -33,6 +34,17 @@ class Json:
             return self._encode(message)
         except (TypeError, NotImplementedError, msgspec.MsgspecError) as error:
             raise ValueError(f"JSON cannot say it: {error}") from error
+
+    def exact(self, message: Message) -> bytes:
+        """Return a message as JSON from which it can be made again; `ValueError` if JSON cannot have all of it."""
+        text = self.text(message)
+        # What is no number becomes null, which is taken for a number nowhere.
+        if b"null" in text and self._has_floats:
+            try:
+                self._decode(text)
+            except msgspec.MsgspecError:
+                raise ValueError("JSON has no infinity, and nothing that is no number: export to Parquet") from None
+        return text
 
     def message(self, text: bytes) -> Message:
         """Return the message that a JSON text is; `NotAMessageError` if it is none, naming the field."""

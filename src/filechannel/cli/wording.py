@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
+
+from .._channel.statistics import Process
 
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 _SPANS: Final = (("day", 86_400.0), ("hour", 3_600.0), ("minute", 60.0), ("second", 1.0))
@@ -45,6 +47,6 @@ def moment(when: datetime) -> str:
     return f"{text} ({span(ago)} ago)" if ago >= 0 else text
 
 
-def moment_of(nanoseconds: int) -> datetime:
-    """Return a stored time."""
-    return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
+def process(found: Process) -> str:
+    """Return a process as somebody looks for it."""
+    return "a process that is not known" if found.pid is None else f"process {found.pid} on {found.host}"

@@ -8,7 +8,7 @@ attempts that failed are swept by the next commit.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from .._channel.recipe import Recipe
-from .._errors import Busy, ChannelNotFoundError, MessageTooLargeError, NoRoomYetError
+from .._errors import Busy, ChannelNotFoundError, MessageTooLargeError
 from .._maintenance.retention import reclaim
 from .._storage.backlog import Batch
 from .._storage.cursor_file import encoded_name
@@ -31,14 +31,13 @@ from .._storage.staging import Staged, Staging
 from .._storage.store import Store
 from .._storage.stores import STORES
 from .._wakeup.arrivals import arrivals_of
-from .._wakeup.line import line_of
+from .._wakeup.line import when_there_is_room
 from .channels import channel_at, opened
 from .options import WriteOptions, load_type
 from .rows import Rows
 
 _logger = logging.getLogger("filechannel")
 _QUERY_ID: Final = "sql.streaming.queryId"
-_PAUSE: Final = 0.02  # seconds between two looks for room where nobody can be woken
 
 
 @final
@@ -104,37 +103,14 @@ def publish(path: Path, written: list[Written], number: int | None) -> None:
             return chain.from_iterable(map(staging.read, found))
 
         if batch.messages and (producer is None or number is None):
-            _when_there_is_room(store, lambda: store.log.append_parts(parts(), batch))
+            when_there_is_room(store, lambda: store.log.append_parts(parts(), batch))
         elif batch.messages and producer is not None and number is not None:
             ledger = Ledger(store, producer)
-            _when_there_is_room(store, lambda: ledger.append(number, batch, parts))
+            when_there_is_room(store, lambda: ledger.append(number, batch, parts))
         if store.control.deferred:
             store.flusher.commit()
         staging.sweep()
         _reclaim(store)
-
-
-def _when_there_is_room(store: Store, append: Callable[[], object]) -> None:
-    """Append, standing in line with everybody else who sends."""
-    try:
-        append()
-        return
-    except NoRoomYetError as full:
-        wanted = Batch(full.size, full.messages)
-    line = line_of(store)
-    place = line.join(lambda: False)
-    try:
-        while True:
-            place.batch = wanted
-            line.sleep(place, None, _PAUSE)
-            try:
-                with line.serving():
-                    append()
-                return
-            except NoRoomYetError as full:
-                wanted = Batch(full.size, full.messages)
-    finally:
-        line.leave(place)
 
 
 def _reclaim(store: Store) -> None:

@@ -7,10 +7,11 @@ an Enum is the values that it has. Where the schema does not know what a value i
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
+from types import GenericAlias
 from typing import Annotated, Any, Final, Literal, TypeAlias, Union, cast
 from uuid import UUID
 
@@ -45,11 +46,13 @@ _PLAIN: Final[Mapping[Kind, _Form]] = {
     "uuid": UUID,
     "decimal": Decimal,
 }
-_COLLECTIONS: Final[Mapping[Kind, Callable[[_Form], _Form]]] = {
-    "list": lambda item: list[item],
-    "set": lambda item: set[item],
-    "frozenset": lambda item: frozenset[item],
-    "vartuple": lambda item: tuple[item, ...],
+_COLLECTIONS: Final[Mapping[Kind, type]] = {
+    "list": list,
+    "set": set,
+    "frozenset": frozenset,
+    "vartuple": tuple,
+    "tuple": tuple,
+    "dict": dict,
 }
 _AS_IN_JSON: Final = ("none", "bool", "int", "float", "str")
 
@@ -87,9 +90,8 @@ class _Construction:
         inside = [self.form(argument) for argument in node.arguments]
         if node.kind == "union":
             return Union[tuple(inside)]  # noqa: UP007 - of any number
-        if node.kind == "tuple":
-            return tuple[tuple(inside)] if inside else tuple[()]
-        return dict[inside[0], inside[1]] if node.kind == "dict" else _COLLECTIONS[node.kind](inside[0])
+        more = [...] if node.kind == "vartuple" else []
+        return GenericAlias(_COLLECTIONS[node.kind], (*inside, *more))
 
     def _declare(self, record: Record) -> type[Struct]:
         attributes = _attributes(record)
