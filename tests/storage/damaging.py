@@ -114,6 +114,7 @@ def _noise(random: Random, size: int) -> bytes:
 
 
 def damage_one(path: Path, random: Random) -> Damage:
+    """Damage one thing somewhere."""
     kind = random.choice(_KINDS)
     file = random.choice(sorted(file for file in path.rglob("*") if file.name.endswith(kind)))
     size, table = file.stat().st_size, _table_of(file)
