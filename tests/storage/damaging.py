@@ -84,7 +84,7 @@ def _table_of(file: Path) -> tuple[tuple[int, int], ...]:
     return tuple((position, length) for position, length, _ in entries)
 
 
-def _make(path: Path, background: Background, *, flushed: bool) -> list[Message]:
+def make(path: Path, background: Background, *, flushed: bool) -> list[Message]:
     """Make a channel that has some of everything."""
     random = Random(5)
     with opened(path) as store:
@@ -113,7 +113,8 @@ def _noise(random: Random, size: int) -> bytes:
     return bytes(random.choices(b"ab", k=size))
 
 
-def _damage(path: Path, random: Random) -> Damage:
+def damage_one(path: Path, random: Random) -> Damage:
+    """Damage one thing somewhere."""
     kind = random.choice(_KINDS)
     file = random.choice(sorted(file for file in path.rglob("*") if file.name.endswith(kind)))
     size, table = file.stat().st_size, _table_of(file)
@@ -183,7 +184,7 @@ def damage_and_look(directory: Path, seeds: range) -> int:
     """Damage one thing for each seed; return in how many ways that was looked at."""
     background = Background.install(pytest.MonkeyPatch())
     originals = [(directory / f"{flushed}", flushed) for flushed in (True, False)]
-    sent = {original: _make(original, background, flushed=flushed) for original, flushed in originals}
+    sent = {original: make(original, background, flushed=flushed) for original, flushed in originals}
     looks = 0
     for seed in seeds:
         for readonly, skip in ((False, False), (False, True), (True, True)):
@@ -191,7 +192,7 @@ def damage_and_look(directory: Path, seeds: range) -> int:
             original = random.choice(originals)[0]
             shutil.copytree(original, copy)
             identity = original if random.random() < 0.7 else copy  # else the control file's words are not believed
-            damage = _damage(copy, random)
+            damage = damage_one(copy, random)
             # Damage in what was neither flushed nor believed ends the log: the rest is in quarantine.
             all_left = skip and not readonly and (original.name == "True" or identity is original)
 

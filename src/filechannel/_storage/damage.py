@@ -6,17 +6,37 @@ of the index are fences that no record crosses, zeros are passed quickly, and on
 
 from __future__ import annotations
 
+from typing import Protocol
+
+from typing_extensions import Buffer
+
 from .._format import find_record
 from .._format.layout import LENGTH_MASK, RECORD_HEADER, RECORD_HEADER_SIZE
 from .._offset import Offset
-from .compressed import StoredSegment
 from .index import Mark
 
 _STEP = 256 * 1024
 _LEADING_ZEROS = RECORD_HEADER_SIZE - 1  # a record may begin with zeros, but its checksum is never zero
 
 
-def behind_damaged(segment: StoredSegment, offset: int, stop: int) -> Offset | None:
+class Readable(Protocol):
+    """The records of a segment in whichever form."""
+
+    @property
+    def room_end(self) -> Offset:
+        """The offset that no record reaches beyond."""
+        ...
+
+    def span(self, start: int, stop: int, /) -> tuple[Buffer, int]:
+        """Return something that has the bytes between two offsets, and the position in it of the first."""
+        ...
+
+    def read(self, offset: int, stop: int, /) -> tuple[int, bytes]:
+        """Return (word, payload) of the record at an offset; `ValueError` says why there is none."""
+        ...
+
+
+def behind_damaged(segment: Readable, offset: int, stop: int) -> Offset | None:
     """Return where a damaged record claims to end, if another one begins there or nothing does; else None."""
     if offset + RECORD_HEADER_SIZE > stop:
         return None
@@ -26,7 +46,7 @@ def behind_damaged(segment: StoredSegment, offset: int, stop: int) -> Offset | N
 
 
 def next_record(
-    segment: StoredSegment, start: int, stop: int, marks: list[Mark], farthest: int | None = None
+    segment: Readable, start: int, stop: int, marks: list[Mark], farthest: int | None = None
 ) -> Offset | None:
     """Return the first offset from *start* on where a whole record validates below *stop*; None if there is none.
 
@@ -42,7 +62,7 @@ def next_record(
     return None
 
 
-def _search(segment: StoredSegment, start: int, stop: int, farthest: int | None) -> Offset | None:
+def _search(segment: Readable, start: int, stop: int, farthest: int | None) -> Offset | None:
     if _is_record(segment, start, stop):
         return Offset(start)
     left = stop - start if farthest is None else farthest
@@ -57,7 +77,7 @@ def _search(segment: StoredSegment, start: int, stop: int, farthest: int | None)
     return None
 
 
-def _behind_zeros(segment: StoredSegment, start: int, stop: int) -> int:
+def _behind_zeros(segment: Readable, start: int, stop: int) -> int:
     """Return an offset before which no record begins, because nothing but zeros follow."""
     at = start
     while at < stop:
@@ -70,7 +90,7 @@ def _behind_zeros(segment: StoredSegment, start: int, stop: int) -> int:
     return stop
 
 
-def _is_record(segment: StoredSegment, offset: int, stop: int) -> bool:
+def _is_record(segment: Readable, offset: int, stop: int) -> bool:
     if not offset <= stop <= segment.room_end:
         return False
     try:

@@ -229,6 +229,11 @@ class Files:
         with _needing_room(target, 0):
             source.replace(target)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file another name, which is free."""
+        with _needing_room(target, 0):
+            target.hardlink_to(source)
+
     def unlink(self, path: Path) -> None:
         """Remove a name unless it is gone already."""
         path.unlink(missing_ok=True)

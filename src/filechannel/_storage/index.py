@@ -132,6 +132,11 @@ def _entry(mark: tuple[int, int, int]) -> bytes:
     return INDEX_ENTRY.pack(*mark, crc32c(INDEX_CHECKED.pack(*mark)), 0)
 
 
+def pack_marks(marks: Sequence[Mark]) -> bytes:
+    """Return a whole index."""
+    return b"".join(map(_entry, marks))
+
+
 def latest_time(files: Files, segment: Path) -> int:
     """Return the time of the last mark of a segment (ns since the epoch); 0 if that cannot be known."""
     with suppress(OSError):

@@ -53,8 +53,13 @@ class Manifest:
     @classmethod
     def read(cls, files: Files, directory: Path) -> Manifest:
         """Load it; an error names what is wrong with the file."""
+        return cls.parse(files.read(directory / MANIFEST), directory)
+
+    @classmethod
+    def parse(cls, text: bytes, directory: Path) -> Manifest:
+        """Return what the file of a channel's directory says; an error names what is wrong with it."""
         try:
-            content: object = json.loads(files.read(directory / MANIFEST))
+            content: object = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise NotAChannelError(directory, f"{MANIFEST} is damaged ({error})") from error
         if not isinstance(content, dict):

@@ -1,4 +1,4 @@
-"""`quarantine/`: what recovery cut off, and why. Nobody reads it but people."""
+"""`quarantine/`: what recovery cut off or a repair replaced, and why. Nobody reads it but people."""
 
 from __future__ import annotations
 
@@ -34,11 +34,38 @@ class Quarantine:
 
     def keep_file(self, path: Path, reason: str) -> None:
         """Move a whole file here."""
+        target = self.take(path, reason)
+        _logger.warning("%s is not a segment (%s); moved to %s", path, reason, target)
+
+    def take(self, path: Path, reason: str) -> Path:
+        """Move a whole file here, and return where it is now."""
         target = self._path(path.name)
         self._files.replace(path, target)
         self._files.flush_directory(self._directory)
         self._note(target, reason)
-        _logger.warning("%s is not a segment (%s); moved to %s", path, reason, target)
+        return target
+
+    def keep(self, path: Path, reason: str) -> None:
+        """Keep what a file is now, which is about to be replaced under its name. Doing it twice is doing it once."""
+        identity = self._files.identity_of(path)
+        for name in self._files.list(self._directory):
+            target = self._directory / name
+            if name.endswith(path.name) and self._files.identity_of(target) == identity:
+                self._note(target, reason)  # whoever did it may have died before it could say why
+                return
+        target = self._path(path.name)
+        try:
+            self._files.link(path, target)
+        except OSError:  # not every file system can
+            self._files.write_atomically(target, self._files.read(path), self._mode)
+        self._files.flush_directory(self._directory)
+        self._note(target, reason)
+
+    def keep_content(self, name: str, content: bytes, reason: str) -> None:
+        """Keep bytes that are about to be written over."""
+        target = self._path(name)
+        self._files.write_atomically(target, content, self._mode)
+        self._note(target, reason)
 
     def keep_records(self, segment: StoredSegment, start: Offset, end: Offset) -> None:
         """Copy every valid record between two offsets of a segment into a file of its own."""

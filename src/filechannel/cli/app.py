@@ -20,9 +20,11 @@ from .failures import end_when_terminated, reporting
 from .gc import gc
 from .import_ import import_
 from .info import info
+from .repair import repair
 from .seek import seek
 from .send import send
 from .tail import tail
+from .verify import verify
 
 app = typer.Typer(
     name="filechannel",
@@ -59,6 +61,8 @@ app.command()(reporting(tail))
 app.command()(reporting(send))
 app.add_typer(consumers)
 app.command()(reporting(seek))
+app.command()(reporting(verify))
+app.command()(reporting(repair))
 app.command()(reporting(gc))
 app.command()(reporting(compress))
 app.command()(reporting(export))

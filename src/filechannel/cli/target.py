@@ -54,7 +54,7 @@ def writing(path: Path, options: ChannelOptions | None = None) -> Generator[Targ
 
 def find(path: Path) -> Description:
     """Return what the channel says of itself; a short message if there is none, or nobody may look."""
-    with _rights(path, "read"):
+    with rights(path, "read"):
         return describe_channel(path.absolute())
 
 
@@ -62,21 +62,21 @@ def find(path: Path) -> Description:
 def opening(path: Path, doing: str) -> Generator[Description]:
     """Let whoever opens the channel in the block say what is missing, if it is not there or rights are."""
     description = find(path)
-    with _rights(path, doing):
+    with rights(path, doing):
         yield description
 
 
 @contextmanager
 def opened(recipe: Recipe[object], doing: str) -> Generator[blocking.FileChannel[object]]:
     """Open what a recipe is for, and close it in the end; *doing* is what the rights are needed for."""
-    with _rights(recipe.path, doing):
+    with rights(recipe.path, doing):
         store = recipe.open_store()
     with blocking.FileChannel(recipe, store) as channel:
         yield channel
 
 
 @contextmanager
-def _rights(path: Path, doing: str) -> Generator[None]:
+def rights(path: Path, doing: str) -> Generator[None]:
     """Say who may not do what, if that is what an error in the block is about."""
     try:
         yield
@@ -91,7 +91,7 @@ def _rights(path: Path, doing: str) -> Generator[None]:
 @contextmanager
 def opened_store(description: Description, *, readonly: bool = False) -> Generator[Store]:
     """Open a channel below its typed objects."""
-    with _rights(description.path, "read" if readonly else "change"):
+    with rights(description.path, "read" if readonly else "change"):
         store = description.recipe(readonly=readonly).open_store()
     try:
         yield store

@@ -1,0 +1,122 @@
+"""The segments of a channel, one behind the other: what each has to hold, and what is missing in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import final
+
+from .._offset import Offset
+from .._storage.compressed import compressed_begin_of
+from .._storage.segment import begin_of
+from .findings import Finding
+from .segment_check import Bounds, Head, read_head
+from .survey import End, Survey
+
+_NO_LIMIT = Offset(1 << 63)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A segment, and what those around it say about it."""
+
+    head: Head
+    bounds: Bounds
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """All segments that hold something, in order."""
+
+    end: End | None
+    links: tuple[Link, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def size(self) -> int:
+        """How many bytes of records there should be, at most."""
+        stops = (max(link.bounds.certain, link.head.begin) for link in self.links)
+        return sum(stop - link.head.begin for link, stop in zip(self.links, stops, strict=True))
+
+
+def segment_begins(survey: Survey) -> list[Offset]:
+    """Return the begin of every segment, in whichever form."""
+    names = survey.files.list(survey.segments)
+    found = {begin_of(name) for name in names} | {compressed_begin_of(name) for name in names}
+    return sorted(begin for begin in found if begin is not None)
+
+
+def read_chain(survey: Survey) -> Chain:
+    """Read the headers of all segments that hold what readers may read."""
+    end = survey.end()  # before the look: what is made or published later is not looked at
+    oldest = Offset(0) if end is None else end.oldest
+    limit = end.offset if end is not None and end.is_believed else _NO_LIMIT
+    begins = [begin for begin in segment_begins(survey) if oldest <= begin <= limit]
+    found = [read_head(survey.files, survey.segments, begin) for begin in begins]
+    heads = [head for head in found if head is not None]
+    behind: list[Head | None] = [*heads[1:], None]
+    links = [Link(head, _bounds(head, following, end)) for head, following in zip(heads, behind, strict=False)]
+    return Chain(end, tuple(links), tuple(_missing(survey, heads, end)))
+
+
+def _bounds(head: Head, following: Head | None, end: End | None) -> Bounds:
+    """Return where the records of a segment end: its own header says so, or the next one, or the tail."""
+    if following is None:
+        stop = head.end or _NO_LIMIT
+        if end is not None and end.is_believed:
+            stop = min(stop, end.offset)
+        sequence = end.sequence if end is not None and stop == end.offset else None
+        return Bounds(stop, _certain(head, stop, end, is_last=True), None, sequence)
+    previous_end = None if following.header is None else following.header.previous_end
+    if previous_end is not None and not head.begin < previous_end <= following.begin:
+        previous_end = None  # it does not speak of this one
+    stop = min(head.end or previous_end or following.begin, following.begin)
+    is_next = following.header is not None and previous_end == stop == following.begin
+    sequence = following.header.first_sequence if following.header is not None and is_next else None
+    return Bounds(stop, _certain(head, stop, end, is_last=False), previous_end or following.begin, sequence)
+
+
+def _certain(head: Head, stop: Offset, end: End | None, *, is_last: bool) -> Offset:
+    """Return up to where there must be records: what is compressed, or a checkpoint covers, is on disk."""
+    if head.is_compressed:
+        return stop
+    if end is None:
+        return head.begin if is_last and head.end is None else stop
+    return max(head.begin, min(stop, end.offset))
+
+
+def _missing(survey: Survey, heads: list[Head], end: End | None) -> list[Finding]:
+    """Say where records are missing between two segments, before the first or behind the last."""
+    found: list[Finding] = []
+    if end is None:
+        return found
+    if heads and (first := heads[0]).header is not None and first.header.previous_end > end.oldest < first.begin:
+        found.append(_gap(survey, first, end.oldest, first.header.previous_end))
+    for head, following in pairwise(heads):
+        if following.header is None or head.header is None:
+            continue
+        previous_end = following.header.previous_end
+        own_end = previous_end if head.end is None else head.end
+        if own_end < previous_end:
+            found.append(_gap(survey, following, own_end, previous_end))
+        elif own_end > previous_end:
+            what = f"it begins behind offset {previous_end}, but the segment before it ends at {own_end}"
+            found.append(
+                Finding(severity="error", kind="overlap", file=survey.relative(following.path), position=40, what=what)
+            )
+    last = heads[-1].end if heads else end.oldest
+    if last is not None and last < end.offset:
+        what = f"the records from offset {last} to {end.offset}, the end of the log, are missing"
+        file = survey.relative(heads[-1].path if heads else survey.segments)
+        found.append(
+            Finding(severity="error", kind="missing", file=file, what=what, offset=last, size=end.offset - last)
+        )
+    return found
+
+
+def _gap(survey: Survey, following: Head, start: Offset, stop: Offset) -> Finding:
+    what = f"the records from offset {start} to {stop}, before this segment, are missing"
+    file = survey.relative(following.path)
+    return Finding(severity="error", kind="missing", file=file, what=what, offset=start, size=stop - start)

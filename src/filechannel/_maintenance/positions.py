@@ -1,0 +1,95 @@
+"""Mending where consumers and producers stand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import final
+
+from .._format import crc32c
+from .._format.layout import (
+    CURSOR,
+    CURSOR_CHECKED,
+    CURSOR_SIZE,
+    CURSOR_SLOTS,
+    CURSOR_TERM,
+    GROUP_BEGUN,
+    GROUP_LOCK,
+    GROUP_SIZE,
+    TERM,
+)
+from .._storage.cursor_file import is_group, name_of, pack_term, read_position, read_term
+from .._storage.quarantine import QUARANTINE, Quarantine
+from .chain import Chain
+from .findings import Finding
+from .survey import Survey
+
+
+@final
+class PositionMender:
+    """Changes the files of consumers and producers of one channel, which nobody has open."""
+
+    def __init__(self, survey: Survey, quarantine: Quarantine, mode: int, chain: Chain) -> None:
+        self._survey = survey
+        self._files = survey.files
+        self._quarantine = quarantine
+        self._mode = mode
+        self._chain = chain
+
+    def mend(self, finding: Finding) -> tuple[str, Callable[[], object]]:
+        """Return what to do about a finding, in words, and what does it."""
+        path = self._survey.path / finding.file
+        if finding.kind == "producer":
+            what = f"move it to {QUARANTINE}/; where the producer left off is looked for in the log"
+            return what, partial(self._quarantine.take, path, finding.what)
+        if finding.kind == "group":
+            what = "let the group begin again at its position: what its members had not acknowledged comes again"
+            return what, partial(self._replace, path, finding, self._without_ring)
+        position = read_position(self._files.read(path))
+        if position is None:
+            offset, sequence = self._oldest()
+            what = f"let consumer {name_of(path.name)!r} begin again at the oldest message, offset {offset}"
+            return what, partial(self._replace, path, finding, partial(self._at, path, offset, sequence))
+        end = self._chain.end
+        if end is not None and position.offset > end.offset:
+            what = f"let consumer {name_of(path.name)!r} stand at the end of the log, offset {end.offset}"
+            return what, partial(self._replace, path, finding, partial(self._at, path, end.offset, end.sequence))
+        return "make it as long as it has to be", partial(self._replace, path, finding, partial(self._grown, path))
+
+    def _oldest(self) -> tuple[int, int]:
+        """Return where the oldest message is, and its number."""
+        links, end = self._chain.links, self._chain.end
+        offset = links[0].head.begin if end is None and links else 0 if end is None else end.oldest
+        header = links[0].head.header if links else None
+        return offset, 0 if header is None else header.first_sequence
+
+    def _replace(self, path: Path, finding: Finding, change: Callable[[bytes], bytes]) -> None:
+        content = change(self._files.read(path))
+        self._quarantine.keep(path, finding.what)
+        self._files.write_atomically(path, content, self._mode)
+
+    def _at(self, path: Path, offset: int, sequence: int, old: bytes) -> bytes:
+        """Return a file that stands somewhere; how long the name stays without an owner is kept."""
+        content = bytearray(_size_of(path))
+        fields = (1, offset, sequence, time.time_ns())
+        CURSOR.pack_into(content, CURSOR_SLOTS[1], *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
+        if (term := read_term(old)) is not None:
+            content[CURSOR_TERM : CURSOR_TERM + TERM.size] = pack_term(term)
+        return bytes(content)
+
+    @staticmethod
+    def _without_ring(old: bytes) -> bytes:
+        content = bytearray(old.ljust(GROUP_SIZE, b"\0"))
+        content[GROUP_BEGUN : GROUP_BEGUN + 8] = bytes(8)
+        content[GROUP_LOCK : GROUP_LOCK + 4] = bytes(4)
+        return bytes(content)
+
+    @staticmethod
+    def _grown(path: Path, old: bytes) -> bytes:
+        return old.ljust(_size_of(path), b"\0")
+
+
+def _size_of(path: Path) -> int:
+    return GROUP_SIZE if is_group(path) else CURSOR_SIZE

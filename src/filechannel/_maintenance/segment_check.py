@@ -1,0 +1,289 @@
+"""Checking one segment: header, every record, and the entries of its index."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+from .._format import crc32c
+from .._format.layout import (
+    COMPRESSED_MAGIC,
+    INDEX_CHECKED,
+    INDEX_ENTRY,
+    PAGE,
+    SEGMENT_END,
+    SEGMENT_HEADER_SIZE,
+    SEGMENT_MAGIC,
+)
+from .._offset import Offset
+from .._storage.compressed import CompressedSegment, compressed_path
+from .._storage.files import Files
+from .._storage.index import Mark, index_path, read_marks
+from .._storage.segment import Header, check_name, segment_name, valid_end
+from .findings import Finding, Severity
+from .stretches import CheckPayload, PlainFile, Stretch, Tick, Walk
+from .survey import Survey
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first bytes of a segment's file, and what they say."""
+
+    path: Path
+    begin: Offset
+    content: bytes
+    header: Header | None
+    end: Offset | None
+    """Where its records end; None while it is active, or if that is damaged."""
+    problem: str | None
+    """Why there is no header."""
+
+    @property
+    def is_compressed(self) -> bool:
+        """Which form it is."""
+        return self.path.name.endswith(".z")
+
+
+def read_head(files: Files, directory: Path, begin: Offset) -> Head | None:
+    """Read the head of a segment in the form that counts: compressed if that is there; None if neither is."""
+    plain = directory / segment_name(begin)
+    for path, magic in ((compressed_path(plain), COMPRESSED_MAGIC), (plain, SEGMENT_MAGIC)):
+        try:
+            descriptor = files.open(path, writable=False)
+        except FileNotFoundError:
+            continue
+        except IsADirectoryError:
+            return Head(path, begin, b"", None, None, "it is a directory")
+        try:
+            return _parse(path, begin, files.read_at(descriptor, SEGMENT_HEADER_SIZE, 0), magic)
+        except IsADirectoryError:
+            return Head(path, begin, b"", None, None, "it is a directory")
+        finally:
+            files.close(descriptor)
+    return None
+
+
+def _parse(path: Path, begin: Offset, content: bytes, magic: bytes) -> Head:
+    try:
+        header = Header.unpack(content, magic)
+        check_name(path, header)
+    except ValueError as error:
+        return Head(path, begin, content, None, None, str(error))
+    return Head(path, begin, content, header, valid_end(header, content), None)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where the records of a segment have to end."""
+
+    stop: Offset
+    certain: Offset
+    """Up to here there must be records; beyond, as after a power cut, there may be."""
+    previous_end: Offset | None = None
+    """What the next segment says."""
+    sequence: int | None = None
+    """The number of the message there, if that is known."""
+
+
+@final
+@dataclass(slots=True)
+class Checked:
+    """What was found in one segment."""
+
+    head: Head
+    bounds: Bounds
+    stretches: list[Stretch] = field(default_factory=list[Stretch])
+    findings: list[Finding] = field(default_factory=list[Finding])
+    marks: list[Mark] = field(default_factory=list[Mark])
+    """The entries of its index that are right."""
+    bad_entries: int = 0
+    """How many are not."""
+    lost: int = 0
+    """How many messages are missing in it, as far as that is known."""
+
+    @property
+    def end(self) -> Offset:
+        """Where the last whole record ends."""
+        return self.stretches[-1].stop if self.stretches else self.head.begin
+
+    @property
+    def messages(self) -> int:
+        """How many whole messages there are."""
+        return sum(stretch.messages for stretch in self.stretches)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its records follow each other from the beginning to where they have to end."""
+        is_one = len(self.stretches) == 1 and self.stretches[0].start == self.head.begin
+        return is_one and self.end >= min(self.bounds.certain, self.bounds.stop)
+
+
+@final
+class SegmentCheck:
+    """Checks segments of one channel, any number of them at once."""
+
+    def __init__(self, survey: Survey, check: CheckPayload | None = None, tick: Tick = lambda _: None) -> None:
+        self._survey = survey
+        self._files = survey.files
+        self._check = check
+        self._tick = tick
+
+    def check(self, head: Head, bounds: Bounds) -> Checked:
+        """Read all of it."""
+        checked = Checked(head, bounds)
+        marks, bad = read_index(self._files, head.path)
+        if head.is_compressed:
+            self._check_compressed(checked, marks)
+        else:
+            self._check_plain(checked, marks)
+        self._check_numbers(checked)
+        self._check_index(checked, bad)
+        return checked
+
+    # Records
+
+    def _check_plain(self, checked: Checked, marks: list[Mark]) -> None:
+        head, bounds = checked.head, checked.bounds
+        if head.header is None:
+            _add(self._survey, checked, "error", "header", f"not a segment: {head.problem}", position=0)
+            if not head.content:
+                return
+        try:
+            file = PlainFile(self._files, head.path, head.begin)
+        except FileNotFoundError:
+            return  # compressed or given up since: whoever looks again sees that
+        try:
+            stop = min(bounds.stop, file.room_end)
+            if bounds.stop > bounds.certain:
+                stop = min(stop, max(bounds.certain, file.data_end))
+            self._walk(checked, file, stop, marks)
+            if bounds.certain > file.room_end:
+                what = f"the file is cut off: {bounds.certain - file.room_end} bytes of records are gone"
+                _add(self._survey, checked, "error", "cut", what, position=file.size, offset=file.room_end)
+            for position in file.unreadable:
+                _add(self._survey, checked, "error", "disk", "the disk cannot read it", position=position, size=PAGE)
+        finally:
+            file.close()
+        self._check_end(checked)
+
+    def _check_end(self, checked: Checked) -> None:
+        head = checked.head
+        if head.header is None or head.end is not None:
+            return
+        has_end = any(head.content[SEGMENT_END : SEGMENT_END + 8])
+        if has_end:
+            what = "the end in the header does not match its checksum"
+        elif checked.bounds.previous_end is not None:
+            what = "the header has no end, although another segment follows"
+        else:
+            return
+        _add(self._survey, checked, "warning", "end", what, position=SEGMENT_END)
+
+    def _check_compressed(self, checked: Checked, marks: list[Mark]) -> None:
+        try:
+            segment = CompressedSegment.open(self._files, checked.head.path)
+        except FileNotFoundError:
+            return
+        except ValueError as error:
+            what = f"not a compressed segment: {error}"
+            _add(self._survey, checked, "error", "header", what, position=0)
+            return
+        self._walk(checked, segment, min(checked.bounds.stop, segment.end), marks)
+
+    def _walk(self, checked: Checked, segment: PlainFile | CompressedSegment, stop: Offset, marks: list[Mark]) -> None:
+        walk = Walk(
+            segment,
+            checked.head.begin,
+            stop,
+            marks,
+            certain=checked.bounds.certain,
+            check=self._check,
+            tick=self._tick,
+        )
+        checked.stretches = walk.stretches
+        checked.bad_entries = len(walk.misplaced)
+        for start, end, reason in walk.gaps:
+            cause = segment.explain(start, reason) if isinstance(segment, CompressedSegment) else reason
+            what = f"{end - start} bytes that are no whole record: {cause}"
+            _add(self._survey, checked, "error", "record", what, offset=start, size=end - start)
+        for offset, reason in walk.refused:
+            _add(self._survey, checked, "error", "payload", f"does not fit the schema: {reason}", offset=offset)
+        if walk.refusals > len(walk.refused):
+            what = f"{walk.refusals - len(walk.refused)} more messages do not fit the schema"
+            _add(self._survey, checked, "error", "payload", what)
+
+    # What counts them
+
+    def _check_numbers(self, checked: Checked) -> None:
+        """Compare how many messages there are with how many there should be."""
+        header, expected = checked.head.header, checked.bounds.sequence
+        if header is None or expected is None:
+            return
+        missing = expected - header.first_sequence - checked.messages
+        if checked.is_whole and missing:
+            what = f"{checked.messages} messages, where {expected - header.first_sequence} should be"
+            _add(self._survey, checked, "error", "numbers", what, offset=checked.head.begin)
+        checked.lost = max(0, missing)
+
+    def _check_index(self, checked: Checked, bad: list[int]) -> None:
+        header, path = checked.head.header, index_path(checked.head.path)
+        for stretch in checked.stretches:
+            first = header.first_sequence if header is not None and stretch.start == checked.head.begin else None
+            right = [mark for mark, before in stretch.marks if mark.sequence - before == _first(stretch, first)]
+            checked.marks += right
+            checked.bad_entries += len(stretch.marks) - len(right)
+        checked.bad_entries += len(bad)
+        if checked.bad_entries:
+            what = f"{checked.bad_entries} entries of the index are wrong; seeking takes longer, and nothing is lost"
+            position = bad[0] if bad else None
+            _add(self._survey, checked, "warning", "index", what, path=path, position=position)
+
+
+def _first(stretch: Stretch, known: int | None) -> int:
+    """Return the number of the first message: as it is known, or as most marks say."""
+    if known is not None:
+        return known
+    said = Counter(mark.sequence - before for mark, before in stretch.marks)
+    return said.most_common(1)[0][0]
+
+
+def read_index(files: Files, segment: Path) -> tuple[list[Mark], list[int]]:
+    """Return the whole entries of a segment's index, and the positions of those that are not.
+
+    Zeros are an entry that was taken back, and what is shorter than an entry is one that was being written.
+    """
+    try:
+        content = files.read(index_path(segment))
+    except (FileNotFoundError, IsADirectoryError):
+        return [], []
+    bad: list[int] = []
+    for position in range(0, len(content) - INDEX_ENTRY.size + 1, INDEX_ENTRY.size):
+        entry = content[position : position + INDEX_ENTRY.size]
+        crc = INDEX_ENTRY.unpack(entry)[3]
+        if any(entry) and crc != crc32c(entry[: INDEX_CHECKED.size]):
+            bad.append(position)
+    return read_marks(files, segment), bad
+
+
+def _add(
+    survey: Survey,
+    checked: Checked,
+    severity: Severity,
+    kind: str,
+    what: str,
+    *,
+    offset: int | None = None,
+    position: int | None = None,
+    size: int | None = None,
+    path: Path | None = None,
+) -> None:
+    if position is None and offset is not None and not checked.head.is_compressed:
+        position = SEGMENT_HEADER_SIZE + offset - checked.head.begin
+    file = survey.relative(path or checked.head.path)
+    checked.findings.append(
+        Finding(severity=severity, kind=kind, file=file, what=what, offset=offset, position=position, size=size)
+    )

@@ -1,0 +1,190 @@
+"""Repairing a channel: what can be read stays, what cannot is put aside, and the channel is whole afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from filechannel import ChannelLockedError, CorruptRecordError
+from filechannel._maintenance.repair import plan_repair, repair
+from filechannel._maintenance.verify import verify
+from filechannel._storage.ledger import Ledger
+from tests.maintenance.damage import CONSUMED, DAMAGES, SENT, make_channel, overwrite, segments_of
+from tests.maintenance.stores import consume
+from tests.maintenance.test_verify import contents
+from tests.storage.boots import Boots
+from tests.storage.channels import opened, payloads_of, read_all
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("background")
+
+
+def _mended(path: Path, name: str) -> tuple[list[bytes], list[bytes]]:
+    """Damage a channel and mend it; return what has to be left, and what is."""
+    sent = make_channel(path)
+    like = path.with_name("like")
+    make_channel(like)
+    damage, _, lost = DAMAGES[name]
+    damage(path)
+    repaired = repair(path, like=like)
+    assert [finding for finding in repaired.report.findings if finding.severity != "note"] == []
+    with opened(path, create=False) as store:
+        return [payload for number, payload in enumerate(sent) if number not in lost], payloads_of(store)
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_repaired_channel_is_whole(path: Path, name: str) -> None:
+    """Nothing is found any more, and everything that was not damaged is read without skipping anything."""
+    left, found = _mended(path, name)
+    assert found == left
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_repaired_channel_goes_on(path: Path, name: str) -> None:
+    """It takes messages, its consumers go on, and numbers are those that the messages had."""
+    sent = make_channel(path)
+    like = path.with_name("like")
+    make_channel(like)
+    damage, _, lost = DAMAGES[name]
+    damage(path)
+    repair(path, like=like)
+    with opened(path, create=False) as store:
+        store.log.append([b"goes on"])
+        expected = {payload: number for number, payload in enumerate(sent) if number not in lost}
+        found = {message.payload: message.sequence for message in read_all(store)}
+        assert found.pop(b"goes on") >= SENT
+        assert found == expected
+        start = 0 if name == "cursor" else CONSUMED
+        assert consume(store) == [payload for payload, n in expected.items() if n >= start] + [b"goes on"]
+        assert Ledger(store, "job").last == 1 or SENT - 1 in lost
+    assert verify(path).is_clean
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_planning_changes_nothing(path: Path, name: str) -> None:
+    """A plan says what would be done, and does none of it."""
+    make_channel(path)
+    DAMAGES[name][0](path)
+    before = contents(path)
+    plan = plan_repair(path)
+    assert plan.actions or plan.hopeless
+    assert all(action.what and action.file for action in plan.actions)
+    assert contents(path) == before
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_nothing_is_deleted(path: Path, name: str) -> None:
+    """Every byte that was there is there still, or in quarantine with a reason; only headers and words change."""
+    make_channel(path)
+    DAMAGES[name][0](path)
+    before = contents(path)
+    repair(path, like=_like(path))
+    kept = set(contents(path / "quarantine").values()) if (path / "quarantine").exists() else set()
+    now = contents(path)
+    for file, content in before.items():
+        head = 64 if ".seg" in file else 0
+        is_there = file in now and content[head:] == now[file][head : len(content)]
+        has_words = file.startswith(("control", "wake", "consumers", "producers"))
+        assert is_there or content in kept or has_words, file
+    names = {file.name for file in (path / "quarantine").glob("*")}
+    for name in names:
+        reason = f"{name}.json" if f"{name}.json" in names else name
+        assert json.loads((path / "quarantine" / reason).read_text())["reason"]
+
+
+def _like(path: Path) -> Path:
+    like = path.with_name("like")
+    make_channel(like)
+    return like
+
+
+def test_a_whole_channel_is_left_alone(path: Path) -> None:
+    """There is nothing to do, and nothing is done."""
+    make_channel(path)
+    before = contents(path)
+    assert repair(path).actions == ()
+    assert contents(path) == before
+
+
+def test_who_has_it_open_is_not_disturbed(path: Path) -> None:
+    """A repair is refused while anybody has the channel open, and says who."""
+    make_channel(path)
+    with opened(path):
+        DAMAGES["payload"][0](path)
+        before = contents(path / "segments")
+        with pytest.raises(ChannelLockedError) as error:
+            repair(path)
+        assert error.value.pid == os.getpid()
+        assert contents(path / "segments") == before
+        assert plan_repair(path).writers[0].pid == os.getpid()
+
+
+def test_without_knowing_the_messages(path: Path) -> None:
+    """A lost manifest cannot be made anew from nothing: that is said, the rest is mended, and no guess is made."""
+    make_channel(path)
+    DAMAGES["manifest"][0](path)
+    DAMAGES["payload"][0](path)
+    repaired = repair(path)
+    assert [finding.kind for finding in repaired.report.findings if finding.severity != "note"] == ["manifest"]
+    assert len(repaired.actions) == 1
+    assert repair(path, like=_like(path)).report.is_clean
+
+
+def test_a_manifest_that_lost_its_options(path: Path) -> None:
+    """What can be read of a manifest stays; the rest is told by the files."""
+    sent = make_channel(path)
+    content = json.loads((path / "channel.json").read_text())
+    known = content["id"]
+    del content["options"]
+    (path / "channel.json").write_text(json.dumps(content))
+    assert repair(path).report.is_clean
+    content = json.loads((path / "channel.json").read_text())
+    assert (content["id"], content["codec"], content["options"]["segment_size"]) == (known, "raw", 4096)
+    with opened(path, create=False) as store:
+        assert payloads_of(store) == sent
+
+
+def test_damage_after_a_power_cut(path: Path, boots: Boots) -> None:
+    """Damage before the checkpoint is mended first; then opening finds the end, and everything behind is there."""
+    sent = make_channel(path)
+    boots.again()
+    DAMAGES["payload"][0](path)
+    DAMAGES["header"][0](path)
+    DAMAGES["checkpoints"][0](path)
+    assert repair(path).report.is_clean
+    with opened(path) as store:
+        assert payloads_of(store) == [payload for number, payload in enumerate(sent) if number != 16]
+
+
+def test_readers_are_told_before_and_not_afterwards(path: Path) -> None:
+    """Before a repair a reader is told of damage; afterwards it passes where that was."""
+    make_channel(path)
+    overwrite(segments_of(path)[0], 200)
+    with opened(path) as store, pytest.raises(CorruptRecordError):
+        payloads_of(store)
+    repair(path)
+    with opened(path) as store:
+        assert len(payloads_of(store)) == SENT - 1
+
+
+@pytest.mark.parametrize("name", ["two records", "block", "cursor", "removed last segment", "index", "tail"])
+def test_repair_may_die_at_every_step(name: str) -> None:
+    """The channel is no worse, and running it again finishes."""
+    command = [sys.executable, "-m", "tests.maintenance.dying_mender", name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, f"{command}:\n{done.stderr}"
+    assert int(done.stdout) > 10
+
+
+@pytest.mark.parametrize("group", range(2))
+def test_random_damage_is_mended(group: int) -> None:
+    """A flipped bit, a file cut off, a block overwritten, anywhere: afterwards all that was spared can be read."""
+    command = [sys.executable, "-m", "tests.maintenance.mending", str(group * 30), "30"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, f"{command}:\n{done.stderr}"
+    assert int(done.stdout) == 30
