@@ -12,10 +12,13 @@ from pyspark.sql.types import StructType
 
 from .._channel.schema import Schema, describe, find_difference
 from .._errors import ChannelNotFoundError, NotAChannelError, SchemaMismatchError
+from .._storage.archive import open_archive
 from .._storage.files import Files
 from .._storage.manifest import Manifest
+from .._storage.remote import RemoteFiles
 from .._storage.store import Store
 from .._storage.stores import STORES
+from .arrow_files import ArrowFiles
 from .options import ReadOptions, load_type
 from .table import Table
 
@@ -31,14 +34,20 @@ class Channel:
     table: Table
 
 
-def channel_at(path: Path, type_name: str | None) -> tuple[Manifest, Schema]:
+def channel_at(path: Path, type_name: str | None, files: Files | None = None) -> tuple[Manifest, Schema]:
     """Return what is known of a channel, with the schema of a type if one is named.
+
+    *files* are those that an archive is in.
 
     Raises `ChannelNotFoundError`, `NotAChannelError`, `SchemaMismatchError`; `ValueError` for a type that is none.
     """
     try:
-        manifest = Manifest.read(Files(), path)
+        manifest = Manifest.read(files or Files(), path)
     except FileNotFoundError:
+        if isinstance(files, RemoteFiles):
+            raise ValueError(
+                f"option archive={files.describe(path)!r}: there is no archive; filechannel.spark.ship makes one"
+            ) from None
         if path.is_dir():
             raise NotAChannelError(path, "it has no channel.json") from None
         raise ChannelNotFoundError(path, readonly=True) from None
@@ -74,7 +83,8 @@ def find_channels(options: ReadOptions, asked: StructType | None = None, *, only
 
 
 def _find(path: Path, options: ReadOptions, asked: StructType | None) -> Channel:
-    manifest, schema = channel_at(path, options.message_type)
+    files = None if options.archive is None else ArrowFiles.of(options.archive)[0]
+    manifest, schema = channel_at(path, options.message_type, files)
     name = str(path) if options.is_many else None
     table = Table.of(manifest.codec, schema, metadata=options.metadata, channel=name, asked=asked)
     return Channel(path, manifest.id, table)
@@ -88,6 +98,20 @@ def opened(path: Path, *, readonly: bool = True) -> Generator[Store]:
         yield store
     finally:
         STORES.close(store)
+
+
+@contextmanager
+def opened_to_read(path: Path, options: ReadOptions) -> Generator[Store]:
+    """Open a channel, or the archive that is read instead of one."""
+    if options.archive is None:
+        with opened(path) as store:
+            yield store
+        return
+    store = open_archive(*ArrowFiles.of(options.archive))
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 def open_store(path: Path, *, readonly: bool) -> Store:

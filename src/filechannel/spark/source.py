@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import final
 
@@ -11,12 +10,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from .._channel.source import find_place
-from .._errors import UnknownConsumerError
-from .._storage.index import Mark
-from .._storage.store import Store
-from .channels import find_channels, opened
+from .channels import find_channels, opened_to_read
 from .options import ReadOptions, WriteOptions
+from .places import bounds
 from .sink import BatchWriter, StreamWriter, prepare, refuse_overwrite
 from .stream import StreamReader
 from .tasks import Task, plan, read
@@ -77,26 +73,9 @@ class BatchReader(DataSourceReader):
     def _plan(self, path: Path) -> list[Task]:
         options = self._options
         parts = None if options.partitions is None else -(-options.partitions // len(options.paths))
-        with opened(path) as store:
-            if isinstance(options.stop, datetime):
-                stop = store.places.until(options.stop)
-            else:
-                stop = find_place(store, options.stop, "option endingOffset")
-            start = self._start(store)
-            if stop.offset < start.offset and options.start is not None:
-                raise ValueError(
-                    f"option endingOffset={options.stop!s} lies before startingOffset={options.start!s} ({path})"
-                )
+        with opened_to_read(path, options) as store:
+            start, stop = bounds(store, options)
             return plan(store, start, stop, parts)
-
-    def _start(self, store: Store) -> Mark:
-        options = self._options
-        if options.start is not None or options.consumer is None:
-            return find_place(store, options.start or "earliest", "option startingOffset")
-        registration = store.roster.look(options.consumer)
-        if registration is None:
-            raise UnknownConsumerError(options.consumer, path=store.path)
-        return Mark(registration.position.offset, registration.position.sequence, 0)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the messages of a span as Arrow batches."""
