@@ -14,6 +14,7 @@ from typing import cast, final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import arrow_udtf
 from pyspark.sql.types import StructType
 
 from .._channel.schema import Schema, describe
@@ -76,16 +77,20 @@ def read_archive(
         spans = _spans(store, chosen)
     finally:
         store.close()
-    decode = _Decode(manifest.codec, manifest.schema, chosen, columns, spans)
     if not spans:
-        return spark.createDataFrame([], columns)
+        return _empty(spark, columns)
     uris = [f"{archive.rstrip('/')}/segments/{name}" for name in spans]
     content = spark.read.format("binaryFile").load(uris).select("path", "content")
-    return content.mapInArrow(decode, columns)
+    decode = _table_function(_Decode(manifest.codec, manifest.schema, chosen, columns, spans))
+    return arrow_udtf(decode, returnType=columns)(content.asTable())
+
+
+def _empty(spark: SparkSession, columns: StructType | str) -> DataFrame:
+    return spark.createDataFrame([], columns)  # pyright: ignore[reportUnknownMemberType]
 
 
 def _struct(spark: SparkSession, schema: StructType | str | None) -> StructType | None:
-    return spark.createDataFrame([], schema).schema if isinstance(schema, str) else schema
+    return _empty(spark, schema).schema if isinstance(schema, str) else schema
 
 
 def _spans(store: Store, options: ReadOptions) -> dict[str, Span]:
@@ -101,6 +106,16 @@ def _spans(store: Store, options: ReadOptions) -> dict[str, Span]:
     return spans
 
 
+def _table_function(decode: _Decode) -> type:
+    """Return what Spark calls with rows that have a file each; `mapInArrow` would do the same, and needs pandas."""
+
+    class Decode:
+        def eval(self, files: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+            yield from decode.rows(files)
+
+    return Decode
+
+
 @final
 @dataclass(frozen=True)
 class _Decode:
@@ -112,13 +127,13 @@ class _Decode:
     columns: StructType
     spans: dict[str, Span]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        options = self.options
-        known = Schema.from_json(self.schema) if options.message_type is None else describe(load_type(options.message_type))
+    def rows(self, files: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Return the rows of some files."""
+        options, name = self.options, self.options.message_type
+        known = Schema.from_json(self.schema) if name is None else describe(load_type(name))
         table = Table.of(self.codec, known, metadata=options.metadata, asked=self.columns)
-        for batch in batches:
-            for place, content in zip(batch.column("path"), batch.column("content"), strict=True):
-                path = Path(cast("str", place.as_py()))
-                span, files = self.spans[path.name], HeldFiles(path, content.as_buffer())
-                segment = CompressedSegment.open(files, path)
-                yield from table.batches(windows_of(segment, span), span.sequence, options.batch_records)
+        for place, content in zip(files.column("path"), files.column("content"), strict=True):
+            path = Path(cast("str", place.as_py()))
+            span, held = self.spans[path.name], HeldFiles(path, cast("pa.BinaryScalar", content).as_buffer())
+            segment = CompressedSegment.open(held, path)
+            yield from table.batches(windows_of(segment, span), span.sequence, options.batch_records)

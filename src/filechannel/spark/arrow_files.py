@@ -35,8 +35,8 @@ class ArrowFiles(RemoteFiles):
             system, path = fs.FileSystem.from_uri(text)
         except (pa.ArrowException, OSError) as error:
             raise ValueError(
-                f"option archive={uri!r}: Arrow cannot open it ({error}); "
-                "filechannel.spark.read_archive(spark, archive) reads whatever Spark itself can open"
+                f"archive={uri!r}: Arrow cannot open it ({error}); "
+                "through Spark's own file systems go ship(..., spark=spark) and read_archive(spark, archive)"
             ) from None
         return cls(uri, system), Path(path)
 

@@ -46,7 +46,7 @@ def channel_at(path: Path, type_name: str | None, files: Files | None = None) ->
     except FileNotFoundError:
         if isinstance(files, RemoteFiles):
             raise ValueError(
-                f"option archive={files.describe(path)!r}: there is no archive; filechannel.spark.ship makes one"
+                f"archive={files.describe(path)!r}: there is no archive; filechannel.spark.ship makes one"
             ) from None
         if path.is_dir():
             raise NotAChannelError(path, "it has no channel.json") from None

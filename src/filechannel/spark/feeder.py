@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
+from threading import Event, Lock
 from typing import Self, TypeVar, final
 from uuid import uuid4
 
@@ -30,7 +31,7 @@ from .rows import Rows
 T = TypeVar("T")
 
 _SLICE = 1024  # messages that become visible together; the loop is held up no longer than they take
-_PAUSE = 0.02  # seconds between two looks at whether a batch is done
+_PAUSE = 0.02  # seconds between two looks at what Spark does
 _LOOK = 1  # seconds between two looks at a query
 
 
@@ -78,11 +79,25 @@ class _Rows:
         self._dataframe = dataframe
         self._path = path
         self._group = f"feed-{uuid4().hex}"
-        self._is_done = False
+        self._lock = Lock()
+        self._is_over = False
+        self._ended = Event()
+        """Set unless a thread is at it."""
+        self._ended.set()
         self.staging: Staging = Staging(Files(), path, self._group, 0o600)
 
     def stage(self) -> list[Staged]:
         """Let Spark turn all rows into messages; return the files, in order."""
+        with self._lock:
+            if self._is_over:
+                return []
+            self._ended.clear()
+        try:
+            return self._stage()
+        finally:
+            self._ended.set()
+
+    def _stage(self) -> list[Staged]:
         frame = self._dataframe
         manifest, schema = channel_at(self._path, None)
         Rows(manifest.codec, schema, frame.schema)
@@ -90,12 +105,14 @@ class _Rows:
         frame.sparkSession.sparkContext.setJobGroup(self._group, f"feed {self._path}", interruptOnCancel=True)
         writer = frame.write.format("filechannel").mode("append").option(STAGE_ONLY, self._group)
         writer.save(str(self._path))
-        self._is_done = True
         return self.staging.listed()
 
     def forget(self) -> None:
-        """Remove the files, and let Spark stop if it is still at it."""
-        if not self._is_done:
+        """Let Spark stop if it is still at it, and remove the files."""
+        with self._lock:
+            self._is_over = True
+        # Again and again: a job that begins a moment later would not know that its group was cancelled.
+        while not self._ended.wait(_PAUSE):
             self._dataframe.sparkSession.sparkContext.cancelJobGroup(self._group)
         self.staging.sweep()
 

@@ -252,7 +252,13 @@ class _Given:
             raise ValueError(
                 f"option {name}={text!r}: must be 'earliest', 'latest', an offset or a timestamp as in ISO 8601"
             ) from None
-        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        if moment.utcoffset() is None:
+            raise ValueError(
+                f"option {name}={text!r} has no time zone: add one, as in {moment.replace(tzinfo=UTC).isoformat()!r}"
+            )
+        if name == "startingOffset" and moment > datetime.now(UTC):
+            raise ValueError(f"option {name}={text!r} lies in the future: use 'latest' for what comes from now on")
+        return moment
 
 
 def matching(pattern: str) -> tuple[Path, ...]:

@@ -8,6 +8,7 @@ attempts that failed are swept by the next commit.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -89,10 +90,10 @@ def stage(options: WriteOptions, given: StructType, group: str, batches: Iterato
     return Staging(Files(), options.path, group, manifest.options.mode).write(parts())
 
 
-def publish(path: Path, written: list[Written], number: int | None) -> None:
+def publish(path: Path, written: list[Written], number: int | None, timeout: float | None = None) -> None:
     """Append what tasks have staged as one batch, unless it is there already, and sweep.
 
-    Waits for room in a channel that lets senders wait.
+    Waits for room in a channel that lets senders wait, but no longer than *timeout*: `TimeoutError`.
     """
     producer, found = written[0].producer, [each.staged for each in written]
     batch = Batch.of(sum(staged.length for staged in found), sum(staged.count for staged in found))
@@ -104,37 +105,39 @@ def publish(path: Path, written: list[Written], number: int | None) -> None:
             return chain.from_iterable(map(staging.read, found))
 
         if batch.messages and (producer is None or number is None):
-            _when_there_is_room(store, lambda: store.log.append_parts(parts(), batch))
+            _when_there_is_room(store, lambda: store.log.append_parts(parts(), batch), timeout)
         elif batch.messages and producer is not None and number is not None:
             ledger = Ledger(store, producer)
-            _when_there_is_room(store, lambda: ledger.append(number, batch, parts))
+            _when_there_is_room(store, lambda: ledger.append(number, batch, parts), timeout)
         if store.control.deferred:
             store.flusher.commit()
         staging.sweep()
         _reclaim(store)
 
 
-def _when_there_is_room(store: Store, append: Callable[[], object]) -> None:
+def _when_there_is_room(store: Store, append: Callable[[], object], timeout: float | None) -> None:
     """Append, standing in line with everybody else who sends."""
     try:
         append()
         return
     except NoRoomYetError as full:
-        wanted = Batch(full.size, full.messages)
+        refusal: NoRoomYetError = full
+    until = None if timeout is None else time.monotonic() + timeout
     line = line_of(store)
     place = line.join(lambda: False)
     try:
-        while True:
-            place.batch = wanted
-            line.sleep(place, None, _PAUSE)
+        while until is None or time.monotonic() < until:
+            place.batch = Batch(refusal.size, refusal.messages)
+            line.sleep(place, until, _PAUSE)
             try:
                 with line.serving():
                     append()
                 return
             except NoRoomYetError as full:
-                wanted = Batch(full.size, full.messages)
+                refusal = full
     finally:
         line.leave(place)
+    raise TimeoutError(f"option roomTimeout={timeout}: after so many seconds {refusal}") from None
 
 
 def _reclaim(store: Store) -> None:
@@ -175,7 +178,7 @@ class BatchWriter(DataSourceArrowWriter):
             staging = Staging(Files(), self.options.path, self._group, manifest.options.mode)
             staging.list_for_later(each.staged for each in written)
         elif written:
-            publish(self.options.path, written, self.options.batch)
+            publish(self.options.path, written, self.options.batch, self.options.room_timeout)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what the tasks have staged, also those of which Spark does not know."""
@@ -204,7 +207,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Publish what the tasks have staged, once."""
         written = _only_ours(messages)
         if written:
-            publish(self.options.path, written, batchId)
+            publish(self.options.path, written, batchId, self.options.room_timeout)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Remove what the tasks have staged; if none of them came to its end, the next batch does."""
