@@ -16,6 +16,7 @@ from typing import Self, TypeVar, final
 from uuid import uuid4
 
 import anyio
+import anyio.lowlevel
 from anyio import to_thread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -25,8 +26,9 @@ from .._errors import MessageTooLargeError
 from .._storage.files import Files
 from .._storage.staging import Staged, Staging
 from .channels import channel_at
-from .options import STAGE_ONLY
+from .options import STAGE_ONLY, WriteOptions
 from .rows import Rows
+from .sink import prepare
 
 T = TypeVar("T")
 
@@ -52,6 +54,7 @@ async def feed(sender: Sender[T], dataframe: DataFrame) -> int:
             while (part := await to_thread.run_sync(next, parts, None)) is not None:
                 for first in range(0, len(part), _SLICE):
                     await _send(sender, part[first : first + _SLICE])
+                    await anyio.lowlevel.checkpoint()  # a channel with room takes them without a pause
                 count += len(part)
         return count
     finally:
@@ -150,7 +153,7 @@ class ChannelFeeder:
         """Begin a batch as soon as the last one is done, or *every* so often, as "5 seconds".
 
         *available_now*: end when everything that is there now was dealt with. *options* are those of the sink: `type`,
-        `txnId`.
+        `txnId`, `roomTimeout`.
         """
         if every is not None and available_now:
             raise ValueError("every and available_now: choose one, a query that ends has nothing to wait for")
@@ -163,12 +166,14 @@ class ChannelFeeder:
         self._query: StreamingQuery | None = None
 
     async def start(self) -> None:
-        """Start the query; wrong options and columns are raised here."""
+        """Start the query; `ValueError` for wrong options or columns."""
         if self._query is not None:
             raise RuntimeError("this feeder was started already; make one for each run")
         self._query = await to_thread.run_sync(self._start)
 
     def _start(self) -> StreamingQuery:
+        # Spark itself would come to that later, in a thread of the query.
+        prepare(WriteOptions.of_stream({**self._options, "path": self._path}), self._dataframe.schema)
         enter_thread(self._dataframe.sparkSession)
         writer = self._dataframe.writeStream.format("filechannel").options(**self._options)
         writer = writer.option("checkpointLocation", self._checkpoint)

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, cast, final
 
+import pyspark
+from pyspark.sql.datasource import DataSourceReader
 from typing_extensions import TypeForm
 
 from .._offset import Offset
@@ -27,6 +29,8 @@ _BATCH: Final = (*_ANY_READ, "endingOffset", "archive", "pushFilters")
 _STREAM: Final = (*_ANY_READ, "maxRecordsPerBatch", "maxBytesPerBatch")
 _ARCHIVE: Final = ("type", "startingOffset", "endingOffset", "arrowBatchRecords", "includeMetadata")
 _WRITE: Final = ("path", "type", "roomTimeout", "txnId", "batchId")
+KEEPS_FILTERS_APART: Final = hasattr(DataSourceReader, "pushLimit")
+"""Whether Spark asks again for each query of a frame; it does since it pushes limits as well."""
 STAGE_ONLY: Final = "stageOnly"
 """Between `feed` and the sink: put messages into files of this group, and leave it at that."""
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName")
@@ -88,7 +92,7 @@ class ReadOptions:
             is_many=is_many,
             archive=None if archive is None else archive[0],
             glob=options.glob() if is_many else None,
-            push_filters=options.flag("pushFilters"),
+            push_filters=options.pushing("pushFilters"),
             message_type=options.text("type"),
             start=options.place("startingOffset"),
             stop=options.place("endingOffset") or "latest",
@@ -230,6 +234,18 @@ class _Given:
         if text not in ("true", "false"):
             raise ValueError(f"option {name}={text!r}: must be 'true' or 'false'")
         return text == "true"
+
+    def pushing(self, name: str) -> bool:
+        """Tell whether filters are to be pushed; `ValueError` if rows might be missing then."""
+        text = (self.text(name) or "false").lower()
+        if text not in ("true", "false", "once"):
+            raise ValueError(f"option {name}={text!r}: must be 'true', 'false' or 'once'")
+        if text == "true" and not KEEPS_FILTERS_APART:
+            raise ValueError(
+                f"option {name}='true': Spark {pyspark.__version__} reads with the filters of one query in the next "
+                f"one of the same frame, which then misses rows; load a frame for each query, and say {name}='once'"
+            )
+        return text != "false"
 
     def place(self, name: str) -> Place | None:
         text = self.text(name)
