@@ -224,7 +224,10 @@ def test_spark_ships_and_reads_where_only_it_can(spark: SparkSession, path: Path
     found = sorted((row.sequence, row.id, row.offset) for row in frame.collect())
     assert [(number, number) for number in range(expected)] == [row[:2] for row in found]
     later = read_archive(
-        spark, archive, schema="id bigint", options={"startingOffset": str(found[500][2]), "endingOffset": str(found[600][2])}
+        spark,
+        archive,
+        schema="id bigint",
+        options={"startingOffset": str(found[500][2]), "endingOffset": str(found[600][2])},
     )
     assert sorted(row.id for row in later.collect()) == list(range(500, 600))
     assert read_archive(spark, archive, options={"startingOffset": "latest"}).count() == 0

@@ -162,7 +162,12 @@ def test_offsets_narrow_what_is_read(path: Path) -> None:
     """From an offset that a row told to another."""
     fill(path, orders(1000), segment_size=4096)
     everything = reader(path)
-    offsets = [each for task in everything.partitions() for batch in everything.read(task) for each in batch.column("offset").to_pylist()]
+    offsets = [
+        each
+        for task in everything.partitions()
+        for batch in everything.read(task)
+        for each in batch.column("offset").to_pylist()
+    ]
     filtering = reader(path)
     filtering.pushFilters([GreaterThan(("offset",), offsets[500]), LessThanOrEqual(("offset",), offsets[510])])
     tasks = filtering.partitions()
@@ -174,7 +179,9 @@ def test_spark_pushes_filters(pushing: SparkSession, path: Path) -> None:
     """With the option and the setting, nothing is left for Spark to filter but what Arrow cannot judge."""
     fill(path, orders(2000), segment_size=16384)
     reader = pushing.read.format("filechannel").options(pushFilters="once", includeMetadata="true")
-    chosen = reader.load(str(path)).where("sequence >= 500 and sequence < 900 and sku like 'sku-1%' and qty in (1, 3) and note is null")
+    chosen = reader.load(str(path)).where(
+        "sequence >= 500 and sequence < 900 and sku like 'sku-1%' and qty in (1, 3) and note is null"
+    )
     assert "Filter (" not in chosen._jdf.queryExecution().executedPlan().toString()
     expected = [
         order.id

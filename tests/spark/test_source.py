@@ -249,7 +249,10 @@ def as_struct(columns: str) -> StructType:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"type": "tests.spark.messages:Point"}, r"correct the option type='tests.spark.messages:Point', or leave it out"),
+        (
+            {"type": "tests.spark.messages:Point"},
+            r"correct the option type='tests.spark.messages:Point', or leave it out",
+        ),
         ({"type": "no_such_module:Order"}, r"option type='no_such_module:Order' cannot be loaded .*addArtifacts"),
         ({"type": "tests.spark.messages:Nothing"}, r"option type='.*:Nothing' cannot be loaded \(.*no attribute"),
         ({"type": "Order"}, "option type='Order': must be 'package.module:Name'"),

@@ -1,4 +1,4 @@
-"""As much of pyarrow as filechannel.spark uses: pyarrow has no types of its own."""
+"""As much of pyarrow as filechannel uses: pyarrow has no types of its own."""
 
 from collections.abc import Iterator, Sequence
 from typing import Self
@@ -31,6 +31,8 @@ class Field:
 class Schema:
     names: list[str]
     def field(self, name: str, /) -> Field: ...
+    metadata: dict[bytes, bytes] | None
+    def with_metadata(self, metadata: dict[str, str]) -> Schema: ...
     def __iter__(self) -> Iterator[Field]: ...
 
 class Buffer:
@@ -89,7 +91,7 @@ class Table:
     schema: Schema
     def to_batches(self, max_chunksize: int | None = ...) -> list[RecordBatch]: ...
 
-class ArrowException(Exception): ...
+class ArrowException(Exception): ...  # noqa: N818
 
 class NativeFile:
     def size(self) -> int: ...

@@ -253,7 +253,7 @@ class AnyChannel(Generic[T]):
             senders=len(self._senders),
             receivers=sum(len(source.users) for source in list(self._sources)),
             waiters=arrivals_of(store).waiting,
-            writers=() if store.processes is None else tuple(map(process_of, store.processes.alive())),
+            writers=tuple(map(process_of, store.writers())),
             busy_writer=_busy_writer(store),
             oldest_age=timedelta(seconds=(time.time_ns() - earliest.time) / 1e9) if messages else None,
             sealed=control.sealed,

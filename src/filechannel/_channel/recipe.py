@@ -44,7 +44,9 @@ class Recipe(Generic[T]):
         options: ChannelOptions | None,
         create: bool,
         readonly: bool,
+        schema: Schema | None = None,
     ) -> None:
+        """Take the *schema* that the channel has, or is to have, if the type was made from it."""
         if not isinstance(options, ChannelOptions | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"options={options!r}: must be ChannelOptions(...)")
         for name, value in (("create", create), ("readonly", readonly)):
@@ -53,7 +55,7 @@ class Recipe(Generic[T]):
         self.message_type: TypeForm[T] = message_type
         self._codec = codec
         self._chosen: Codec[T] = codec_for(message_type, codec)
-        self._schema = schema_of(message_type, self._chosen)
+        self._schema = schema_of(message_type, self._chosen) if schema is None else schema
         self.options: ChannelOptions = options or ChannelOptions()
         self.create: bool = create and not readonly
         self.readonly: bool = readonly

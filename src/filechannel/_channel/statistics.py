@@ -91,7 +91,7 @@ class ChannelStatistics:
     waiters: int
     """Tasks and threads of this process that wait for a message."""
     writers: tuple[Process, ...]
-    """The processes that have the channel open for writing, this one included; none if it is open read-only here."""
+    """The processes that have the channel open for writing, this one included unless it is open read-only here."""
     busy_writer: Process | None
     """The one of them that was in the middle of sending at this moment; one that stays there holds up the others."""
     oldest_age: timedelta | None

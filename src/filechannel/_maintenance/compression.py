@@ -134,7 +134,7 @@ class SegmentCompressor:
             self._files.close(source)
 
     def _header(self, source: int, candidate: Candidate, *, finished: bool = True) -> Header | None:
-        """Return the header of a plain segment, if it is what everybody says it is; only a *finished* one has an end."""
+        """Return the header of a plain segment, if it is what everybody says it is; a *finished* one has an end."""
         content = self._files.read_at(source, SEGMENT_HEADER_SIZE, 0)
         try:
             header = Header.unpack(content)
@@ -282,12 +282,16 @@ class SegmentCompressor:
 
 
 def compress(
-    path: str | os.PathLike[str], policy: Compression | None = None, *, block_size: int = BLOCK_SIZE
+    path: str | os.PathLike[str],
+    policy: Compression | None = None,
+    *,
+    block_size: int = BLOCK_SIZE,
+    tell: Callable[[int, int], object] = lambda _done, _all: None,
 ) -> CompressionReport:
     """Compress every finished segment of a channel now, whoever has it open, however old they are.
 
     *policy* is that of the channel unless it is given, and zstd if the channel has none. What another process is
-    compressing in this moment is left to it.
+    compressing in this moment is left to it. *tell* is called with how many segments are done, of how many.
     """
     store = STORES.open(Path(path), check=lambda _: None, new=None, readonly=False, max_mapped_segments=2)
     try:
@@ -297,7 +301,9 @@ def compress(
             store, Compression() if chosen.method == "none" else chosen, block_size=block_size
         )
         count = before = after = 0
-        for candidate in list(compressor.candidates(Offset(0))):
+        candidates = list(compressor.candidates(Offset(0)))
+        for done, candidate in enumerate(candidates):
+            tell(done, len(candidates))
             try:
                 size = compressor.compress_segment(candidate)
             except Busy:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import final
 
 from .._storage.files import Files
+from .._storage.store import Store
 from .._storage.stores import STORES
 from .retention import Pin, find_plan, reclaim_after
 
@@ -25,7 +26,7 @@ class Reclaimed:
     bytes: int
     """How many bytes of records were in them."""
     pinned_by: Pin | None
-    """What holds back the oldest that is left; None if nothing is stored."""
+    """What holds back the oldest that is left; None if nothing does, or nothing is stored."""
 
 
 def gc(path: Path, *, files: Files | None = None) -> Reclaimed:
@@ -34,7 +35,7 @@ def gc(path: Path, *, files: Files | None = None) -> Reclaimed:
     Opens the directory like anybody, which recovers it if need be. Raises what opening raises, and `Busy` if somebody
     else maintains the channel and does not come to an end.
     """
-    store = STORES.open(path, check=lambda _: None, new=None, readonly=False, max_mapped_segments=_MAPPED, files=files)
+    store = _open(path, files, readonly=False)
     try:
         until = time.monotonic() + _PATIENCE
         with store.upkeep.turn(lambda: time.monotonic() < until):
@@ -47,3 +48,21 @@ def gc(path: Path, *, files: Files | None = None) -> Reclaimed:
         return Reclaimed(segments=segments_now - segments, bytes=size_now - size, pinned_by=pin)
     finally:
         STORES.close(store)
+
+
+def foresee(path: Path, *, files: Files | None = None) -> Reclaimed:
+    """Return what `gc` would remove now. Changes nothing; what would hold back the rest is not known then."""
+    store = _open(path, files, readonly=True)
+    try:
+        plan, tail = find_plan(store, 0.0), store.control.write_offset
+        going = [begin for begin in store.segments.begins if begin < plan.oldest]
+        size = sum(store.segments.end_of(begin, tail) - begin for begin in going)
+        return Reclaimed(segments=len(going), bytes=size, pinned_by=plan.pin)
+    finally:
+        STORES.close(store)
+
+
+def _open(path: Path, files: Files | None, *, readonly: bool) -> Store:
+    return STORES.open(
+        path, check=lambda _: None, new=None, readonly=readonly, max_mapped_segments=_MAPPED, files=files
+    )

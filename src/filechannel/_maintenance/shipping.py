@@ -51,19 +51,26 @@ class Shipped:
 
 
 def ship_segments(
-    store: Store, archive: RemoteFiles, path: Path, *, consumer: str | None = None, verify: bool = False
+    store: Store,
+    archive: RemoteFiles,
+    path: Path,
+    *,
+    consumer: str | None = None,
+    verify: bool = False,
+    tell: Callable[[int, int], object] = lambda _done, _all: None,
 ) -> Shipped:
     """Copy what is finished to an archive that has not got it; the channel is open for writing.
 
     Under the name of a *consumer*, nothing is removed from the channel before it was shipped. *verify* reads
     everything that is there, and copies what is damaged again; `CorruptRecordError` if the channel has not got it.
+    *tell* is called with how many segments are done, of how many.
     """
     shipper = _Shipper(store, archive, path)
     shipper.prepare()
     holder = None if consumer is None else _Holder(store, consumer, shipper)
     try:
         store.flusher.flush()
-        return shipper.run(verify, _nothing if holder is None else holder.passed)
+        return shipper.run(verify, _nothing if holder is None else holder.passed, tell)
     finally:
         if holder is not None:
             holder.close()
@@ -139,11 +146,13 @@ class _Shipper:
                 return Mark(last.end, last.next_sequence, 0)
         return earliest
 
-    def run(self, verify: bool, passed: Callable[[Candidate], None]) -> Shipped:
+    def run(self, verify: bool, passed: Callable[[Candidate], None], tell: Callable[[int, int], object]) -> Shipped:
         """Copy all that can be, oldest first."""
         there = archived(self._archive, self._path)
         segments = size = present = gaps = 0
-        for candidate in self._candidates():
+        candidates = list(self._candidates())
+        for number, candidate in enumerate(candidates):
+            tell(number, len(candidates))
             if self._is_there(candidate.begin, verify=verify):
                 present += 1
             elif copied := self._ship(candidate):

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from mmap import mmap
+from typing import Final
 
 from .._errors import StorageError
 from .._format import load_u32, store_u32
@@ -27,8 +28,9 @@ from .._format.layout import (
     PROCESS_SLOT_SIZE,
     PROCESS_SLOTS,
 )
+from .files import Files
 from .holder import Holder
-from .kernel_locks import KernelLocks
+from .kernel_locks import KernelLocks, taken_bytes
 
 _MOST_GENERATIONS = (1 << LOCK_GENERATION_BITS) - 1
 _LONGEST_HOST = 40
@@ -76,8 +78,7 @@ class Processes:
 
     def others(self) -> list[int]:
         """Return the slots of the other processes that are alive."""
-        taken = self._locks.taken(_place(1), _place(PROCESS_SLOT_COUNT) - 1)
-        return [slot for slot, rest in (divmod(byte - PROCESS_SLOTS, PROCESS_SLOT_SIZE) for byte in taken) if not rest]
+        return _slots(self._locks.taken(*_TABLE))
 
     def is_alive(self, word: int) -> bool:
         """Tell whether the process that a lock word names has not ended."""
@@ -132,5 +133,18 @@ def holder_at(words: mmap, slot: int) -> Holder:
         return Holder(None, None, None)
 
 
+def writers_of(files: Files, descriptor: int, words: mmap) -> list[Holder]:
+    """Return every process that has a channel open for writing, for somebody who has not: only the right to read."""
+    return [holder_at(words, slot) for slot in _slots(taken_bytes(files, descriptor, *_TABLE))]
+
+
 def _place(slot: int) -> int:
     return PROCESS_SLOTS + slot * PROCESS_SLOT_SIZE
+
+
+def _slots(taken: list[int]) -> list[int]:
+    return [slot for slot, rest in (divmod(byte - PROCESS_SLOTS, PROCESS_SLOT_SIZE) for byte in taken) if not rest]
+
+
+_TABLE: Final = _place(1), _place(PROCESS_SLOT_COUNT) - 1
+"""The first byte and the last."""

@@ -39,6 +39,7 @@ from .expiry import remove_expired
 from .files import Files
 from .flush import Flusher
 from .flush_timer import FLUSH_TIMER
+from .holder import Holder
 from .index import Mark
 from .log import Log
 from .log_reader import Decode, LogReader, Refuse
@@ -46,7 +47,7 @@ from .loss import reaches
 from .machine import boot_id
 from .manifest import MANIFEST, Manifest
 from .places import Places
-from .processes import Processes
+from .processes import Processes, writers_of
 from .producers import PRODUCERS, Producers
 from .reclaim import Reclaim
 from .recovery import Recovery
@@ -328,6 +329,12 @@ class Store:
     def processes(self) -> Processes | None:
         """The processes that have the channel open for writing; None if this one has not."""
         return None if self._membership is None else self._membership.processes
+
+    def writers(self) -> list[Holder]:
+        """Return the processes that have the channel open for writing, in any order."""
+        if self._membership is not None:
+            return self._membership.processes.alive()
+        return writers_of(self._files, self._descriptor, self.control.map)
 
     def _parts(self) -> tuple[Log, Cursors, Flusher]:
         if self._writable is None:

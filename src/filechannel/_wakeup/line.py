@@ -15,12 +15,15 @@ from contextlib import contextmanager
 from threading import Event, RLock, get_ident
 from typing import final
 
+from .._errors import NoRoomYetError
+from .._storage.backlog import Batch
 from .._storage.room import SMALLEST
 from .._storage.store import Store
 from .arrivals import POLL, SPACE, Arrivals, arrivals_of
 from .loops import Sleeper, make_waiter, wake_together
 
 _LONGEST_SLEEP = 1.0
+_PAUSE = 0.02  # seconds between two looks for room where nobody can be woken
 
 
 @final
@@ -159,6 +162,31 @@ def line_of(store: Store) -> Line:
             line = store.room.line = Line(store, space)
             store.room.notify = space.published
         return line
+
+
+def when_there_is_room(store: Store, append: Callable[[], object], timeout: float | None = None) -> None:
+    """Append, standing in line with everybody else who sends; `NoRoomYetError` if that takes longer than *timeout*."""
+    try:
+        append()
+        return
+    except NoRoomYetError as full:
+        refusal: NoRoomYetError = full
+    until = None if timeout is None else time.monotonic() + timeout
+    line = line_of(store)
+    place = line.join(lambda: False)
+    try:
+        while until is None or time.monotonic() < until:
+            place.batch = Batch(refusal.size, refusal.messages)
+            line.sleep(place, until, _PAUSE)
+            try:
+                with line.serving():
+                    append()
+                return
+            except NoRoomYetError as full:
+                refusal = full
+    finally:
+        line.leave(place)
+    raise refusal
 
 
 def _start_over() -> None:

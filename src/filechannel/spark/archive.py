@@ -6,7 +6,7 @@ Hadoop's is known to the JVM alone: the driver plans and copies by it, and worke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -39,19 +39,21 @@ def ship(
     spark: SparkSession | None = None,
     consumer: str | None = None,
     verify: bool = False,
+    tell: Callable[[int, int], object] = lambda _done, _all: None,
 ) -> Shipped:
     """Copy the finished segments of a channel to an archive, from where they are read without the channel.
 
     *archive* is a URI that Arrow knows (`file`, `s3`, `gs`, `abfs`, `hdfs`), or with a *spark* session any that Hadoop
     does. What is there already stays; what was cut off is copied again. *consumer* registers a name: then nothing is
-    removed from the channel before it was shipped. *verify* reads all that is there, too. The channel may be in use.
+    removed from the channel before it was shipped. *verify* reads all that is there, too. *tell* is called with how many
+    segments are done, of how many. The channel may be in use.
 
     Blocks until it is done. Killed, it leaves nothing that a reader would take for a segment; the next call goes on.
     Raises `ValueError` if that is the archive of another channel, `CorruptRecordError` for what cannot be shipped.
     """
     files, root = ArrowFiles.of(archive) if spark is None else HadoopFiles.of(archive, spark)
     with opened(Path(path).absolute(), readonly=False) as store:
-        return ship_segments(store, files, root, consumer=consumer, verify=verify)
+        return ship_segments(store, files, root, consumer=consumer, verify=verify, tell=tell)
 
 
 def read_archive(

@@ -11,9 +11,9 @@ from typing import final
 from pyspark.sql.types import StructType
 
 from .._channel.schema import Schema, describe, find_difference
-from .._errors import ChannelNotFoundError, NotAChannelError, SchemaMismatchError
+from .._channel.untyped import describe_channel
+from .._errors import NotAChannelError, SchemaMismatchError
 from .._storage.archive import open_archive
-from .._storage.files import Files
 from .._storage.manifest import Manifest
 from .._storage.remote import RemoteFiles
 from .._storage.store import Store
@@ -34,29 +34,14 @@ class Channel:
     table: Table
 
 
-def channel_at(path: Path, type_name: str | None, files: Files | None = None) -> tuple[Manifest, Schema]:
+def channel_at(path: Path, type_name: str | None, files: RemoteFiles | None = None) -> tuple[Manifest, Schema]:
     """Return what is known of a channel, with the schema of a type if one is named.
 
     *files* are those that an archive is in.
 
     Raises `ChannelNotFoundError`, `NotAChannelError`, `SchemaMismatchError`; `ValueError` for a type that is none.
     """
-    try:
-        manifest = Manifest.read(files or Files(), path)
-    except FileNotFoundError:
-        if isinstance(files, RemoteFiles):
-            raise ValueError(
-                f"archive={files.describe(path)!r}: there is no archive; filechannel.spark.ship makes one"
-            ) from None
-        if path.is_dir():
-            raise NotAChannelError(path, "it has no channel.json") from None
-        raise ChannelNotFoundError(path, readonly=True) from None
-    except NotADirectoryError:
-        raise NotAChannelError(path, "it is a file") from None
-    try:
-        schema = Schema.from_json(manifest.schema)
-    except ValueError as error:
-        raise NotAChannelError(path, f"channel.json is damaged ({error})") from error
+    manifest, schema = _described(path) if files is None else _shipped(path, files)
     if type_name is None:
         return manifest, schema
     asked = describe(load_type(type_name))
@@ -65,6 +50,23 @@ def channel_at(path: Path, type_name: str | None, files: Files | None = None) ->
         advice = f"correct the option type={type_name!r}, or leave it out: the channel knows its schema"
         raise SchemaMismatchError(difference.field, difference.expected, difference.found, advice, path=path)
     return manifest, asked
+
+
+def _described(path: Path) -> tuple[Manifest, Schema]:
+    found = describe_channel(path)
+    return found.manifest, found.schema
+
+
+def _shipped(path: Path, files: RemoteFiles) -> tuple[Manifest, Schema]:
+    try:
+        manifest = Manifest.read(files, path)
+        return manifest, Schema.from_json(manifest.schema)
+    except FileNotFoundError:
+        raise ValueError(
+            f"archive={files.describe(path)!r}: there is no archive; filechannel.spark.ship makes one"
+        ) from None
+    except (NotAChannelError, ValueError) as error:
+        raise ValueError(f"archive={files.describe(path)!r}: its manifest is damaged ({error})") from error
 
 
 def find_channels(options: ReadOptions, asked: StructType | None = None, *, only: Path | None = None) -> list[Channel]:

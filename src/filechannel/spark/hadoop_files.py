@@ -52,9 +52,7 @@ _Read = Callable[[_Stream, int], bytes]
 class HadoopFiles(RemoteFiles):
     """What Hadoop's `FileSystem` knows, with the settings of a session."""
 
-    def __init__(
-        self, uri: str, system: _JavaFileSystem, java_path: Callable[[str], _JavaPath], read: _Read
-    ) -> None:
+    def __init__(self, uri: str, system: _JavaFileSystem, java_path: Callable[[str], _JavaPath], read: _Read) -> None:
         super().__init__()
         self._uri = uri
         self._system = system

@@ -8,7 +8,6 @@ attempts that failed are swept by the next commit.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -32,14 +31,13 @@ from .._storage.staging import Staged, Staging
 from .._storage.store import Store
 from .._storage.stores import STORES
 from .._wakeup.arrivals import arrivals_of
-from .._wakeup.line import line_of
+from .._wakeup.line import when_there_is_room
 from .channels import channel_at, opened
 from .options import WriteOptions, load_type
 from .rows import Rows
 
 _logger = logging.getLogger("filechannel")
 _QUERY_ID: Final = "sql.streaming.queryId"
-_PAUSE: Final = 0.02  # seconds between two looks for room where nobody can be woken
 
 
 @final
@@ -105,39 +103,21 @@ def publish(path: Path, written: list[Written], number: int | None, timeout: flo
             return chain.from_iterable(map(staging.read, found))
 
         if batch.messages and (producer is None or number is None):
-            _when_there_is_room(store, lambda: store.log.append_parts(parts(), batch), timeout)
+            _append(store, lambda: store.log.append_parts(parts(), batch), timeout)
         elif batch.messages and producer is not None and number is not None:
             ledger = Ledger(store, producer)
-            _when_there_is_room(store, lambda: ledger.append(number, batch, parts), timeout)
+            _append(store, lambda: ledger.append(number, batch, parts), timeout)
         if store.control.deferred:
             store.flusher.commit()
         staging.sweep()
         _reclaim(store)
 
 
-def _when_there_is_room(store: Store, append: Callable[[], object], timeout: float | None) -> None:
-    """Append, standing in line with everybody else who sends."""
+def _append(store: Store, append: Callable[[], object], timeout: float | None) -> None:
     try:
-        append()
-        return
+        when_there_is_room(store, append, timeout)
     except NoRoomYetError as full:
-        refusal: NoRoomYetError = full
-    until = None if timeout is None else time.monotonic() + timeout
-    line = line_of(store)
-    place = line.join(lambda: False)
-    try:
-        while until is None or time.monotonic() < until:
-            place.batch = Batch(refusal.size, refusal.messages)
-            line.sleep(place, until, _PAUSE)
-            try:
-                with line.serving():
-                    append()
-                return
-            except NoRoomYetError as full:
-                refusal = full
-    finally:
-        line.leave(place)
-    raise TimeoutError(f"option roomTimeout={timeout}: after so many seconds {refusal}") from None
+        raise TimeoutError(f"option roomTimeout={timeout}: after so many seconds {full}") from None
 
 
 def _reclaim(store: Store) -> None:

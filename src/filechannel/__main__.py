@@ -1,0 +1,5 @@
+"""`python -m filechannel`: the command line."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,76 @@
+"""The commands, in the order in which `filechannel --help` lists them.
+
+A command is a module with a function of its name; its docstring is the help, and `reporting` its way to fail. What
+takes long to import is imported inside the function: every command pays for the imports of all modules.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from .bench import bench
+from .compress import compress
+from .consumers import consumers
+from .export import export
+from .failures import end_when_terminated, reporting
+from .gc import gc
+from .import_ import import_
+from .info import info
+from .seek import seek
+from .send import send
+from .ship import ship
+from .tail import tail
+
+app = typer.Typer(
+    name="filechannel",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"filechannel {version('filechannel')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _filechannel(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Look into channels, move messages in and out of them, and look after them.
+
+    A channel is a directory. No command needs the Python types of its messages: the channel knows its schema.
+
+    Exit codes: 0 fine, 1 failed or findings, 2 wrong usage, 130 interrupted.
+    """
+
+
+app.command()(reporting(info))
+app.command()(reporting(tail))
+app.command()(reporting(send))
+app.add_typer(consumers)
+app.command()(reporting(seek))
+app.command()(reporting(gc))
+app.command()(reporting(compress))
+app.command()(reporting(export))
+app.command("import")(reporting(import_))
+app.command()(reporting(ship))
+app.command()(reporting(bench))
+
+
+def run() -> int:
+    """Run what the command line asks for, and return the exit code."""
+    end_when_terminated()
+    try:
+        app(prog_name="filechannel")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0

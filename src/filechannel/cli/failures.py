@@ -1,0 +1,134 @@
+"""What went wrong, in a line, and the exit code for it. Everybody gets both from here.
+
+    0    fine
+    1    it failed, or there are findings
+    2    wrong usage: an unknown option, a value that is none, a path where there is no channel
+    130  Ctrl-C          141  whoever read the output has gone          143  terminated
+
+`FILECHANNEL_DEBUG=1` shows where it happened instead.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Final, NoReturn, ParamSpec
+
+import typer
+
+from .._errors import (
+    ChannelNotFoundError,
+    ConsumerBusyError,
+    CorruptRecordError,
+    DataExpiredError,
+    FileChannelError,
+    NotAChannelError,
+    UnknownConsumerError,
+)
+
+FINDINGS: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 128 + signal.SIGINT
+BROKEN_PIPE: Final = 128 + signal.SIGPIPE
+TERMINATED: Final = 128 + signal.SIGTERM
+
+P = ParamSpec("P")
+
+
+class Failure(Exception):  # noqa: N818 - what a command ends with, not an error of a library
+    """A command cannot do what it was asked to do. The text is all that a user is told."""
+
+    def __init__(self, text: str, code: int = FINDINGS) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def reporting(command: Callable[P, object]) -> Callable[P, None]:
+    """Let a command end with a message and an exit code, whatever goes wrong in it.
+
+    What it returns, if that is a number, is its exit code.
+    """
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            code = command(*args, **kwargs)
+            sys.stdout.flush()  # here, where a broken pipe is still noticed
+        except (typer.Exit, typer.BadParameter):
+            raise
+        except BaseException as error:
+            if os.environ.get("FILECHANNEL_DEBUG") == "1":
+                raise
+            raise typer.Exit(_report(error)) from None
+        raise typer.Exit(code if isinstance(code, int) else 0)
+
+    return run
+
+
+def _report(error: BaseException) -> int:
+    """Say what is to be said, and return the exit code."""
+    if isinstance(error, BrokenPipeError):
+        _discard_output()
+        return BROKEN_PIPE
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return INTERRUPTED
+    if isinstance(error, SystemExit):
+        raise error
+    _say(explain(error))
+    if isinstance(error, Failure):
+        return error.code
+    return USAGE if isinstance(error, ChannelNotFoundError | NotAChannelError) else FINDINGS
+
+
+def explain(error: BaseException) -> str:
+    """Return an error as somebody is told who has a shell and no Python."""
+    match error:
+        case ChannelNotFoundError():
+            return f"there is no channel at {error.path}"
+        case NotAChannelError():
+            return f"{error.path} is not a channel: {error.reason}"
+        case DataExpiredError():
+            return f"{error.missed:,} messages were removed before they could be read"
+        case CorruptRecordError():
+            return f"{error.segment} is damaged at offset {error.offset}: {error.reason}"
+        case UnknownConsumerError():
+            return f"there is no consumer {error.name!r}; 'filechannel consumers {error.path or 'CHANNEL'}' lists them"
+        case ConsumerBusyError():
+            since = "" if error.since is None else f" since {error.since.astimezone():%Y-%m-%d %H:%M:%S}"
+            who = "another process" if error.pid is None else f"process {error.pid} on {error.host}"
+            return f"consumer {error.name!r} is in use by {who}{since}; end that first"
+        case Failure() | FileChannelError() | ValueError() if type(error).__module__.startswith("filechannel"):
+            return str(error)
+        case OSError():
+            where = "" if error.filename is None else f"{error.filename}: "
+            return f"{where}{error.strerror or error}"
+        case _:
+            # A bug of ours, or a value that only a library refuses: its name helps whoever reports it.
+            return f"{type(error).__name__}: {error} (FILECHANNEL_DEBUG=1 shows where)"
+
+
+def _say(text: str) -> None:
+    try:
+        sys.stderr.write(f"filechannel: {text}\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # nobody reads that either
+
+
+def _discard_output() -> None:
+    """Let nothing more be written to whoever has gone: Python would complain about it when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def end_when_terminated() -> None:
+    """Let SIGTERM end the process as an error would, with everything cleaned up."""
+    signal.signal(signal.SIGTERM, _terminate)
+
+
+def _terminate(*_: object) -> NoReturn:
+    raise SystemExit(TERMINATED)

@@ -1,0 +1,25 @@
+"""The formats of exported messages."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+import typer
+
+Format: TypeAlias = Literal["jsonl", "parquet"]
+
+FormatOption: TypeAlias = Annotated[
+    Format | None, typer.Option("--format", help="Instead of what the name of the file tells.", show_default=False)
+]
+
+
+def format_of(given: Format | None, file: Path | None) -> Format:
+    """Return the format that is meant, and make sure that what it needs is there."""
+    found = given or ("parquet" if file is not None and file.suffix == ".parquet" else "jsonl")
+    if found == "parquet" and any(find_spec(name) is None for name in ("pyarrow", "pyspark")):
+        raise typer.BadParameter(
+            "Parquet needs pyarrow and pyspark: pip install 'filechannel[spark]'", param_hint="--format"
+        )
+    return found

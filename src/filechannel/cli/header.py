@@ -1,0 +1,46 @@
+"""The first line of an export that says what its messages are, so that a channel can be made from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from .._channel.untyped import Description
+from .._options import ChannelOptions
+from .._storage.manifest import Manifest
+from .failures import Failure
+
+KEY: Final = "$filechannel"
+"""The only name in that line; also the one under which a Parquet file has the same."""
+_VERSION: Final = 1
+
+
+class _Header(msgspec.Struct):
+    version: int
+    codec: str
+    schema: object
+
+
+def header_of(description: Description) -> bytes:
+    """Return what says which messages a channel has."""
+    manifest = description.manifest
+    return msgspec.json.encode({KEY: _Header(_VERSION, manifest.codec, manifest.schema)})
+
+
+def is_header(line: bytes) -> bool:
+    """Tell whether a line is one that says so."""
+    return line.lstrip().startswith(b'{"%b"' % KEY.encode())
+
+
+def described_by(line: bytes, path: Path) -> Description:
+    """Return what a header describes, for a channel at a path; `Failure` if it is damaged or of another version."""
+    try:
+        found = msgspec.json.decode(line, type=dict[str, _Header])[KEY]
+        manifest = Manifest.new("", found.codec, found.schema, ChannelOptions().resolve())
+        if found.version != _VERSION:
+            raise Failure(f"the header is of version {found.version}, and only {_VERSION} is known")
+        return Description.of(path, manifest)
+    except (KeyError, ValueError, msgspec.MsgspecError) as error:
+        raise Failure(f"the header is damaged: {error}") from error

@@ -1,0 +1,130 @@
+"""`filechannel info`: what a channel is, and how it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from .._channel.consumers import Consumer
+from .._channel.statistics import ChannelStatistics, RoomStatistics
+from .._channel.untyped import Description
+from .._options import StoredOptions
+from .consumers import consumer_table
+from .output import JsonOption, document, facts, show
+from .target import ChannelArgument, reading
+from .wording import counted, moment, number, process, size, span
+
+
+def info(channel: ChannelArgument, json: JsonOption = False) -> None:
+    """Show what a channel is, how full it is, and who uses it.
+
+    Everything that the channel knows of itself: its messages and their schema, disk space, options, the processes that
+    have it open, the consumers, and what holds back the oldest segment. Nothing is changed, and the right to read is
+    enough.
+
+    \b
+    Examples:
+      filechannel info data/orders
+      filechannel info data/orders --json | jq .messages
+    """
+    with reading(channel) as target:
+        statistics, consumers = target.channel.statistics(), target.channel.consumers()
+        description = target.description
+    if json:
+        document(_report(description, statistics, consumers))
+        return
+    show(facts(_facts(description, statistics)))
+    if consumers:
+        show("", consumer_table(consumers))
+
+
+def _report(description: Description, statistics: ChannelStatistics, consumers: tuple[Consumer, ...]) -> object:
+    manifest, schema = description.manifest, description.schema
+    return {
+        "path": description.path,
+        "id": manifest.id,
+        "format": manifest.format,
+        "created": manifest.created,
+        "codec": manifest.codec,
+        "type": schema.text(schema.root),
+        "schema": manifest.schema,
+        "options": manifest.options.to_json(),
+        "statistics": statistics,
+        "held_back_by": None if statistics.pinned_by is None else str(statistics.pinned_by),
+        "consumers": consumers,
+    }
+
+
+def _facts(description: Description, statistics: ChannelStatistics) -> Iterator[tuple[str, str]]:
+    manifest, schema = description.manifest, description.schema
+    yield "channel", str(description.path)
+    yield "id", f"{manifest.id}, format {manifest.format}"
+    yield "created", moment(datetime.fromisoformat(manifest.created))
+    yield "messages", f"{schema.text(schema.root)} as {manifest.codec}"
+    for line in _fields(description):
+        yield "", line
+    yield from _amounts(statistics)
+    yield from _options(manifest.options)
+    yield from _people(statistics)
+
+
+def _fields(description: Description) -> Iterator[str]:
+    """Return the fields of every record, as a programmer writes them."""
+    schema = description.schema
+    for record in schema.records.values():
+        fields = ", ".join(f"{field.name}: {schema.text(field.type)}" for field in record.fields)
+        yield f"{record.name}({fields})"
+
+
+def _amounts(statistics: ChannelStatistics) -> Iterator[tuple[str, str]]:
+    stored, sent = statistics.messages, statistics.next_sequence
+    ending = ", sealed: no more will come" if statistics.sealed else ""
+    yield "stored", f"{counted(stored, 'message')} of {number(sent)} ever sent{ending}"
+    durable = "all on disk" if statistics.durable_offset >= statistics.write_offset else "not all of it on disk yet"
+    yield "offsets", f"{statistics.oldest_offset} to {statistics.write_offset}, {durable}"
+    parts = [counted(statistics.segments, "segment")]
+    if statistics.compressed_segments:
+        parts.append(f"{statistics.compressed_segments} of them compressed ({size(statistics.compressed_bytes)})")
+    if statistics.spare_segments:
+        parts.append(counted(statistics.spare_segments, "spare file"))
+    yield "on disk", f"{size(statistics.bytes_on_disk)} in {', '.join(parts)}"
+    if statistics.oldest_age is not None:
+        yield "oldest segment", f"begun {span(statistics.oldest_age.total_seconds())} ago"
+    if statistics.pinned_by is not None:
+        yield "  stays because", str(statistics.pinned_by)
+    if statistics.room is not None:
+        yield "capacity", _room(statistics.room)
+
+
+def _room(room: RoomStatistics) -> str:
+    parts: list[str] = []
+    if room.max_bytes is not None:
+        parts.append(f"{size(room.bytes)} of {size(room.max_bytes)} used")
+    if room.max_messages is not None:
+        parts.append(f"{number(room.messages)} of {counted(room.max_messages, 'message')} used")
+    return ", ".join(parts)
+
+
+def _options(options: StoredOptions) -> Iterator[tuple[str, str]]:
+    yield "durability", repr(options.durability).removeprefix("Durability.")
+    yield "retention", _arguments(options.retention)
+    yield "compression", "none" if options.compression.method == "none" else _arguments(options.compression)
+    if options.capacity is not None:
+        yield "when full", options.capacity.on_full
+    yield "segments of", f"{size(options.segment_size)}, mode {options.mode:04o}"
+
+
+def _arguments(policy: object) -> str:
+    """Return an option as it was written, without the name of its class."""
+    return repr(policy).partition("(")[2].removesuffix(")")
+
+
+def _people(statistics: ChannelStatistics) -> Iterator[tuple[str, str]]:
+    yield "open in", ", ".join(map(process, statistics.writers)) or "no process that may send"
+    if statistics.busy_writer is not None:
+        yield "sending now", process(statistics.busy_writer)
+    upkeep = statistics.maintenance
+    if upkeep.last_run is not None:
+        removed = f"{counted(upkeep.reclaimed_segments, 'segment')} removed ({size(upkeep.reclaimed_bytes)})"
+        errors = f", {counted(upkeep.errors, 'error')}" if upkeep.errors else ""
+        yield "maintenance", f"{moment(upkeep.last_run)}, {removed} so far{errors}"

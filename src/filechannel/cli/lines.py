@@ -1,0 +1,96 @@
+"""The lines of an input, as they come: whoever writes them slowly need not fill a buffer first."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Final, NamedTuple, final
+
+_CHUNK: Final = 1 << 20
+_MARK: Final = b"\xef\xbb\xbf"
+
+
+class Line(NamedTuple):
+    """A line without its end."""
+
+    number: int
+    """Counted from 1."""
+    text: bytes
+
+
+@final
+class Lines:
+    """The lines of an open file; those that are there at once come together."""
+
+    def __init__(self, descriptor: int, size: int | None) -> None:
+        self._descriptor = descriptor
+        self.size = size
+        """How many bytes there are; None if nobody knows yet."""
+        self.position = 0
+        """How many of them were read."""
+        self._number = 0
+        self._groups = self._read()
+
+    def __iter__(self) -> Iterator[list[Line]]:
+        """Return lines until there are no more."""
+        return self._groups
+
+    def take_first(self, is_wanted: Callable[[bytes], bool]) -> bytes | None:
+        """Return the first line of all, which does not come again then, if it is what somebody looks for."""
+        group = next(self._groups, [])
+        wanted = group[0].text if group and is_wanted(group[0].text) else None
+        self._groups = chain([group if wanted is None else group[1:]], self._groups)
+        return wanted
+
+    def _read(self) -> Iterator[list[Line]]:
+        begun: list[bytes] = []
+        while chunk := os.read(self._descriptor, _CHUNK):
+            if not self.position:
+                chunk = chunk.removeprefix(_MARK)
+            self.position += len(chunk)
+            first, *rest = chunk.split(b"\n")
+            begun.append(first)
+            if rest:
+                found = [b"".join(begun), *rest[:-1]]
+                begun = [rest[-1]]
+                yield self._numbered(found)
+        if last := b"".join(begun):
+            yield self._numbered([last])
+
+    def _numbered(self, texts: list[bytes]) -> list[Line]:
+        first = self._number + 1
+        self._number += len(texts)
+        return [Line(number, text.removesuffix(b"\r")) for number, text in enumerate(texts, first)]
+
+    def rest(self) -> bytes:
+        """Return everything, as it is."""
+        parts: list[bytes] = []
+        while chunk := os.read(self._descriptor, _CHUNK):
+            parts.append(chunk)
+        return b"".join(parts)
+
+
+@contextmanager
+def opened_lines(path: Path | None) -> Generator[Lines]:
+    """Open a file, or what comes in where none is named or it is `-`.
+
+    It is read here, where Ctrl-C ends the wait for more; another thread would go on waiting.
+    """
+    if path is None or str(path) == "-":
+        yield Lines(sys.stdin.fileno(), _size(sys.stdin.fileno()))
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield Lines(descriptor, _size(descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def _size(descriptor: int) -> int | None:
+    status = os.fstat(descriptor)
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

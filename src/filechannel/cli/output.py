@@ -1,0 +1,142 @@
+"""What commands write: reports and streams to stdout, in words or in JSON; progress and remarks to stderr."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cache
+from typing import Annotated, Final, NoReturn, TextIO, TypeAlias, cast, final
+
+import msgspec
+import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON instead of text.")]
+"""Of every command that reports something."""
+
+_ENDLESS: Final = 10_000  # columns
+_COMMANDS_TO_A_TERMINAL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_COMMANDS_IN_JSON: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
+
+
+@final
+class _Terminal(Console):
+    """A console that leaves a broken pipe to whoever knows the exit code."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+def stdout() -> Console:
+    """Return the console of what was asked for."""
+    return _console(sys.stdout, False)
+
+
+def stderr() -> Console:
+    """Return the console of everything else: progress, remarks, questions."""
+    return _console(sys.stderr, True)
+
+
+@cache
+def _console(stream: TextIO, is_stderr: bool) -> Console:
+    # A program or a file takes lines as long as they need to be.
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _ENDLESS
+    return _Terminal(stderr=is_stderr, highlight=False, emoji=False, markup=False, width=width)
+
+
+# JSON
+
+
+def document(content: object) -> None:
+    """Write the one JSON document of a report: dataclasses as objects, times as ISO 8601, durations as seconds."""
+    text = msgspec.json.encode(plain(content))
+    write_line(msgspec.json.format(text, indent=2))
+
+
+def write_line(text: bytes) -> None:
+    """Write JSON that is one already. No terminal takes anything in it for a command."""
+    if not text.isascii():
+        text = _COMMANDS_IN_JSON.sub(_escaped, text)
+    out = sys.stdout.buffer
+    out.write(text)
+    out.write(b"\n")
+
+
+def _escaped(found: re.Match[bytes]) -> bytes:
+    return f"\\u{ord(found[0].decode()):04x}".encode()
+
+
+def plain(content: object) -> object:
+    """Return what a report consists of as what JSON has."""
+    match content:
+        case timedelta():
+            return content.total_seconds()
+        case datetime():
+            return content.isoformat()
+        case dict():
+            return {str(name): plain(value) for name, value in cast("Mapping[object, object]", content).items()}
+        case list() | tuple():
+            return [plain(value) for value in cast("Sequence[object]", content)]
+        case None | bool() | int() | float() | str():
+            return content
+        case _ if dataclasses.is_dataclass(content):
+            return {field.name: plain(getattr(content, field.name)) for field in dataclasses.fields(content)}
+        case _:
+            return str(content)
+
+
+# Text
+
+
+def show(*parts: RenderableType) -> None:
+    """Write to a person."""
+    console = stdout()
+    for part in parts:
+        if console.is_terminal:
+            console.print(part)
+        else:
+            _write_plain(console, part)
+
+
+def _write_plain(console: Console, part: RenderableType) -> None:
+    """Write to a program or a file: lines end where the text does."""
+    with console.capture() as captured:
+        console.print(part)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def remark(text: str) -> None:
+    """Say something that is not part of what was asked for."""
+    stderr().print(Text(text), soft_wrap=True)
+
+
+def safe(text: str) -> str:
+    """Return a text of unknown origin with nothing in it that a terminal takes for a command."""
+    return _COMMANDS_TO_A_TERMINAL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> Table:
+    """Return names and what they are, a line each."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, Text(safe(value)))
+    return table
+
+
+def columns(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
+    """Return a table as wide as it needs to be; the columns in *right* hold numbers."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in headings:
+        is_number = heading in right
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(safe(cell)) for cell in row))
+    return table

@@ -1,0 +1,65 @@
+"""From the lines of an input to messages of a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, final
+
+import typer
+
+from .._channel.untyped import Description
+from .lines import Line, Lines
+from .untyped import Json, NotAMessageError
+
+
+class Part(NamedTuple):
+    """Messages that came together."""
+
+    messages: list[object]
+    numbers: list[int]
+    """The line of each."""
+
+
+class WrongLineError(ValueError):
+    """A line that is no message of the channel."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(f"line {number} is no message of the channel: {reason}")
+
+
+@final
+class Parser:
+    """Turns lines into messages of one channel."""
+
+    def __init__(self, description: Description, *, raw: bool = False, whole: bool = False) -> None:
+        """Lines are messages as they are if they are *raw*, and else JSON; or the *whole* input is one."""
+        if raw and not description.is_bytes:
+            kind = description.schema.text(description.schema.root)
+            raise typer.BadParameter(f"is for channels of bytes; this one has {kind}, send JSON", param_hint="--raw")
+        self._json = None if raw else Json(description)
+        self._is_whole = whole
+
+    def parts(self, lines: Lines) -> Iterator[Part]:
+        """Return messages, those that came together; `WrongLineError` after everything before a bad line.
+
+        Empty lines are passed, unless they are raw.
+        """
+        for found in [[Line(1, lines.rest())]] if self._is_whole else lines:
+            if self._json is None:
+                yield Part([text for _, text in found], [number for number, _ in found])
+                continue
+            part, wrong = self._parsed(self._json, found)
+            yield part
+            if wrong is not None:
+                raise wrong
+
+    def _parsed(self, json: Json, lines: list[Line]) -> tuple[Part, WrongLineError | None]:
+        part = Part([], [])
+        for number, text in lines:
+            if text and not text.isspace():
+                try:
+                    part.messages.append(json.message(text))
+                except NotAMessageError as error:
+                    return part, WrongLineError(number, str(error))
+                part.numbers.append(number)
+        return part, None

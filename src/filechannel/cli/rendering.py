@@ -1,0 +1,64 @@
+"""A message in a line, for a person or for a program, whatever is in it."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+import msgspec
+
+from .._channel.any_receiver import Record
+from .._channel.untyped import Description
+from .._errors import DecodeError
+from .output import safe, stdout
+from .untyped import Json
+
+_MOST: Final = 200
+"""Bytes of a payload that are shown to a person where it is no text."""
+
+
+@final
+class Rendering:
+    """Turns what is in one channel into lines."""
+
+    def __init__(self, description: Description, *, as_json: bool) -> None:
+        self._json = Json(description)
+        self._is_bytes = description.is_bytes
+        self._as_json = as_json
+        self._in_color = stdout().is_terminal and not stdout().no_color
+
+    def line(self, record: Record[object] | DecodeError) -> bytes:
+        """Return the line, without its end."""
+        if isinstance(record, DecodeError):
+            return self._wrong(record.offset, None, record.reason, record.payload)
+        try:
+            value = self._json.text(record.value)
+        except ValueError as error:
+            return self._wrong(record.offset, record.sequence, str(error), repr(record.value).encode())
+        if self._as_json:
+            return b'{"sequence":%d,"offset":%d,"value":%b}' % (record.sequence, record.offset, value)
+        if self._is_bytes and isinstance(record.value, bytes):
+            value = _shown(record.value).encode()
+        return self._numbered(str(record.sequence), value)
+
+    def _wrong(self, offset: int, sequence: int | None, reason: str, payload: bytes) -> bytes:
+        if self._as_json:
+            found = {"sequence": sequence, "offset": offset, "error": reason, "payload": payload}
+            return msgspec.json.encode(found)
+        return self._numbered("-", f"at offset {offset}: {safe(reason)}: {_shown(payload)}".encode(), color=b"31")
+
+    def _numbered(self, number: str, text: bytes, color: bytes = b"0") -> bytes:
+        if self._in_color:
+            return b"\x1b[2m%b\x1b[0m  \x1b[%bm%b\x1b[0m" % (number.encode(), color, text)
+        return b"%b  %b" % (number.encode(), text)
+
+
+def _shown(payload: bytes) -> str:
+    """Return bytes as text if that is what they are, and else in hexadecimal, not all of them."""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text and (text.isprintable() or all(each.isprintable() or each in "\t\r\n" for each in text)):
+        return safe(text)
+    more = f" ... ({len(payload):,} bytes)" if len(payload) > _MOST else ""
+    return f"<{payload[:_MOST].hex(' ')}>{more}"
