@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -44,8 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=missing))
 
 
-def start_spark(master: str, directory: Path) -> SparkSession:
-    """Start Spark so that its workers run this Python and find the package and these tests."""
+def start_spark(master: str, directory: Path, modules: Sequence[str] = ()) -> SparkSession:
+    """Start Spark so that its workers run this Python and find the package, these tests and *modules*."""
     settings = {
         "spark.pyspark.python": sys.executable,
         "spark.ui.enabled": "false",
@@ -63,7 +63,7 @@ def start_spark(master: str, directory: Path) -> SparkSession:
         builder = builder.config(name, value)
     with pytest.MonkeyPatch.context() as patch:  # the JVM inherits it; other tests must not
         patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src"), *modules]))
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from threading import get_ident
 
 import pytest
+from blockbuster import BlockBuster
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -20,23 +23,21 @@ pytestmark = pytest.mark.asyncio
 
 
 class Watch:
-    """Sees how long the loop was held up at most."""
+    """Sees how much of the loop's own time each callback takes, however busy the machine is with other things."""
 
-    def __init__(self) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.longest = 0.0
+        self.callbacks = 0
+        run, thread = asyncio.Handle._run, get_ident()
 
-    async def __aenter__(self) -> Watch:
-        self._task = asyncio.create_task(self._run())
-        return self
+        def timed(handle: asyncio.Handle) -> None:
+            before = time.thread_time()
+            run(handle)
+            if get_ident() == thread:
+                self.longest = max(self.longest, time.thread_time() - before)
+                self.callbacks += 1
 
-    async def __aexit__(self, *_: object) -> None:
-        self._task.cancel()
-
-    async def _run(self) -> None:
-        while True:
-            before = time.monotonic()
-            await asyncio.sleep(0.001)
-            self.longest = max(self.longest, time.monotonic() - before - 0.001)
+        patch.setattr(asyncio.Handle, "_run", timed)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -48,10 +49,38 @@ async def until(is_so: Callable[[], bool]) -> None:
 async def test_every_row_is_sent(spark: SparkSession, path: Path) -> None:
     """`feed` sends a frame of several partitions in order, and says how many messages that were."""
     frame = spark.range(0, 5000, 1, 3).selectExpr("id", "concat('sku-', id) as sku")
-    async with open_channel(path, Older) as channel, channel.sender() as sender, Watch() as watch:
+    async with open_channel(path, Older) as channel, channel.sender() as sender:
         assert await feed(sender, frame) == 5000
-    assert watch.longest < 1, "a generous limit: the machine may be busy with other things"
-    assert received(path, Older) == [Older(number, f"sku-{number}") for number in range(5000)]
+    assert await asyncio.to_thread(received, path, Older) == [Older(number, f"sku-{number}") for number in range(5000)]
+
+
+async def test_the_loop_is_not_held_up(
+    spark: SparkSession, path: Path, monkeypatch: pytest.MonkeyPatch, blockbuster: BlockBuster
+) -> None:
+    """While a large frame is sent, no callback computes for 50 ms, and none waits for a file: the rest are threads."""
+    frame = spark.range(0, 300_000, 1, 2).selectExpr("id", "concat('sku-', id) as sku")
+    async with open_channel(path, Older) as channel, channel.sender() as sender:
+        watch = Watch(monkeypatch)
+        blockbuster.activate()
+        try:
+            assert await feed(sender, frame) == 300_000
+        finally:
+            blockbuster.deactivate()
+    assert watch.callbacks > 300
+    assert watch.longest < 0.05
+
+
+async def test_memory_stays_bounded(spark: SparkSession, path: Path) -> None:
+    """A frame is never in memory as a whole, nor are its messages."""
+    frame = spark.range(0, 100_000, 1, 2).selectExpr("id", "repeat(cast(id as string), 100) as sku")
+    async with open_channel(path, Older) as channel, channel.sender() as sender:
+        tracemalloc.start()
+        try:
+            assert await feed(sender, frame) == 100_000
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < channel.statistics().bytes_on_disk / 2 > 20_000_000
 
 
 async def test_a_small_channel_takes_a_large_frame(spark: SparkSession, path: Path) -> None:
@@ -89,8 +118,9 @@ async def test_cancelling_stops_the_job(spark: SparkSession, path: Path) -> None
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: not tracker.getActiveJobsIds())
+        assert not tracker.getActiveJobsIds()
     assert received(path, Older) == []
+    assert not (path / "staging").exists()
 
 
 @several_writers
@@ -127,3 +157,24 @@ async def test_what_a_query_fails_with_is_raised(spark: SparkSession, tmp_path: 
     await bad.start()
     with pytest.raises(PySparkException, match="'sku' is null in a row"):
         await bad.wait()
+    with pytest.raises(PySparkException, match="'sku' is null in a row"):
+        async with ChannelFeeder(rows, target, checkpoint=tmp_path / "bad", available_now=True) as feeder:
+            await until(lambda: not feeder.is_running)
+    with pytest.raises(ValueError, match="column 'qty' is no field"):
+        await ChannelFeeder(frame, target, checkpoint=tmp_path / "wrong").start()
+
+
+async def test_cancelling_stops_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    """Whoever waits for a feeder and is cancelled takes the query along."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    await asyncio.to_thread(fill, source, orders(5))
+    await asyncio.to_thread(fill, target, [], Older)
+    frame = spark.readStream.format("filechannel").load(str(source)).select("id", "sku")
+    feeder = ChannelFeeder(frame, target, checkpoint=tmp_path / "checkpoint")
+    await feeder.start()
+    task = asyncio.create_task(feeder.wait())
+    await until(lambda: feeder.progress() is not None)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not feeder.is_running

@@ -12,11 +12,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from filechannel import Capacity, ChannelOptions, Retention
+from filechannel import Capacity, ChannelOptions, FileChannelError, Retention
 from filechannel._storage.files import Files
 from filechannel._storage.staging import Staging
 from filechannel.blocking import open_channel
-from filechannel.spark import schema_of
+from filechannel.spark import ChannelSource, schema_of
 from filechannel.spark.options import WriteOptions
 from filechannel.spark.sink import Written, publish, stage
 from tests.spark.conftest import several_writers
@@ -186,6 +186,45 @@ def test_a_batch_waits_for_room(path: Path) -> None:
         done.result(30)
 
 
+def test_a_batch_waits_only_so_long(path: Path) -> None:
+    """`roomTimeout` bounds the wait: then nothing is published, and the error names the option and who is full."""
+    options = ChannelOptions(capacity=Capacity(max_messages=3))
+    with (
+        open_channel(path, int, options=options) as channel,
+        channel.receiver("slow") as receiver,
+        channel.sender() as sender,
+    ):
+        sender.send_many([0, 1, 2])
+        staged = Staging(Files(), path, "group", 0o600).write([[b"\x03"]])
+        with pytest.raises(TimeoutError, match=r"option roomTimeout=0.05: after so many seconds .* is full: no room"):
+            publish(path, [Written(staged, "query")], 0, 0.05)
+        with pytest.raises(TimeoutError, match="option roomTimeout=0.0"):
+            publish(path, [Written(staged, "query")], 0, 0.0)
+        assert receiver.receive_many(10) == [0, 1, 2]
+        publish(path, [Written(staged, "query")], 0, 30.0)
+        assert receiver.receive_many(10) == [3]
+    with pytest.raises(ValueError, match="option roomTimeout='soon': must be a number of seconds, 0 or more"):
+        WriteOptions.of_batch({"path": "x", "roomTimeout": "soon"})
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"txnId": "a" * 300}, "option txnId='aaa"),
+        ({"type": "Order"}, "option type='Order': must be 'package.module:Name'"),
+        ({"type": "tests.spark.messages:Point"}, "correct the option type"),
+        ({"batchId": "-1"}, "option batchId='-1': must be a number, 0 or more"),
+        ({"batchId": "1"}, "options 'txnId' and 'batchId' go together"),
+        ({"codec": "json"}, "option 'codec' is not known for writing; there are path, type, roomTimeout, txnId"),
+    ],
+)
+def test_wrong_options_are_told(path: Path, options: dict[str, str], expected: str) -> None:
+    """Before a task begins, with the option and what it may be."""
+    fill(path, [])
+    with pytest.raises((FileChannelError, ValueError), match=expected):
+        ChannelSource({"path": str(path), **options}).writer(schema_of(Order), overwrite=False)
+
+
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
@@ -206,9 +245,22 @@ def test_overwrite_is_refused(spark: SparkSession, path: Path) -> None:
     fill(path, orders(1))
     with pytest.raises(PySparkException, match=r"only appended to: use .mode\('append'\)"):
         frame(spark, orders(1)).write.format("filechannel").mode("overwrite").save(str(path))
-    with pytest.raises(PySparkException, match="'txnId' and 'batchId' go together"):
-        write(frame(spark, orders(1)), path, txnId="a")
     assert received(path) == orders(1)
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("complete", "only appended to"), ("update", "(?i)update")])
+def test_other_output_modes_are_refused(spark: SparkSession, tmp_path: Path, mode: str, expected: str) -> None:
+    """A query that would have to change rows fails, and nothing is written."""
+    source, target = tmp_path / "a", tmp_path / "b"
+    fill(source, orders(5))
+    fill(target, [], Older)
+    counts = spark.readStream.format("filechannel").load(str(source)).groupBy("sku").count()
+    rows = counts.selectExpr("count as id", "sku").writeStream.format("filechannel").outputMode(mode)
+    with pytest.raises(PySparkException, match=expected):
+        rows.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start(
+            str(target)
+        ).awaitTermination(60)
+    assert received(target, Older) == []
 
 
 def test_values_that_a_receiver_would_refuse(spark: SparkSession, path: Path) -> None:

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
+from filechannel import FileChannelError
 from filechannel.blocking import open_channel
+from filechannel.spark import ChannelSource
 from filechannel.spark.channels import opened
 from tests.spark.messages import (
     EVERYTHING,
@@ -65,7 +68,7 @@ def test_compressed_segments_are_read_as_others(spark: SparkSession, path: Path)
     assert rows(load(spark, path, numPartitions=3).orderBy("id")) == [as_row(order) for order in orders(3000)]
 
 
-@pytest.mark.parametrize("parts", [2, 7, 50])
+@pytest.mark.parametrize("parts", [2, 20])
 def test_partitions_share_the_messages(spark: SparkSession, path: Path, parts: int) -> None:
     """However many tasks there are, each message is in one of them, and the tasks are about the same size."""
     fill(path, orders(3000), segment_size=16384)
@@ -194,7 +197,7 @@ def test_from_one_place_to_another(spark: SparkSession, path: Path) -> None:
     assert load(spark, path, startingOffset="latest").count() == 0
     tomorrow = datetime.now(UTC) + timedelta(days=1)
     assert load(spark, path, endingOffset=tomorrow.isoformat()).count() == 20
-    assert load(spark, path, endingOffset="2020-01-01").count() == 0
+    assert load(spark, path, endingOffset="2020-01-01T00:00Z").count() == 0
 
 
 def test_from_where_a_consumer_stands(spark: SparkSession, path: Path) -> None:
@@ -224,66 +227,111 @@ def test_a_type_that_fits(spark: SparkSession, path: Path) -> None:
     assert rows(load(spark, path, type="tests.spark.messages:Newer")) == [(5, "a", 9)]
 
 
+def refused(expected: str, columns: str | None = None, **options: object) -> None:
+    """Plan a read as Spark does, in this process, and expect an error."""
+    source = ChannelSource({name.lower(): str(value) for name, value in options.items()})
+    with pytest.raises((FileChannelError, TypeError, ValueError), match=expected):
+        source.reader(source.schema() if columns is None else as_struct(columns)).partitions()
+
+
+KINDS = {"string": StringType(), "int": IntegerType(), "bigint": LongType(), "binary": BinaryType()}
+
+
+def as_struct(columns: str) -> StructType:
+    """Return columns from names and types."""
+    found = StructType()
+    for column in columns.split(", "):
+        name, kind, *never = column.split(" ", 2)
+        found.add(name, KINDS[kind], not never)
+    return found
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"type": "tests.spark.messages:Point"}, "does not match|do not|Point"),
-        ({"type": "no_such_module:Order"}, r"type='no_such_module:Order' cannot be loaded .*addArtifacts"),
-        ({"type": "Order"}, "must be 'package.module:Name'"),
-        ({"startingOffset": "3"}, "option startingOffset=3: no record begins at offset 3"),
+        (
+            {"type": "tests.spark.messages:Point"},
+            r"correct the option type='tests.spark.messages:Point', or leave it out",
+        ),
+        ({"type": "no_such_module:Order"}, r"option type='no_such_module:Order' cannot be loaded .*addArtifacts"),
+        ({"type": "tests.spark.messages:Nothing"}, r"option type='.*:Nothing' cannot be loaded \(.*no attribute"),
+        ({"type": "Order"}, "option type='Order': must be 'package.module:Name'"),
+        ({"startingOffset": "3"}, "option startingOffset=3: no record begins at offset 3: the next one begins at"),
+        ({"endingOffset": "3"}, "option endingOffset=3: no record begins at offset 3"),
+        ({"startingOffset": "-3"}, "option startingOffset='-3': must be 'earliest', 'latest', an offset or"),
         ({"startingOffset": "soon"}, "option startingOffset='soon': must be 'earliest', 'latest', an offset or"),
+        ({"startingOffset": "99999999"}, "option startingOffset=99999999: offset 99999999 is not in the channel"),
         ({"endingOffset": "99999999"}, "option endingOffset=99999999: offset 99999999 is not in the channel"),
-        ({"startingOffset": "latest", "endingOffset": "earliest"}, "endingOffset=earliest lies before"),
+        ({"startingOffset": "2020-01-01"}, "has no time zone: add one, as in '2020-01-01T00:00:00.00:00'"),
+        ({"endingOffset": "2020-01-01T10:00"}, "option endingOffset='2020-01-01T10:00' has no time zone: add one"),
+        ({"startingOffset": "2999-01-01T00:00Z"}, "option startingOffset=.* lies in the future: use 'latest'"),
+        ({"startingOffset": "latest", "endingOffset": "earliest"}, "option endingOffset=earliest lies before"),
         ({"numPartitions": "0"}, "option numPartitions='0': must be a number, 1 or more"),
+        ({"numPartitions": "two"}, "option numPartitions='two': must be a number, 1 or more"),
+        ({"arrowBatchRecords": "-1"}, "option arrowBatchRecords='-1': must be a number, 1 or more"),
         ({"includeMetadata": "yes"}, "option includeMetadata='yes': must be 'true' or 'false'"),
-        ({"maxRecords": "5"}, "option 'maxrecords' is not known for"),
+        ({"pushFilters": "1"}, "option pushFilters='1': must be 'true', 'false' or 'once'"),
+        ({"maxRecords": "5"}, "option 'maxrecords' is not known for reading; there are path, "),
         ({"maxRecordsPerBatch": "5"}, "option 'maxrecordsperbatch' is not known for a batch read"),
-        ({"consumer": "nobody"}, "nobody"),
+        ({"consumer": "nobody"}, "'nobody'.*no such consumer"),
+        ({"consumer": "a" * 300}, "option consumer='aaa"),
     ],
 )
-def test_wrong_options_are_told_on_the_driver(
-    spark: SparkSession, path: Path, options: dict[str, str], expected: str
-) -> None:
-    """What cannot be read is said before a job begins, with the option and what to do."""
+def test_wrong_options_are_told(path: Path, options: dict[str, str], expected: str) -> None:
+    """What cannot be read is said where a read is planned, with the option and what to do."""
     fill(path, orders(5))
-    jobs = len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
-    with pytest.raises(PySparkException, match=expected):
-        load(spark, path, **options).collect()
-    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) == jobs
+    refused(expected, path=path, **options)
 
 
-def test_wrong_paths_are_told_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+def test_wrong_paths_are_told(tmp_path: Path) -> None:
     """A missing path, something else, nothing at all: each has its own error."""
     (tmp_path / "other").mkdir()
     (tmp_path / "file").write_text("")
+    fill(tmp_path / "orders", orders(1))
+    fill(tmp_path / "points", [], Point)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/channel.json").write_text("{")
     for place, expected in (
         ("nothing", "there is no channel at"),
         ("other", "is not a channel: it has no channel.json"),
         ("file", "is not a channel: it is a file"),
-        ("none-*", "no channel is called like that"),
+        ("damaged", "channel.json is damaged"),
+        ("none-*", "option path=.*: no channel is called like that"),
+        ("[op]*", "option path: .* has other columns than"),
     ):
-        with pytest.raises(PySparkException, match=expected):
-            load(spark, str(tmp_path / place))
-    with pytest.raises(PySparkException, match="option 'path' is missing"):
-        spark.read.format("filechannel").load()
-    with pytest.raises(PySparkException, match="is a directory of this machine, not of hdfs"):
-        load(spark, "hdfs://host/orders")
-    fill(tmp_path / "orders", orders(1))
-    assert load(spark, f"file://{tmp_path}/orders").count() == 1
+        refused(expected, path=tmp_path / place)
+    refused("option 'path' is missing")
+    refused("is a directory of this machine, not of hdfs", path="hdfs://host/orders")
+    refused("option paths=.*must be a list of paths", paths="[]")
 
 
-def test_wrong_columns_are_told_on_the_driver(spark: SparkSession, path: Path) -> None:
+def test_wrong_columns_are_told(path: Path) -> None:
     """A schema that asks for what is not there, or for another type."""
     fill(path, orders(5))
-    for schema, expected in (
+    for columns, expected in (
         ("name string", "messages have no field 'name'; there are id, sku, qty, price, note"),
         ("id int", r"field 'id' is bigint, and .schema\(...\) says int"),
-        ("note string not null", "field 'note' is string or null, and .* says string, not null"),
+        ("note string never", "field 'note' is string or null, and .* says string, not null"),
         ("offset bigint", "only with the option includeMetadata=true"),
         ("payload binary, id bigint", "cannot be read together with 'id'"),
     ):
-        with pytest.raises(PySparkException, match=expected):
-            spark.read.format("filechannel").schema(schema).load(str(path)).collect()
+        refused(expected, columns, path=path)
+
+
+def test_errors_come_before_a_job_begins(spark: SparkSession, path: Path) -> None:
+    """Spark passes on what is wrong when a frame is made, or at the latest when it is planned."""
+    with pytest.raises(PySparkException, match="there is no channel at"):
+        load(spark, path)
+    fill(path, orders(5))
+    jobs = len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+    with pytest.raises(PySparkException, match="option numPartitions='0': must be a number"):
+        load(spark, path, numPartitions=0)
+    with pytest.raises(PySparkException, match="option startingOffset=3: no record begins at offset 3"):
+        load(spark, path, startingOffset=3).collect()
+    with pytest.raises(PySparkException, match="messages have no field 'name'"):
+        spark.read.format("filechannel").schema("name string").load(str(path)).collect()
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(None)) == jobs
+    assert load(spark, f"file://{path}").count() == 5
 
 
 def test_damage_is_an_error_that_names_the_place(spark: SparkSession, path: Path) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from filechannel import ConsumerBusyError, Retention
+from filechannel import ConsumerBusyError, FileChannelError, Retention
 from filechannel.blocking import open_channel
+from filechannel.spark import ChannelSource, schema_of
 from tests.spark.conftest import several_writers
 from tests.spark.messages import Order, fill, orders
 
@@ -123,6 +125,53 @@ def test_many_channels_have_their_own_offsets(spark: SparkSession, tmp_path: Pat
     assert drained(spark, tmp_path / "orders-*", tmp_path, maxRecordsPerBatch=6) == list(range(35))
 
 
+def test_a_channel_that_is_made_later_is_followed(spark: SparkSession, tmp_path: Path) -> None:
+    """One that a glob means and that was not there when the query began is read with the next batch, and goes on."""
+    fill(tmp_path / "orders-a", orders(5))
+    checkpoint = tmp_path / "checkpoint"
+    found = set[int]()
+
+    def collect(frame: DataFrame, _: int) -> None:
+        found.update(row.id for row in frame.collect())
+
+    frame = spark.readStream.format("filechannel").option("consumer", "spark").load(str(tmp_path / "orders-*"))
+    query = frame.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint)).start()
+    try:
+        wait_until(query, lambda: found == set(range(5)))
+        fill(tmp_path / "orders-b", orders(5, 5))
+        wait_until(query, lambda: found == set(range(10)))
+        fill(tmp_path / "orders-b", orders(5, 10))
+        fill(tmp_path / "orders-a", orders(5, 15))
+        wait_until(query, lambda: found == set(range(20)))
+    finally:
+        query.stop()
+    assert len(batches(tmp_path)[-1]) == 2
+
+
+def wait_until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
+    """Wait for what a query does; fail as it does."""
+    while not is_so():
+        assert not query.awaitTermination(0.05), "the query has ended"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"endingOffset": "latest"}, "option 'endingoffset' is not known for a stream"),
+        ({"archive": "file:///x"}, "option 'archive' is not known for a stream"),
+        ({"maxRecordsPerBatch": "0"}, "option maxRecordsPerBatch='0': must be a number, 1 or more"),
+        ({"maxBytesPerBatch": "1 MB"}, "option maxBytesPerBatch='1 MB': must be a number, 1 or more"),
+        ({"type": "tests.spark.messages:Point"}, "correct the option type"),
+    ],
+)
+def test_wrong_options_are_told(path: Path, options: dict[str, str], expected: str) -> None:
+    """Where the query is planned, with the option and what to do."""
+    fill(path, orders(1))
+    source = ChannelSource({"path": str(path), **{name.lower(): value for name, value in options.items()}})
+    with pytest.raises((FileChannelError, ValueError), match=expected):
+        source.streamReader(schema_of(Order))
+
+
 def test_another_channel_in_its_place_is_noticed(spark: SparkSession, path: Path, tmp_path: Path) -> None:
     """A checkpoint belongs to a channel, not to a path: a channel may be moved, and not be replaced."""
     fill(path, orders(10))
@@ -147,10 +196,3 @@ def test_what_is_gone_is_an_error(spark: SparkSession, path: Path, tmp_path: Pat
     query = drain(spark, path, tmp_path)
     with pytest.raises(PySparkException, match="DataExpiredError"):
         query.awaitTermination(100)
-
-
-def test_options_of_a_batch_are_refused(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """A stream has no end."""
-    fill(path, orders(1))
-    with pytest.raises(PySparkException, match="option 'endingoffset' is not known for a stream"):
-        drain(spark, path, tmp_path, endingOffset="latest").awaitTermination(100)

@@ -137,8 +137,8 @@ class SegmentCompressor:
         finally:
             self._files.close(source)
 
-    def _header(self, source: int, candidate: Candidate) -> Header | None:
-        """Return the header of a plain segment, if it is what everybody says it is."""
+    def _header(self, source: int, candidate: Candidate, *, finished: bool = True) -> Header | None:
+        """Return the header of a plain segment, if it is what everybody says it is; a *finished* one has an end."""
         content = self._files.read_at(source, SEGMENT_HEADER_SIZE, 0)
         try:
             header = Header.unpack(content)
@@ -146,7 +146,8 @@ class SegmentCompressor:
         except ValueError:
             return None
         is_all_there = self._files.size(source) >= SEGMENT_HEADER_SIZE + candidate.end - candidate.begin
-        return header if valid_end(header, content) == candidate.end and is_all_there else None
+        ends_there = not finished or valid_end(header, content) == candidate.end
+        return header if ends_there and is_all_there else None
 
     def _blocks(self, candidate: Candidate) -> list[tuple[int, int]]:
         """Return position and size of each block in the plain file."""
@@ -223,6 +224,27 @@ class SegmentCompressor:
         head = header.pack(COMPRESSED_MAGIC, candidate.end) + extra + table_crc(extra, table).to_bytes(4, "little")
         self._files.write_at(target, head + table, 0)
         return position
+
+    # Elsewhere
+
+    def copy(self, candidate: Candidate, target: int, *, finished: bool = True) -> bool:
+        """Write the compressed form to an open file, whether it saves anything or not; False if the plain one is gone.
+
+        The last one of a channel that is sealed has no end in its header, and is not *finished*.
+        """
+        plain = self._segments.path(candidate.begin)
+        try:
+            source = self._files.open(plain, writable=False)
+        except FileNotFoundError:
+            return False
+        try:
+            header = self._header(source, candidate, finished=finished)
+            if header is None:
+                return False
+            self._write(source, target, candidate, header, lambda: None)
+            return self._header(source, candidate, finished=finished) == header
+        finally:
+            self._files.close(source)
 
     # Finishing
 

@@ -164,6 +164,12 @@ class CompressedSegment:
                     _recent.popitem(last=False)
         return block
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file is as long as its table says, which tells a copy that was cut off."""
+        position, length, _ = COMPRESSED_BLOCK.unpack_from(self._table, (self.blocks - 1) * COMPRESSED_BLOCK.size)
+        return self._files.size(self._descriptor) == position + length
+
     def check(self) -> None:
         """Read all of it; `ValueError` or `OSError` says what is wrong."""
         for number in range(self.blocks):

@@ -79,6 +79,15 @@ def windows(store: Store, span: Span) -> Iterator[Window]:
         offset = following
 
 
+def windows_of(segment: StoredSegment, span: Span) -> Iterator[Window]:
+    """Return the records of a span that lies in one segment."""
+    offset = span.start
+    while offset < span.stop:
+        window = _window(segment, offset, min(segment.limit, span.stop))
+        yield window
+        offset = Offset(offset + window.stop - window.position)
+
+
 def _window(segment: StoredSegment, offset: Offset, stop: int) -> Window:
     """Return records of a segment: of a plain one all there are, of a compressed one those that end in its block."""
     if isinstance(segment, Segment):

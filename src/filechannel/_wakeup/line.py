@@ -163,27 +163,29 @@ def line_of(store: Store) -> Line:
         return line
 
 
-def when_there_is_room(store: Store, append: Callable[[], object]) -> None:
-    """Append, standing in line with everybody else who sends."""
+def when_there_is_room(store: Store, append: Callable[[], object], timeout: float | None = None) -> None:
+    """Append, standing in line with everybody else who sends; `NoRoomYetError` if that takes longer than *timeout*."""
     try:
         append()
         return
     except NoRoomYetError as full:
-        wanted = Batch(full.size, full.messages)
+        refusal: NoRoomYetError = full
+    until = None if timeout is None else time.monotonic() + timeout
     line = line_of(store)
     place = line.join(lambda: False)
     try:
-        while True:
-            place.batch = wanted
-            line.sleep(place, None, _PAUSE)
+        while until is None or time.monotonic() < until:
+            place.batch = Batch(refusal.size, refusal.messages)
+            line.sleep(place, until, _PAUSE)
             try:
                 with line.serving():
                     append()
                 return
             except NoRoomYetError as full:
-                wanted = Batch(full.size, full.messages)
+                refusal = full
     finally:
         line.leave(place)
+    raise refusal
 
 
 def _start_over() -> None:

@@ -23,6 +23,7 @@ from .info import info
 from .repair import repair
 from .seek import seek
 from .send import send
+from .ship import ship
 from .tail import tail
 from .verify import verify
 
@@ -67,6 +68,7 @@ app.command()(reporting(gc))
 app.command()(reporting(compress))
 app.command()(reporting(export))
 app.command("import")(reporting(import_))
+app.command()(reporting(ship))
 app.command()(reporting(bench))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 try:
     from pyspark.sql import SparkSession
 
+    from .archive import Shipped, read_archive, ship
     from .feeder import ChannelFeeder, feed
     from .schema import schema_of
     from .source import ChannelSource
@@ -15,7 +16,16 @@ except ImportError as _missing:
         f"filechannel.spark needs the extra 'spark' ({_missing}): pip install 'filechannel[spark]'"
     ) from _missing
 
-__all__ = ["ChannelFeeder", "ChannelSource", "feed", "register", "schema_of"]
+__all__ = [
+    "ChannelFeeder",
+    "ChannelSource",
+    "Shipped",
+    "feed",
+    "read_archive",
+    "register",
+    "schema_of",
+    "ship",
+]
 
 
 def register(spark: SparkSession) -> None:

@@ -11,10 +11,12 @@ import time
 from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
+from threading import Event, Lock
 from typing import Self, TypeVar, final
 from uuid import uuid4
 
 import anyio
+import anyio.lowlevel
 from anyio import to_thread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -24,13 +26,14 @@ from .._errors import MessageTooLargeError
 from .._storage.files import Files
 from .._storage.staging import Staged, Staging
 from .channels import channel_at
-from .options import STAGE_ONLY
+from .options import STAGE_ONLY, WriteOptions
 from .rows import Rows
+from .sink import prepare
 
 T = TypeVar("T")
 
 _SLICE = 1024  # messages that become visible together; the loop is held up no longer than they take
-_PAUSE = 0.02  # seconds between two looks at whether a batch is done
+_PAUSE = 0.02  # seconds between two looks at what Spark does
 _LOOK = 1  # seconds between two looks at a query
 
 
@@ -51,6 +54,7 @@ async def feed(sender: Sender[T], dataframe: DataFrame) -> int:
             while (part := await to_thread.run_sync(next, parts, None)) is not None:
                 for first in range(0, len(part), _SLICE):
                     await _send(sender, part[first : first + _SLICE])
+                    await anyio.lowlevel.checkpoint()  # a channel with room takes them without a pause
                 count += len(part)
         return count
     finally:
@@ -78,11 +82,25 @@ class _Rows:
         self._dataframe = dataframe
         self._path = path
         self._group = f"feed-{uuid4().hex}"
-        self._is_done = False
+        self._lock = Lock()
+        self._is_over = False
+        self._ended = Event()
+        """Set unless a thread is at it."""
+        self._ended.set()
         self.staging: Staging = Staging(Files(), path, self._group, 0o600)
 
     def stage(self) -> list[Staged]:
         """Let Spark turn all rows into messages; return the files, in order."""
+        with self._lock:
+            if self._is_over:
+                return []
+            self._ended.clear()
+        try:
+            return self._stage()
+        finally:
+            self._ended.set()
+
+    def _stage(self) -> list[Staged]:
         frame = self._dataframe
         manifest, schema = channel_at(self._path, None)
         Rows(manifest.codec, schema, frame.schema)
@@ -90,12 +108,14 @@ class _Rows:
         frame.sparkSession.sparkContext.setJobGroup(self._group, f"feed {self._path}", interruptOnCancel=True)
         writer = frame.write.format("filechannel").mode("append").option(STAGE_ONLY, self._group)
         writer.save(str(self._path))
-        self._is_done = True
         return self.staging.listed()
 
     def forget(self) -> None:
-        """Remove the files, and let Spark stop if it is still at it."""
-        if not self._is_done:
+        """Let Spark stop if it is still at it, and remove the files."""
+        with self._lock:
+            self._is_over = True
+        # Again and again: a job that begins a moment later would not know that its group was cancelled.
+        while not self._ended.wait(_PAUSE):
             self._dataframe.sparkSession.sparkContext.cancelJobGroup(self._group)
         self.staging.sweep()
 
@@ -133,7 +153,7 @@ class ChannelFeeder:
         """Begin a batch as soon as the last one is done, or *every* so often, as "5 seconds".
 
         *available_now*: end when everything that is there now was dealt with. *options* are those of the sink: `type`,
-        `txnId`.
+        `txnId`, `roomTimeout`.
         """
         if every is not None and available_now:
             raise ValueError("every and available_now: choose one, a query that ends has nothing to wait for")
@@ -146,12 +166,14 @@ class ChannelFeeder:
         self._query: StreamingQuery | None = None
 
     async def start(self) -> None:
-        """Start the query; wrong options and columns are raised here."""
+        """Start the query; `ValueError` for wrong options or columns."""
         if self._query is not None:
             raise RuntimeError("this feeder was started already; make one for each run")
         self._query = await to_thread.run_sync(self._start)
 
     def _start(self) -> StreamingQuery:
+        # Spark itself would come to that later, in a thread of the query.
+        prepare(WriteOptions.of_stream({**self._options, "path": self._path}), self._dataframe.schema)
         enter_thread(self._dataframe.sparkSession)
         writer = self._dataframe.writeStream.format("filechannel").options(**self._options)
         writer = writer.option("checkpointLocation", self._checkpoint)

@@ -11,20 +11,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, cast, final
 
+import pyspark
+from pyspark.sql.datasource import DataSourceReader
 from typing_extensions import TypeForm
 
 from .._offset import Offset
 from .._storage.cursor_file import encoded_name
 from .._storage.manifest import MANIFEST
+from .arrow_files import ArrowFiles
 
 Place: TypeAlias = Literal["earliest", "latest"] | Offset | datetime
 
 _ANY_READ: Final = (
     "path", "paths", "type", "startingOffset", "numPartitions", "arrowBatchRecords", "includeMetadata", "consumer",
 )  # fmt: skip
-_BATCH: Final = (*_ANY_READ, "endingOffset")
+_BATCH: Final = (*_ANY_READ, "endingOffset", "archive", "pushFilters")
 _STREAM: Final = (*_ANY_READ, "maxRecordsPerBatch", "maxBytesPerBatch")
-_WRITE: Final = ("path", "type", "txnId", "batchId")
+_ARCHIVE: Final = ("type", "startingOffset", "endingOffset", "arrowBatchRecords", "includeMetadata")
+_WRITE: Final = ("path", "type", "roomTimeout", "txnId", "batchId")
+KEEPS_FILTERS_APART: Final = hasattr(DataSourceReader, "pushLimit")
+"""Whether Spark asks again for each query of a frame; it does since it pushes limits as well."""
 STAGE_ONLY: Final = "stageOnly"
 """Between `feed` and the sink: put messages into files of this group, and leave it at that."""
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName")
@@ -36,7 +42,7 @@ class ReadOptions:
     """What to read, and how."""
 
     paths: tuple[Path, ...]
-    """The channels; at least one."""
+    """The channels; at least one. Of an archive its path in its own file system."""
     is_many: bool
     """Whether several were asked for, though there may be one."""
     message_type: str | None
@@ -50,11 +56,21 @@ class ReadOptions:
     consumer: str | None
     max_records: int | None
     max_bytes: int | None
+    archive: str | None
+    """The URI of an archive that is read instead of channels."""
+    push_filters: bool
+    glob: str | None = None
+    """What several channels are called together; there may be more of them later."""
 
     @classmethod
     def of_batch(cls, given: Mapping[str, str]) -> ReadOptions:
         """Check what was given for a batch; `ValueError` names the option and what it may be."""
         return cls._of(_Given(given, _BATCH, "a batch read"))
+
+    @classmethod
+    def of_archive(cls, given: Mapping[str, str], path: Path) -> ReadOptions:
+        """Check what was given for an archive that only Spark itself can open."""
+        return cls._of(_Given(given, _ARCHIVE, "an archive"), path)
 
     @classmethod
     def of_stream(cls, given: Mapping[str, str]) -> ReadOptions:
@@ -67,11 +83,16 @@ class ReadOptions:
         return cls._of(_Given(given, tuple(dict.fromkeys(_BATCH + _STREAM)), "reading"))
 
     @classmethod
-    def _of(cls, options: _Given) -> ReadOptions:
-        paths, is_many = options.paths()
+    def _of(cls, options: _Given, path: Path | None = None) -> ReadOptions:
+        archive = options.archive()
+        known = path if archive is None else archive[1]
+        paths, is_many = options.paths() if known is None else ((known,), False)
         return cls(
             paths=paths,
             is_many=is_many,
+            archive=None if archive is None else archive[0],
+            glob=options.glob() if is_many else None,
+            push_filters=options.pushing("pushFilters"),
             message_type=options.text("type"),
             start=options.place("startingOffset"),
             stop=options.place("endingOffset") or "latest",
@@ -95,6 +116,8 @@ class WriteOptions:
     """Whose batches are counted; None leaves it to the query's own id."""
     batch: int | None
     """The number of the batch; a stream counts by itself."""
+    room_timeout: float | None = None
+    """How many seconds a batch waits for room in a full channel; None: as long as it takes."""
     stage_only: str | None = None
     """The group of files to leave the messages in."""
 
@@ -121,6 +144,7 @@ class WriteOptions:
             message_type=options.text("type"),
             producer=options.name("txnId"),
             batch=None if batch is None else int(batch),
+            room_timeout=options.seconds("roomTimeout"),
             stage_only=options.text(STAGE_ONLY),
         )
 
@@ -162,12 +186,40 @@ class _Given:
                 raise ValueError(f"option paths={several!r}: must be a list of paths, as in .load(['a', 'b'])")
             return tuple(dict.fromkeys(_local(text) for text in found)), True
         path = self.path()
-        if path.exists() or not glob.has_magic(str(path)):
+        pattern = self.glob()
+        if pattern is None:
             return (path,), False
-        matches = tuple(match.parent for match in sorted(map(Path, glob.glob(str(path / MANIFEST)))))
+        matches = matching(pattern)
         if not matches:
             raise ValueError(f"option path={str(path)!r}: no channel is called like that")
         return matches, True
+
+    def glob(self) -> str | None:
+        """Return what channels are called together, if they are."""
+        path = None if self.text("paths") is not None else self.path()
+        return None if path is None or path.exists() or not glob.has_magic(str(path)) else str(path)
+
+    def archive(self) -> tuple[str, Path] | None:
+        """Return the URI of an archive and its path in its file system, if one is to be read."""
+        uri = self.text("archive")
+        if uri is None:
+            return None
+        for other in ("path", "paths", "consumer"):
+            if self.text(other) is not None:
+                raise ValueError(f"options 'archive' and {other!r} do not go together: an archive is no live channel")
+        return uri, ArrowFiles.of(uri)[1]
+
+    def seconds(self, name: str) -> float | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = -1.0
+        if not 0 <= seconds < float("inf"):
+            raise ValueError(f"option {name}={text!r}: must be a number of seconds, 0 or more")
+        return seconds
 
     def number(self, name: str) -> int | None:
         text = self.text(name)
@@ -182,6 +234,18 @@ class _Given:
         if text not in ("true", "false"):
             raise ValueError(f"option {name}={text!r}: must be 'true' or 'false'")
         return text == "true"
+
+    def pushing(self, name: str) -> bool:
+        """Tell whether filters are to be pushed; `ValueError` if rows might be missing then."""
+        text = (self.text(name) or "false").lower()
+        if text not in ("true", "false", "once"):
+            raise ValueError(f"option {name}={text!r}: must be 'true', 'false' or 'once'")
+        if text == "true" and not KEEPS_FILTERS_APART:
+            raise ValueError(
+                f"option {name}='true': Spark {pyspark.__version__} reads with the filters of one query in the next "
+                f"one of the same frame, which then misses rows; load a frame for each query, and say {name}='once'"
+            )
+        return text != "false"
 
     def place(self, name: str) -> Place | None:
         text = self.text(name)
@@ -204,7 +268,18 @@ class _Given:
             raise ValueError(
                 f"option {name}={text!r}: must be 'earliest', 'latest', an offset or a timestamp as in ISO 8601"
             ) from None
-        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        if moment.utcoffset() is None:
+            raise ValueError(
+                f"option {name}={text!r} has no time zone: add one, as in {moment.replace(tzinfo=UTC).isoformat()!r}"
+            )
+        if name == "startingOffset" and moment > datetime.now(UTC):
+            raise ValueError(f"option {name}={text!r} lies in the future: use 'latest' for what comes from now on")
+        return moment
+
+
+def matching(pattern: str) -> tuple[Path, ...]:
+    """Return the channels that are called like that, in order of their paths."""
+    return tuple(match.parent for match in sorted(map(Path, glob.glob(str(Path(pattern) / MANIFEST)))))
 
 
 def _local(text: str) -> Path:

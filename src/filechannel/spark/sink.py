@@ -8,7 +8,7 @@ attempts that failed are swept by the next commit.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from .._channel.recipe import Recipe
-from .._errors import Busy, ChannelNotFoundError, MessageTooLargeError
+from .._errors import Busy, ChannelNotFoundError, MessageTooLargeError, NoRoomYetError
 from .._maintenance.retention import reclaim
 from .._storage.backlog import Batch
 from .._storage.cursor_file import encoded_name
@@ -88,10 +88,10 @@ def stage(options: WriteOptions, given: StructType, group: str, batches: Iterato
     return Staging(Files(), options.path, group, manifest.options.mode).write(parts())
 
 
-def publish(path: Path, written: list[Written], number: int | None) -> None:
+def publish(path: Path, written: list[Written], number: int | None, timeout: float | None = None) -> None:
     """Append what tasks have staged as one batch, unless it is there already, and sweep.
 
-    Waits for room in a channel that lets senders wait.
+    Waits for room in a channel that lets senders wait, but no longer than *timeout*: `TimeoutError`.
     """
     producer, found = written[0].producer, [each.staged for each in written]
     batch = Batch.of(sum(staged.length for staged in found), sum(staged.count for staged in found))
@@ -103,14 +103,21 @@ def publish(path: Path, written: list[Written], number: int | None) -> None:
             return chain.from_iterable(map(staging.read, found))
 
         if batch.messages and (producer is None or number is None):
-            when_there_is_room(store, lambda: store.log.append_parts(parts(), batch))
+            _append(store, lambda: store.log.append_parts(parts(), batch), timeout)
         elif batch.messages and producer is not None and number is not None:
             ledger = Ledger(store, producer)
-            when_there_is_room(store, lambda: ledger.append(number, batch, parts))
+            _append(store, lambda: ledger.append(number, batch, parts), timeout)
         if store.control.deferred:
             store.flusher.commit()
         staging.sweep()
         _reclaim(store)
+
+
+def _append(store: Store, append: Callable[[], object], timeout: float | None) -> None:
+    try:
+        when_there_is_room(store, append, timeout)
+    except NoRoomYetError as full:
+        raise TimeoutError(f"option roomTimeout={timeout}: after so many seconds {full}") from None
 
 
 def _reclaim(store: Store) -> None:
@@ -151,7 +158,7 @@ class BatchWriter(DataSourceArrowWriter):
             staging = Staging(Files(), self.options.path, self._group, manifest.options.mode)
             staging.list_for_later(each.staged for each in written)
         elif written:
-            publish(self.options.path, written, self.options.batch)
+            publish(self.options.path, written, self.options.batch, self.options.room_timeout)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what the tasks have staged, also those of which Spark does not know."""
@@ -180,7 +187,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Publish what the tasks have staged, once."""
         written = _only_ours(messages)
         if written:
-            publish(self.options.path, written, batchId)
+            publish(self.options.path, written, batchId, self.options.room_timeout)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Remove what the tasks have staged; if none of them came to its end, the next batch does."""

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from .._channel.source import find_place
-from .._errors import UnknownConsumerError
-from .._storage.index import Mark
-from .._storage.store import Store
-from .channels import find_channels, opened
+from .channels import find_channels, opened_to_read
+from .filters import can_push, kept, narrowed
 from .options import ReadOptions, WriteOptions
+from .places import bounds
 from .sink import BatchWriter, StreamWriter, prepare, refuse_overwrite
 from .stream import StreamReader
 from .tasks import Task, plan, read
@@ -38,8 +35,8 @@ class ChannelSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads these columns, which may be fewer than there are."""
         options = ReadOptions.of_batch(self.options)
-        find_channels(options, schema)
-        return BatchReader(options, schema)
+        table = find_channels(options, schema)[0].table
+        return FilteringReader(options, schema, table.arrow) if options.push_filters else BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - the name is Spark's
         """Return what reads these columns again and again, from where it stopped."""
@@ -66,9 +63,11 @@ class ChannelSource(DataSource):
 class BatchReader(DataSourceReader):
     """Reads what is stored between two places."""
 
-    def __init__(self, options: ReadOptions, columns: StructType) -> None:
+    def __init__(self, options: ReadOptions, columns: StructType, filters: Sequence[Filter] = ()) -> None:
+        """*filters* can be pushed."""
         self._options = options
         self._columns = columns
+        self._filters = filters
 
     def partitions(self) -> Sequence[InputPartition]:
         """Cut the channels into spans of about the same size, at the boundaries of records."""
@@ -77,29 +76,40 @@ class BatchReader(DataSourceReader):
     def _plan(self, path: Path) -> list[Task]:
         options = self._options
         parts = None if options.partitions is None else -(-options.partitions // len(options.paths))
-        with opened(path) as store:
-            if isinstance(options.stop, datetime):
-                stop = store.places.until(options.stop)
-            else:
-                stop = find_place(store, options.stop, "option endingOffset")
-            start = self._start(store)
-            if stop.offset < start.offset and options.start is not None:
-                raise ValueError(
-                    f"option endingOffset={options.stop!s} lies before startingOffset={options.start!s} ({path})"
-                )
+        with opened_to_read(path, options) as store:
+            start, stop = narrowed(store, *bounds(store, options), self._filters)
             return plan(store, start, stop, parts)
-
-    def _start(self, store: Store) -> Mark:
-        options = self._options
-        if options.start is not None or options.consumer is None:
-            return find_place(store, options.start or "earliest", "option startingOffset")
-        registration = store.roster.look(options.consumer)
-        if registration is None:
-            raise UnknownConsumerError(options.consumer, path=store.path)
-        return Mark(registration.position.offset, registration.position.sequence, 0)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the messages of a span as Arrow batches."""
         if not isinstance(partition, Task):
             return iter(())  # Spark reads a table without partitions as if it had one, which is None
-        return read(self._options, self._columns, partition)
+        return kept(read(self._options, self._columns, partition), self._filters)
+
+
+@final
+class FilteringReader(DataSourceReader):
+    """Reads what some filters let pass. Spark refuses one like this unless it is set to ask for it."""
+
+    def __init__(self, options: ReadOptions, columns: StructType, arrow: pa.Schema) -> None:
+        self._options = options
+        self._columns = columns
+        self._arrow = arrow
+        self._filters: list[Filter] = []
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - the name is Spark's
+        """Take the filters that can be taken, and return the others."""
+        self._filters = [each for each in filters if can_push(each, self._arrow)]
+        return [each for each in filters if each not in self._filters]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Cut what is left by filters on offset and sequence into spans."""
+        return self._reader.partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Return the rows of a span that pass."""
+        return self._reader.read(partition)
+
+    @property
+    def _reader(self) -> BatchReader:
+        return BatchReader(self._options, self._columns, self._filters)

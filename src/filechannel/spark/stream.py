@@ -6,8 +6,10 @@ comes only while the next batch is planned, and never for the last one.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from typing import final
+from pathlib import Path
+from typing import Final, final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,10 +23,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from .._storage.index import Mark
+from .channels import find_channels
 from .followed import Followed
-from .options import ReadOptions
+from .options import ReadOptions, matching
 from .progress import Progress, place_in, written
 from .tasks import Task, plan, read
+
+_LOOK: Final = 1.0  # seconds between two looks for more channels
 
 
 @final
@@ -38,6 +43,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The channels by their ids, open; only where batches are planned."""
         self._target: dict[str, Mark] | None = None
         """How far to go at all, if the query ends by itself."""
+        self._next_look = 0.0
+        """When to look for more channels of that name, by the monotonic clock."""
 
     def __getstate__(self) -> object:
         """Take to other processes what it takes to read there."""
@@ -50,9 +57,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._followed is None:
             self._followed = {}
             for path in self._options.paths:
-                followed = Followed(path, self._options)
-                self._followed[followed.id] = followed
+                self._follow(path, self._followed)
         return self._followed
+
+    def _follow(self, path: Path, channels: dict[str, Followed]) -> None:
+        followed = Followed(path, self._options)
+        channels[followed.id] = followed
+
+    def _look_for_more(self, channels: dict[str, Followed]) -> None:
+        """Follow the channels that were made since, if they are called like the others."""
+        if self._options.glob is None or self._target is not None or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _LOOK
+        known = {followed.store.path for followed in channels.values()}
+        for path in matching(self._options.glob):
+            if path not in known:
+                find_channels(self._options, self._columns, only=path)  # it has these columns, or the query fails
+                self._follow(path, channels)
 
     # What Spark asks, with names that are its own
 
@@ -73,6 +94,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Progress, limit: ReadLimit) -> Progress:  # noqa: N802
         """Return where the next batch ends; what lies before *start* is dealt with, and need not be kept for us."""
         channels = self._channels()
+        self._look_for_more(channels)
         begins = self._begins(start)
         ends = self._target or {key: followed.latest() for key, followed in channels.items()}
         for key, begin in begins.items():

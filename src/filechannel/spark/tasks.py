@@ -17,7 +17,7 @@ from .._errors import CorruptRecordError
 from .._storage.index import Mark
 from .._storage.spans import Span, expired, split, windows
 from .._storage.store import Store
-from .channels import find_channels, opened
+from .channels import find_channels, opened_to_read
 from .options import ReadOptions
 
 _BYTES_A_TASK = 32 << 20
@@ -48,7 +48,7 @@ def read(options: ReadOptions, asked: StructType, task: Task) -> Iterator[pa.Rec
     Raises `CorruptRecordError` or `DecodeError` after everything before it, `DataExpiredError` if it was removed since.
     """
     table, span = find_channels(options, asked, only=task.path)[0].table, task.span
-    with opened(task.path) as store:
+    with opened_to_read(task.path, options) as store:
         while True:
             sequence = span.sequence
             try:

@@ -1,0 +1,135 @@
+"""A file system elsewhere, as Spark's JVM reaches it: whatever Hadoop knows, from the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, Self, cast, final
+
+from pyspark.sql import SparkSession
+
+from .._storage.remote import RemoteFile, RemoteFiles
+
+# What is used of Java, with names that are its own.
+
+
+class _Uri(Protocol):
+    def getPath(self) -> str: ...  # noqa: N802
+
+
+class _JavaPath(Protocol):
+    def getFileSystem(self, configuration: object, /) -> _JavaFileSystem: ...  # noqa: N802
+    def getName(self) -> str: ...  # noqa: N802
+    def toUri(self) -> _Uri: ...  # noqa: N802
+
+
+class _Status(Protocol):
+    def getPath(self) -> _JavaPath: ...  # noqa: N802
+    def getLen(self) -> int: ...  # noqa: N802
+
+
+class _Stream(Protocol):
+    def seek(self, position: int, /) -> None: ...
+    def close(self) -> None: ...
+
+
+class _JavaFileSystem(Protocol):
+    def exists(self, path: _JavaPath, /) -> bool: ...
+    def listStatus(self, path: _JavaPath, /) -> Sequence[_Status]: ...  # noqa: N802
+    def getFileStatus(self, path: _JavaPath, /) -> _Status: ...  # noqa: N802
+    def open(self, path: _JavaPath, /) -> _Stream: ...
+    def copyFromLocalFile(  # noqa: N802
+        self, remove: bool, overwrite: bool, source: _JavaPath, target: _JavaPath, /
+    ) -> None: ...
+    def rename(self, source: _JavaPath, target: _JavaPath, /) -> bool: ...
+    def delete(self, path: _JavaPath, recursive: bool, /) -> bool: ...
+
+
+_Read = Callable[[_Stream, int], bytes]
+
+
+@final
+class HadoopFiles(RemoteFiles):
+    """What Hadoop's `FileSystem` knows, with the settings of a session."""
+
+    def __init__(self, uri: str, system: _JavaFileSystem, java_path: Callable[[str], _JavaPath], read: _Read) -> None:
+        super().__init__()
+        self._uri = uri
+        self._system = system
+        self._java_path = java_path
+        self._read = read
+
+    @classmethod
+    def of(cls, uri: str, spark: SparkSession) -> tuple[Self, Path]:
+        """Return the file system that a URI speaks of, and the path in it."""
+        context = spark.sparkContext
+        java: object = context._jvm  # pyright: ignore[reportPrivateUsage]
+        java_path = cast("Callable[[str], _JavaPath]", _member(java, "org", "apache", "hadoop", "fs", "Path"))
+        read = cast("_Read", _member(java, "org", "apache", "commons", "io", "IOUtils", "toByteArray"))
+        configuration = cast("Callable[[], object]", _member(context, "_jsc", "hadoopConfiguration"))()
+        root = java_path(uri)
+        files = cls(uri, root.getFileSystem(configuration), java_path, read)
+        return files, Path(root.toUri().getPath())
+
+    def describe(self, path: Path) -> str:
+        """Return the URI."""
+        return self._uri
+
+    def exists(self, path: Path) -> bool:
+        """Tell whether there is anything at the path."""
+        return self._system.exists(self._java_path(str(path)))
+
+    def list(self, directory: Path) -> list[str]:
+        """Return the names in a directory, sorted; none if it is not there."""
+        if not self.exists(directory):
+            return []
+        return sorted(status.getPath().getName() for status in self._system.listStatus(self._java_path(str(directory))))
+
+    def open_file(self, path: Path) -> RemoteFile:
+        """Open a file to read."""
+        place = self._java_path(str(path))
+        if not self._system.exists(place):
+            raise FileNotFoundError(str(path))
+        return _HadoopFile(self._system.open(place), self._system.getFileStatus(place).getLen(), self._read)
+
+    def upload(self, local: Path, path: Path) -> None:
+        """Copy a file of this machine there; directories are made on the way."""
+        self._system.copyFromLocalFile(False, True, self._java_path(f"file://{local}"), self._java_path(str(path)))
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename, over what may be there. Hadoop replaces nothing: in between there is none."""
+        self.unlink(target)
+        if not self._system.rename(self._java_path(str(source)), self._java_path(str(target))):
+            raise OSError(f"{self._uri}: {source.name} could not be renamed to {target.name}")
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name unless it is gone already."""
+        self._system.delete(self._java_path(str(path)), False)
+
+
+def _member(found: object, *names: str) -> object:
+    for name in names:
+        found = getattr(found, name)
+    return found
+
+
+@final
+class _HadoopFile:
+    """One that is open."""
+
+    def __init__(self, stream: _Stream, size: int, read: _Read) -> None:
+        self._stream = stream
+        self._read = read
+        self.size: int = size
+
+    def read_at(self, size: int, position: int) -> bytes:
+        """Return up to so many bytes from a position."""
+        size = min(size, self.size - position)
+        if size <= 0:
+            return b""
+        self._stream.seek(position)
+        return bytes(self._read(self._stream, size))
+
+    def close(self) -> None:
+        """Let go of it."""
+        self._stream.close()
