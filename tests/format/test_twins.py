@@ -23,6 +23,7 @@ from filechannel._format.layout import (
     CURSOR_SLOTS,
     EPOCH,
     GROUP_SIZE,
+    INDEX_CHECKED,
     REGISTRATIONS,
     RESERVED_END,
     ROOM,
@@ -314,9 +315,13 @@ class WriterRun:
         """Open a window."""
         self.writer.open_window(self.begin + end, due)
 
+    def do_ahead(self, end: int, distance: int) -> None:
+        """Have pages made present."""
+        self.writer.stay_ahead(self.begin + end, distance)
+
     def do_marks(self) -> list[tuple[int, int]]:
         """Take the marks, whose times differ."""
-        return [(offset, sequence) for offset, sequence, _ in self.writer.take_marks()]
+        return [(offset, sequence) for offset, sequence, _ in INDEX_CHECKED.iter_unpack(self.writer.take_marks())]
 
     def do_poke(self, position: int, content: bytes) -> None:
         """Write over words of the control page."""
@@ -337,6 +342,7 @@ class WriterRun:
             writer.pending_sequence,
             writer.deferred,
             writer.current,
+            writer.alone,
         )
 
 
@@ -365,6 +371,7 @@ writing = steps(
     limit_window=(st.one_of(st.integers(0, 9), numbers), st.sampled_from([0, 0, 1])),
     mark_next=(),
     marks=(),
+    ahead=(st.integers(-5, 210), st.one_of(st.integers(0, 100), numbers)),
     unbind=(),
     defer=(st.sampled_from([False, False, True]),),
     poke=(pokes, st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x00" * 4, b"\xff" * 8])),
@@ -720,6 +727,7 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Writer", "unbind"): list,
     ("Writer", "mark_next"): list,
     ("Writer", "take_marks"): list,
+    ("Writer", "stay_ahead"): lambda: [100, 50],
     ("Writer", "defer"): lambda: [True],
     ("Reader", "take"): list,
     ("Reader", "take_in_turn"): list,

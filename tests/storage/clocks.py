@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from filechannel._format.layout import INDEX_CHECKED
 from filechannel._storage.index import ActiveIndex
+
+
+def packed(marks: list[tuple[int, int, int]]) -> bytes:
+    """Return marks as the writer gives them away."""
+    return b"".join(INDEX_CHECKED.pack(*mark) for mark in marks)
 
 
 class Clock:
@@ -27,9 +33,10 @@ class Clock:
         monkeypatch.setattr(time, "time_ns", lambda: clock.now)
         store = ActiveIndex.store
 
-        def store_as_of_now(self: ActiveIndex, segment: Path, marks: list[tuple[int, int, int]], visible: int) -> None:
+        def store_as_of_now(self: ActiveIndex, segment: Path, marks: bytes, visible: int) -> None:
             # The native writer has looked at the real clock. A test that cares stores marks after every append.
-            store(self, segment, [(offset, sequence, clock.now) for offset, sequence, _ in marks], visible)
+            now = [(offset, sequence, clock.now) for offset, sequence, _ in INDEX_CHECKED.iter_unpack(marks)]
+            store(self, segment, packed(now), visible)
 
         monkeypatch.setattr(ActiveIndex, "store", store_as_of_now)
         return clock

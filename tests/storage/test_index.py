@@ -18,7 +18,7 @@ from filechannel._storage.index import (
     last_mark_at_or_before,
     read_marks,
 )
-from tests.storage.clocks import Clock
+from tests.storage.clocks import Clock, packed
 from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
 
 files = Files()
@@ -30,7 +30,8 @@ def _mark(offset: int) -> Mark:
 
 def _write(segment: Path, *offsets: int, end: int = 0) -> None:
     writer = IndexWriter(files, segment, 0o600, end)
-    writer.add([_mark(offset) for offset in offsets])
+    if offsets:
+        writer.add([_mark(offset) for offset in offsets])
     writer.close()
 
 
@@ -107,13 +108,13 @@ def test_the_nearest_mark_before_an_offset_is_found() -> None:
 def test_marks_are_appended_to_the_index_of_the_active_segment(tmp_path: Path, segment: Path) -> None:
     """Closing the index of one segment makes room for that of the next."""
     index = ActiveIndex(files, 0o600)
-    index.store(segment, [], 1000)
+    index.store(segment, b"", 1000)
     assert not index_path(segment).exists()
-    index.store(segment, [(0, 0, 1), (100, 10, 101)], 1000)
-    index.store(segment, [(300, 30, 301)], 1000)
+    index.store(segment, packed([(0, 0, 1), (100, 10, 101)]), 1000)
+    index.store(segment, packed([(300, 30, 301)]), 1000)
     index.close()
     other = tmp_path / "00000000000000000400.seg"
-    index.store(other, [(400, 40, 401)], 1000)
+    index.store(other, packed([(400, 40, 401)]), 1000)
     index.close()
     assert read_marks(files, segment) == [_mark(0), _mark(100), _mark(300)]
     assert read_marks(files, other) == [_mark(400)]
@@ -138,8 +139,8 @@ def test_a_mark_that_cannot_be_written_is_left_out(segment: Path, error: Callabl
     faulty = FaultyFiles()
     index = ActiveIndex(faulty, 0o600)
     faulty.fail(NEEDING_ROOM, error, at=at)
-    index.store(segment, [(0, 0, 1)], 1000)
+    index.store(segment, packed([(0, 0, 1)]), 1000)
     faulty.work()
-    index.store(segment, [(100, 10, 101)], 1000)
+    index.store(segment, packed([(100, 10, 101)]), 1000)
     index.close()
     assert [mark.offset for mark in read_marks(files, segment)] == [100]

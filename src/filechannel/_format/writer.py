@@ -28,6 +28,7 @@ from .layout import (
     CONTROL_SIZE,
     EPOCH,
     INDEX_BYTES,
+    INDEX_CHECKED,
     MAX_PAYLOAD,
     RECORD_HEADER_SIZE,
     REGISTRATIONS,
@@ -43,11 +44,13 @@ from .layout import (
     WRITE_TAIL,
     WRITER_LOCK,
 )
+from .memory import populate_soon
 from .records import write_record
 from .waiting import release_word, wake_waiters
 from .words import load_u32, load_u64, store_u32, store_u64, swap_if_u32
 
-_MOST_MARKS = 64  # as many as a window has; more are left out
+_MOST_MARKS = 4096  # of 256 MiB, which takes longer than the second for which they wait; more are left out
+_NEVER = (1 << 64) - 1
 
 
 class Writer:
@@ -77,6 +80,11 @@ class Writer:
         self._index_due = 0
         self._next_mark = 0
         self._marks: list[tuple[int, int, int]] = []
+        self._ahead = self._ahead_end = 0
+        """Make so many bytes before the tail present, up to this offset."""
+        self._ahead_from, self._ahead_at = 0, _NEVER
+        """Where the next ones begin, and at which tail they are due."""
+        self._alone = False
         self._deferred = False
         self._epoch = 0
         self._tail_end = self._tail_sequence = 0
@@ -94,6 +102,11 @@ class Writer:
     def pending_sequence(self) -> int:
         """Sequence that belongs to pending."""
         return self._pending_sequence
+
+    @property
+    def alone(self) -> bool:
+        """Whether nobody else has written to the segment since it was bound, which was empty then."""
+        return self._alone
 
     @property
     def deferred(self) -> bool:
@@ -127,6 +140,8 @@ class Writer:
         if start is None:
             return self._overflow(payloads)
         charge_turn(size)
+        if start + size >= self._ahead_at:
+            self._go_ahead(start + size)
         if not self._deferred:
             self.tell_waiters()
         return start
@@ -203,7 +218,8 @@ class Writer:
             raise ValueError("payload or flags do not fit the word")
         if self._segment is not None and self._fits_window(self._pending, 0):
             # Known before the first byte is touched: whoever takes over from us dead has to wipe up to here.
-            store_u64(self._control, RESERVED_END, self._window_end)
+            need = sum(map(len, payloads[index:])) + RECORD_HEADER_SIZE * len(payloads[index:])
+            store_u64(self._control, RESERVED_END, min(self._pending + need, self._window_end))
         while index < len(payloads) and self._segment is not None:
             payload = payloads[index]
             size = RECORD_HEADER_SIZE + len(payload)
@@ -258,6 +274,8 @@ class Writer:
         self._segment, self._begin, self._window_end = view, begin, 0
         self._epoch = load_u32(self._control, EPOCH)
         self._next_mark, self._marks = 0, []
+        self._alone = begin == self._pending
+        self._ahead_from, self._ahead_at = 0, _NEVER
 
     def open_window(self, end: int, index_due: int, /) -> None:
         """Let the fast path write below end until the wall clock says index_due."""
@@ -272,14 +290,37 @@ class Writer:
         """Let the open window take messages below a number only, and no more once `registrations` has changed."""
         self._limit = unsigned(sequence_end), unsigned(registrations, U32)
 
+    def stay_ahead(self, end: int, distance: int, /) -> None:
+        """Have so many bytes before the tail made present by another thread, up to an end, until a segment is bound."""
+        end, distance = unsigned(end), unsigned(distance)
+        room = -1 if self._segment is None else self._segment.nbytes - SEGMENT_HEADER_SIZE
+        if not self._begin <= self._pending <= end or end - self._begin > room:
+            raise ValueError("end is not inside the segment, or behind what is written")
+        self._ahead, self._ahead_end = distance, end
+        if self._ahead_from - self._pending > distance // 2:
+            self._ahead_at = self._ahead_from - distance // 2  # there is enough for now
+        else:
+            self._go_ahead(self._pending)
+
+    def _go_ahead(self, offset: int) -> None:
+        """Have the next pages made present by another thread, long before the tail is there."""
+        start, stop = max(self._ahead_from, offset), min(offset + self._ahead, self._ahead_end)
+        self._ahead_at = stop - self._ahead // 2 if stop < self._ahead_end else _NEVER
+        if start < stop and self._segment is not None:
+            self._ahead_from = stop
+            populate_soon(self._segment.obj, SEGMENT_HEADER_SIZE + start - self._begin, stop - start)
+
     def mark_next(self) -> None:
         """Remember the next record for the index."""
         self._next_mark = 0
 
-    def take_marks(self) -> list[tuple[int, int, int]]:
-        """Return (offset, sequence, time) of the records to put into the index, and forget them: one in 64 KiB."""
+    def take_marks(self) -> bytes:
+        """Return the records to put into the index, and forget them: one in 64 KiB.
+
+        Each as in the index, without checksum.
+        """
         taken, self._marks = self._marks, []
-        return taken
+        return b"".join(INDEX_CHECKED.pack(*mark) for mark in taken)
 
     def _mark(self) -> None:
         """Remember a record. Its time is taken before it can be seen: nothing before it is younger."""
@@ -291,6 +332,7 @@ class Writer:
         """Let go of the segment; every append overflows."""
         self._segment = None
         self._window_end = 0
+        self._ahead_at = _NEVER
 
     def defer(self, deferred: bool, /) -> None:
         """Move the append tail instead of what readers see, or stop doing so."""
@@ -308,6 +350,7 @@ class Writer:
         for slot, distance in enumerate(TAIL_SLOTS):
             slot_end, sequence, begin, crc = TAIL_SLOT.unpack_from(self._control, tail + distance)
             if slot_end == end and crc32c(TAIL_CHECKED.pack(slot_end, sequence, begin)) == crc:
+                self._alone &= end == self._tail_end
                 self._tail_slot, self._tail_end, self._tail_sequence = slot, end, sequence
                 return True
         return False

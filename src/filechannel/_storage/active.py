@@ -8,11 +8,11 @@ from contextlib import suppress
 
 from .._errors import CorruptRecordError, DiskFullError
 from .._format import Writer
-from .._format.layout import PAGE, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
+from .._format.layout import INDEX_CHECKED, PAGE, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
 from .._options import StoredOptions
 from .control import Control
 from .files import Files
-from .index import ActiveIndex, latest_time, not_before
+from .index import ActiveIndex, LateMarks, latest_time, not_before
 from .pages_ahead import PagesAhead
 from .preparation import Preparation
 from .room import Room
@@ -21,7 +21,7 @@ from .segments import Segments
 from .unflushed import Unflushed
 
 _STEP = 1 << 20  # of disk space; in a RAM file system it takes a third of a millisecond
-_WINDOW = 4 << 20  # as many bytes as the writer has room for marks of them
+_MOST_LATE = 64  # finished segments whose index waits to be written
 
 
 class ActiveSegment:
@@ -47,9 +47,9 @@ class ActiveSegment:
         self.check_place: Callable[[], object] = lambda: None
         """Called before a file is made; raises if the directory is not the channel's any more."""
         self._index = ActiveIndex(files, options.mode, lambda: self.check_place())  # noqa: PLW0108 - set later
-        self._pages = PagesAhead()
-        self._preparation = Preparation(segments)
-        self._held: list[tuple[int, int, int]] = []
+        self._pages = PagesAhead(writer)
+        self._preparation = Preparation(segments, self._pages.begin)
+        self._held = b""
         self.segment: Segment | None = None
 
     @property
@@ -70,13 +70,20 @@ class ActiveSegment:
 
     def _creation_time(self) -> int:
         """Return the present, or a time that nothing in the segments before is later than: the clock may go back."""
+        now = time.time_ns()
+        if self.segment is not None and self._writer.alone:
+            marked = max(self._index.latest, self._latest_in_memory())
+            return max(not_before(marked, now), self.segment.header.created)
         self.store_marks()
-        now, before = time.time_ns(), self._segments.begins[-1:]
-        for begin in before:
+        for begin in self._segments.begins[-1:]:
             with suppress(CorruptRecordError):
-                marked = max([latest_time(self._files, self._segments.path(begin)), *(mark[2] for mark in self._held)])
+                marked = max(latest_time(self._files, self._segments.path(begin)), self._latest_in_memory())
                 return max(not_before(marked, now), self._segments.header(begin).created)
         return now
+
+    def _latest_in_memory(self) -> int:
+        self._held += self._writer.take_marks()
+        return INDEX_CHECKED.unpack(self._held[-INDEX_CHECKED.size :])[2] if self._held else 0
 
     def _renew(self, header: Header, need: int) -> Segment | None:
         """Take a file that waits; None if there is none, or it is too small."""
@@ -119,38 +126,58 @@ class ActiveSegment:
     def take_up(self, segment: Segment) -> None:
         """Go on in a segment that another process writes to as well."""
         if segment is self.segment:
-            self.store_marks()
+            self._store_active_marks()
             self._writer.bind(segment.map, segment.begin)
         else:
             self._bind(segment)
 
     def store_marks(self) -> None:
         """Bring the index up to date, but for what readers do not see: that may still be taken back, and waits."""
-        if self.segment is None:
-            return
-        visible = self._control.write_offset
+        self._index.store_late(lambda: self._control.oldest_offset)
+        self._store_active_marks()
+
+    def _store_active_marks(self) -> None:
+        if self.segment is not None:
+            visible = self._control.write_offset
+            marks = self._take_visible_marks(visible)
+            if self.segment.begin >= self._control.oldest_offset:  # otherwise another process has removed it
+                self._index.store(self.segment.path, marks, visible)
+
+    def _take_visible_marks(self, visible: int) -> bytes:
+        """Return the marks of what readers see; the others wait."""
         marks = self._held + self._writer.take_marks()
-        self._held = [mark for mark in marks if mark[0] > visible]
-        if self.segment.begin >= self._control.oldest_offset:  # otherwise another process has removed it
-            self._index.store(self.segment.path, marks[: len(marks) - len(self._held)], visible)
+        stop, size = len(marks), INDEX_CHECKED.size
+        while stop and INDEX_CHECKED.unpack_from(marks, stop - size)[0] > visible:
+            stop -= size
+        self._held = marks[stop:]
+        return marks[:stop]
 
     def _bind(self, segment: Segment) -> None:
-        self._close_index()
+        self._leave_index()
         self.segment = segment
         self._unflushed.add(segment)
         self._writer.bind(segment.map, segment.begin)
 
     def let_go(self) -> None:
         """Write to none, until another one is made or taken up."""
-        self._close_index()
+        self.store_marks()
+        self._leave_index()
         self._writer.unbind()
         self._pages.close()
         self._preparation.close()
         self.segment = None
 
-    def _close_index(self) -> None:
-        self.store_marks()
-        self._held = []
+    def _leave_index(self) -> None:
+        """Leave what the index of the segment still has to have to whoever flushes it."""
+        if self.segment is not None:
+            visible, oldest = self._control.write_offset, self._control.oldest_offset
+            late = [each for each in self._index.late if each.begin >= oldest]
+            if marks := self._take_visible_marks(visible):
+                late.append(LateMarks(self.segment.begin, self.segment.path, marks, visible))
+            self._index.late = late
+            if len(late) > _MOST_LATE:
+                self._index.store_late(lambda: self._control.oldest_offset)
+        self._held = b""
         self._index.close()
 
     def fits(self, length: int) -> bool:
@@ -166,19 +193,17 @@ class ActiveSegment:
         assert self.segment is not None
         end = self._end(length)
         self._allocate(self.segment, end)
-        self.store_marks()
         if self._index.is_due():
+            self._store_active_marks()
             self._writer.mark_next()
-        offset = self._writer.pending
-        following = self._preparation.advance(self.segment, offset)
-        # Not the whole segment, however much is allocated: who takes over from us dead has to wipe all of it.
-        window = min(offset + _WINDOW, self._preparation.look_at(self.segment, offset))
+        offset, allocated = self._writer.pending, self._control.allocated_end
+        if not self._writer.deferred:  # a flush would write out pages that hold nothing yet
+            self._pages.advance(self.segment, offset, allocated)
+        window = max(end, self._preparation.advance(self.segment, offset))
         room_end, limit = self._room.limit_window(self.segment.begin, self.segment.header.first_sequence, end)
-        self._writer.open_window(min(max(end, window), self._control.allocated_end, room_end), self._index.due)
+        self._writer.open_window(min(window, allocated, room_end), self._index.due)
         if limit is not None:
             self._writer.limit_window(*limit)
-        if not self._writer.deferred:  # a flush would write out pages that hold nothing yet
-            self._pages.advance(self.segment, offset, self._control.allocated_end, following)
 
     def _end(self, length: int) -> int:
         return self._writer.pending + RECORD_HEADER_SIZE + length

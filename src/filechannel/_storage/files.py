@@ -12,9 +12,9 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
+from typing import final
 
 from .._errors import DiskFullError
 
@@ -24,15 +24,23 @@ _TEMPORARY = ".new"
 _FIFO_SIZE = 65536
 
 
-@contextmanager
-def _needing_room(where: Path | int, size: int) -> Generator[None]:
-    """Say in our own words that the disk is full; where is a path or a descriptor."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _NO_SPACE:
-            raise DiskFullError(where if isinstance(where, Path) else _path_of(where), size) from error
-        raise
+@final
+class _needing_room:  # noqa: N801 - it is used like a function
+    """Says in our own words that the disk is full; where is a path or a descriptor."""
+
+    __slots__ = ("_size", "_where")
+
+    def __init__(self, where: Path | int, size: int) -> None:
+        self._where = where
+        self._size = size
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            where = self._where if isinstance(self._where, Path) else _path_of(self._where)
+            raise DiskFullError(where, self._size) from error
 
 
 def directory_mode(mode: int) -> int:
@@ -227,7 +235,7 @@ class Files:
     def replace(self, source: Path, target: Path) -> None:
         """Rename, over what may be there."""
         with _needing_room(target, 0):
-            source.replace(target)
+            os.replace(source, target)
 
     def link(self, source: Path, target: Path) -> None:
         """Give a file another name, which is free."""

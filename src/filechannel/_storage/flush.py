@@ -154,8 +154,10 @@ class Flusher:
     def flush_finished(self) -> None:
         """Bring finished segments to disk; a failure is logged, and told by the next `flush`.
 
-        If another process is flushing, that is left to whoever flushes next.
+        If another process is flushing, that is left to whoever flushes next. What their index still has to have is
+        written here too, and not by whoever sends.
         """
+        self._log.store_marks()
         with suppress(Busy), self._lock.held(briefly()):
             if self._closed or not self._log.has_finished:
                 return

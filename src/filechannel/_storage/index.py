@@ -1,8 +1,9 @@
 """The sparse index of a segment: (offset, sequence, time) every 64 KiB or second, whichever comes first.
 
-The writer remembers which records to mark, and when; they are written here when its window is used up, a second has
-gone by, or somebody wants to look. Until then, and after a crash, the index ends a little before the log, and after a
-power cut it may reach beyond it; readers ignore what lies beyond. Losing an index loses nothing but speed.
+The writer remembers which records to mark, and when; they are written here when a second has gone by, or somebody wants
+to look, and what is left when a segment is finished is written with its flush: if it is consumed before, never. Until
+then, and after a crash, the index ends a little before the log, and after a power cut it may reach beyond it; readers
+ignore what lies beyond. Losing an index loses nothing but speed.
 
 Times never go back, though the clock may: who looks for a moment must find everything that was sent after it. While the
 clock is behind, they stand still, a little later than anything that may have been sent before.
@@ -60,13 +61,14 @@ class IndexWriter:
             if mark is not None and mark.offset >= end:
                 self._files.write_at(self._descriptor, bytes(INDEX_ENTRY.size), number * INDEX_ENTRY.size)
 
-    def add(self, marks: Sequence[tuple[int, int, int]]) -> None:
-        """Append marks."""
+    def add(self, marks: Sequence[tuple[int, int, int]]) -> int:
+        """Append marks, at least one, and return the time that the last one says."""
         # Behind what other processes have added; two who do so at once may lose marks, which costs nothing but time.
         position = self._files.size(self._descriptor) // INDEX_ENTRY.size * INDEX_ENTRY.size
         last = self._files.read_at(self._descriptor, INDEX_ENTRY.size, position - INDEX_ENTRY.size) if position else b""
         ordered = self._in_order(marks, _latest(last))
         self._files.write_at(self._descriptor, b"".join(map(_entry, ordered)), position)
+        return ordered[-1][2]
 
     def _in_order(self, marks: Sequence[tuple[int, int, int]], latest: int) -> list[tuple[int, int, int]]:
         """Return the marks, none of them before *latest* or another."""
@@ -90,6 +92,16 @@ def not_before(latest: int, now: int) -> int:
     return now if now >= latest else latest + _INDEX_NS  # so long may it be since the mark
 
 
+class LateMarks(NamedTuple):
+    """What a finished segment still has to have in its index."""
+
+    begin: Offset
+    segment: Path
+    marks: bytes
+    visible: int
+    """What readers saw when it was finished."""
+
+
 class ActiveIndex:
     """Puts what the writer marked into the index of the active segment. What cannot be written is left out."""
 
@@ -99,6 +111,10 @@ class ActiveIndex:
         self._mode = mode
         self._check_place = check_place
         self._writer: IndexWriter | None = None
+        self.late: list[LateMarks] = []
+        """Of segments that are finished."""
+        self.latest = 0
+        """The time of the last mark that was stored of the active segment; 0 if there is none."""
         self.due = 0
         """When the next record wants a mark, if none came before (ns since the epoch)."""
 
@@ -110,7 +126,7 @@ class ActiveIndex:
         self.due = now + _INDEX_NS
         return True
 
-    def store(self, segment: Path, marks: list[tuple[int, int, int]], visible: int) -> None:
+    def store(self, segment: Path, marks: bytes, visible: int) -> None:
         """Append marks to the index of a segment. Whatever it says beyond what is visible was left by a power cut."""
         if not marks:
             return
@@ -118,14 +134,26 @@ class ActiveIndex:
             if self._writer is None:
                 self._check_place()
                 self._writer = IndexWriter(self._files, segment, self._mode, visible)
-            self._writer.add(marks)
+            self.latest = self._writer.add(list(INDEX_CHECKED.iter_unpack(marks)))
+
+    def store_late(self, oldest: Callable[[], Offset]) -> None:
+        """Write what finished segments still have to have, unless they lie before the oldest offset."""
+        late, self.late = self.late, []
+        for each in late:
+            if each.begin >= oldest():
+                index = ActiveIndex(self._files, self._mode, self._check_place)
+                index.store(each.segment, each.marks, each.visible)
+                index.close()
+                if each.begin < oldest():  # given up in this moment, perhaps before there was an index to remove
+                    with suppress(OSError):
+                        self._files.unlink(index_path(each.segment))
 
     def close(self) -> None:
         """Let go of the segment; the next record marks another."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        self.due = 0
+        self.due = self.latest = 0
 
 
 def _entry(mark: tuple[int, int, int]) -> bytes:

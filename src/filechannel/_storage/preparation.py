@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import mmap
+from collections.abc import Callable
 from contextlib import suppress
 
 from .._errors import DiskFullError, StorageError
 from .background import background_threads
-from .maps import MappedFile
 from .segment import Segment
 from .segments import Segments
 
@@ -25,28 +25,26 @@ _logger = logging.getLogger("filechannel")
 class Preparation:
     """Prepares the next segment of one writer. The caller holds the writer word."""
 
-    def __init__(self, segments: Segments) -> None:
+    def __init__(self, segments: Segments, on_ready: Callable[[mmap.mmap], object]) -> None:
+        """*on_ready* is called, from any thread, with the map of the file that is ready."""
         self._segments = segments
+        self._on_ready = on_ready
         self._asked: Segment | None = None
-        self._file: MappedFile | None = None
 
-    def look_at(self, segment: Segment, offset: int) -> int:
-        """Return the offset by which the writer, which is at another one, has to ask again."""
+    def advance(self, segment: Segment, offset: int) -> int:
+        """Look at how far the writer has come, and return the offset by which it has to ask again."""
+        middle = (segment.begin + segment.room_end) // 2
         if segment is self._asked or len(segment.map) < SMALLEST:
             return segment.room_end
-        middle = (segment.begin + segment.room_end) // 2
-        return middle if offset < middle else segment.room_end
-
-    def advance(self, segment: Segment, offset: int) -> mmap.mmap | None:
-        """Look at how far the writer has come; return the map of what comes next, if it is there already."""
-        if segment is not self._asked:
-            if self.look_at(segment, offset) < segment.room_end or len(segment.map) < SMALLEST:
-                return None
-            self._asked, self._file = segment, self._segments.ready_spare()
-            if self._file is None:
-                with suppress(RuntimeError):  # the interpreter is shutting down
-                    background_threads().submit(self._prepare, segment)
-        return None if self._file is None else self._file.map
+        if offset < middle:
+            return middle
+        self._asked = segment
+        if (file := self._segments.ready_spare()) is not None:
+            self._on_ready(file.map)
+        else:
+            with suppress(RuntimeError):  # the interpreter is shutting down
+                background_threads().submit(self._prepare, segment)
+        return segment.room_end
 
     def _prepare(self, segment: Segment) -> None:
         try:
@@ -56,9 +54,9 @@ class Preparation:
         except (OSError, StorageError) as error:
             _logger.warning("%s: the next segment could not be prepared: %s", segment.path.parent.parent, error)
             return
-        if self._asked is segment:
-            self._file = file
+        if self._asked is segment and file is not None:
+            self._on_ready(file.map)
 
     def close(self) -> None:
-        """Let go of every map."""
-        self._asked = self._file = None
+        """Forget what was asked for."""
+        self._asked = None

@@ -79,6 +79,7 @@ class Store:
     ) -> None:
         self._files = files
         self.path = path
+        self._control_path = path / CONTROL
         self._descriptor = descriptor
         self.control: Control = control
         self.manifest: Manifest = manifest
@@ -441,7 +442,7 @@ class Store:
 
     def _check_place(self) -> None:
         """Make sure that the path still leads to what is open: what is made by name must not go to another channel."""
-        if not self._files.leads_to(self.path / CONTROL, self._descriptor):
+        if not self._files.leads_to(self._control_path, self._descriptor):
             raise StorageError(f"{self.path} was moved, removed or replaced while it was open; open it where it is now")
 
     # Changing

@@ -108,7 +108,7 @@ static inline void turn_charge(size_t bytes) { turn_units -= 1 + (int64_t)(bytes
 static inline int turn_over(void) { return turn_units <= 0 && turn_over_by_clock(); }
 
 /* writer.c */
-#define MOST_MARKS 64 /* as many as a window has; more are left out */
+#define MOST_MARKS 4096 /* of 256 MiB, which takes longer than the second for which they wait; more are left out */
 typedef struct {
     uint64_t offset, sequence, time;
 } Mark;
@@ -123,12 +123,15 @@ typedef struct {
     uint64_t pending, pending_sequence; /* behind what was copied and not yet published */
     uint64_t tail_end, tail_sequence;   /* what the newest tail slot says */
     uint64_t next_mark; /* the record at or behind this offset goes into the index */
-    Mark marks[MOST_MARKS];
-    unsigned int marked;
+    Mark *marks;
+    unsigned int marked, mark_room; /* how many there are, and have room */
+    uint64_t ahead, ahead_end;       /* make so many bytes before the tail present, up to this offset */
+    uint64_t ahead_from, ahead_at;   /* where the next ones begin, and at which tail they are due */
     int tail_slot;
     uint32_t owner, epoch; /* who we are; what EPOCH was when the segment was bound */
     unsigned int looks; /* appends until the wall clock is read again */
     char deferred; /* FSYNC: advance the append tail, somebody else publishes */
+    char alone;    /* nobody else has moved the tail since the segment was begun */
     char limited;  /* the window ends where there is no more room, as it was: */
     uint32_t registrations; /* what REGISTRATIONS was when that was looked at */
     PyObject *overflow, *notify;
@@ -156,6 +159,9 @@ static inline PyObject *callee_call(const Callee *callee, PyObject *const *args,
     if (callee->direct) return callee->direct(callee->self, args, count);
     return PyObject_Vectorcall(callee->callable, args, (size_t)count, NULL);
 }
+
+/* memory.c */
+int populate_later(PyObject *buffer, uint64_t position, uint64_t size); /* -1 with an exception */
 
 /* scratch.c: the private copy of a payload, for a decoder that does not keep it */
 typedef struct {

@@ -72,12 +72,9 @@ static void give_back(Job *jobs) {
     }
 }
 
-/* The arguments (buffer, position, size) as whole pages of a view. */
-static int parse(const char *name, PyObject *const *args, Py_ssize_t count, Py_buffer *view, void **first, size_t *size) {
-    uint64_t position, length;
-    if (check_count(name, count, 3) || unsigned_from(args[1], UINT64_MAX, &position) ||
-        unsigned_from(args[2], UINT64_MAX, &length) || PyObject_GetBuffer(args[0], view, PyBUF_WRITABLE))
-        return -1;
+/* The bytes of a buffer as whole pages of a view. */
+static int pages_of(PyObject *buffer, uint64_t position, uint64_t length, Py_buffer *view, void **first, size_t *size) {
+    if (PyObject_GetBuffer(buffer, view, PyBUF_WRITABLE)) return -1;
     if (position > (uint64_t)view->len || length > (uint64_t)view->len - position) {
         PyBuffer_Release(view);
         PyErr_SetString(PyExc_ValueError, "range is not inside the buffer");
@@ -90,10 +87,13 @@ static int parse(const char *name, PyObject *const *args, Py_ssize_t count, Py_b
 }
 
 static PyObject *py_populate(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    uint64_t position, length;
     Py_buffer view;
     void *first;
     size_t size;
-    if (parse("populate", args, count, &view, &first, &size)) return NULL;
+    if (check_count("populate", count, 3) || unsigned_from(args[1], UINT64_MAX, &position) ||
+        unsigned_from(args[2], UINT64_MAX, &length) || pages_of(args[0], position, length, &view, &first, &size))
+        return NULL;
     int failed;
     Py_BEGIN_ALLOW_THREADS
     failed = size && madvise(first, size, MADV_POPULATE_WRITE);
@@ -102,12 +102,12 @@ static PyObject *py_populate(PyObject *Py_UNUSED(module), PyObject *const *args,
     return PyBool_FromLong(!failed);
 }
 
-static PyObject *py_populate_soon(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+int populate_later(PyObject *buffer, uint64_t position, uint64_t size) {
     Job *job = PyMem_RawCalloc(1, sizeof *job);
-    if (!job) return PyErr_NoMemory();
-    if (parse("populate_soon", args, count, &job->view, &job->first, &job->size)) {
+    if (!job) return PyErr_NoMemory(), -1;
+    if (pages_of(buffer, position, size, &job->view, &job->first, &job->size)) {
         PyMem_RawFree(job);
-        return NULL;
+        return -1;
     }
     pthread_mutex_lock(&mutex); /* held by anybody only for a few instructions */
     Job *done = finished, **last = &waiting;
@@ -122,6 +122,14 @@ static PyObject *py_populate_soon(PyObject *Py_UNUSED(module), PyObject *const *
     }
     pthread_mutex_unlock(&mutex);
     give_back(done);
+    return 0;
+}
+
+static PyObject *py_populate_soon(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    uint64_t position, size;
+    if (check_count("populate_soon", count, 3) || unsigned_from(args[1], UINT64_MAX, &position) ||
+        unsigned_from(args[2], UINT64_MAX, &size) || populate_later(args[0], position, size))
+        return NULL;
     Py_RETURN_NONE;
 }
 

@@ -7,6 +7,7 @@
 #include <limits.h>
 
 #define APPENDS_PER_LOOK 16
+#define FIRST_MARKS 16
 #define SPINS 400 /* some microseconds: less than what going to Python takes */
 
 PyTypeObject *WriterType;
@@ -22,6 +23,7 @@ static int refresh_tail(Writer *self) {
     for (int slot = 0; slot < 2; slot++) {
         const uint8_t *from = at + (slot ? TAIL_SLOT_1 : TAIL_SLOT_0);
         if (get_u64(from) != end || crc32c(0, from, 24) != get_u32(from + 24)) continue;
+        if (end != self->tail_end) self->alone = 0;
         self->tail_slot = slot;
         self->tail_end = end;
         self->tail_sequence = get_u64(from + 8);
@@ -64,7 +66,14 @@ static uint8_t *record_at(const Writer *self, uint64_t offset) {
 /* Remember a record for the index. Its time is taken before it can be seen: nothing before it is younger. */
 static void mark(Writer *self, uint64_t offset, uint64_t sequence) {
     self->next_mark = offset > UINT64_MAX - INDEX_BYTES ? UINT64_MAX : offset + INDEX_BYTES;
-    if (self->marked < MOST_MARKS) self->marks[self->marked++] = (Mark){offset, sequence, exact_clock_ns()};
+    if (self->marked == self->mark_room) {
+        unsigned int room = self->mark_room ? 2 * self->mark_room : FIRST_MARKS;
+        Mark *marks = room > MOST_MARKS ? NULL : PyMem_Realloc(self->marks, room * sizeof *marks);
+        if (!marks) return;
+        self->marks = marks;
+        self->mark_room = room;
+    }
+    self->marks[self->marked++] = (Mark){offset, sequence, exact_clock_ns()};
 }
 
 static void put_record(const Writer *self, uint64_t offset, uint32_t word, uint32_t crc, const char *payload) {
@@ -127,11 +136,23 @@ static int enter(Writer *self, uint64_t size, uint64_t count) {
     return 0;
 }
 
+/* Have the next pages made present by another thread, long before the tail is there. */
+static int go_ahead(Writer *self, uint64_t offset) {
+    uint64_t start = self->ahead_from > offset ? self->ahead_from : offset;
+    uint64_t stop = self->ahead_end;
+    if (offset < stop && self->ahead < stop - offset) stop = offset + self->ahead;
+    self->ahead_at = stop < self->ahead_end ? stop - self->ahead / 2 : UINT64_MAX;
+    if (start >= stop) return 0;
+    self->ahead_from = stop;
+    return populate_later(self->segment.obj, SEGMENT_HEADER_SIZE + start - self->begin, stop - start);
+}
+
 static enum appended leave(Writer *self, uint64_t end, uint64_t sequence) {
     uint64_t start = self->tail_end;
     publish(self, end, sequence);
     release_word(words(self) + WRITER_LOCK);
     turn_charge(end - start);
+    if (end >= self->ahead_at && go_ahead(self, end)) PyErr_Clear(); /* it only would have been faster */
     return !self->deferred && wake_armed(self) ? APPEND_FAILED : APPENDED;
 }
 
@@ -292,7 +313,10 @@ static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count)
     uint64_t total = (uint64_t)PyList_GET_SIZE(args[0]);
     /* Known before the first byte is touched: whoever takes over from us dead has to wipe up to here. */
     if (self->segment.obj && fits_window(self, self->pending, 0)) {
-        store_release_u64(words(self) + RESERVED_END, self->window_end);
+        uint64_t room = self->window_end - self->pending, need = 0;
+        for (uint64_t i = index; i < total && need < room; i++)
+            need += RECORD_HEADER_SIZE + (uint64_t)PyBytes_GET_SIZE(PyList_GET_ITEM(args[0], (Py_ssize_t)i));
+        store_release_u64(words(self) + RESERVED_END, self->pending + (need < room ? need : room));
         __atomic_thread_fence(__ATOMIC_RELEASE);
     }
     for (; index < total && self->segment.obj; index++) {
@@ -338,6 +362,7 @@ static PyObject *py_tell_waiters(PyObject *op, PyObject *Py_UNUSED(none)) {
 
 static void unbind(Writer *self) {
     self->window_end = 0;
+    self->ahead_at = UINT64_MAX;
     let_go(&self->segment);
 }
 
@@ -354,6 +379,8 @@ static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) 
     self->epoch = load_acquire_u32(words(self) + EPOCH);
     self->next_mark = 0;
     self->marked = 0;
+    self->alone = begin == self->pending;
+    self->ahead_from = 0;
     Py_RETURN_NONE;
 }
 
@@ -387,6 +414,27 @@ static PyObject *py_limit_window(PyObject *op, PyObject *const *args, Py_ssize_t
     Py_RETURN_NONE;
 }
 
+static PyObject *py_stay_ahead(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Writer *self = (Writer *)op;
+    uint64_t end, distance;
+    if (check_count("stay_ahead", count, 2) || unsigned_from(args[0], UINT64_MAX, &end) ||
+        unsigned_from(args[1], UINT64_MAX, &distance))
+        return NULL;
+    if (!self->segment.obj || self->pending < self->begin || end < self->pending ||
+        end - self->begin > (uint64_t)self->segment.len - SEGMENT_HEADER_SIZE) {
+        PyErr_SetString(PyExc_ValueError, "end is not inside the segment, or behind what is written");
+        return NULL;
+    }
+    self->ahead = distance;
+    self->ahead_end = end;
+    if (self->ahead_from > self->pending && self->ahead_from - self->pending > distance / 2) {
+        self->ahead_at = self->ahead_from - distance / 2; /* there is enough for now */
+        Py_RETURN_NONE;
+    }
+    if (go_ahead(self, self->pending)) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *py_mark_next(PyObject *op, PyObject *Py_UNUSED(none)) {
     ((Writer *)op)->next_mark = 0;
     Py_RETURN_NONE;
@@ -394,17 +442,15 @@ static PyObject *py_mark_next(PyObject *op, PyObject *Py_UNUSED(none)) {
 
 static PyObject *py_take_marks(PyObject *op, PyObject *Py_UNUSED(none)) {
     Writer *self = (Writer *)op;
-    PyObject *taken = PyList_New((Py_ssize_t)self->marked);
-    for (unsigned int i = 0; taken && i < self->marked; i++) {
-        const Mark *from = &self->marks[i];
-        PyObject *entry = Py_BuildValue("KKK", (unsigned long long)from->offset, (unsigned long long)from->sequence,
-                                        (unsigned long long)from->time);
-        if (entry)
-            PyList_SET_ITEM(taken, (Py_ssize_t)i, entry);
-        else
-            Py_CLEAR(taken);
+    PyObject *taken = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(self->marked * sizeof(Mark)));
+    if (!taken) return NULL;
+    uint8_t *to = (uint8_t *)PyBytes_AS_STRING(taken);
+    for (const Mark *from = self->marks; from < self->marks + self->marked; from++, to += sizeof *from) {
+        put_u64(to, from->offset);
+        put_u64(to + 8, from->sequence);
+        put_u64(to + 16, from->time);
     }
-    if (taken) self->marked = 0;
+    self->marked = 0;
     return taken;
 }
 
@@ -441,6 +487,7 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     self->owner = (uint32_t)owner_word;
     self->max_payload = max_payload < LENGTH_MASK ? max_payload : LENGTH_MASK;
     self->tail_slot = -1;
+    self->ahead_at = UINT64_MAX;
     self->overflow = Py_NewRef(overflow);
     self->notify = Py_NewRef(notify);
     return (PyObject *)self;
@@ -462,6 +509,7 @@ static void writer_dealloc(PyObject *op) {
     PyObject_GC_UnTrack(op);
     unbind(self);
     let_go(&self->control);
+    PyMem_Free(self->marks);
     Py_XDECREF(self->overflow);
     Py_XDECREF(self->notify);
     type->tp_free(op);
@@ -480,6 +528,10 @@ static PyObject *get_pending_sequence(PyObject *op, void *Py_UNUSED(closure)) {
 }
 static PyObject *get_deferred(PyObject *op, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(((Writer *)op)->deferred);
+}
+
+static PyObject *get_alone(PyObject *op, void *Py_UNUSED(closure)) {
+    return PyBool_FromLong(((Writer *)op)->alone);
 }
 
 #define FAST(name) (PyCFunction)(void (*)(void)) name
@@ -507,7 +559,10 @@ static PyMethodDef methods[] = {
     {"mark_next", py_mark_next, METH_NOARGS, "mark_next($self, /)\n--\n\nRemember the next record for the index."},
     {"take_marks", py_take_marks, METH_NOARGS,
      "take_marks($self, /)\n--\n\n"
-     "Return (offset, sequence, time) of the records to put into the index, and forget them: one in 64 KiB."},
+     "Return the records to put into the index, and forget them: one in 64 KiB. Each as in the index, without checksum."},
+    {"stay_ahead", FAST(py_stay_ahead), METH_FASTCALL,
+     "stay_ahead($self, end, distance, /)\n--\n\n"
+     "Have so many bytes before the tail made present by another thread, up to an end, until a segment is bound."},
     {"unbind", py_unbind, METH_NOARGS, "unbind($self, /)\n--\n\nLet go of the segment; every append overflows."},
     {"defer", py_defer, METH_O,
      "defer($self, deferred, /)\n--\n\nMove the append tail instead of what readers see, or stop doing so."},
@@ -517,6 +572,7 @@ static PyGetSetDef getset[] = {
     {"pending", get_pending, NULL, "Offset behind everything written, published or not.", NULL},
     {"pending_sequence", get_pending_sequence, NULL, "Sequence that belongs to pending.", NULL},
     {"current", get_current, NULL, "Whether nobody called `change` since the segment was bound, or sealed the channel.", NULL},
+    {"alone", get_alone, NULL, "Whether nobody else has written to the segment since it was bound, which was empty then.", NULL},
     {"deferred", get_deferred, NULL, "Whether publishing is left to a flusher.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
