@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 MODULES = {
     "checksum": ("crc32c",),
-    "records": ("write_record", "read_record", "scan_records", "find_record"),
+    "records": ("write_record", "read_record", "scan_records", "find_record", "join_records", "split_records"),
     "waiting": (
         *("take_word", "release_word", "wait_word", "wake_word", "wake_waiters"),
         *("spin_above", "set_bit", "take_bits"),
@@ -22,6 +22,7 @@ MODULES = {
     "reader": ("Reader",),
     "cores": ("SendCore", "ReceiveCore", "AckCore", "own_send", "own_receive"),
     "columns": ("Columns",),
+    "rows": ("RowEncoder",),
     "memory": ("populate", "populate_soon", "populate_settle"),
 }
 """Where the pure twin has each name; the native one has all of them in `_core`."""

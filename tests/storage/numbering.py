@@ -13,6 +13,7 @@ from pathlib import Path
 from filechannel._storage.backlog import Batch
 from filechannel._storage.files import Files
 from filechannel._storage.ledger import Ledger
+from filechannel._storage.log import Records
 from filechannel._storage.staging import Staging
 from tests.storage.channels import opened
 
@@ -30,7 +31,7 @@ def main(path: Path, checkpoint: Path) -> None:
     with opened(path) as store:
         staging, ledger = Staging(Files(), path, "group", 0o600), Ledger(store, "query")
         for number in range(begin, BATCHES):
-            parts = [[payload] for payload in payloads(number)]
+            parts = [Records.of([payload]) for payload in payloads(number)]
             staged = [staging.write(parts[:1]), staging.write(parts[1:])]
             size, count = sum(each.length for each in staged), sum(each.count for each in staged)
             ledger.append(number, Batch.of(size, count), lambda: chain.from_iterable(map(staging.read, staged)))  # noqa: B023

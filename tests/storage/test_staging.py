@@ -11,7 +11,13 @@ import pytest
 
 from filechannel import StorageError
 from filechannel._storage.files import Files
+from filechannel._storage.log import Records
 from filechannel._storage.staging import Staging
+
+
+def records(*parts: list[bytes]) -> list[Records]:
+    """Return parts of messages as they are staged."""
+    return [Records.of(part) for part in parts]
 
 
 def staging(path: Path, group: str = "group") -> Staging:
@@ -22,15 +28,16 @@ def staging(path: Path, group: str = "group") -> Staging:
 def test_payloads_come_back(path: Path) -> None:
     """Part by part, empty payloads included; empty parts are left out."""
     parts = [[b"a", b"", b"bcd"], [], [b"\xff" * 1000]]
-    staged = staging(path).write(parts)
+    staged = staging(path).write(records(*parts))
     assert (staged.count, staged.group) == (4, "group")
-    assert list(staging(path).read(staged)) == [parts[0], parts[2]]
-    assert list(staging(path).read(staging(path).write([]))) == []
+    assert list(staging(path).payloads(staged)) == [parts[0], parts[2]]
+    assert list(staging(path).read(staged)) == records(parts[0], parts[2])
+    assert list(staging(path).payloads(staging(path).write([]))) == []
 
 
 def test_nobody_else_may_look(path: Path) -> None:
     """Files have the mode of the channel's, directories the one that goes with it."""
-    staging(path).write([[b"a"]])
+    staging(path).write(records([b"a"]))
     modes = {each.stat().st_mode & 0o777 for each in path.glob("staging/*/*")}
     assert modes == {0o600}
     assert (path / "staging/group").stat().st_mode & 0o777 == 0o700
@@ -38,23 +45,23 @@ def test_nobody_else_may_look(path: Path) -> None:
 
 def test_what_has_changed_is_refused(path: Path) -> None:
     """A file that is gone, shorter or damaged is never published."""
-    staged = staging(path).write([[b"a", b"b"]])
+    staged = staging(path).write(records([b"a", b"b"]))
     for wrong in (replace(staged, name="none.rows"), replace(staged, size=3)):
         with pytest.raises(StorageError, match="nothing was sent"):
-            list(staging(path).read(wrong))
+            list(staging(path).payloads(wrong))
     (file,) = path.glob("staging/*/*")
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
     with pytest.raises(StorageError, match="nothing was sent"):
-        list(staging(path).read(staged))
+        list(staging(path).payloads(staged))
 
 
 def test_a_failed_write_leaves_nothing(path: Path) -> None:
     """What could not be written to its end is removed."""
 
     def parts() -> object:
-        yield [b"a"]
+        yield Records.of([b"a"])
         raise ValueError("a row is wrong")
 
     with pytest.raises(ValueError, match="a row is wrong"):
@@ -65,7 +72,7 @@ def test_a_failed_write_leaves_nothing(path: Path) -> None:
 def test_sweeping(path: Path) -> None:
     """A group goes as a whole, and so does what others left a day ago; what is younger stays."""
     for group in ("mine", "young", "old"):
-        staging(path, group).write([[b"a"]])
+        staging(path, group).write(records([b"a"]))
     long_ago = time.time() - 25 * 3600
     for each in (path / "staging/old").iterdir():
         os.utime(each, (long_ago, long_ago))

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from .forking import close_in_child, keep_in_child
     from .memory import populate, populate_settle, populate_soon
     from .reader import Reader
-    from .records import find_record, read_record, scan_records, write_record
+    from .records import find_record, join_records, read_record, scan_records, split_records, write_record
     from .ring import move_on
+    from .rows import RowEncoder
     from .send_path import SendPath
     from .waiting import release_word, set_bit, spin_above, take_bits, take_word, wait_word, wake_waiters, wake_word
     from .words import add_u64, fence, load_u32, load_u64, store_u32, store_u64, swap_if_u32, swap_if_u64
@@ -37,6 +38,7 @@ else:
                 Columns,
                 Reader,
                 ReceiveCore,
+                RowEncoder,
                 SendCore,
                 SendPath,
                 Writer,
@@ -46,6 +48,7 @@ else:
                 crc32c,
                 fence,
                 find_record,
+                join_records,
                 keep_in_child,
                 load_u32,
                 load_u64,
@@ -60,6 +63,7 @@ else:
                 scan_records,
                 set_bit,
                 spin_above,
+                split_records,
                 store_u32,
                 store_u64,
                 swap_if_u32,
@@ -88,8 +92,9 @@ else:
         from .forking import close_in_child, keep_in_child
         from .memory import populate, populate_settle, populate_soon
         from .reader import Reader
-        from .records import find_record, read_record, scan_records, write_record
+        from .records import find_record, join_records, read_record, scan_records, split_records, write_record
         from .ring import move_on
+        from .rows import RowEncoder
         from .send_path import SendPath
         from .waiting import release_word, set_bit, spin_above, take_bits, take_word, wait_word, wake_waiters, wake_word
         from .words import add_u64, fence, load_u32, load_u64, store_u32, store_u64, swap_if_u32, swap_if_u64
@@ -103,6 +108,7 @@ __all__ = [
     "Nothing",
     "Reader",
     "ReceiveCore",
+    "RowEncoder",
     "SendCore",
     "SendPath",
     "Writer",
@@ -112,6 +118,7 @@ __all__ = [
     "crc32c",
     "fence",
     "find_record",
+    "join_records",
     "keep_in_child",
     "load_u32",
     "load_u64",
@@ -126,6 +133,7 @@ __all__ = [
     "scan_records",
     "set_bit",
     "spin_above",
+    "split_records",
     "store_u32",
     "store_u64",
     "swap_if_u32",

@@ -1,4 +1,4 @@
-"""Reading MessagePack, one token at a time and never beyond the end: the readable reference of msgpack.h."""
+"""MessagePack: reading it one token at a time and never beyond the end, and writing it. The reference of msgpack*.h."""
 
 from __future__ import annotations
 
@@ -106,3 +106,66 @@ class Input:
                 values += content if wire is Wire.ARRAY else 2 * content
             if values > self.left:
                 raise ValueError(BROKEN)
+
+
+# Writing, each value in its shortest form: the readable reference of msgpack_write.h
+
+
+def packed_int(value: int) -> bytes:
+    """Return a number that has at most 64 bits."""
+    if -32 <= value < 0x80:
+        return (value & 0xFF).to_bytes(1, "big")
+    first, is_negative = (0xD0, True) if value < 0 else (0xCC, False)
+    for power in range(3):
+        size = 1 << power
+        if -(1 << 8 * size - 1) <= value < (0 if is_negative else 1 << 8 * size):
+            return _headed(first + power, value, size, signed=is_negative)
+    return _headed(first + 3, value, 8, signed=is_negative)
+
+
+def packed_float(value: float) -> bytes:
+    """Return a number with 64 bits."""
+    return b"\xcb" + _REALS[8].pack(value)
+
+
+def packed_str(text: bytes) -> bytes:
+    """Return a text, which is UTF-8."""
+    size = len(text)
+    return (_headed(0xD9, size, 1) if 32 <= size <= 0xFF else _head(size, 0xA0, 32, 0xDA)) + text
+
+
+def packed_bin(content: bytes) -> bytes:
+    """Return bytes."""
+    size = len(content)
+    return (_headed(0xC4, size, 1) if size <= 0xFF else _head(size, 0, 0, 0xC5)) + content
+
+
+def array_head(count: int) -> bytes:
+    """Return what comes before so many items."""
+    return _head(count, 0x90, 16, 0xDC)
+
+
+def map_head(count: int) -> bytes:
+    """Return what comes before so many pairs."""
+    return _head(count, 0x80, 16, 0xDE)
+
+
+def packed_timestamp(microseconds: int) -> bytes:
+    """Return MessagePack's own timestamp, in the shortest of its three forms."""
+    seconds, fraction = divmod(microseconds, 1_000_000)
+    nanoseconds = fraction * 1000
+    if not 0 <= seconds < 1 << 34:
+        return b"\xc7\x0c\xff" + nanoseconds.to_bytes(4, "big") + seconds.to_bytes(8, "big", signed=True)
+    if nanoseconds or seconds >= 1 << 32:
+        return b"\xd7\xff" + (nanoseconds << 34 | seconds).to_bytes(8, "big")
+    return b"\xd6\xff" + seconds.to_bytes(4, "big")
+
+
+def _head(length: int, few: int, most: int, many: int) -> bytes:
+    if length < most:
+        return bytes([few | length])
+    return _headed(many, length, 2) if length <= 0xFFFF else _headed(many + 1, length, 4)
+
+
+def _headed(first: int, value: int, size: int, *, signed: bool = False) -> bytes:
+    return bytes([first]) + value.to_bytes(size, "big", signed=signed)

@@ -5,6 +5,9 @@ offset in the channel: bytes in the wrong place or of a recycled file never vali
 zeros never validate either.
 """
 
+# The C core checks the types of its arguments, and so does its twin.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 from typing_extensions import Buffer
@@ -79,6 +82,33 @@ def find_record(buffer: Buffer, position: int, stop: int, offset: int, /) -> int
             continue
         return candidate
     return -1
+
+
+def join_records(payloads: list[bytes], /) -> bytes:
+    """Return payloads as records, the first one at offset 0."""
+    check_payloads(payloads)
+    joined, end = bytearray(sum(map(len, payloads)) + RECORD_HEADER_SIZE * len(payloads)), 0
+    for payload in payloads:
+        end = write_record(joined, end, end, 0, payload)
+    return bytes(joined)
+
+
+def split_records(joined: Buffer, /) -> list[bytes]:
+    """Return the payloads of records, the first one at offset 0; `ValueError` if one does not validate."""
+    view, position, payloads = readable(joined), 0, list[bytes]()
+    while position < view.nbytes:
+        payloads.append(_read(view, position, view.nbytes, position)[1])
+        position += RECORD_HEADER_SIZE + len(payloads[-1])
+    return payloads
+
+
+def check_payloads(payloads: list[bytes]) -> None:
+    """Raise `TypeError` unless they are bytes in a list."""
+    if type(payloads) is not list:
+        raise TypeError("payloads must be a list of bytes")
+    for index, payload in enumerate(payloads):
+        if not isinstance(payload, bytes):
+            raise TypeError(f"payload {index} must be bytes")
 
 
 def _range(buffer: Buffer, position: int, stop: int, offset: int) -> tuple[memoryview, int, int, int]:

@@ -18,7 +18,7 @@ from threading import get_ident
 
 from typing_extensions import Buffer
 
-from .arguments import U32, unsigned, writable
+from .arguments import U32, readable, unsigned, writable
 from .checksum import crc32c
 from .clock import charge_turn, wall_clock_ns
 from .layout import (
@@ -30,6 +30,7 @@ from .layout import (
     INDEX_BYTES,
     INDEX_CHECKED,
     MAX_PAYLOAD,
+    RECORD_HEADER,
     RECORD_HEADER_SIZE,
     REGISTRATIONS,
     RESERVED_END,
@@ -45,7 +46,7 @@ from .layout import (
     WRITER_LOCK,
 )
 from .memory import populate_soon
-from .records import write_record
+from .records import check_payloads, read_record, write_record
 from .waiting import release_word, wake_waiters
 from .words import load_u32, load_u64, store_u32, store_u64, swap_if_u32
 
@@ -121,7 +122,7 @@ class Writer:
 
     def append_all(self, payloads: list[bytes], /) -> int:
         """Append a list of payloads as one batch and return the first offset."""
-        _check_payloads(payloads)
+        check_payloads(payloads)
         return self._append(payloads)
 
     def _append(self, payloads: list[bytes]) -> int:
@@ -213,7 +214,7 @@ class Writer:
     def write(self, payloads: list[bytes], index: int, flags: int, /) -> int:
         """Copy payloads from index on while they fit the window, unpublished; return the first index left."""
         index, flags = unsigned(index), unsigned(flags)
-        _check_payloads(payloads)
+        check_payloads(payloads)
         if flags & ~(BATCH_CONTINUES | CONTROL_RECORD) or max(map(len, payloads), default=0) > MAX_PAYLOAD:
             raise ValueError("payload or flags do not fit the word")
         if self._segment is not None and self._fits_window(self._pending, 0):
@@ -237,9 +238,31 @@ class Writer:
             index += 1
         return index
 
+    def copy(self, buffer: Buffer, position: int, stop: int, offset: int, flags: int, /) -> int:
+        """Copy the records in a range, the first one of which has an offset, as messages of a batch.
+
+        While they fit the window, unpublished; return the position of the first one left. `ValueError` if one does not
+        validate.
+        """
+        position, stop, offset, flags = unsigned(position), unsigned(stop), unsigned(offset), unsigned(flags)
+        view, first = readable(buffer), position
+        if not position <= stop <= view.nbytes:
+            raise ValueError("range is not inside the buffer")
+        if flags & ~BATCH_CONTINUES:
+            raise ValueError("payload or flags do not fit the word")
+        while position < stop and self._segment is not None:
+            length = _length_at(view, position, stop)
+            fits = self._fits_window(self._pending, RECORD_HEADER_SIZE + length)
+            if not fits or not self._within_limit(self._pending_sequence, 1):
+                break
+            _, payload = read_record(view, position, stop, offset + position - first)
+            position += RECORD_HEADER_SIZE + length
+            self.write([payload], 0, BATCH_CONTINUES if position < stop else flags)
+        return position
+
     def longest(self, payloads: list[bytes], /) -> int:
         """Return the length of the longest payload."""
-        _check_payloads(payloads)
+        check_payloads(payloads)
         return max(map(len, payloads), default=0)
 
     def publish(self) -> None:
@@ -356,9 +379,12 @@ class Writer:
         return False
 
 
-def _check_payloads(payloads: list[bytes]) -> None:
-    if type(payloads) is not list:
-        raise TypeError("payloads must be a list of bytes")
-    for index, payload in enumerate(payloads):
-        if not isinstance(payload, bytes):
-            raise TypeError(f"payload {index} must be bytes")
+def _length_at(view: memoryview, position: int, stop: int) -> int:
+    """Return how long the payload of a record is that lies in a buffer as a whole."""
+    if stop - position < RECORD_HEADER_SIZE:
+        raise ValueError("record reaches beyond the end")
+    # A word without flags: whose batch it is, is decided here.
+    length: int = RECORD_HEADER.unpack_from(view, position)[0]
+    if length > MAX_PAYLOAD or stop - position - RECORD_HEADER_SIZE < length:
+        raise ValueError("record reaches beyond the end")
+    return length

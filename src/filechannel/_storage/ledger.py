@@ -13,7 +13,7 @@ from .._format.layout import SINK
 from .._offset import Offset
 from .backlog import Batch
 from .cursor_file import encoded_name
-from .log import Lead
+from .log import Lead, Part
 from .producers import Place, Producer
 from .store import Store
 
@@ -39,7 +39,7 @@ class Ledger:
         place = self._find()
         return place.offset - 1 if place.offset else None
 
-    def append(self, number: int, batch: Batch, parts: Callable[[], Iterable[list[bytes]]]) -> Offset | None:
+    def append(self, number: int, batch: Batch, parts: Callable[[], Iterable[Part]]) -> Offset | None:
         """Append a batch, unless it or a later one is there; return where it begins, or None. Raises as `Log` does."""
         while True:
             last = self._find()

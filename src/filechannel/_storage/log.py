@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import RLock
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, TypeAlias
 
 from .._errors import (
     Busy,
@@ -22,8 +22,16 @@ from .._errors import (
     MessageTooLargeError,
     StorageError,
 )
-from .._format import PURE, Writer
-from .._format.layout import BATCH_CONTINUES, CONTROL_RECORD, RECORD_HEADER_SIZE, SEAL, WRITER_LOCK
+from .._format import PURE, Writer, join_records
+from .._format.layout import (
+    BATCH_CONTINUES,
+    CONTROL_RECORD,
+    LENGTH_MASK,
+    RECORD_HEADER,
+    RECORD_HEADER_SIZE,
+    SEAL,
+    WRITER_LOCK,
+)
 from .._offset import Offset
 from .._options import StoredOptions
 from .active import ActiveSegment
@@ -50,6 +58,23 @@ class Lead(NamedTuple):
     """How long its payload is."""
     make: Callable[[Offset], bytes]
     """Called with its offset and with the word taken, directly before anything is written; may refuse by raising."""
+
+
+class Records(NamedTuple):
+    """Messages that are records already, and only have to be moved to their place."""
+
+    count: int
+    content: bytes
+    """As they would lie in a log that begins with them."""
+
+    @classmethod
+    def of(cls, payloads: list[bytes]) -> Records:
+        """Make records of payloads."""
+        return cls(len(payloads), join_records(payloads))
+
+
+Part: TypeAlias = list[bytes] | Records
+"""Some of the messages of a batch."""
 
 
 class Log:
@@ -201,12 +226,12 @@ class Log:
         self.check_sizes(payloads)
         return self.append_parts([payloads], Batch.of(sum(map(len, payloads)), len(payloads)), lead)
 
-    def append_parts(self, parts: Iterable[list[bytes]], batch: Batch, lead: Lead | None = None) -> Offset:
-        """Append the payloads of several lists, not all of them empty, as one batch; otherwise like `append`.
+    def append_parts(self, parts: Iterable[Part], batch: Batch, lead: Lead | None = None) -> Offset:
+        """Append the messages of several parts, not all of them empty, as one batch; otherwise like `append`.
 
-        The lists are asked for with the word taken, one after the other, so that they need not be in memory together.
+        The parts are asked for with the word taken, one after the other, so that they need not be in memory together.
         *batch* says beforehand how much they are, without the lead: there is room for all of it, or nothing is asked
-        for.
+        for. `StorageError` if records are damaged.
         """
         if lead is not None:
             batch = Batch(batch.size + RECORD_HEADER_SIZE + lead.size, batch.messages)
@@ -222,7 +247,7 @@ class Log:
             raise
         return start
 
-    def _append_if_flushed(self, parts: Iterable[list[bytes]], batch: Batch, lead: Lead | None) -> Offset | None:
+    def _append_if_flushed(self, parts: Iterable[Part], batch: Batch, lead: Lead | None) -> Offset | None:
         """Append, unless what has to make room for it is not visible yet."""
         with self.writing(self.may_sleep):
             if self._control.sealed:
@@ -279,16 +304,17 @@ class Log:
     def _end(self) -> Mark:
         return Mark(Offset(self.writer.pending), self.writer.pending_sequence, 0)
 
-    def _append(self, parts: Iterable[list[bytes]], flags: int, lead: Lead | None = None) -> Offset:
+    def _append(self, parts: Iterable[Part], flags: int, lead: Lead | None = None) -> Offset:
         start = Offset(self.writer.pending)
         with self._all_or_nothing():
             if lead is not None:
                 self._write([lead.make(start)], CONTROL_RECORD | BATCH_CONTINUES)
-            last: list[bytes] = []
-            for part in filter(None, parts):
-                self._write(last, flags | BATCH_CONTINUES)
-                last = part
-            self._write(last, flags)
+            last: Part = []
+            for part in parts:
+                if part if isinstance(part, list) else part.count:
+                    self._write_part(last, flags | BATCH_CONTINUES)
+                    last = part
+            self._write_part(last, flags)
             if self._forked:
                 self._refuse_child()
             self.writer.publish()
@@ -321,6 +347,22 @@ class Log:
         if longest > limit:
             index = next(index for index, payload in enumerate(payloads) if len(payload) == longest)
             raise MessageTooLargeError(longest, limit, index if len(payloads) > 1 else None)
+
+    def _write_part(self, part: Part, flags: int) -> None:
+        if isinstance(part, list):
+            self._write(part, flags)
+        else:
+            self._copy(part.content, flags)
+
+    def _copy(self, content: bytes, flags: int) -> None:
+        if time.time_ns() >= self._active.mark_due:
+            self._make_room(_length_at(content, 0))
+        position = 0
+        try:
+            while (position := self.writer.copy(content, position, len(content), position, flags)) < len(content):
+                self._make_room(_length_at(content, position))
+        except ValueError as error:
+            raise StorageError(f"{self._path}: nothing was sent, because a record of it is damaged: {error}") from error
 
     def _write(self, payloads: list[bytes], flags: int) -> None:
         index = 0
@@ -540,6 +582,12 @@ class Log:
                     self._unflushed.clear()
             finally:
                 self._is_closing = False
+
+
+def _length_at(content: bytes, position: int) -> int:
+    """Return how long the payload of a record is; a part of one has none, and is refused by whoever copies it."""
+    header = content[position : position + RECORD_HEADER_SIZE]
+    return RECORD_HEADER.unpack(header)[0] & LENGTH_MASK if len(header) == RECORD_HEADER_SIZE else 0
 
 
 def _nothing() -> None:

@@ -1,6 +1,7 @@
-"""Payloads that wait in files of their own until somebody publishes them all at once, or nobody does.
+"""Messages that wait in files of their own until somebody publishes them all at once, or nobody does.
 
-`staging/<group>/<name>.rows` has payloads in parts. Each has a head, the length of each payload, and then all of them.
+`staging/<group>/<name>.rows` has messages in parts. Each has a head, and the messages as records of a log that begins
+with them: to be published, they only have to be moved to their place.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ import secrets
 import shutil
 import struct
 import time
-from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final, final
 
 from .._errors import StorageError
-from .._format import crc32c
+from .._format import split_records
+from .._format.layout import RECORD_HEADER_SIZE
 from .files import Files, directory_mode
+from .log import Records
 
 STAGING: Final = "staging"
-_PART: Final = struct.Struct("<IQI")
-"""How many payloads, how many bytes follow, and their CRC."""
+_PART: Final = struct.Struct("<QQ")
+"""How many messages, and how many bytes their records have, which follow."""
 _LIST: Final = "list.json"
 _FORGOTTEN: Final = 24 * 3600.0  # seconds
 
@@ -32,14 +33,14 @@ _FORGOTTEN: Final = 24 * 3600.0  # seconds
 @final
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A file with payloads: enough to find it again, and to see that it is whole."""
+    """A file with messages: enough to find it again, and to see that it is whole."""
 
     group: str
     name: str
     count: int
-    """How many payloads."""
+    """How many messages."""
     length: int
-    """How many bytes they have together."""
+    """How many bytes their payloads have together."""
     size: int
     """How many bytes the file has."""
 
@@ -55,18 +56,21 @@ class Staging:
         self._group = group
         self._mode = mode
 
-    def write(self, parts: Iterable[list[bytes]]) -> Staged:
-        """Write payloads to a file that is theirs alone."""
+    def write(self, parts: Iterable[Records]) -> Staged:
+        """Write messages to a file that is theirs alone."""
         self._files.make_directory(self._directory.parent, directory_mode(self._mode))
         self._files.make_directory(self._directory, directory_mode(self._mode))
         name = f"{secrets.token_hex(12)}.rows"
         descriptor = self._files.open(self._directory / name, create=True, mode=self._mode)
         count = length = size = 0
         try:
-            for part in filter(None, parts):
-                content = _packed(part)
-                self._files.write_at(descriptor, content, size)
-                count, length, size = count + len(part), length + sum(map(len, part)), size + len(content)
+            for part in parts:
+                if part.count:
+                    head = _PART.pack(part.count, len(part.content))
+                    self._files.write_at(descriptor, head, size)
+                    self._files.write_at(descriptor, part.content, size + len(head))
+                    count, size = count + part.count, size + len(head) + len(part.content)
+                    length += len(part.content) - RECORD_HEADER_SIZE * part.count
         except BaseException:
             self._files.unlink(self._directory / name)
             raise
@@ -74,8 +78,11 @@ class Staging:
             self._files.close(descriptor)
         return Staged(self._group, name, count, length, size)
 
-    def read(self, staged: Staged) -> Iterator[list[bytes]]:
-        """Return the payloads of a file, part by part; `StorageError` if it is gone or has changed."""
+    def read(self, staged: Staged) -> Iterator[Records]:
+        """Return the messages of a file, part by part; `StorageError` if it is gone, or is not as long as it was.
+
+        Whether a record is what was written is seen by whoever takes it up.
+        """
         path = self._directory / staged.name
         try:
             descriptor = self._files.open(path, writable=False)
@@ -83,18 +90,29 @@ class Staging:
             raise StorageError(f"{path} was removed before it was published; nothing was sent") from None
         try:
             if self._files.size(descriptor) != staged.size:
-                raise StorageError(f"{path} is not what was written; nothing was sent")
+                raise self._damaged(staged)
             position = 0
             while position < staged.size:
                 head = self._files.read_at(descriptor, _PART.size, position)
-                count, size, crc = _PART.unpack(head)
-                content = self._files.read_at(descriptor, size, position + _PART.size)
-                if crc32c(content) != crc:
-                    raise StorageError(f"{path} is not what was written; nothing was sent")
-                yield _unpacked(content, count)
+                count, size = _PART.unpack(head.ljust(_PART.size, b"\0"))
+                content = self._files.read_at(descriptor, min(size, staged.size), position + _PART.size)
+                if not count or not content or len(content) != size:
+                    raise self._damaged(staged)
+                yield Records(count, content)
                 position += _PART.size + size
         finally:
             self._files.close(descriptor)
+
+    def payloads(self, staged: Staged) -> Iterator[list[bytes]]:
+        """Return the payloads of a file, part by part; `StorageError` if it is gone or has changed."""
+        for part in self.read(staged):
+            try:
+                yield split_records(part.content)
+            except ValueError:
+                raise self._damaged(staged) from None
+
+    def _damaged(self, staged: Staged) -> StorageError:
+        return StorageError(f"{self._directory / staged.name} is not what was written; nothing was sent")
 
     def list_for_later(self, staged: Iterable[Staged]) -> None:
         """Write down which files there are, in which order, for whoever calls `listed`."""
@@ -118,16 +136,6 @@ class Staging:
             os.rmdir(self._directory.parent)
         except OSError:
             pass  # others are at it
-
-
-def _packed(payloads: list[bytes]) -> bytes:
-    content = b"".join([array("I", map(len, payloads)).tobytes(), *payloads])
-    return _PART.pack(len(payloads), len(content), crc32c(content)) + content
-
-
-def _unpacked(content: bytes, count: int) -> list[bytes]:
-    ends = accumulate(array("I", content[: 4 * count]), initial=4 * count)
-    return [content[start:stop] for start, stop in pairwise(ends)]
 
 
 def _last_change(directory: Path) -> float:

@@ -50,7 +50,7 @@ async def feed(sender: Sender[T], dataframe: DataFrame) -> int:
     try:
         count = 0
         for staged in await to_thread.run_sync(rows.stage, abandon_on_cancel=True):
-            parts = rows.staging.read(staged)
+            parts = rows.staging.payloads(staged)
             while (part := await to_thread.run_sync(next, parts, None)) is not None:
                 for first in range(0, len(part), _SLICE):
                     await _send(sender, part[first : first + _SLICE])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import TypeAlias, cast, final
 from uuid import UUID
@@ -30,7 +31,10 @@ from pyspark.sql.types import (
 )
 
 from .._channel.schema import Field, Node, Record, Schema
+from .._errors import MessageTooLargeError
+from .._storage.log import Records
 from .schema import PAYLOAD, Column, columns_of, payload_column
+from .shapes import Encoder
 
 Convert: TypeAlias = Callable[[object], object]
 
@@ -46,6 +50,8 @@ class Rows:
         self._encode: Callable[[object], bytes] = (
             msgspec.json.encode if codec == "json" else cast("Callable[[object], bytes]", msgspec.msgpack.encode)
         )
+        self._codec = codec
+        self._schema = schema
         self._is_whole = codec not in ("msgpack", "json")
         columns = [payload_column()] if self._is_whole else columns_of(schema)
         if not self._is_whole and [column.name for column in columns] == [PAYLOAD] and schema.root.kind != "record":
@@ -67,16 +73,37 @@ class Rows:
             self._message = _class_of(record, self._names)
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Return the messages of a batch; `ValueError` naming the field of a row that is none."""
+        """Return the messages of a batch, the long way; `ValueError` naming the field of a row that is none."""
         columns = [column.values(batch.column(column.name)) for column in self._columns]
         messages = map(self._message, *columns)
         return cast("list[bytes]", list(messages)) if self._is_whole else list(map(self._encode, messages))
 
-    def parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[list[bytes]]:
-        """Return the messages of batches, batch by batch."""
-        for batch in batches:
+    def records(self, batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[Records]:
+        """Return the messages of batches, batch by batch.
+
+        Raises `ValueError` naming the field of a row that is no message, `MessageTooLargeError` for one beyond a limit.
+        """
+        encoder: Encoder | None = None
+        for number, batch in enumerate(batches):
+            if not number:
+                encoder = self._encoder(batch.schema)
             if batch.num_rows:
-                yield self.encode(batch)
+                records, longest = self._records(encoder, batch)
+                if longest > limit:
+                    raise MessageTooLargeError(longest, limit)
+                yield records
+
+    def _encoder(self, given: pa.Schema) -> Encoder | None:
+        if self._is_whole:
+            return Encoder.whole(PAYLOAD)
+        return None if self._codec == "json" else Encoder.of(self._schema, self._names, given)
+
+    def _records(self, encoder: Encoder | None, batch: pa.RecordBatch) -> tuple[Records, int]:
+        if encoder is not None:
+            with suppress(ValueError):  # the long way knows more forms of the same, or names the field
+                return encoder.encode(batch)
+        payloads = self.encode(batch)
+        return Records.of(payloads), max(map(len, payloads))
 
 
 # Columns

@@ -21,12 +21,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from .._channel.recipe import Recipe
-from .._errors import Busy, ChannelNotFoundError, MessageTooLargeError, NoRoomYetError
+from .._errors import Busy, ChannelNotFoundError, NoRoomYetError
 from .._maintenance.retention import reclaim
 from .._storage.backlog import Batch
 from .._storage.cursor_file import encoded_name
 from .._storage.files import Files
 from .._storage.ledger import Ledger
+from .._storage.log import Records
 from .._storage.staging import Staged, Staging
 from .._storage.store import Store
 from .._storage.stores import STORES
@@ -75,17 +76,8 @@ def prepare(options: WriteOptions, given: StructType) -> None:
 def stage(options: WriteOptions, given: StructType, group: str, batches: Iterator[pa.RecordBatch]) -> Staged:
     """Write the rows of a task to a file of its own, as messages."""
     manifest, schema = channel_at(options.path, options.message_type)
-    limit = manifest.options.max_message_size
-    rows = Rows(manifest.codec, schema, given)
-
-    def parts() -> Iterator[list[bytes]]:
-        for part in rows.parts(batches):
-            longest = max(map(len, part))
-            if longest > limit:
-                raise MessageTooLargeError(longest, limit)
-            yield part
-
-    return Staging(Files(), options.path, group, manifest.options.mode).write(parts())
+    records = Rows(manifest.codec, schema, given).records(batches, manifest.options.max_message_size)
+    return Staging(Files(), options.path, group, manifest.options.mode).write(records)
 
 
 def publish(path: Path, written: list[Written], number: int | None, timeout: float | None = None) -> None:
@@ -99,7 +91,7 @@ def publish(path: Path, written: list[Written], number: int | None, timeout: flo
         arrivals_of(store)  # whoever waits, in any process, is woken
         staging = Staging(Files(), path, found[0].group, store.manifest.options.mode)
 
-        def parts() -> Iterator[list[bytes]]:
+        def parts() -> Iterator[Records]:
             return chain.from_iterable(map(staging.read, found))
 
         if batch.messages and (producer is None or number is None):

@@ -4,23 +4,9 @@
  * of them back to the last whole value. */
 #include "column.h"
 
-#include <stdlib.h>
-
 const char column_no_memory[] = "there is no memory for it", column_full[] = "the batch is full";
 static const char broken[] = "it is no MessagePack", unexpected[] = "it is of another type";
-#define FIRST_CAPACITY 256
 #define MOST_BYTES INT32_MAX /* Arrow's offsets have 32 bits */
-
-static int grow(Growing *growing, size_t more) {
-    if (growing->capacity - growing->size >= more) return 1;
-    size_t capacity = growing->capacity ? growing->capacity : FIRST_CAPACITY;
-    while (capacity - growing->size < more) capacity *= 2;
-    uint8_t *data = realloc(growing->data, capacity);
-    if (!data) return 0;
-    growing->data = data;
-    growing->capacity = capacity;
-    return 1;
-}
 
 static inline Problem put_bytes(Growing *growing, const void *data, size_t size) {
     if (!grow(growing, size)) return column_no_memory;

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "growing.h"
 #include "msgpack.h"
 
 /* In the order of KINDS in _format/columns.py. */
@@ -12,11 +13,6 @@ enum column_kind {
     COLUMN_BOOL, COLUMN_INT, COLUMN_FLOAT, COLUMN_STRING, COLUMN_BINARY, COLUMN_TIMESTAMP, COLUMN_DATE, COLUMN_DECIMAL,
     COLUMN_LIST, COLUMN_MAP, COLUMN_STRUCT, COLUMN_KINDS
 };
-
-typedef struct {
-    uint8_t *data;
-    size_t size, capacity;
-} Growing;
 
 typedef struct Column Column;
 typedef struct {

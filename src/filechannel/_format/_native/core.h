@@ -285,6 +285,7 @@ int add_ring(PyObject *module);      /* ring.c */
 int add_reader(PyObject *module);    /* reader_type.c */
 int add_coroutine(PyObject *module); /* coroutine.c */
 int add_columns(PyObject *module);   /* columns.c */
+int add_rows(PyObject *module);      /* rows.c */
 
 PyTypeObject *add_type(PyObject *module, PyType_Spec *spec); /* module.c */
 int check_count(const char *name, Py_ssize_t given, Py_ssize_t wanted);

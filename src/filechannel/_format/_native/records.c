@@ -142,6 +142,48 @@ static PyObject *py_find_record(PyObject *Py_UNUSED(module), PyObject *const *ar
     return at < stop ? PyLong_FromUnsignedLongLong(at) : PyLong_FromLong(-1);
 }
 
+/* Payloads as they lie in a log that begins with them. */
+static PyObject *py_join_records(PyObject *Py_UNUSED(module), PyObject *payloads) {
+    if (!PyList_CheckExact(payloads)) return PyErr_SetString(PyExc_TypeError, "payloads must be a list of bytes"), NULL;
+    uint64_t total = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(payloads); i++) {
+        PyObject *payload = PyList_GET_ITEM(payloads, i);
+        if (!PyBytes_Check(payload)) return PyErr_Format(PyExc_TypeError, "payload %zd must be bytes", i);
+        if (PyBytes_GET_SIZE(payload) > (Py_ssize_t)LENGTH_MASK)
+            return PyErr_SetString(PyExc_ValueError, "payload or flags do not fit the word"), NULL;
+        total += RECORD_HEADER_SIZE + (uint64_t)PyBytes_GET_SIZE(payload);
+    }
+    PyObject *joined = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)total);
+    if (!joined) return NULL;
+    uint8_t *base = (uint8_t *)PyBytes_AS_STRING(joined), *at = base;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(payloads); i++) {
+        const char *payload = PyBytes_AS_STRING(PyList_GET_ITEM(payloads, i));
+        uint32_t length = (uint32_t)PyBytes_GET_SIZE(PyList_GET_ITEM(payloads, i));
+        put_u32(at, length);
+        put_u32(at + 4, record_crc(crc32c(0, payload, length), length, (uint64_t)(at - base)));
+        copy_payload_bytes(at + RECORD_HEADER_SIZE, payload, length);
+        at += RECORD_HEADER_SIZE + length;
+    }
+    return joined;
+}
+
+static PyObject *py_split_records(PyObject *Py_UNUSED(module), PyObject *joined) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(joined, &view, PyBUF_SIMPLE)) return NULL;
+    PyObject *payloads = PyList_New(0);
+    for (uint64_t position = 0, stop = (uint64_t)view.len; payloads && position < stop;) {
+        uint32_t word;
+        enum record_state state;
+        PyObject *payload = record_copy(view.buf, position, stop, position, &word, &state);
+        if (!payload && state != RECORD_OK) PyErr_SetString(PyExc_ValueError, record_reason(state));
+        if (!payload || PyList_Append(payloads, payload)) Py_CLEAR(payloads);
+        if (payload) position += RECORD_HEADER_SIZE + (uint64_t)PyBytes_GET_SIZE(payload);
+        Py_XDECREF(payload);
+    }
+    PyBuffer_Release(&view);
+    return payloads;
+}
+
 #define FAST(name) (PyCFunction)(void (*)(void)) name
 static PyMethodDef functions[] = {
     {"crc32c", FAST(py_crc32c), METH_FASTCALL,
@@ -156,6 +198,10 @@ static PyMethodDef functions[] = {
      "start of the record that closed the batch)."},
     {"find_record", FAST(py_find_record), METH_FASTCALL,
      "find_record(buffer, position, stop, offset, /)\n--\n\nReturn the first position where a whole record validates, or -1."},
+    {"join_records", py_join_records, METH_O,
+     "join_records(payloads, /)\n--\n\nReturn payloads as records, the first one at offset 0."},
+    {"split_records", py_split_records, METH_O,
+     "split_records(joined, /)\n--\n\nReturn the payloads of records, the first one at offset 0; ValueError if one does not validate."},
     {NULL, NULL, 0, NULL},
 };
 

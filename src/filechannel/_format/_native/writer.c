@@ -333,6 +333,55 @@ static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count)
     return PyLong_FromUnsignedLongLong(index);
 }
 
+/* Without the GIL: whoever holds the writer word and the log's mutex is alone here. */
+static enum record_state copy_records(Writer *self, const uint8_t *base, uint64_t *position, uint64_t stop, uint64_t offset, uint32_t flags) {
+    uint64_t first = *position;
+    while (*position < stop) {
+        const uint8_t *at = base + *position;
+        if (stop - *position < RECORD_HEADER_SIZE) return RECORD_CUT;
+        uint32_t length = get_u32(at); /* a word without flags: whose batch it is, is decided here */
+        uint64_t size = RECORD_HEADER_SIZE + (uint64_t)length, end = *position + size;
+        if (length > LENGTH_MASK || stop - *position < size) return RECORD_CUT;
+        if (!fits_window(self, self->pending, size)) break;
+        if (self->limited && !within_limit(self, self->pending_sequence, 1)) break;
+        uint32_t crc = crc32c(0, at + RECORD_HEADER_SIZE, length);
+        if (record_crc(crc, length, offset + (*position - first)) != get_u32(at + 4)) return RECORD_BAD;
+        if (self->pending >= self->next_mark) mark(self, self->pending, self->pending_sequence);
+        put_record(self, self->pending, length | (end < stop ? BATCH_CONTINUES : flags), crc, (const char *)at + RECORD_HEADER_SIZE);
+        self->pending += size;
+        self->pending_sequence++;
+        *position = end;
+    }
+    return RECORD_OK;
+}
+
+static PyObject *py_copy(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+    Writer *self = (Writer *)op;
+    uint64_t position, stop, offset, flags;
+    Py_buffer view;
+    if (check_count("copy", count, 5) || unsigned_from(args[1], UINT64_MAX, &position) || unsigned_from(args[2], UINT64_MAX, &stop) ||
+        unsigned_from(args[3], UINT64_MAX, &offset) || unsigned_from(args[4], UINT64_MAX, &flags) ||
+        PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE))
+        return NULL;
+    enum record_state state = RECORD_OK;
+    if (position > stop || stop > (uint64_t)view.len)
+        PyErr_SetString(PyExc_ValueError, "range is not inside the buffer");
+    else if (flags & ~(uint64_t)BATCH_CONTINUES)
+        PyErr_SetString(PyExc_ValueError, "payload or flags do not fit the word");
+    else if (self->segment.obj) {
+        if (fits_window(self, self->pending, 0)) {
+            store_release_u64(words(self) + RESERVED_END, self->window_end);
+            __atomic_thread_fence(__ATOMIC_RELEASE);
+        }
+        Py_BEGIN_ALLOW_THREADS
+        state = copy_records(self, view.buf, &position, stop, offset, (uint32_t)flags);
+        Py_END_ALLOW_THREADS
+        if (state != RECORD_OK) PyErr_SetString(PyExc_ValueError, record_reason(state));
+    }
+    PyBuffer_Release(&view);
+    return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(position);
+}
+
 static PyObject *py_longest(PyObject *Py_UNUSED(op), PyObject *payloads) {
     if (check_payloads(payloads)) return NULL;
     Py_ssize_t longest = 0;
@@ -545,6 +594,10 @@ static PyMethodDef methods[] = {
     {"write", FAST(py_write), METH_FASTCALL,
      "write($self, payloads, index, flags, /)\n--\n\n"
      "Copy payloads from index on while they fit the window, unpublished; return the first index left."},
+    {"copy", FAST(py_copy), METH_FASTCALL,
+     "copy($self, buffer, position, stop, offset, flags, /)\n--\n\n"
+     "Copy the records in a range, as messages of a batch, while they fit the window, unpublished; return the position of the "
+     "first one left."},
     {"longest", py_longest, METH_O, "longest($self, payloads, /)\n--\n\nReturn the length of the longest payload."},
     {"publish", py_publish, METH_NOARGS, "publish($self, /)\n--\n\nMove the tail behind everything written."},
     {"tell_waiters", py_tell_waiters, METH_NOARGS,

@@ -1,0 +1,211 @@
+"""How the columns of a frame become messages without an object for each value: what `RowEncoder` has to know.
+
+What has no shape goes the long way, by way of Python's objects: arrays that may lack a field, offsets of 64 bits, keys
+that are floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias, final
+
+import msgspec
+import pyarrow as pa
+
+from .._channel.schema import Field, Node, Record, Schema
+from .._format import RowEncoder
+from .._format.rows import LEFT_OUT, REFUSED, WRITTEN, Shape, Values
+from .._storage.log import Records
+
+Gather: TypeAlias = Callable[[pa.Array], Values]
+"""Finds the buffers of a column, and of those inside it in the order of its shape."""
+
+_PLAIN: Final[dict[str, tuple[dict[pa.DataType, int], str]]] = {
+    "bool": ({pa.bool_(): 0}, "bool"),
+    "int": ({pa.int8(): 1, pa.int16(): 2, pa.int32(): 4, pa.int64(): 8}, "int"),
+    "float": ({pa.float32(): 4, pa.float64(): 8}, "float"),
+    "str": ({pa.string(): 0}, "string"),
+    "uuid": ({pa.string(): 0}, "uuid"),
+    "bytes": ({pa.binary(): 0}, "binary"),
+    "bytearray": ({pa.binary(): 0}, "binary"),
+    "memoryview": ({pa.binary(): 0}, "binary"),
+    "date": ({pa.date32(): 0}, "date"),
+}
+"""By the kind of a field: which columns it may have, with the number of their shape, and its kind."""
+_LISTS: Final = ("list", "set", "frozenset", "vartuple", "tuple")
+
+
+class _NoShapeError(Exception):
+    """There is none: the long way is the only one."""
+
+
+class _Way(NamedTuple):
+    """How the values of a column get into a message."""
+
+    shape: Shape
+    gather: Gather
+
+
+@final
+class Encoder:
+    """Encodes batches that have certain columns."""
+
+    def __init__(self, shape: Shape | None, gather: Callable[[pa.RecordBatch], Values]) -> None:
+        self._encoder = RowEncoder(shape)
+        self._gather = gather
+
+    @classmethod
+    def whole(cls, name: str) -> Encoder:
+        """Return what takes the values of a column as they are."""
+        return cls(None, lambda batch: _gather_text(batch.column(name)))
+
+    @classmethod
+    def of(cls, schema: Schema, names: Sequence[str], given: pa.Schema) -> Encoder | None:
+        """Return what encodes such columns as MessagePack; None if they have to go the long way."""
+        types = {name: given.field(name).type for name in names}
+        walk = _Walk(schema)
+        try:
+            if schema.root.kind == "record":
+                shape, gathers = walk.fields(schema.records[schema.root.name or ""], types, REFUSED)
+                return cls(shape, lambda batch: _gather_rows(batch, gathers))
+            shape, gather = walk.way(schema.root, types[names[0]])
+            return cls(shape, lambda batch: gather(batch.column(names[0])))
+        except _NoShapeError:
+            return None
+
+    def encode(self, batch: pa.RecordBatch) -> tuple[Records, int]:
+        """Return the messages of a batch, and how long the longest is; `ValueError` if a row is none."""
+        content, longest = self._encoder.encode(self._gather(batch))
+        return Records(batch.num_rows, content), longest
+
+
+class _Walk:
+    """Finds shapes."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def way(self, node: Node, given: pa.DataType, null: int = REFUSED) -> _Way:
+        """Return how a column of some type becomes what a node describes; *null* is what it means unless that says."""
+        if node.kind == "union":
+            null = WRITTEN if any(argument.kind == "none" for argument in node.arguments) else null
+            node = next(argument for argument in node.arguments if argument.kind != "none")
+        if node.kind in _LISTS:
+            return self._list(node, given, null)
+        if node.kind == "dict":
+            return self._map(node, given, null)
+        if node.kind == "record":
+            return self._struct(self._schema.records[node.name or ""], given, null)
+        kind, number = _scalar(node, given)
+        texts = tuple(map(msgspec.msgpack.encode, node.values))
+        gather = _gather_text if kind in ("string", "binary", "uuid") else _gather_plain
+        return _Way((kind, number, null, texts, ()), gather)
+
+    def _list(self, node: Node, given: pa.DataType, null: int) -> _Way:
+        if not isinstance(given, pa.ListType):
+            raise _NoShapeError
+        item = self.way(node.arguments[0], given.value_type)
+        size = len(node.arguments) if node.kind == "tuple" else 0
+        return _Way(("list", size, null, (), ((b"", item.shape),)), _gather_list(item.gather))
+
+    def _map(self, node: Node, given: pa.DataType, null: int) -> _Way:
+        if not isinstance(given, pa.MapType):
+            raise _NoShapeError
+        key, value = self.way(node.arguments[0], given.key_type), self.way(node.arguments[1], given.item_type)
+        if key.shape[0] == "float":
+            raise _NoShapeError  # 0.0 and -0.0 are one key
+        fields = ((b"", key.shape), (b"", value.shape))
+        return _Way(("map", 0, null, (), fields), _gather_map(key.gather, value.gather))
+
+    def _struct(self, record: Record, given: pa.DataType, null: int) -> _Way:
+        if not isinstance(given, pa.StructType):
+            raise _NoShapeError
+        types = {given.field(index).name: given.field(index).type for index in range(given.num_fields)}
+        shape, gathers = self.fields(record, {field.name: types[field.name] for field in record.fields}, null)
+        return _Way(shape, _gather_struct(gathers))
+
+    def fields(
+        self, record: Record, types: Mapping[str, pa.DataType], null: int
+    ) -> tuple[Shape, list[tuple[str, Gather]]]:
+        """Return how columns become a record; their order is that of its fields."""
+        known = {field.name: field for field in record.fields}
+        ways = [(known[name], self._field(known[name], given)) for name, given in types.items()]
+        if record.array_like:
+            if any(way.shape[2] == LEFT_OUT for _, way in ways):
+                raise _NoShapeError
+            fields = tuple((b"", way.shape) for _, way in ways)
+        else:
+            fields = tuple((msgspec.msgpack.encode(field.wire_name), way.shape) for field, way in ways)
+        shape: Shape = ("struct", int(record.array_like), null, _tag(record), fields)
+        return shape, [(field.name, way.gather) for field, way in ways]
+
+    def _field(self, field: Field, given: pa.DataType) -> _Way:
+        may_be_absent = not field.required and field.default is msgspec.UNSET
+        return self.way(field.type, given, LEFT_OUT if may_be_absent else REFUSED)
+
+
+def _tag(record: Record) -> tuple[bytes, ...]:
+    """Return what a record begins with."""
+    if record.tag is None:
+        return ()
+    tag = msgspec.msgpack.encode(record.tag)
+    return (tag,) if record.array_like else (msgspec.msgpack.encode(record.tag_field) + tag,)
+
+
+def _scalar(node: Node, given: pa.DataType) -> tuple[str, int]:
+    kind = node.kind
+    if kind in ("enum", "literal"):
+        kind = "str" if isinstance(node.values[0], str) else "int"
+    if kind in _PLAIN and given in _PLAIN[kind][0]:
+        return _PLAIN[kind][1], _PLAIN[kind][0][given]
+    if kind == "decimal" and isinstance(given, pa.Decimal128Type) and given.scale >= 0:
+        return "decimal", given.scale
+    if kind == "datetime" and isinstance(given, pa.TimestampType) and given.unit == "us":
+        return ("moment" if given.tz is None else "timestamp"), 0
+    raise _NoShapeError
+
+
+# From Arrow's columns to their buffers
+
+
+def _validity(column: pa.Array) -> pa.Buffer | None:
+    return column.buffers()[0] if column.null_count else None
+
+
+def _gather_plain(column: pa.Array) -> Values:
+    return len(column), column.offset, _validity(column), None, column.buffers()[1], ()
+
+
+def _gather_text(column: pa.Array) -> Values:
+    _, offsets, data = column.buffers()
+    return len(column), column.offset, _validity(column), offsets, data, ()
+
+
+def _gather_list(item: Gather) -> Gather:
+    def gather(column: pa.Array) -> Values:
+        assert isinstance(column, pa.ListArray)
+        return len(column), column.offset, _validity(column), column.buffers()[1], None, (item(column.values),)
+
+    return gather
+
+
+def _gather_map(key: Gather, value: Gather) -> Gather:
+    def gather(column: pa.Array) -> Values:
+        assert isinstance(column, pa.MapArray)
+        pairs = key(column.keys), value(column.items)
+        return len(column), column.offset, _validity(column), column.buffers()[1], None, pairs
+
+    return gather
+
+
+def _gather_struct(gathers: list[tuple[str, Gather]]) -> Gather:
+    def gather(column: pa.Array) -> Values:
+        assert isinstance(column, pa.StructArray)
+        inner = tuple(inside(column.field(name)) for name, inside in gathers)  # each from the first value of ours on
+        return len(column), column.offset, _validity(column), None, None, inner
+
+    return gather
+
+
+def _gather_rows(batch: pa.RecordBatch, gathers: list[tuple[str, Gather]]) -> Values:
+    return batch.num_rows, 0, None, None, None, tuple(gather(batch.column(name)) for name, gather in gathers)
