@@ -28,15 +28,14 @@ def verdict(is_fine: bool, good: str, bad: str) -> Text:
 
 def kills(state: Kills) -> RenderableType:
     """Draw the kills so far, and how many orders the living process has sent."""
-    headings = ("kill", "accepted", "received", "lost", "torn batches")
-    table = columns(*headings, "in order", right=headings)
+    numbers = ("kill", "accepted", "received", "lost", "torn batches")
+    rows: list[list[str]] = []
     for count, outcome in enumerate(state.outcomes, 1):
-        in_order = verdict(outcome.in_order, "yes", "NO")
         row = (count, outcome.accepted, outcome.received, outcome.lost, outcome.torn_batches)
-        table.add_row(*map(number, row), in_order)
+        rows.append([*map(number, row), "yes" if outcome.in_order else "NO"])
     if state.accepted is not None:
-        table.add_row(f"{len(state.outcomes) + 1} of {KILLS}", number(state.accepted), Text("sending …", style="dim"))
-    return table
+        rows.append([f"{len(state.outcomes) + 1} of {KILLS}", number(state.accepted), "sending"])
+    return columns([*numbers, "in order"], rows, right=numbers)
 
 
 def crew(progress: Progress) -> RenderableType:
@@ -63,12 +62,13 @@ def bounds(usage: Usage) -> RenderableType:
 
 def figures(nanoseconds: Mapping[str, float]) -> RenderableType:
     """Draw what a message costs, beside the first line."""
-    headings = ("each", "per second", "ratio")
-    table = columns("send and receive an order of five fields", *headings, right=headings)
+    numbers = ("each", "per second", "ratio")
     yardstick = next(iter(nanoseconds.values()))
-    for name, each in nanoseconds.items():
-        table.add_row(name, _duration(each), number(int(1e9 / each)), f"{each / yardstick:.2f} x")
-    return table
+    rows = [
+        (name, _duration(each), number(int(1e9 / each)), f"{each / yardstick:.2f} x")
+        for name, each in nanoseconds.items()
+    ]
+    return columns(["send and receive an order of five fields", *numbers], rows, right=numbers)
 
 
 def promises(results: Sequence[tuple[str, str, bool]]) -> RenderableType:
