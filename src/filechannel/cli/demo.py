@@ -17,6 +17,7 @@ from .output import show, stdout
 from .wording import counted, number, size, span
 
 _State = TypeVar("_State")
+_WIDEST: Final = 100
 _ONE_PROCESS: Final = "Without the native core a channel can be used by one process at a time"
 
 
@@ -114,10 +115,16 @@ def _leave_out(why: str) -> list[_Result]:
 
 
 def _announce(story: str) -> None:
-    from rich.rule import Rule
     from rich.text import Text
 
-    show("", Rule(style="dim"), Text(story, style="bold"), "")
+    show("", _rule(), Text(story, style="bold"), "")
+
+
+def _rule() -> RenderableType:
+    """Return a line across the screen; a file is not as wide as its lines may be long."""
+    from rich.text import Text
+
+    return Text("─" * min(stdout().width, _WIDEST), style="dim")
 
 
 def _play(states: Iterator[_State], draw: Callable[[_State], RenderableType]) -> _State:
@@ -134,11 +141,9 @@ def _play(states: Iterator[_State], draw: Callable[[_State], RenderableType]) ->
 
 
 def _close(results: list[_Result], seconds: float) -> int:
-    from rich.rule import Rule
-
     from .show.pictures import promises, verdict
 
     is_fine = all(result.is_fine for result in results)
     words = verdict(is_fine, "Every promise was kept.", "A PROMISE WAS BROKEN.")
-    show("", Rule(style="dim"), promises(results), "", words, f"That took {span(seconds)}.")
+    show("", _rule(), promises(results), "", words, f"That took {span(seconds)}.")
     return 0 if is_fine else FINDINGS
