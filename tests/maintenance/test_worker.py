@@ -117,6 +117,36 @@ def test_what_happens_here_is_looked_at_soon(store: Store, steps: Steps) -> None
     assert not worker._charges
 
 
+def test_a_sender_makes_room_itself_where_the_thread_gets_no_chance(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is consumed does not pile up, however busy the machine is."""
+    monkeypatch.setattr(Worker, "_begin", lambda _: None)
+    with opened(path, SMALL) as store:
+        worker = Worker()
+        worker.look_after(store)
+        most = 0
+        for _ in range(5 * module._MANY):
+            fill(store, 2)
+            consume(store)
+            most = max(most, len(store.segments.begins))
+        assert module._MANY < most <= module._MANY + 4
+        assert store.upkeep.reclaimed[0] > 2 * module._MANY
+
+
+def test_an_event_loop_is_not_held_up_by_what_piles_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has pauses, in which the thread gets its chance."""
+    monkeypatch.setattr(Worker, "_begin", lambda _: None)
+    with opened(path, SMALL) as store:
+        worker = Worker()
+        worker.look_after(store)
+        store.log.may_sleep = lambda: False
+        for _ in range(3 * module._MANY):
+            fill(store, 2)
+            consume(store)
+        assert store.upkeep.reclaimed == (0, 0)
+
+
 def test_a_step_says_when_to_come_again(store: Store, steps: Steps) -> None:
     """And is called again by then."""
     worker, steps.answer = Worker(), 0.001

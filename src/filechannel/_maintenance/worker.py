@@ -35,6 +35,8 @@ It is called with nobody else maintaining the channel. `Busy` says that another 
 STEPS: list[Step] = [reclaim, compress_step]
 """What maintaining a channel means, in this order."""
 
+_MANY = 8  # segments; whoever fills more than that before anybody has looked makes room itself
+_PATIENCE = 1.0  # seconds that it waits for whoever is at it
 _SOON = 0.02  # seconds; who fills many small segments has them looked at together
 _BUSY = 0.2
 _EMPTY = 60.0
@@ -54,6 +56,8 @@ class _Charge:
         self.due = 0.0
         """When to look at it, by the monotonic clock."""
         self.is_nudged = False
+        self.filled = 0
+        """Segments that were filled since somebody looked."""
         self.failures = 0
 
 
@@ -80,6 +84,7 @@ class Worker:
                 return
             self._charges[store] = charge = _Charge(store)
             store.on_boundary = partial(self.nudge, store)
+            store.on_filled = partial(self.keep_up, store)
             store.on_closing.append(partial(self.forget, store))
             self._schedule(charge, _SOON)
 
@@ -110,6 +115,34 @@ class Worker:
                 if not charge.failures and charge.due > time.monotonic() + _SOON:
                     self._schedule(charge, _SOON)
 
+    def keep_up(self, store: Store) -> None:
+        """Look at a channel in which a segment was filled soon; now and here if nobody has looked for many of them.
+
+        On a busy machine the thread may get no chance beside one that sends without a pause, and what is consumed would
+        pile up. An event loop is not held up: it has pauses.
+        """
+        self.nudge(store)
+        charge = self._charges.get(store)
+        if charge is None:
+            return
+        charge.filled += 1
+        if charge.filled > _MANY and store.log.may_sleep() and charge.working.acquire(timeout=_PATIENCE):
+            try:
+                if charge.filled > _MANY:  # else the thread was at it
+                    self._make_room(charge)
+            finally:
+                charge.working.release()
+
+    def _make_room(self, charge: _Charge) -> None:
+        charge.filled = 0
+        try:
+            with charge.store.upkeep.turn():
+                reclaim(charge.store)
+        except Busy:
+            pass  # another process is at it
+        except Exception as error:  # the sender has nothing to do with it
+            self._failed(charge, error)
+
     def forget(self, store: Store) -> None:
         """Look after it no more. When this returns nobody works on it."""
         with self._changed:
@@ -119,7 +152,7 @@ class Worker:
             self._changed.notify()
         if charge is not None:
             with charge.working:
-                store.on_boundary = _nothing
+                store.on_boundary = store.on_filled = _nothing
 
     # The thread
 
@@ -150,6 +183,7 @@ class Worker:
             if charge.store not in self._charges:
                 return  # it was closed meanwhile
             charge.is_nudged = False  # before the look: whatever changes from here on is told again
+            charge.filled = 0
             seconds = self._maintain(charge)
             with self._changed:
                 # Told again in the middle of it: soon, unless it is in trouble.

@@ -93,8 +93,10 @@ class Store:
         self.on_boundary: Callable[[], object] = _ignore
         """Called, from any thread, when something may be to be done in the background.
 
-        A segment was finished, a reader went on to another, a name came or went, or other options are stored.
+        A reader went on to another segment, a name came or went, or other options are stored.
         """
+        self.on_filled: Callable[[], object] = _ignore
+        """Called by whoever sends, without the writer word, when a segment was finished."""
         self.segments: Segments = Segments(
             files, path / SEGMENTS, writable=not readonly, most_mapped=mapped, epoch=lambda: control.epoch
         )
@@ -276,7 +278,7 @@ class Store:
         self.flusher.flush_finished_later()
         if not self.control.has_reserve:  # there was none left, and now there may be
             self.control.keep_reserve()
-        self.on_boundary()
+        self.on_filled()
 
     def _segment_dropped(self) -> None:
         self.on_boundary()
