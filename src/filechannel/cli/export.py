@@ -38,7 +38,8 @@ _AT_ONCE: Final = 1000
 def export(
     channel: ChannelArgument,
     output: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Where to; stdout if none is given.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Where to; stdout if none is given.", show_default=False, readable=False),
     ] = None,
     start: Annotated[str, typer.Option("--from", metavar="POSITION", help=f"Where to begin: {PLACES}.")] = "earliest",
     stop: Annotated[str, typer.Option("--to", metavar="POSITION", help="Before what to end.")] = "latest",

@@ -32,12 +32,19 @@ from .wording import counted
 def import_(
     channel: ChannelArgument,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Where from; stdin if none is given.", show_default=False)
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]", help="Where from; stdin if none is given.", show_default=False, readable=False
+        ),
     ] = None,
     like: Annotated[
         Path | None,
         typer.Option(
-            "--like", metavar="CHANNEL", help="Make the channel, for messages as this one has.", show_default=False
+            "--like",
+            metavar="CHANNEL",
+            help="Make the channel, for messages as this one has.",
+            show_default=False,
+            readable=False,
         ),
     ] = None,
     form: FormatOption = None,

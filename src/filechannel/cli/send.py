@@ -28,7 +28,10 @@ _PATIENCE: Final = 0.2
 def send(
     channel: ChannelArgument,
     file: Annotated[
-        Path | None, typer.Option("--file", "-i", metavar="FILE", help="Read it instead of stdin.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--file", "-i", metavar="FILE", help="Read it instead of stdin.", show_default=False, readable=False
+        ),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Each line is a message as it is. For channels of bytes.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="All of the input is one message.")] = False,
