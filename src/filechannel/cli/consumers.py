@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from .._channel.consumers import Consumer
 from .._errors import UnknownConsumerError
@@ -14,6 +13,9 @@ from .failures import Failure, reporting
 from .output import JsonOption, columns, document, remark, safe, show, stderr
 from .target import ChannelArgument, complete_consumer, reading, writing
 from .wording import counted, number, process, size, span
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 class _ListByDefault(typer.core.TyperGroup):

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias, final
 
-import aiofiles
 import anyio
 import typer
 from anyio import EndOfStream
@@ -124,6 +123,8 @@ class _Export:
             self._tell(offset - self._begin.offset, messages=self.messages)
 
     async def _write_file(self, draft: Path, header: bool) -> None:
+        import aiofiles
+
         async with aiofiles.open(draft, "xb") as file:
             await self.write_lines(file.write, header)
 
