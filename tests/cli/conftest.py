@@ -9,9 +9,9 @@ import pytest
 
 from tests.cli.shell import fill
 from tests.processes.crew import Crew
-from tests.storage.conftest import memory
+from tests.storage.conftest import boots, memory
 
-__all__ = ["memory"]
+__all__ = ["boots", "memory"]
 
 
 @pytest.fixture

@@ -249,6 +249,12 @@ def test_parquet_needs_a_file(channel: Path, command: str) -> None:
     assert "name a file" in error(command, channel, "--format", "parquet", code=2)
 
 
+def test_no_parquet(channel: Path, file: Path) -> None:
+    """What only claims to be a Parquet file is told as such."""
+    file.write_text("PAR")
+    assert error("import", channel, file, "--format", "parquet").startswith(f"{file} is no Parquet file: ")
+
+
 def test_an_interrupted_export_leaves_nothing(path: Path, file: Path) -> None:
     """Ctrl-C in the middle: no file, no draft, exit code 130."""
     fill(path, 200_000, ChannelOptions())

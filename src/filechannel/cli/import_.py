@@ -88,7 +88,7 @@ def _import_lines(channel: Path, lines: Lines, like: Path | None) -> int:
                 tell(lines.position)
                 yield [encode(message) for message in part.messages]
 
-        with progress("reading", lines.size) as tell:
+        with progress("reading", lines.size, is_wanted=not lines.is_typed) as tell:
             return _publish(target, payloads(tell))
 
 

@@ -31,7 +31,9 @@ class Lines:
         self._descriptor = descriptor
         self.size = size
         """How many bytes there are; None if nobody knows yet."""
-        self.position = 0
+        self.is_typed: bool = os.isatty(descriptor)
+        """Whether a person types them."""
+        self.position: int = 0
         """How many of them were read."""
         self._number = 0
         self._groups = self._read()
@@ -42,7 +44,7 @@ class Lines:
 
     def take_first(self, is_wanted: Callable[[bytes], bool]) -> bytes | None:
         """Return the first line of all, which does not come again then, if it is what somebody looks for."""
-        group = next(self._groups, [])
+        group = next(self._groups, list[Line]())
         wanted = group[0].text if group and is_wanted(group[0].text) else None
         self._groups = chain([group if wanted is None else group[1:]], self._groups)
         return wanted
