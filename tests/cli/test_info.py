@@ -91,7 +91,7 @@ def test_options_in_words(path: Path) -> None:
 def test_before_anybody_has_recovered_it(boots: Boots, channel: Path) -> None:
     """After a boot only what was flushed is known for certain, and it is said so."""
     assert report("info", channel)["is_current"]
-    boots.boot()
+    boots.again()
     assert not report("info", channel)["is_current"]
     assert "since the machine was booted" in run("info", channel).stderr
     assert len(orders(channel)) == 100  # which recovers it

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from filechannel import Capacity, ChannelOptions, blocking
+from filechannel._format import PURE
 from tests.cli.shell import Order, error, fill, finish, interrupt, orders, real, report, run, start
+
+shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
 
 
 @pytest.fixture
@@ -37,6 +40,7 @@ def test_lines_from_a_file(channel: Path, file: Path) -> None:
     assert [order.id for order in sent(channel)] == [1, 2]
 
 
+@shares
 def test_whoever_writes_slowly_is_not_held_up(channel: Path) -> None:
     """A line is sent when it is there, not when a buffer is full."""
     process = start("send", channel)

@@ -332,7 +332,7 @@ class Store:
 
     @property
     def is_current(self) -> bool:
-        """Whether everything is to be seen; if not, it is what the last flush before a boot covers, until a recovery."""
+        """Whether everything is to be seen; otherwise what the last flush before a boot covers, until a recovery."""
         return self.control.belongs_to(bytes.fromhex(self.manifest.id), boot_id())
 
     def writers(self) -> list[Holder]:
