@@ -129,13 +129,19 @@ def test_bytes(path: Path, file: Path) -> None:
     """Lines as they are, the whole input, or base64 in JSON."""
     with blocking.open_channel(path, bytes):
         pass
-    file.write_bytes(b"one\n\ntwo \xff")
+    file.write_bytes(b"\xef\xbb\xbfone\r\n\ntwo \xff")
     assert report("send", path, "--file", file, "--raw") == {"sent": 3}
     assert report("send", path, "--file", file, "--raw", "--whole") == {"sent": 1}
     file.write_text('"aGVsbG8="')
     assert report("send", path, "--file", file) == {"sent": 1}
     with blocking.open_channel(path, bytes) as opened, opened.replay() as receiver:
-        assert list(receiver) == [b"one", b"", b"two \xff", b"one\n\ntwo \xff", b"hello"]
+        assert list(receiver) == [
+            b"\xef\xbb\xbfone\r",
+            b"",
+            b"two \xff",
+            b"\xef\xbb\xbfone\r\n\ntwo \xff",
+            b"hello",
+        ]
 
 
 def test_raw_is_for_bytes(channel: Path) -> None:

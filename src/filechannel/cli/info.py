@@ -30,8 +30,8 @@ def info(channel: ChannelArgument, json: JsonOption = False) -> None:
     with reading(channel) as target:
         statistics, consumers = target.channel.statistics(), target.channel.consumers()
         description = target.description
-    with opened_store(description, readonly=True) as store:
-        is_current = store.is_current
+        with opened_store(description, readonly=True) as store:
+            is_current = store.is_current
     if json:
         document({"is_current": is_current} | _report(description, statistics, consumers))
         return

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, final
 
 _CHUNK: Final = 1 << 20
-_MARK: Final = b"\xef\xbb\xbf"
 
 
 class Line(NamedTuple):
-    """A line without its end."""
+    """A line without its end, otherwise as it is."""
 
     number: int
     """Counted from 1."""
@@ -52,8 +51,6 @@ class Lines:
     def _read(self) -> Iterator[list[Line]]:
         begun: list[bytes] = []
         while chunk := os.read(self._descriptor, _CHUNK):
-            if not self.position:
-                chunk = chunk.removeprefix(_MARK)
             self.position += len(chunk)
             first, *rest = chunk.split(b"\n")
             begun.append(first)
@@ -67,7 +64,7 @@ class Lines:
     def _numbered(self, texts: list[bytes]) -> list[Line]:
         first = self._number + 1
         self._number += len(texts)
-        return [Line(number, text.removesuffix(b"\r")) for number, text in enumerate(texts, first)]
+        return [Line(number, text) for number, text in enumerate(texts, first)]
 
     def rest(self) -> bytes:
         """Return everything, as it is."""
