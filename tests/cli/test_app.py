@@ -54,3 +54,10 @@ def test_without_the_extra_it_says_which_one_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "filechannel: the command line needs typer and rich: pip install 'filechannel[cli]'\n"
+
+
+def test_it_starts_without_what_it_may_not_need() -> None:
+    """Nobody waits for the imports of a table to see the help."""
+    program = "import sys, filechannel.cli.app; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"rich", "pydantic", "pyarrow", "pyspark", "aiofiles", "importlib.metadata"} & set(done.stdout.split())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from filechannel import Capacity, ChannelOptions, Retention, blocking
-from tests.cli.shell import Order, fill, report, run
+from filechannel import Capacity, ChannelOptions, Compression, Durability, Retention, blocking
+from tests.cli.shell import Order, fill, orders, report, run
+from tests.storage.boots import Boots
 
 
 def test_what_a_channel_is(channel: Path) -> None:
@@ -15,8 +16,10 @@ def test_what_a_channel_is(channel: Path) -> None:
     facts = {name.strip(): value.strip() for name, value in lines.items()}
     assert facts["channel"] == str(channel)
     assert facts["messages"] == "Order as msgpack"
-    assert facts["stored"] == "100 messages of 100 ever sent"
-    assert facts["durability"] == "OS"
+    assert facts["stored"] == "100 messages, of 100 ever sent"
+    assert facts["to disk"] == "when the system does (Durability.OS)"
+    assert facts["retention"] == "what is consumed is deleted"
+    assert facts["compression"] == "none"
     assert facts["segments of"] == "4.1 kB, mode 0600"
     assert facts["open in"] == "no process that may send"
     assert "Order(id: int, sku: str, qty: int)" in run("info", channel).stdout
@@ -49,7 +52,9 @@ def test_everything_in_json(path: Path) -> None:
     assert found["statistics"]["messages"] == 5
     assert found["statistics"]["room"]["max_messages"] == 1000
     assert isinstance(found["statistics"]["oldest_age"], float)
-    assert "5 of 1,000 messages used" in run("info", path).stdout
+    text = run("info", path).stdout
+    assert "5 of 1,000 messages used" in text
+    assert "what is consumed is deleted, what is older than 60 seconds goes" in text
 
 
 def test_a_sealed_channel_says_so(channel: Path) -> None:
@@ -65,3 +70,29 @@ def test_a_name_with_commands_in_it_reaches_no_terminal(path: Path) -> None:
     with blocking.open_channel(path, Order) as opened:
         opened.receiver("a\x9b31mred").close()
     assert "a\\x9b31mred" in run("info", path).stdout
+
+
+def test_options_in_words(path: Path) -> None:
+    """How soon on disk, how it is compressed, what happens when it is full."""
+    options = ChannelOptions(
+        durability=Durability.interval(0.5),
+        compression=Compression(method="gzip", level=9, after=120.0),
+        retention=Retention(after_consumed="keep", max_bytes=2_000_000),
+        capacity=Capacity(max_bytes=1_000_000_000, on_full="drop_oldest"),
+    )
+    text = run("info", fill(path, 1, options)).stdout
+    assert "every 0.5 seconds (Durability.interval(0.5))" in text
+    assert "gzip, level 9, 2 minutes after a segment is finished" in text
+    assert "what is consumed is kept, what is more than 2.0 MB goes" in text
+    assert "of 1.0 GB used" in text
+    assert "drop oldest" in text
+
+
+def test_before_anybody_has_recovered_it(boots: Boots, channel: Path) -> None:
+    """After a boot only what was flushed is known for certain, and it is said so."""
+    assert report("info", channel)["is_current"]
+    boots.again()
+    assert not report("info", channel)["is_current"]
+    assert "since the machine was booted" in run("info", channel).stderr
+    assert len(orders(channel)) == 100  # which recovers it
+    assert report("info", channel)["is_current"]
