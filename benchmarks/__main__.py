@@ -31,6 +31,7 @@ from . import (
     machine,
     memory,
     peers,
+    plots,
     processes,
     queue,
     raw,
@@ -73,7 +74,6 @@ GROUPS: dict[str, tuple[str, Measure]] = {
     )
 }
 ACROSS_PROCESSES = {"processes", "fanout", "groups", "writers", "serving_group", "latency", "idle"}
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -84,7 +84,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=GROUPS, metavar="NAME", help="measure only these groups")
     parser.add_argument("--quick", action="store_true", help="fewer rounds: about a minute, less exact")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the findings to a JSON file")
-    parser.add_argument("--write", action="store_true", help="also put the table into docs/performance.md")
+    parser.add_argument(
+        "--write", action="store_true", help="also put the table into docs/performance.md, with its plots"
+    )
+    parser.add_argument(
+        "--plots", type=Path, metavar="DIR", help="also draw what was measured, as SVG, into a directory"
+    )
     parser.add_argument("--directory", type=Path, default=directory, metavar="DIR", help="for channels (%(default)s)")
     parser.add_argument(
         "--disk", type=Path, default=Path.cwd(), metavar="DIR", help="a real disk, for FSYNC (the current directory)"
@@ -92,7 +97,12 @@ def parse_arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.write and arguments.only:
         parser.error("--write needs the whole table: leave --only out")
-    for path in arguments.directory, arguments.disk, (arguments.json or PAGE).parent:
+    for path in (
+        arguments.directory,
+        arguments.disk,
+        (arguments.json or plots.PAGE).parent,
+        arguments.plots or plots.IMAGES,
+    ):
         if not path.is_dir():  # better now than after the measurement
             parser.error(f"{path} is not a directory")
     return arguments
@@ -131,8 +141,12 @@ def main() -> None:
         tree = {title: [finding.to_json() for finding in group] for title, group in measured}
         document = {"machine": properties, "groups": tree, "notes": bench.notes}
         arguments.json.write_text(json.dumps(document, indent=2))
+    table = report.as_markdown(properties, measured, bench.notes)
     if arguments.write:
-        report.write_into(PAGE, report.as_markdown(properties, measured, bench.notes))
+        report.write_into(plots.PAGE, table)
+        plots.write(table, plots.IMAGES)
+    if arguments.plots:
+        plots.write(table, arguments.plots)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,44 @@
+"""The reference has every public name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import re
+
+import filechannel
+from tests.docs.pages import ROOT
+
+ENTRY = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
+
+
+def public_modules() -> list[str]:
+    """Return the modules that users import, those of extras included."""
+    found = ["filechannel"]
+    for module in pkgutil.iter_modules(filechannel.__path__, "filechannel."):
+        name = module.name.rpartition(".")[2]
+        if not name.startswith("_") and name != "cli":
+            found.append(module.name)
+    package = importlib.util.find_spec("filechannel.integrations")
+    if package is not None and package.submodule_search_locations is not None:
+        locations = package.submodule_search_locations
+        found += [module.name for module in pkgutil.iter_modules(locations, "filechannel.integrations.")]
+    return found
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    """What is in `__all__` of a public module has an entry; what a module takes over from another has it there."""
+    pages = [ROOT / "docs/reference.md", *(ROOT / "docs/reference").glob("*.md")]
+    entries = {entry for page in pages for entry in ENTRY.findall(page.read_text())}
+    missing = [
+        f"{module}.{name}"
+        for module in public_modules()
+        for name in getattr(importlib.import_module(module), "__all__", ())
+        if f"{module}.{name}" not in entries
+        and (
+            module == "filechannel"
+            or getattr(filechannel, name, None) is not getattr(importlib.import_module(module), name)
+        )
+    ]
+    assert not missing
