@@ -294,7 +294,7 @@ class Store:
         self.reclaim.keep_up()
 
     def _show_appended(self) -> None:
-        """Have what takes the room flushed: if whoever appended it has died, nobody else would, and nobody can take it."""
+        """Have what takes the room flushed: if whoever appended it died, nobody else would, and nobody can take it."""
         tail = self.control.tail(deferred=self.control.deferred)
         if tail.offset > self.control.write_offset:
             self.flusher.commit_later(Ticket(tail.offset - 1))
