@@ -12,7 +12,8 @@ from anyio import ClosedResourceError, EndOfStream, WouldBlock
 
 from filechannel import AckError, ChannelOptions, LeaseExpiredError
 from filechannel._format import PURE
-from filechannel._format.layout import GROUP_LOCK, LOCK_SLOT_SHIFT
+from filechannel._format.layout import GROUP_ENTRIES, GROUP_LOCK, LOCK_SLOT_SHIFT
+from filechannel._storage.group import Group
 from filechannel._wakeup import arrivals
 from filechannel.blocking import Acknowledgable, FileChannel, GroupReceiver, open_channel
 from tests.blocking.children import running
@@ -234,3 +235,19 @@ def test_positions_are_flushed_as_the_options_say(path: Path) -> None:
                 rx.ack(len(rx.receive_many(10)))
                 with pytest.raises(WouldBlock):
                     rx.receive_nowait()
+
+
+def test_whoever_lets_the_ring_go_on_tells_those_who_wait(path: Path) -> None:
+    """An ack that finds the group's lock taken leaves it to the holder, and so does it who has to be told."""
+    with open_channel(path, int) as channel, channel.sender() as tx:
+        tx.send_many(range(GROUP_ENTRIES + 1))
+        with channel.group("g") as rx, channel.group("g") as other:
+            assert len(rx.receive_many(GROUP_ENTRIES)) == GROUP_ENTRIES
+            group, told = channel._store.cursors._open["g"], list[int]()
+            assert isinstance(group, Group)
+            group.on_freed = lambda: told.append(1)
+            with group._held():
+                rx.ack()
+                assert not told
+            assert told == [1]
+            assert other.receive_nowait() == GROUP_ENTRIES

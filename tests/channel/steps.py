@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from types import CodeType, FrameType
@@ -41,12 +42,15 @@ def made_of_all(numbers: list[int]) -> list[int]:
 class Chain:
     """Three channels, and the consumers that pass numbers on from one to the next."""
 
-    def __init__(self, path: Path, durability: Durability = Durability.OS) -> None:
+    def __init__(self, path: Path, durability: Durability = Durability.OS, *, thrifty: bool = False) -> None:
+        """*thrifty*: what was consumed may go from the channel in the middle."""
         self._stack = ExitStack()
         keep = Retention(after_consumed="keep")  # everything is compared in the end
         options = ChannelOptions(segment_size=4096, durability=durability, retention=keep)
+        in_the_middle = replace(options, retention=Retention()) if thrifty else options
         self.channels: list[FileChannel[int]] = [
-            self._stack.enter_context(open_channel(path / name, int, options=options)) for name in "abc"
+            self._stack.enter_context(open_channel(path / name, int, options=in_the_middle if name == "b" else options))
+            for name in "abc"
         ]
         a, b, c = self.channels
         self.source: Sender[int] = self._stack.enter_context(a.sender())

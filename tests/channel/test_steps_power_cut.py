@@ -18,12 +18,14 @@ import pytest
 
 from filechannel import Durability
 from filechannel._format import PURE
+from filechannel._maintenance.retention import reclaim_after
 from filechannel._maintenance.worker import WORKER
 from filechannel._storage import stores
 from filechannel._storage.stores import STORES
 from tests.channel.steps import Chain, chain, made_of_all
 from tests.storage.background import Background
 from tests.storage.boots import Boots
+from tests.storage.compressing import compress_all
 from tests.storage.conftest import background, boots, memory
 from tests.storage.lives import _let_go_of_processes
 from tests.storage.power import Directory, Image, PowerFiles
@@ -53,7 +55,7 @@ class Life:
         self._files = PowerFiles(root, tree)
         self._files.on_call = self._on_call
         stores.Files = lambda: self._files  # type: ignore[assignment, misc]
-        self.chain = Chain(root, Durability.FSYNC)
+        self.chain = Chain(root, Durability.FSYNC, thrifty=True)
 
     def _on_call(self, name: str) -> None:
         if self._random.random() < 0.05:
@@ -64,23 +66,32 @@ class Life:
         self.moments.append((self._files.image(), self.sent))
 
     def spend(self) -> None:
-        """Send and step, flush and purge."""
+        """Send and step, flush, purge, reclaim and compress."""
         for _ in range(self._random.randint(3, 20)):
             act = self._random.random()
             if act < 0.4:
-                size = self._random.choice((1, 2, 20))
+                size = self._random.choice((1, 2, 20, 200))
                 self.chain.source.send_many(range(self.sent, self.sent + size))
                 self.sent += size
-            elif act < 0.9:
+            elif act < 0.88:
                 self.chain.step(self._random.choice((0, 0, 1)), self._random.choice((1, 3, 50)))
-            elif act < 0.92:
+            elif act < 0.9:
                 self.chain.purge()
-            elif act < 0.96:
+            elif act < 0.93:
                 self.chain.channels[self._random.randrange(3)].flush()
+            elif act < 0.97:
+                self._maintain()
             else:
                 self._background.run()
             self._files.observe()
         self.remember()
+
+    def _maintain(self) -> None:
+        """Remove from the middle what is consumed, whose files are written again, and compress the rest."""
+        for channel in self.chain.channels:
+            with channel._store.upkeep.turn():
+                reclaim_after(channel._store, self._random.choice((0.0, 1e9)))
+                compress_all(channel._store)
 
     def check(self) -> None:
         """What is there was made of what was taken, and nothing is missing at the end."""

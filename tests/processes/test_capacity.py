@@ -171,7 +171,7 @@ def test_a_stopped_sender_holds_nobody_up_for_long(crew: Crew, path: Path) -> No
 
 
 def test_a_stopped_sender_that_wants_more_than_there_can_be_is_passed_over(crew: Crew, path: Path) -> None:
-    """It has the turn with a batch that fits no more since the capacity was changed: there will never be room for it."""
+    """It has the turn, with a batch that never fits since the capacity is another one."""
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=8))) as channel:
         with channel.receiver() as rx, channel.sender() as tx:
             tx.send_many([0] * 4)

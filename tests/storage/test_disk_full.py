@@ -14,6 +14,7 @@ from filechannel import Capacity, ChannelOptions, DiskFullError, Durability
 from filechannel._format.layout import CONTROL_IDENTITY
 from filechannel._storage.store import Store
 from tests.storage.channels import opened, payloads_of, reader_of
+from tests.storage.reclaiming import reclaim
 
 SIZE = 4 << 20
 
@@ -114,6 +115,22 @@ def test_consumers_come_and_move_on_a_full_disk(small_disk: Path) -> None:
         positions = [each.position.sequence for each in store.roster.registrations()]
         assert positions == [10] * 8
         assert payloads_of(store) == sent
+
+
+def test_files_that_wait_make_room_for_a_group(small_disk: Path) -> None:
+    """Its ring needs more than is kept for names; files that are to be written again come after that."""
+    with opened(small_disk / "channel", ChannelOptions(segment_size=512 << 10)) as store:
+        for _ in range(3):
+            store.log.append([bytes(300 << 10)])
+        store.flusher.flush()
+        reclaim(store, store.segments.begins[-1])
+        assert store.segments.spares is not None
+        assert store.segments.spares.names()
+        with pytest.raises(OSError, match="No space left"):
+            (small_disk / "ballast").write_bytes(bytes(SIZE))
+        assert store.processes is not None
+        store.cursors.close(store.cursors.join("group", store.processes))
+        assert not store.segments.spares.names()
 
 
 def test_options_can_be_changed_on_a_full_disk(small_disk: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_channel_that_writes_its_files_again_survives(
 def test_a_channel_that_drops_its_oldest_messages_survives(
     memory: Path, boots: Boots, background: Background, group: int
 ) -> None:
-    """What was dropped may come back; what is left is whole, and a consumer is told how much it missed, to the message."""
+    """What was dropped may come back; what is left is whole, and a consumer is told to the message what it missed."""
     _run(memory, range(group * ROUNDS, (group + 1) * ROUNDS), boots, background, dropping=True)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from filechannel import ChannelOptions, DiskFullError, StorageError
+from filechannel._format import PURE
 from filechannel._offset import Offset
 from filechannel._storage.files import Files
 from filechannel._storage.segment import segment_name
@@ -22,6 +25,7 @@ from tests.storage.resources import descriptors_under, maps_under
 
 SIZE = 4096
 files = Files()
+shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
 
 
 def _spares(directory: Path, most: int = 2, fit_from: int = 0) -> Spares:
@@ -279,6 +283,23 @@ def test_spare_files_make_room_on_a_full_disk(path: Path) -> None:
         faulty.fail(frozenset({"allocate"}), lambda path: DiskFullError(path, SIZE), once=True)
         store.log.append([bytes(2 * SIZE)])
         assert spare_names(files, path / "segments") == []
+
+
+@pytest.mark.parametrize("elsewhere", [False, pytest.param(True, marks=shares)])
+def test_files_that_are_removed_are_not_kept_mapped(path: Path, elsewhere: bool) -> None:
+    """They would take their disk space until something else is mapped: here, and in a process that looks again."""
+    with opened(path) as store, opened(path) if elsewhere else nullcontext(store) as other:
+        _fill(store, 3)
+        _reclaim_all(store)
+        assert other.segments.begins
+        assert spare_names(files, path / "segments")
+        other.segments.remove_spares()
+        with other.log.writing():
+            other.log.announce_change()
+        assert store.segments.begins
+        gc.collect()
+        mapped = Path("/proc/self/maps").read_text().splitlines()
+        assert not [line for line in mapped if str(path) in line and "deleted" in line]
 
 
 def test_as_many_files_wait_as_the_manifest_says(path: Path) -> None:

@@ -38,8 +38,10 @@ class MaintenanceStatistics:
     runner: Process | None
     """Which process that was; None if it has ended, or the channel is open read-only here."""
     running: bool
-    """Whether a process was in the middle of it at this moment; one that stays there, because it was stopped or its disk
-    does not answer, keeps others from maintaining the channel. False if the channel is open read-only here."""
+    """Whether a process was in the middle of it at this moment; False if the channel is open read-only here.
+
+    One that stays there, because it was stopped or its disk does not answer, keeps others from maintaining the channel.
+    """
 
 
 @final

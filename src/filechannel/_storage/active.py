@@ -115,8 +115,8 @@ class ActiveSegment:
         return segment
 
     def _remove_spares(self) -> None:
-        if self._segments.spares is not None:
-            self._segments.spares.remove_all()
+        self._preparation.close()  # which has the next one mapped
+        self._segments.remove_spares()
 
     def resume(self, segment: Segment, offset: int) -> None:
         """Go on in a segment that is there, at an offset."""

@@ -51,7 +51,7 @@ class Backlog:
         self._watched: list[mmap.mmap] = []
 
     def floor(self) -> Mark:
-        """Return where the slowest consumer stands; the oldest message with none, or one that was overtaken or damaged."""
+        """Return where the slowest consumer stands; the oldest message with none, or one overtaken or damaged."""
         with self._lock:
             known = self._control.registrations  # before the look: a change that comes later is seen the next time
             if known != self._known:

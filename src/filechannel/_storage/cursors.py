@@ -75,6 +75,8 @@ class Cursors:
         """Registers a name; who knows of disk space that is kept for that knows a better way."""
         self.on_moved: Callable[[], object] = lambda: None
         """Called when the position of a group may have moved."""
+        self.on_freed: Callable[[], object] = lambda: None
+        """Called when members of a group may go on that had as much as the group can hold."""
         self._open: dict[str, Cursor] = {}
         # Whoever had the channel open before us may have left anything unflushed.
         self._unflushed: set[str] = set(self.names())
@@ -93,7 +95,7 @@ class Cursors:
         def open_group(files: Files, path: Path, name: str, mode: int) -> Group:
             known = self._open.get(name)
             group = known if isinstance(known, Group) else Group.open(files, path, name, mode, processes)
-            group.on_moved = self.on_moved
+            group.on_moved, group.on_freed = self.on_moved, self.on_freed
             group.members += 1
             return group
 

@@ -71,6 +71,8 @@ class Group(Cursor):
         """How many receivers of this process, clones not counted, use it."""
         self.on_moved: Callable[[], object] = _nothing
         """Called when the position may have moved."""
+        self.on_freed: Callable[[], object] = _nothing
+        """Called when the ring was full, and is not any more: other members may wait for that."""
         self._processes = processes
         self._lock: SharedLock = SharedLock(content, GROUP_LOCK, processes, self._entered)
 
@@ -113,7 +115,8 @@ class Group(Cursor):
         """Hold the lock, and let the position follow what was settled meanwhile."""
         with self._lock.held(may_sleep):
             yield
-        move_on(self.map, self.owner)
+        if move_on(self.map, self.owner):
+            self.on_freed()
         self.on_moved()
 
     def _entered(self, from_the_dead: bool) -> None:

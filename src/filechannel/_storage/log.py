@@ -507,8 +507,7 @@ class Log:
         elif segment is not None:
             end = segment.header.previous_end
             self._unflushed.failed(cause)  # until there is another file
-        if self._segments.spares is not None:
-            self._segments.spares.remove_all()  # a fresh file, not one that the disk may refuse as well
+        self._segments.remove_spares()  # a fresh file, not one that the disk may refuse as well
         self._jump.go(max(tail.offset, self._control.reserved_end), end)
         self._control.given_up = self._control.write_offset
         self.announce_change()

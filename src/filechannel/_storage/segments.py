@@ -88,6 +88,7 @@ class Segments:
             for segment in gone:  # another file has its name, or none
                 self._mapped.pop(segment.begin, None)
                 self._drop_gone(segment.file)
+            self._drop_removed_spares()
             self._compressed.keep({compressed_path(self.path(begin)) for begin in self._begins})
 
     def knows_all(self) -> None:
@@ -282,7 +283,7 @@ class Segments:
         if self.spares is not None:
             self.spares.sweep(oldest)
             if is_idle:
-                self.spares.remove_all()
+                self.remove_spares()
 
     def _give_up(self, begin: Offset) -> None:
         file = self._forget_name(begin)
@@ -320,6 +321,19 @@ class Segments:
                 self._maps.drop(file)
 
     # Spare files
+
+    def remove_spares(self) -> None:
+        """Remove all files that wait, for the room they take."""
+        if self.spares is not None:
+            self.spares.remove_all()
+            self._drop_removed_spares()
+
+    def _drop_removed_spares(self) -> None:
+        """Let go of files that waited and have no name any more: mapped, they would keep their disk space."""
+        with self._lock:
+            used = {segment.file.inode for segment in self._mapped.values()}
+            for file in self._maps.besides(used):
+                self._drop_gone(file)
 
     def take_spare(self) -> tuple[Spare, MappedFile] | None:
         """Return a spare file and its map; None if there is none. The caller holds the writer word."""

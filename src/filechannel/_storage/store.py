@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from .._errors import ChannelNotFoundError, CorruptRecordError, DiskFullError, FileChannelError, StorageError
@@ -59,6 +60,7 @@ from .segments import SEGMENTS, Segments
 from .spares import Spares
 from .upkeep import Upkeep
 
+R = TypeVar("R")
 _SHORTLY = 0.005  # seconds
 _logger = logging.getLogger("filechannel")
 
@@ -259,8 +261,8 @@ class Store:
         flusher = Flusher(files, control, segments, log, cursors, producers, processes)
         log.set_check_of_place(self._check_place)
         cursors.check_place = producers.check_place = self._check_place
-        cursors.register = control.spending_reserve
-        cursors.on_moved = room.tell
+        cursors.register = self._spending_spares
+        cursors.on_moved, cursors.on_freed = room.tell, log.tell_waiters
         log.on_finished = self._segment_finished
         log.on_dropped = self._segment_dropped
         log.on_changed = self._follow_manifest
@@ -274,6 +276,17 @@ class Store:
         room.overtake = self._reclaim.overtake
         return log, cursors, flusher
 
+    def _spending_spares(self, store: Callable[[], R]) -> R:
+        """Store something for which there must be room, on a full disk with what is kept for it, or files that wait."""
+        try:
+            return self.control.spending_reserve(store)
+        except DiskFullError:
+            spares = self.segments.spares
+            if spares is None or not spares.names():
+                raise
+            self.segments.remove_spares()
+            return self.control.spending_reserve(store)
+
     def _segment_finished(self) -> None:
         self.flusher.flush_finished_later()
         if not self.control.has_reserve:  # there was none left, and now there may be
@@ -285,7 +298,7 @@ class Store:
         self.reclaim.keep_up()
 
     def _show_appended(self) -> None:
-        """Have what takes the room flushed: if whoever appended it has died, nobody else would, and nobody can take it."""
+        """Have what takes the room flushed: if whoever appended it died, nobody else would, and nobody can take it."""
         tail = self.control.tail(deferred=self.control.deferred)
         if tail.offset > self.control.write_offset:
             self.flusher.commit_later(Ticket(tail.offset - 1))
@@ -475,7 +488,7 @@ class Store:
         assert self._membership is not None
         with _configuring, self._membership.locks.holding(OPENING_BYTE):  # one at a time, and nobody opens meanwhile
             manifest = change(Manifest.read(self._files, self.path))
-            self.control.spending_reserve(lambda: manifest.write(self._files, self.path))
+            self._spending_spares(lambda: manifest.write(self._files, self.path))
             self.manifest = manifest
             self._apply_durability(manifest.options.durability)
             self._set_timer(manifest.options.durability)
