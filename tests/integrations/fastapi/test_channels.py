@@ -1,0 +1,229 @@
+"""The channels of an app: declared, opened, served and closed."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import msgspec
+import pytest
+from anyio import ClosedResourceError
+from fastapi import APIRouter, Depends, FastAPI
+
+from filechannel import DeadLetter, FileChannel, NotAChannelError, RetryPolicy, Sender
+from filechannel.integrations.fastapi import Channels
+from tests.integrations.fastapi.asgi import running
+
+pytestmark = pytest.mark.anyio
+
+
+class Order(msgspec.Struct):
+    """What is ordered."""
+
+    id: int
+
+
+async def test_channels_are_open_while_the_app_runs(tmp_path: Path) -> None:
+    """Dependencies give the sender and the channel; before and after, an error says what is missing."""
+    channels = Channels(tmp_path)
+    orders = channels.add("orders", Order)
+    app = FastAPI(lifespan=channels.lifespan)
+
+    @app.post("/orders/{number}")
+    async def place(number: int, tx: Annotated[Sender[Order], Depends(orders.sender)]) -> None:
+        await tx.send(Order(number))
+
+    @app.get("/orders")
+    async def count(channel: Annotated[FileChannel[Order], Depends(orders.channel)]) -> int:
+        return channel.statistics().messages
+
+    with pytest.raises(RuntimeError, match="orders is not open"):
+        await orders.sender()
+    async with running(channels, app) as client:
+        sender = await orders.sender()
+        await client.post("/orders/1")
+        await client.post("/orders/2")
+        assert (await client.get("/orders")).json() == 2
+        with pytest.raises(RuntimeError, match="open already"):
+            async with channels.lifespan(app):
+                pass
+        with pytest.raises(RuntimeError, match="the app is running"):
+            channels.add("more", Order)
+    with pytest.raises(ClosedResourceError):
+        await sender.send(Order(3))
+    async with running(channels, app) as client:
+        assert (await client.get("/orders")).json() == 2
+
+
+async def test_a_lifespan_of_ones_own_enters_that_of_the_channels(tmp_path: Path) -> None:
+    """Also in an included router; what it yields stays as it is."""
+    channels = Channels(tmp_path)
+    orders = channels.add("orders", Order)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, int]]:
+        async with channels.lifespan(app):
+            yield {"sent": (await orders.channel()).statistics().messages}
+
+    app = FastAPI(lifespan=lifespan)
+    app.include_router(APIRouter())
+    async with app.router.lifespan_context(app) as state:
+        assert state == {"sent": 0}
+    with pytest.raises(RuntimeError, match="not open"):
+        await orders.channel()
+
+
+async def test_what_cannot_be_opened_closes_the_rest(tmp_path: Path) -> None:
+    """The app does not start, and nothing stays open."""
+    channels = Channels(tmp_path)
+    orders = channels.add("orders", Order)
+    channels.add("file", Order)
+    (tmp_path / "file").write_text("no channel")
+    with pytest.raises(NotAChannelError):
+        async with channels.lifespan():
+            pass
+    with pytest.raises(RuntimeError, match="not open"):
+        await orders.channel()
+
+
+async def test_an_error_of_the_body_is_raised_as_it_is(tmp_path: Path) -> None:
+    """Not in a group of errors, and after the handlers have ended."""
+    channels = Channels(tmp_path)
+    orders = channels.add("orders", Order)
+    orders.handler("billing")(lambda order: None)
+    with pytest.raises(ValueError, match="mine"):
+        async with channels.lifespan():
+            raise ValueError("mine")
+
+
+async def test_wrong_arguments_are_told_where_they_are(tmp_path: Path) -> None:
+    """When the app is imported, not when it starts."""
+    channels = Channels(tmp_path)
+    with pytest.raises(TypeError, match="cannot be a message type"):
+        channels.add("orders", anyio.Lock)
+    orders = channels.add("orders", Order)
+    orders.handler("billing")(lambda order: None)
+    with pytest.raises(ValueError, match="has a handler of that name already"):
+        orders.handler("billing")
+
+
+async def test_handlers_run_beside_the_app(tmp_path: Path) -> None:
+    """Async or not, each name gets every message; what is at work when the app ends goes on to its end."""
+    channels = Channels(tmp_path)
+    orders = channels.add("orders", Order)
+    billed, packed, begun = [], [], anyio.Event()
+
+    @orders.handler("billing")
+    async def bill(order: Order) -> None:
+        begun.set()
+        await anyio.sleep(0.01)
+        billed.append(order.id)
+
+    @orders.handler("packing")
+    def pack(order: Order) -> None:
+        packed.append(order.id)
+
+    async with channels.lifespan():
+        await (await orders.sender()).send(Order(1))
+        await begun.wait()
+        await (await orders.channel()).join("packing")
+    assert (billed, packed) == ([1], [1])
+
+
+async def test_messages_wait_for_a_process_that_serves(tmp_path: Path) -> None:
+    """With `serve=False` nothing is handled, and nothing is lost."""
+    handled = []
+    for serve in (False, True):
+        channels = Channels(tmp_path, serve=serve)
+        orders = channels.add("orders", Order)
+        orders.handler("billing")(handled.append)
+        async with channels.lifespan():
+            if serve:
+                await (await orders.channel()).join("billing")
+            else:
+                await (await orders.sender()).send(Order(1))
+    assert handled == [Order(1)]
+
+
+async def test_a_message_that_is_given_up_goes_to_another_channel(tmp_path: Path) -> None:
+    """The channel of dead letters is one of the app's."""
+    channels = Channels(tmp_path)
+    orders, dead = channels.add("orders", Order), channels.add("dead", DeadLetter)
+
+    @orders.handler("billing", retry=RetryPolicy(max_attempts=1), dead_letter=dead)
+    async def bill(order: Order) -> None:
+        raise ValueError("no")
+
+    async with channels.lifespan():
+        await (await orders.sender()).send(Order(1))
+        await (await orders.channel()).join("billing")
+        with (await dead.channel()).replay() as letters:
+            assert [letter.reason async for letter in letters] == ["ValueError: no"]
+
+
+async def test_a_service_that_fails_is_begun_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app goes on, the log says why, and the message is tried again."""
+    monkeypatch.setattr("filechannel.integrations.fastapi.services._SHORTEST_PAUSE", 0.001)
+    channels = Channels(tmp_path)
+    orders = channels.add("orders", Order)
+    attempts: list[int] = []
+
+    @orders.handler("billing", group=False, retry=RetryPolicy(max_attempts=1))
+    async def bill(order: Order) -> None:
+        attempts.append(order.id)
+        if len(attempts) < 3:
+            raise ValueError("not yet")
+
+    with caplog.at_level(logging.ERROR, "filechannel"):
+        async with channels.lifespan():
+            await (await orders.sender()).send(Order(1))
+            with anyio.fail_after(30):
+                await (await orders.channel()).join("billing")
+    assert attempts == [1, 1, 1]
+    assert caplog.text.count("a service has failed") == 2
+    assert "not yet" in caplog.text
+
+
+async def test_without_a_group_one_serves_and_others_stand_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name has one owner; when that is gone, another one takes over."""
+    monkeypatch.setattr("filechannel.integrations.fastapi.services._SHORTEST_PAUSE", 0.001)
+    handled: list[tuple[str, int]] = []
+    apps = []
+    for name in ("first", "second"):
+        channels = Channels(tmp_path)
+        orders = channels.add("orders", Order)
+        orders.handler("billing", group=False)(lambda order, name=name: handled.append((name, order.id)))  # type: ignore[misc]
+        apps.append((channels, orders))
+    (first, _), (second, orders) = apps
+    async with second.lifespan() if False else first.lifespan():
+        async with anyio.create_task_group() as tasks:
+            over = anyio.Event()
+
+            async def stand_by(*, task_status: anyio.abc.TaskStatus[None]) -> None:
+                async with second.lifespan():
+                    task_status.started()
+                    await over.wait()
+
+            await tasks.start(stand_by)
+            await (await orders.sender()).send(Order(1))
+            await (await orders.channel()).join("billing")
+            over.set()
+    assert handled == [("first", 1)]
+    async with second.lifespan():
+        await (await orders.sender()).send(Order(2))
+        with anyio.fail_after(30):
+            await (await orders.channel()).join("billing")
+    assert handled == [("first", 1), ("second", 2)]
+
+
+def test_without_the_extra_the_import_names_it() -> None:
+    """`ImportError` says what to install."""
+    code = "import sys; sys.modules['fastapi'] = None; import filechannel.integrations.fastapi"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'filechannel[fastapi]'" in done.stderr.splitlines()[-1]
