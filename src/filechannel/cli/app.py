@@ -14,6 +14,7 @@ import typer
 from .bench import bench
 from .compress import compress
 from .consumers import consumers
+from .doctor import doctor
 from .export import export
 from .failures import end_when_terminated, reporting
 from .gc import gc
@@ -23,6 +24,7 @@ from .repair import repair
 from .seek import seek
 from .send import send
 from .tail import tail
+from .top import top
 from .verify import verify
 
 app = typer.Typer(
@@ -55,12 +57,14 @@ def _filechannel(
 
 
 app.command()(reporting(info))
+app.command()(reporting(top))
 app.command()(reporting(tail))
 app.command()(reporting(send))
 app.add_typer(consumers)
 app.command()(reporting(seek))
 app.command()(reporting(verify))
 app.command()(reporting(repair))
+app.command()(reporting(doctor))
 app.command()(reporting(gc))
 app.command()(reporting(compress))
 app.command()(reporting(export))

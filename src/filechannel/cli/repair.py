@@ -46,17 +46,16 @@ def repair(
       filechannel repair data/orders --like backup/channel.json --apply
     """
     path = channel.absolute()
-    with rights(path, "change" if apply else "read"), progress("looking") as tell:
-        if not apply:
-            plan = repairing.plan_repair(path, like=like, progress=lambda done, of: tell(done, of=of))
-        else:
-            try:
-                done = repairing.repair(path, like=like, progress=lambda done, of: tell(done, of=of))
-            except ChannelLockedError as error:
-                raise Failure(f"{error}; nothing was done") from None
     if not apply:
+        with rights(path, "read"), progress("looking") as tell:
+            plan = repairing.plan_repair(path, like=like, progress=lambda done, of: tell(done, of=of))
         return _show_plan(plan, json=json)
-    return _show_done(done, json=json)
+    try:
+        with rights(path, "change"), progress("mending") as tell:
+            repaired = repairing.repair(path, like=like, progress=lambda done, of: tell(done, of=of))
+    except ChannelLockedError as error:
+        raise Failure(f"{error}; nothing was done") from None
+    return _show_done(repaired, json=json)
 
 
 def _show_plan(plan: Plan, *, json: bool) -> int:
