@@ -12,6 +12,8 @@ _NEEDED = ("typer", "rich")
 def main() -> None:
     """Run the command line, and exit with its code."""
     try:
+        import rich  # noqa: F401 - imported by whoever shows something, which is too late to say so
+
         from .app import run
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _NEEDED:

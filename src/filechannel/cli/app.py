@@ -6,7 +6,6 @@ takes long to import is imported inside the function: every command pays for the
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -38,6 +37,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"filechannel {version('filechannel')}")
         raise typer.Exit
 

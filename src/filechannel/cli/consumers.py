@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 from .._channel.consumers import Consumer
 from .._errors import UnknownConsumerError
@@ -14,6 +13,9 @@ from .failures import Failure, reporting
 from .output import JsonOption, columns, document, remark, safe, show, stderr
 from .target import ChannelArgument, complete_consumer, reading, writing
 from .wording import counted, number, process, size, span
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 class _ListByDefault(typer.core.TyperGroup):
@@ -46,9 +48,10 @@ consumers = typer.Typer(
 @consumers.command("list")
 @reporting
 def list_consumers(channel: ChannelArgument, json: JsonOption = False) -> None:
-    """List everybody who is registered: how far behind, for how long idle, and who has the name.
+    """List everybody who is registered.
 
-    Nothing is changed, and the right to read is enough.
+    How far each one is behind, for how long it is idle, and who has the name. Nothing is changed, and the right to read
+    is enough.
 
     \b
     Examples:
@@ -114,11 +117,16 @@ def _ask(found: list[Consumer]) -> None:
     for consumer in found:
         left = f"{counted(consumer.lag_messages, 'message')} ({size(consumer.lag_bytes)}) not taken"
         remark(f"{consumer.name}: {left}, idle for {span(consumer.idle)}")
-    if not sys.stdin.isatty():
+    if not has_somebody_to_ask():
         raise typer.BadParameter("there is nobody to ask: give --yes to remove without asking", param_hint="--yes")
     stderr().print(f"Forget {counted(len(found), 'consumer')}? [y/N] ", end="", soft_wrap=True)
     if input().strip().lower() not in ("y", "yes"):
         raise Failure("nothing was removed")
+
+
+def has_somebody_to_ask() -> bool:
+    """Tell whether a person reads what is written and can answer."""
+    return sys.stdin.isatty()
 
 
 def consumer_table(found: tuple[Consumer, ...]) -> Table:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias, final
 
-import aiofiles
 import anyio
 import typer
 from anyio import EndOfStream
@@ -38,7 +37,8 @@ _AT_ONCE: Final = 1000
 def export(
     channel: ChannelArgument,
     output: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Where to; stdout if none is given.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Where to; stdout if none is given.", show_default=False, readable=False),
     ] = None,
     start: Annotated[str, typer.Option("--from", metavar="POSITION", help=f"Where to begin: {PLACES}.")] = "earliest",
     stop: Annotated[str, typer.Option("--to", metavar="POSITION", help="Before what to end.")] = "latest",
@@ -123,6 +123,8 @@ class _Export:
             self._tell(offset - self._begin.offset, messages=self.messages)
 
     async def _write_file(self, draft: Path, header: bool) -> None:
+        import aiofiles
+
         async with aiofiles.open(draft, "xb") as file:
             await self.write_lines(file.write, header)
 

@@ -20,6 +20,7 @@ from typing import Final, NoReturn, ParamSpec
 import typer
 
 from .._errors import (
+    ChannelFullError,
     ChannelNotFoundError,
     ConsumerBusyError,
     CorruptRecordError,
@@ -90,6 +91,8 @@ def explain(error: BaseException) -> str:
             return f"there is no channel at {error.path}"
         case NotAChannelError():
             return f"{error.path} is not a channel: {error.reason}"
+        case ChannelFullError():
+            return f"{error.path} is full until its slowest consumer has taken more"
         case DataExpiredError():
             return f"{error.missed:,} messages were removed before they could be read"
         case CorruptRecordError():

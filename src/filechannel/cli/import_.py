@@ -32,18 +32,25 @@ from .wording import counted
 def import_(
     channel: ChannelArgument,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Where from; stdin if none is given.", show_default=False)
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]", help="Where from; stdin if none is given.", show_default=False, readable=False
+        ),
     ] = None,
     like: Annotated[
         Path | None,
         typer.Option(
-            "--like", metavar="CHANNEL", help="Make the channel, for messages as this one has.", show_default=False
+            "--like",
+            metavar="CHANNEL",
+            help="Make the channel, for messages as this one has.",
+            show_default=False,
+            readable=False,
         ),
     ] = None,
     form: FormatOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Read messages from JSON lines or Parquet, as 'export' writes them.
+    """Read messages from a file: JSON lines, or Parquet.
 
     All or nothing: the messages become visible at once, as one batch, when the last one was read and all of them fit
     the channel's schema. On an error, or interrupted, nothing was imported. A channel that is not there is made with

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Protocol
@@ -20,8 +21,7 @@ class Tell(Protocol):
 @contextmanager
 def progress(label: str, total: int | None = None, *, in_bytes: bool = True) -> Generator[Tell]:
     """Show a bar while the block runs; *total* may be unknown."""
-    console = stderr()
-    if not console.is_terminal:
+    if not sys.stderr.isatty():
         yield _nobody_watches
         return
     from rich import progress as bars
@@ -32,7 +32,7 @@ def progress(label: str, total: int | None = None, *, in_bytes: bool = True) -> 
         bars.BarColumn(),
         *amount,
         bars.TextColumn("{task.fields[messages]}"),
-        console=console,
+        console=stderr(),
         transient=True,
     ) as shown:
         task = shown.add_task(label, total=total, messages="")
