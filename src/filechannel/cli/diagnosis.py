@@ -73,6 +73,16 @@ class Advice:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One part of the environment."""
+
+    name: str
+    found: str
+    advice: Advice | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Patient:
     """A channel that is looked at."""
 

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from .diagnosis import Advice, diagnose
-from .environment import Part, examine
+from .diagnosis import Advice, Part, diagnose
 from .failures import FINDINGS
 from .output import JsonOption, document, facts, safe, show
 from .target import rights
@@ -28,7 +26,7 @@ def doctor(
     ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Say in words what is wrong or unusual, and what mends it.
+    """Say what is wrong or unusual, and what mends it.
 
     Of a channel: consumers that hold data back, a full disk or capacity, failures in the background, damage that shows
     at a glance, processes that stand still. Without a channel: this machine and this installation. Nothing is changed.
@@ -42,6 +40,8 @@ def doctor(
       filechannel doctor data/*
       filechannel doctor data/orders --json | jq -r '.channels[].advice[].mend'
     """
+    from .environment import examine
+
     parts = [] if channels else examine()
     found: dict[Path, list[Advice]] = {}
     for channel in channels or ():
@@ -67,6 +67,8 @@ def _report(parts: Sequence[Part], found: dict[Path, list[Advice]]) -> object:
 
 
 def _show_channel(channel: Path, advice: Sequence[Advice]) -> None:
+    from rich.text import Text
+
     bad = [each for each in advice if each.severity != "note"]
     state = f"{counted(len(bad), 'finding')}" if bad else "fine"
     show(Text.assemble((safe(str(channel)), "bold"), f": {state}"))
@@ -82,6 +84,8 @@ def _show_environment(parts: Sequence[Part]) -> None:
 
 
 def _show_advice(advice: Advice) -> None:
+    from rich.text import Text
+
     show(Text.assemble((f"  {advice.severity}", _COLORS[advice.severity]), f"  {safe(advice.what)}"))
     if advice.mend is not None:
         show(Text.assemble("    ", (safe(advice.mend), "cyan")))

@@ -11,30 +11,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, final
+from typing import TypeAlias
 
 from .._errors import UnsupportedFormatError
 from .._format import PURE
 from .._maintenance.findings import Severity
 from .._storage.codecs import require
-from .diagnosis import Advice
+from .diagnosis import Advice, Part
 
 _FEW_FILES = 1024
 _FEW_MAPS = 65_530
 _POPULATE = (5, 14)  # the kernel that makes pages present ahead of time
 _SECONDS = 20  # for Java to say which one it is
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of the environment."""
-
-    name: str
-    found: str
-    advice: Advice | None = None
 
 
 def examine() -> list[Part]:

@@ -32,7 +32,7 @@ def repair(
     ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Mend a damaged channel. Without --apply, only say what would be done.
+    """Mend a damaged channel; without --apply, only say how.
 
     Every message that can be read stays where it is, with its offset and number. What cannot is moved to quarantine/
     in the channel's directory, with the reason beside it; nothing is deleted. Afterwards readers pass where it was.

@@ -10,16 +10,16 @@ import time
 import tty
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 import typer
-from rich.console import RenderableType
-from rich.live import Live
 
 from .gallery import Gallery, Picture
 from .output import JsonOption, document, plain, show, stdout, write_line
-from .top_view import view
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 _WIDEST: Final = 160
 _ENDLESS: Final = 1 << 30  # lines
@@ -41,7 +41,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Look for one interval, print that and end.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show channels as they move: what is sent and taken, who is behind, disk space, who waits.
+    """Show channels as they move, live in the terminal.
 
     Below each channel are its consumers: MESSAGES and BYTES are what is stored there, and how far behind they are here.
     OPEN is how many processes have it open to send, or own the name. WAIT is how many wait, r to receive and w for room
@@ -94,6 +94,8 @@ def _write(pictures: Sequence[Picture], interval: float, *, json: bool) -> None:
 
 
 def _view(pictures: Sequence[Picture], interval: float, height: int | None = None) -> RenderableType:
+    from .top_view import view
+
     console = stdout()
     width = min(console.width, _WIDEST)
     unicode = console.encoding.lower().startswith("utf")
@@ -101,6 +103,8 @@ def _view(pictures: Sequence[Picture], interval: float, height: int | None = Non
 
 
 def _live(gallery: Gallery, updates: int | None, interval: float) -> None:
+    from rich.live import Live
+
     with (
         _keys() as wait_for_q,
         Live(console=stdout(), screen=True, auto_refresh=False, vertical_overflow="crop") as live,
