@@ -29,7 +29,8 @@ from .._storage.damage import Readable, behind_damaged, next_record
 from .._storage.files import Files
 from .._storage.index import Mark
 
-_CHUNK = 4 << 20  # bytes that are read at a time
+_CHUNK = 1 << 20  # bytes that are read at a time
+_SMALL = 64 * 1024
 _MOST_REFUSED = 20  # payloads of a segment that are told one by one
 
 CheckPayload: TypeAlias = Callable[[bytes], str | None]
@@ -51,6 +52,7 @@ class PlainFile:
         self.size: int = files.size(self._descriptor)
         self.unreadable: list[int] = []
         """Positions of the pages that the disk did not give."""
+        self._buffer = bytearray()  # used again: fresh pages cost more than what is done with them
 
     @property
     def room_end(self) -> Offset:
@@ -79,15 +81,30 @@ class PlainFile:
             )
         return content if len(content) == size else content + bytes(size - len(content))
 
-    def span(self, start: int, stop: int) -> tuple[bytes, int]:
-        """Return the bytes between two offsets, and 0: they begin there."""
-        return self.read_at(SEGMENT_HEADER_SIZE + start - self._begin, max(0, min(stop, self.room_end) - start)), 0
+    def span(self, start: int, stop: int) -> tuple[Buffer, int]:
+        """Return something that begins with the bytes between two offsets, until the next call, and 0."""
+        assert self._descriptor is not None
+        position, size = SEGMENT_HEADER_SIZE + start - self._begin, max(0, min(stop, self.room_end) - start)
+        if size <= _SMALL:
+            return self.read_at(position, size), 0
+        if len(self._buffer) < size:
+            self._buffer = bytearray(size)
+        view = memoryview(self._buffer)[:size]
+        try:
+            filled = self._files.read_into(self._descriptor, view, position)
+        except OSError:
+            return self.read_at(position, size), 0
+        if filled < size:
+            view[filled:] = bytes(size - filled)
+        return self._buffer, 0
 
     def read(self, offset: int, stop: int) -> tuple[int, bytes]:
         """Return (word, payload) of the record at an offset; `ValueError` says why there is none."""
         end = claimed_end(self, offset, stop)
-        content, _ = self.span(offset, stop if end is None else end)
-        return read_record(content, 0, len(content), offset)
+        if end is None:
+            raise ValueError("record reaches beyond the end")
+        content, _ = self.span(offset, end)
+        return read_record(content, 0, end - offset, offset)
 
     def close(self) -> None:
         """Let go of the file."""

@@ -11,21 +11,14 @@ from pathlib import Path
 from typing import final
 
 from .._errors import ChannelNotFoundError, NotAChannelError
-from .._format.layout import (
-    CONTROL_IDENTITY,
-    CONTROL_SIZE,
-    PROCESS_SLOT_COUNT,
-    PROCESS_SLOT_SIZE,
-    PROCESS_SLOTS,
-)
+from .._format.layout import CONTROL_IDENTITY, CONTROL_SIZE
 from .._offset import Offset
 from .._storage.control import CONTROL, Checkpoint, Control
 from .._storage.files import Files
 from .._storage.holder import Holder
-from .._storage.kernel_locks import taken_bytes
 from .._storage.machine import boot_id
 from .._storage.manifest import MANIFEST, Manifest
-from .._storage.processes import holder_at
+from .._storage.processes import holder_at, slots_taken
 from .._storage.segments import SEGMENTS
 
 
@@ -78,9 +71,7 @@ class Survey:
             self.control_problem = "it is a directory"
             return
         self._descriptor = descriptor
-        first, last = PROCESS_SLOTS + PROCESS_SLOT_SIZE, PROCESS_SLOTS + PROCESS_SLOT_COUNT * PROCESS_SLOT_SIZE - 1
-        taken = taken_bytes(self.files, descriptor, first, last)
-        self.slots = [(byte - PROCESS_SLOTS) // PROCESS_SLOT_SIZE for byte in taken]
+        self.slots = slots_taken(self.files, descriptor)
         size = self.files.size(descriptor)
         if size < CONTROL_SIZE:
             self.control_problem = f"it is cut off: {size} of {CONTROL_SIZE} bytes"

@@ -53,10 +53,15 @@ def prepare_directory(files: Files, path: Path, manifest: Manifest) -> None:
 def refuse_remote(files: Files, path: Path) -> None:
     """Maps are shared memory: they need one kernel."""
     kind = files.file_system(path)
-    if kind in _REMOTE or kind.startswith("fuse"):
+    if is_remote(kind):
         raise StorageError(
             f"{path} is on {kind}: maps and locks are not coherent there; put the channel on a local disk"
         )
+
+
+def is_remote(kind: str) -> bool:
+    """Tell whether a type of file system is one that several kernels share."""
+    return kind in _REMOTE or kind.startswith("fuse")
 
 
 def is_being_made(path: Path) -> bool:

@@ -187,6 +187,10 @@ class Files:
         """Return up to size bytes from a position."""
         return os.pread(descriptor, size, position)
 
+    def read_into(self, descriptor: int, buffer: memoryview, position: int) -> int:
+        """Fill a buffer from a position, and return how many bytes there were."""
+        return os.preadv(descriptor, [buffer], position)
+
     def write_at(self, descriptor: int, data: bytes, position: int) -> None:
         """Write all of data at a position."""
         done = 0

@@ -135,7 +135,12 @@ def holder_at(words: mmap, slot: int) -> Holder:
 
 def writers_of(files: Files, descriptor: int, words: mmap) -> list[Holder]:
     """Return every process that has a channel open for writing, for somebody who has not: only the right to read."""
-    return [holder_at(words, slot) for slot in _slots(taken_bytes(files, descriptor, *_TABLE))]
+    return [holder_at(words, slot) for slot in slots_taken(files, descriptor)]
+
+
+def slots_taken(files: Files, descriptor: int) -> list[int]:
+    """Return the slots of those processes."""
+    return _slots(taken_bytes(files, descriptor, *_TABLE))
 
 
 def _place(slot: int) -> int:

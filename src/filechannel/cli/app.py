@@ -16,6 +16,7 @@ from .bench import bench
 from .compress import compress
 from .consumers import consumers
 from .demo import demo
+from .doctor import doctor
 from .export import export
 from .failures import end_when_terminated, reporting
 from .gc import gc
@@ -26,6 +27,7 @@ from .seek import seek
 from .send import send
 from .ship import ship
 from .tail import tail
+from .top import top
 from .verify import verify
 
 app: typer.Typer = typer.Typer(
@@ -61,12 +63,14 @@ def _filechannel(
 
 app.command()(reporting(demo))
 app.command()(reporting(info))
+app.command()(reporting(top))
 app.command()(reporting(tail))
 app.command()(reporting(send))
 app.add_typer(consumers)
 app.command()(reporting(seek))
 app.command()(reporting(verify))
 app.command()(reporting(repair))
+app.command()(reporting(doctor))
 app.command()(reporting(gc))
 app.command()(reporting(compress))
 app.command()(reporting(export))

@@ -32,7 +32,7 @@ def repair(
     ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Mend a damaged channel. Without --apply, only say what would be done.
+    """Mend a damaged channel; without --apply, only say how.
 
     Every message that can be read stays where it is, with its offset and number. What cannot is moved to quarantine/
     in the channel's directory, with the reason beside it; nothing is deleted. Afterwards readers pass where it was.
@@ -46,17 +46,16 @@ def repair(
       filechannel repair data/orders --like backup/channel.json --apply
     """
     path = channel.absolute()
-    with rights(path, "change" if apply else "read"), progress("looking") as tell:
-        if not apply:
-            plan = repairing.plan_repair(path, like=like, progress=lambda done, of: tell(done, of=of))
-        else:
-            try:
-                done = repairing.repair(path, like=like, progress=lambda done, of: tell(done, of=of))
-            except ChannelLockedError as error:
-                raise Failure(f"{error}; nothing was done") from None
     if not apply:
+        with rights(path, "read"), progress("looking") as tell:
+            plan = repairing.plan_repair(path, like=like, progress=lambda done, of: tell(done, of=of))
         return _show_plan(plan, json=json)
-    return _show_done(done, json=json)
+    try:
+        with rights(path, "change"), progress("mending") as tell:
+            repaired = repairing.repair(path, like=like, progress=lambda done, of: tell(done, of=of))
+    except ChannelLockedError as error:
+        raise Failure(f"{error}; nothing was done") from None
+    return _show_done(repaired, json=json)
 
 
 def _show_plan(plan: Plan, *, json: bool) -> int:

@@ -29,7 +29,7 @@ def verify(
     ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Check every file of a channel: each record, header, index, position and name.
+    """Check every record, header, index and position of a channel.
 
     Nothing is changed, and the right to read is enough. Others may send and receive meanwhile; what they publish after
     it has begun is not looked at. Notes are about what is unusual and as it may be: they do not count as findings.

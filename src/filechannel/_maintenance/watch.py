@@ -1,0 +1,227 @@
+"""Watching a channel from outside: figures of one moment, read from shared words and positions.
+
+It opens nothing for writing, registers nowhere and wakes nobody, so whoever has the channel open does not notice.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from .._errors import CorruptRecordError
+from .._format import load_u32, load_u64
+from .._format.layout import (
+    FAILED_FLUSHES,
+    LOCK_SLOT_SHIFT,
+    PROCESS_SLOT_COUNT,
+    ROOM,
+    ROOM_LOOPS,
+    WAITING_LOOPS,
+    WAKE,
+    WAKE_THREADS,
+    WRITER_LOCK,
+)
+from .._offset import Offset
+from .._storage.backlog import Backlog, Batch
+from .._storage.control import Control
+from .._storage.creation import open_control_file
+from .._storage.cursor_file import CONSUMERS
+from .._storage.entrance import open_control_to_read
+from .._storage.files import Files
+from .._storage.holder import Holder
+from .._storage.index import Mark
+from .._storage.manifest import Manifest
+from .._storage.places import Places
+from .._storage.processes import holder_at, slots_taken
+from .._storage.room import ENDLESS, limits_of
+from .._storage.roster import Registration, Roster
+from .._storage.segments import SEGMENTS, Segments, Usage
+from .._storage.upkeep import Upkeep
+
+_MAPPED = 2  # segments; none is read
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerFigures:
+    """A consumer at one moment."""
+
+    name: str
+    is_group: bool
+    next_sequence: int
+    offset: Offset
+    lag_messages: int
+    lag_bytes: int
+    idle: float
+    """Seconds since it was opened, took a message or was moved."""
+    owner: Holder | None
+    """Who has it; of a group, who joined last. None if nobody does that lives."""
+    members: int
+    """How many processes share it; 0 if it is not a group."""
+    expires: float | None
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """A channel at one moment."""
+
+    path: Path
+    time: float
+    """By the monotonic clock."""
+    write_offset: Offset
+    oldest_offset: Offset
+    durable_offset: Offset
+    next_sequence: int
+    """How many messages were ever sent."""
+    messages: int
+    """How many are stored."""
+    sealed: bool
+    usage: Usage
+    consumers: tuple[ConsumerFigures, ...]
+    writers: tuple[Holder, ...]
+    """The processes that have it open for writing."""
+    waiting_for_messages: int
+    """Processes whose event loops wait for a message, and one more if threads do, of whichever process."""
+    waiting_for_room: int
+    """The same for senders of a channel that is full."""
+    used: Batch
+    """What the slowest consumer has not passed."""
+    max_bytes: int | None
+    max_messages: int | None
+    failed_flushes: int
+    maintenance_errors: int
+    maintained: int | None
+    """When somebody looked after it last (ns since the epoch)."""
+
+    @property
+    def fill(self) -> float | None:
+        """Which part of its capacity is used; None if it has none."""
+        parts = [
+            used / most
+            for used, most in ((self.used.size, self.max_bytes), (self.used.messages, self.max_messages))
+            if most
+        ]
+        return max(parts) if parts else None
+
+
+@final
+class Watch:
+    """A channel that is watched. Close it."""
+
+    def __init__(self, files: Files, path: Path, descriptor: int, control: Control, manifest: Manifest) -> None:
+        self.files = files
+        self.path = path
+        self.control: Control = control
+        self.manifest: Manifest = manifest
+        self._descriptor = descriptor
+        self._known = control.epoch
+        self.segments: Segments = Segments(
+            files, path / SEGMENTS, writable=False, most_mapped=_MAPPED, epoch=lambda: control.epoch
+        )
+        self.places: Places = Places(files, control, self.segments)
+        self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations)
+        self._backlog = Backlog(control, self.segments, self.places, self.roster)
+        self.upkeep: Upkeep = Upkeep(control, None)
+
+    @classmethod
+    def open(cls, path: Path, files: Files | None = None) -> Watch:
+        """Begin to watch; raises what opening a channel read-only raises, and `OSError`."""
+        files = files or Files()
+        manifest = Manifest.read(files, path)
+        descriptor = open_control_file(files, path, True, 0)
+        try:
+            return cls(files, path, descriptor, open_control_to_read(files, path, descriptor, manifest), manifest)
+        except BaseException:
+            files.close(descriptor)
+            raise
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the path still leads to it."""
+        return self.files.leads_to(self.path / "control", self._descriptor)
+
+    @property
+    def slots(self) -> list[int]:
+        """The slots of the processes that have the channel open for writing."""
+        return slots_taken(self.files, self._descriptor)
+
+    @property
+    def busy_writer(self) -> int:
+        """The slot of the process that is in the middle of sending; 0 if none is."""
+        return load_u32(self.control.map, WRITER_LOCK) >> LOCK_SLOT_SHIFT
+
+    def look(self) -> Figures:
+        """Return the figures of this moment."""
+        control = self.control
+        if control.epoch != self._known:
+            self._known, self.manifest = control.epoch, Manifest.read(self.files, self.path)
+        tail, now, earliest = control.tail(), time.time_ns(), self.places.earliest()
+        limits = limits_of(self.manifest.options.capacity, self.files, self.path)
+        return Figures(
+            path=self.path,
+            time=time.monotonic(),
+            write_offset=tail.offset,
+            oldest_offset=control.oldest_offset,
+            durable_offset=control.durable_offset,
+            next_sequence=tail.sequence,
+            messages=max(0, tail.sequence - earliest.sequence),
+            sealed=control.sealed,
+            usage=self.segments.usage(),
+            consumers=tuple(
+                self._consumer(each, Mark(tail.offset, tail.sequence, 0), earliest, now)
+                for each in self.roster.registrations()
+            ),
+            writers=tuple(holder_at(control.map, slot) for slot in self.slots),
+            waiting_for_messages=self._waiting(WAKE, WAITING_LOOPS),
+            waiting_for_room=self._waiting(ROOM, ROOM_LOOPS),
+            used=self._used(),
+            max_bytes=None if limits is None or limits.size == ENDLESS else limits.size,
+            max_messages=None if limits is None or limits.messages == ENDLESS else limits.messages,
+            failed_flushes=load_u32(control.map, FAILED_FLUSHES),
+            maintenance_errors=self.upkeep.errors,
+            maintained=self.upkeep.last_turn,
+        )
+
+    def _used(self) -> Batch:
+        try:
+            return self._backlog.used()
+        except (CorruptRecordError, ValueError):  # damage is for others to tell
+            return Batch(0, 0)
+
+    def _consumer(self, registration: Registration, end: Mark, earliest: Mark, now: int) -> ConsumerFigures:
+        position = registration.position
+        offset, sequence = max((position.offset, position.sequence), (earliest.offset, earliest.sequence))
+        lag = max(0, end.sequence - sequence)
+        return ConsumerFigures(
+            name=registration.name,
+            is_group=registration.members is not None,
+            next_sequence=position.sequence,
+            offset=position.offset,
+            lag_messages=lag,
+            lag_bytes=max(0, end.offset - offset) if lag else 0,
+            idle=max(0, now - position.time) / 1e9,
+            owner=registration.owner,
+            members=len(registration.members or ()),
+            expires=None if registration.expires is None else registration.expires / 1e9,
+        )
+
+    def _waiting(self, word: int, loops: int) -> int:
+        words = range(loops, loops + PROCESS_SLOT_COUNT // 8, 8)
+        threads = load_u32(self.control.map, word) & WAKE_THREADS
+        return threads + sum(load_u64(self.control.map, at).bit_count() for at in words)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self.segments.close()
+        self.files.close(self._descriptor)
+
+    def __enter__(self) -> Watch:
+        """Use it in a `with` block, which closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()

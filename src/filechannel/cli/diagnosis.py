@@ -1,0 +1,393 @@
+"""What is wrong with a channel or unusual, in words, and what mends it. Each check is a function of its own.
+
+Nothing is changed, and only what is quick to read is read: whether every record is whole is for `verify`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeAlias, final
+
+from .._errors import FileChannelError, UnsupportedFormatError
+from .._format import load_u64
+from .._format.layout import (
+    ENTRY,
+    ENTRY_ATTEMPT_SHIFT,
+    ENTRY_ATTEMPTS,
+    ENTRY_OUT,
+    ENTRY_READY,
+    ENTRY_STATE,
+    GROUP_BEGUN,
+    GROUP_ENTRIES,
+    GROUP_ENTRY_SIZE,
+    GROUP_HEAD,
+    GROUP_RING,
+    GROUP_SIZE,
+    GROUP_TAIL,
+)
+from .._maintenance.chain import read_chain
+from .._maintenance.findings import Severity
+from .._maintenance.small_files import check_small_files
+from .._maintenance.survey import Survey
+from .._maintenance.watch import ConsumerFigures, Figures, Watch
+from .._storage.codecs import require
+from .._storage.creation import is_remote
+from .._storage.cursor_file import CONSUMERS, group_file_name
+from .._storage.files import Files
+from .._storage.processes import holder_at
+from .._storage.quarantine import QUARANTINE
+from .local_process import LocalProcess, find_local
+from .wording import counted, size, span
+
+_HOUR, _DAY = 3600.0, 86_400.0
+_NEARLY = 0.9  # of a capacity
+_LITTLE_DISK = 0.05
+_UNATTENDED = 900.0  # seconds; a quiet channel is looked at every five minutes
+_MANY_SEGMENTS, _TINY = 1000, 1 << 20
+_MANY_ATTEMPTS = 5
+_CLOCK = 60.0  # seconds
+_IN_MEMORY = ("tmpfs", "ramfs")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One thing that somebody should know."""
+
+    severity: Severity
+    kind: str
+    """What it is, in a word that stays the same: for programs."""
+    what: str
+    mend: str | None = None
+    """The command that mends it, or what else to do."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as plain JSON."""
+        return asdict(self)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of the environment."""
+
+    name: str
+    found: str
+    advice: Advice | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """A channel that is looked at."""
+
+    watch: Watch
+    figures: Figures
+
+    @property
+    def path(self) -> str:
+        """As it is written in a command."""
+        return shlex.quote(str(self.watch.path))
+
+
+Check: TypeAlias = Callable[[Patient], Iterator[Advice]]
+
+
+def diagnose(path: Path, files: Files | None = None) -> list[Advice]:
+    """Say what is wrong with a channel; raises `ChannelNotFoundError` and `NotAChannelError` if there is none."""
+    found = list(_damage(path, files or Files()))
+    try:
+        with Watch.open(path, files) as watch:
+            patient = Patient(watch, watch.look())
+            for check in CHECKS:
+                found += check(patient)
+    except (FileChannelError, ValueError) as error:
+        if not found:
+            found.append(Advice(severity="error", kind="unreadable", what=str(error)))
+    return found
+
+
+def _damage(path: Path, files: Files) -> Iterator[Advice]:
+    """What a look at headers, positions and names shows."""
+    with Survey.of(path, files) as survey:
+        chain = read_chain(survey)
+        found = [*check_small_files(survey, chain), *chain.findings]
+        broken = [link.head for link in chain.links if link.head.header is None]
+    bad = [finding for finding in found if finding.severity != "note"]
+    command = shlex.quote(str(path))
+    for finding in bad:
+        what = f"{finding.place}: {finding.what}"
+        yield Advice(severity=finding.severity, kind="damage", what=what, mend=f"filechannel repair {command}")
+    for head in broken:
+        what = f"{survey.relative(head.path)}: not a segment: {head.problem}"
+        yield Advice(severity="error", kind="damage", what=what, mend=f"filechannel repair {command}")
+    for finding in found:
+        if finding.kind == "restarted":
+            yield Advice(severity="note", kind="restarted", what=finding.what)
+
+
+# Consumers
+
+
+def idle_consumers(patient: Patient) -> Iterator[Advice]:
+    """Names that nobody has, and which hold data back."""
+    for consumer in patient.figures.consumers:
+        if consumer.owner is None and consumer.lag_messages and consumer.idle >= _HOUR:
+            held, idle = _held(consumer), span(consumer.idle)
+            what = f"{held} held by consumer `{consumer.name}`, idle for {idle}"
+            if consumer.expires is not None:
+                yield Advice(severity="note", kind="idle", what=f"{what}; it expires after {span(consumer.expires)}")
+                continue
+            mend = f"filechannel consumers remove {patient.path} {shlex.quote(consumer.name)}"
+            yield Advice(severity="warning", kind="idle", what=what, mend=mend)
+
+
+def stuck_consumers(patient: Patient) -> Iterator[Advice]:
+    """Names that somebody has, and that do not move although there are messages."""
+    for consumer in patient.figures.consumers:
+        owner = consumer.owner
+        if owner is not None and consumer.lag_messages and consumer.idle >= _HOUR:
+            what = (
+                f"consumer `{consumer.name}`, process {owner.pid} on {owner.host}, has not moved for "
+                f"{span(consumer.idle)}, with {_held(consumer)} before it"
+            )
+            mend = f"look at process {owner.pid}: it waits for something, or acknowledges nothing"
+            yield Advice(severity="warning", kind="stuck", what=what, mend=mend)
+
+
+def nobody_registered(patient: Patient) -> Iterator[Advice]:
+    """Without a consumer nothing counts as consumed."""
+    options, figures = patient.watch.manifest.options, patient.figures
+    is_bounded = options.retention.max_bytes or options.retention.max_age or options.capacity
+    if figures.consumers or is_bounded or options.retention.after_consumed == "keep" or figures.sealed:
+        return
+    if figures.usage.plain + figures.usage.compressed > 1:
+        what = f"{size(figures.usage.bytes)} stored and no consumer registered: nothing is ever removed"
+        mend = "register a receiver, or limit it: channel.configure(retention=Retention(max_bytes=...))"
+        yield Advice(severity="warning", kind="nobody", what=what, mend=mend)
+
+
+def groups(patient: Patient) -> Iterator[Advice]:
+    """Messages that come again and again, and leases that ended with nobody to notice."""
+    for consumer in patient.figures.consumers:
+        if not consumer.is_group:
+            continue
+        path = patient.watch.path / CONSUMERS / group_file_name(consumer.name)
+        try:
+            content = patient.watch.files.read(path)
+        except FileNotFoundError:
+            continue
+        expired, worst, where = _ring(content, time.monotonic_ns())
+        if worst >= _MANY_ATTEMPTS:
+            what = f"group `{consumer.name}`: the message at offset {where} was handed out {worst} times"
+            mend = "look at what its handler says, or give serve() a RetryPolicy and a dead-letter channel"
+            yield Advice(severity="warning", kind="attempts", what=what, mend=mend)
+        if expired and not consumer.members:
+            what = f"group `{consumer.name}`: {counted(expired, 'lease')} ended and no member is there to go on"
+            yield Advice(severity="warning", kind="leases", what=what, mend="start a member of the group")
+
+
+def _ring(content: bytes, now: int) -> tuple[int, int, int]:
+    """Return how many leases are over, the most attempts of a message, and where that one is."""
+    expired, worst, where = 0, 0, 0
+    if len(content) < GROUP_SIZE or not load_u64(content, GROUP_BEGUN):
+        return expired, worst, where
+    head, tail = load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
+    for number in range(head, min(tail, head + GROUP_ENTRIES)):
+        at = GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE
+        word, offset, _, _, deadline = ENTRY.unpack_from(content, at)
+        if word & ENTRY_STATE in (ENTRY_OUT, ENTRY_READY):
+            expired += word & ENTRY_STATE == ENTRY_OUT and deadline < now
+            worst, where = max((worst, where), (word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS, offset))
+    return expired, worst, where
+
+
+# Room
+
+
+def capacity(patient: Patient) -> Iterator[Advice]:
+    """A channel that is full, or soon will be."""
+    figures, fill = patient.figures, patient.figures.fill
+    slowest = min(figures.consumers, key=lambda each: each.offset, default=None)
+    who = "no consumer is registered" if slowest is None else f"the slowest consumer is `{slowest.name}`"
+    if figures.waiting_for_room:
+        what = f"senders wait for room ({fill or 0:.0%} of the capacity used); {who}"
+        yield Advice(severity="warning", kind="full", what=what, mend=f"filechannel consumers {patient.path}")
+    elif fill is not None and fill >= _NEARLY and patient.watch.manifest.options.capacity is not None:
+        severity: Severity = "note" if patient.watch.manifest.options.capacity.on_full == "drop_oldest" else "warning"
+        what = f"{fill:.0%} of the capacity used; {who}"
+        yield Advice(severity=severity, kind="full", what=what, mend=f"filechannel consumers {patient.path}")
+
+
+def disk(patient: Patient) -> Iterator[Advice]:
+    """A disk that is nearly full."""
+    status = os.statvfs(patient.watch.path)
+    free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+    needed = 4 * patient.watch.manifest.options.segment_size
+    if free < needed or free < _LITTLE_DISK * total:
+        severity: Severity = "error" if free < needed else "warning"
+        what = f"the disk has {size(free)} left of {size(total)}; the channel takes {size(patient.figures.usage.bytes)}"
+        mend = f"filechannel gc {patient.path}; filechannel compress {patient.path}"
+        yield Advice(severity=severity, kind="disk", what=what, mend=mend)
+
+
+# What is done in the background
+
+
+def maintenance(patient: Patient) -> Iterator[Advice]:
+    """Nobody looks after it, or in vain."""
+    figures = patient.figures
+    if figures.maintenance_errors:
+        what = f"maintenance failed {counted(figures.maintenance_errors, 'time')} since the channel was recovered last"
+        mend = "the log of the process in which it did says what; it is tried again"
+        yield Advice(severity="warning", kind="maintenance", what=what, mend=mend)
+    is_empty = figures.oldest_offset == figures.write_offset
+    if figures.writers and figures.maintained is not None and not is_empty:
+        ago = (time.time_ns() - figures.maintained) / 1e9
+        if ago > _UNATTENDED:
+            what = f"nobody has looked after it for {span(ago)}, although {_people(len(figures.writers))} it open"
+            yield Advice(severity="warning", kind="maintenance", what=what, mend=f"filechannel gc {patient.path}")
+
+
+def flushes(patient: Patient) -> Iterator[Advice]:
+    """A disk that has refused something."""
+    if patient.figures.failed_flushes:
+        what = f"the disk refused to flush, {counted(patient.figures.failed_flushes, 'time')}"
+        mend = f"look at the kernel's log (dmesg) and the disk; then filechannel verify {patient.path}"
+        yield Advice(severity="error", kind="flush", what=what, mend=mend)
+
+
+def quarantine(patient: Patient) -> Iterator[Advice]:
+    """What was put aside and nobody has looked at."""
+    directory = patient.watch.path / QUARANTINE
+    names = patient.watch.files.list(directory)
+    if names:
+        count = len(names) - len(names) // 2
+        held = sum(patient.watch.files.disk_space(directory / name) for name in names)
+        what = f"{counted(count, 'file')} ({size(held)}) in {QUARANTINE}/: damage that was put aside"
+        mend = f"read {directory}/*.json; remove what you do not need"
+        yield Advice(severity="warning", kind="quarantine", what=what, mend=mend)
+
+
+def extras(patient: Patient) -> Iterator[Advice]:
+    """A method of compression that is not installed here."""
+    method = patient.watch.manifest.options.compression.method
+    try:
+        require(method)
+    except UnsupportedFormatError as error:
+        what = f"its segments are compressed with {method}, which is not installed here"
+        yield Advice(severity="error", kind="extra", what=what, mend=error.advice)
+
+
+# Where it is
+
+
+def file_system(patient: Patient) -> Iterator[Advice]:
+    """A file system that is not what the options promise."""
+    kind = patient.watch.files.file_system(patient.watch.path)
+    durability = patient.watch.manifest.options.durability.kind
+    if is_remote(kind):
+        what = f"it is on {kind}, where maps and locks are not coherent: it can only be read, by one machine"
+        yield Advice(severity="error", kind="file system", what=what, mend="move it to a local disk")
+    elif kind in _IN_MEMORY:
+        promised = durability != "os"
+        what = f"it is on {kind}: everything is lost when the machine restarts"
+        what += f", although its durability is {durability}" if promised else ""
+        severity: Severity = "warning" if promised else "note"
+        yield Advice(severity=severity, kind="file system", what=what, mend="move it to a disk" if promised else None)
+
+
+def segments(patient: Patient) -> Iterator[Advice]:
+    """Very many small files."""
+    usage = patient.figures.usage
+    count, stored = usage.plain + usage.compressed, usage.plain_bytes + usage.compressed_bytes
+    if count >= _MANY_SEGMENTS and stored / count < _TINY:
+        what = f"{counted(count, 'segment')} of {size(stored // count)} on average: opening and seeking take longer"
+        mend = "segment_size is fixed at creation: export it, and import it into a channel with a larger one"
+        yield Advice(severity="note", kind="segments", what=what, mend=mend)
+    most = patient.watch.manifest.options.spare_segments
+    if usage.spare > most + 1:
+        what = f"{counted(usage.spare, 'spare file')} ({size(usage.spare_bytes)}), where {most} are enough"
+        yield Advice(severity="note", kind="spares", what=what, mend=f"filechannel gc {patient.path}")
+
+
+def clock(patient: Patient) -> Iterator[Advice]:
+    """Times that are yet to come."""
+    newest = max(
+        [
+            patient.figures.maintained or 0,
+            *(each.position.time for each in patient.watch.roster.registrations()),
+            *_created(patient.watch),
+        ]
+    )
+    ahead = newest / 1e9 - time.time()
+    if ahead > _CLOCK:
+        what = f"times in it are {span(ahead)} ahead of the clock, which was set back"
+        mend = "until the clock has caught up, seeks by time are less exact and nothing expires"
+        yield Advice(severity="warning", kind="clock", what=what, mend=mend)
+
+
+def _created(watch: Watch) -> list[int]:
+    try:
+        return [watch.segments.header(begin).created for begin in watch.segments.begins[-1:]]
+    except FileChannelError:
+        return []
+
+
+# Processes
+
+
+def processes(patient: Patient) -> Iterator[Advice]:
+    """Processes that stand still, or are at their limits."""
+    control, busy = patient.watch.control, patient.watch.busy_writer
+    for slot in patient.watch.slots:
+        process = find_local(holder_at(control.map, slot))
+        if process is None:
+            continue
+        if process.is_stopped:
+            holding = slot == busy
+            what = f"process {process.pid} is stopped{' in the middle of sending: everybody waits for it' * holding}"
+            severity: Severity = "error" if holding else "warning"
+            yield Advice(severity=severity, kind="stopped", what=what, mend=f"kill -CONT {process.pid}")
+        yield from _limits(process)
+
+
+def _limits(process: LocalProcess) -> Iterator[Advice]:
+    for what, used, most, mend in (
+        ("open files", process.open_files, process.most_open_files, "raise it: ulimit -n, LimitNOFILE="),
+        ("maps", process.maps, process.most_maps, "raise it: sysctl vm.max_map_count"),
+    ):
+        if used is not None and most is not None and used >= _NEARLY * most:
+            text = f"process {process.pid} has {used:,} of {most:,} {what}"
+            yield Advice(severity="warning", kind="limits", what=text, mend=mend)
+
+
+CHECKS: tuple[Check, ...] = (
+    idle_consumers,
+    stuck_consumers,
+    nobody_registered,
+    groups,
+    capacity,
+    disk,
+    maintenance,
+    flushes,
+    quarantine,
+    extras,
+    file_system,
+    segments,
+    clock,
+    processes,
+)
+
+
+def _held(consumer: ConsumerFigures) -> str:
+    return f"{size(consumer.lag_bytes)} ({counted(consumer.lag_messages, 'message')})"
+
+
+def _people(count: int) -> str:
+    return "a process has" if count == 1 else f"{count} processes have"

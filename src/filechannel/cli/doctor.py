@@ -1,0 +1,91 @@
+"""`filechannel doctor`: what is wrong or unusual, in words, and what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .diagnosis import Advice, Part, diagnose
+from .failures import FINDINGS
+from .output import JsonOption, document, facts, safe, show
+from .target import rights
+from .wording import counted
+
+_COLORS = {"error": "bold red", "warning": "yellow", "note": "dim"}
+
+
+def doctor(
+    channels: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[CHANNEL]...", help="Their directories. Without any: this machine.", show_default=False
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> int:
+    """Say what is wrong or unusual, and what mends it.
+
+    Of a channel: consumers that hold data back, a full disk or capacity, failures in the background, damage that shows
+    at a glance, processes that stand still. Without a channel: this machine and this installation. Nothing is changed.
+    Notes are about what is unusual and as it may be: they do not count as findings.
+
+    'filechannel verify' reads every record, which this does not.
+
+    \b
+    Examples:
+      filechannel doctor
+      filechannel doctor data/*
+      filechannel doctor data/orders --json | jq -r '.channels[].advice[].mend'
+    """
+    from .environment import examine
+
+    parts = [] if channels else examine()
+    found: dict[Path, list[Advice]] = {}
+    for channel in channels or ():
+        with rights(channel.absolute(), "read"):
+            found[channel] = diagnose(channel.absolute())
+    if json:
+        document(_report(parts, found))
+    elif channels:
+        for channel, advice in found.items():
+            _show_channel(channel, advice)
+    else:
+        _show_environment(parts)
+    everything = [*(part.advice for part in parts), *(each for advice in found.values() for each in advice)]
+    return FINDINGS if any(each is not None and each.severity != "note" for each in everything) else 0
+
+
+def _report(parts: Sequence[Part], found: dict[Path, list[Advice]]) -> object:
+    if parts:
+        advice = [part.advice.to_json() for part in parts if part.advice is not None]
+        return {"environment": {part.name: part.found for part in parts}, "advice": advice}
+    channels = [{"path": str(path), "advice": [each.to_json() for each in advice]} for path, advice in found.items()]
+    return {"channels": channels}
+
+
+def _show_channel(channel: Path, advice: Sequence[Advice]) -> None:
+    from rich.text import Text
+
+    bad = [each for each in advice if each.severity != "note"]
+    state = f"{counted(len(bad), 'finding')}" if bad else "fine"
+    show(Text.assemble((safe(str(channel)), "bold"), f": {state}"))
+    for each in advice:
+        _show_advice(each)
+
+
+def _show_environment(parts: Sequence[Part]) -> None:
+    show(facts([(part.name, part.found) for part in parts]))
+    for part in parts:
+        if part.advice is not None:
+            _show_advice(part.advice)
+
+
+def _show_advice(advice: Advice) -> None:
+    from rich.text import Text
+
+    show(Text.assemble((f"  {advice.severity}", _COLORS[advice.severity]), f"  {safe(advice.what)}"))
+    if advice.mend is not None:
+        show(Text.assemble("    ", (safe(advice.mend), "cyan")))

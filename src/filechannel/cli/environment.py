@@ -1,0 +1,125 @@
+"""What this machine and this installation offer to channels, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+from .._errors import UnsupportedFormatError
+from .._format import PURE
+from .._maintenance.findings import Severity
+from .._storage.codecs import require
+from .diagnosis import Advice, Part
+
+_FEW_FILES = 1024
+_FEW_MAPS = 65_530
+_POPULATE = (5, 14)  # the kernel that makes pages present ahead of time
+_SECONDS = 20  # for Java to say which one it is
+
+
+def examine() -> list[Part]:
+    """Look at everything; some of it takes a moment."""
+    return [part for look in _LOOKS for part in look()]
+
+
+def _python() -> Iterator[Part]:
+    yield Part("Python", f"{platform.python_version()} ({platform.python_implementation()}), {sys.executable}")
+    yield Part("filechannel", importlib.metadata.version("filechannel"))
+
+
+def _core() -> Iterator[Part]:
+    if not PURE:
+        yield Part("native core", "in use")
+    elif os.environ.get("FILECHANNEL_PURE"):
+        what = "FILECHANNEL_PURE is set: slow, waits by looking again and again, and shares a channel with nobody"
+        yield Part("native core", "not in use", Advice(severity="warning", kind="core", what=what, mend="unset it"))
+    else:
+        what = "the C core is missing: slow, waits by looking again and again, and shares a channel with nobody"
+        mend = "install a C compiler and reinstall: pip install --force-reinstall --no-binary filechannel filechannel"
+        yield Part("native core", "missing", Advice(severity="warning", kind="core", what=what, mend=mend))
+
+
+def _compression() -> Iterator[Part]:
+    for method in ("zstd", "lz4"):
+        try:
+            require(method)
+            yield Part(method, "installed")
+        except UnsupportedFormatError as error:
+            what = f"segments that are compressed with {method} cannot be read here"
+            severity: Severity = "warning" if method == "zstd" else "note"
+            advice = Advice(severity=severity, kind="extra", what=what, mend=error.advice)
+            yield Part(method, "not installed", advice)
+
+
+def _spark() -> Iterator[Part]:
+    if importlib.util.find_spec("pyspark") is None:
+        yield Part("Spark", "not installed (pip install 'filechannel[spark]')")
+        return
+    version = importlib.metadata.version("pyspark")
+    java = _java()
+    if java is None:
+        what = "Spark is installed, but Java is not found"
+        advice = Advice(severity="note", kind="java", what=what, mend="install a JRE of version 17 or later; JAVA_HOME")
+        yield Part("Spark", version, advice)
+    else:
+        yield Part("Spark", f"{version}, {java}")
+
+
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    command = shutil.which("java") if home is None else str(Path(home) / "bin" / "java")
+    if command is None:
+        return None
+    try:
+        done = subprocess.run([command, "-version"], capture_output=True, text=True, timeout=_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return (done.stderr or done.stdout).splitlines()[0]
+
+
+def _kernel() -> Iterator[Part]:
+    release = platform.release()
+    numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit())
+    if numbers and numbers < _POPULATE:
+        what = f"Linux {release} cannot make pages present ahead of time (that came with 5.14): sending is less steady"
+        yield Part("kernel", release, Advice(severity="note", kind="kernel", what=what, mend="use a newer kernel"))
+    else:
+        yield Part("kernel", release)
+    if not Path("/etc/machine-id").exists():
+        what = "the machine has no /etc/machine-id: a channel that is moved here from elsewhere is not recognised"
+        yield Part(
+            "machine", "no id", Advice(severity="note", kind="machine", what=what, mend="systemd-machine-id-setup")
+        )
+
+
+def _limits() -> Iterator[Part]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < _FEW_FILES:
+        what = f"a process may have {soft} files open: a channel needs about 20"
+        advice = Advice(severity="warning", kind="limits", what=what, mend=f"ulimit -n {min(hard, 65_536)}")
+        yield Part("open files", f"{soft}", advice)
+    else:
+        yield Part("open files", f"up to {soft:,} a process")
+    try:
+        maps = int(Path("/proc/sys/vm/max_map_count").read_text())
+    except (OSError, ValueError):
+        return
+    if maps < _FEW_MAPS:
+        what = f"a process may have {maps} maps: a channel needs up to 20"
+        advice = Advice(severity="warning", kind="limits", what=what, mend=f"sysctl vm.max_map_count={_FEW_MAPS}")
+        yield Part("maps", f"{maps}", advice)
+    else:
+        yield Part("maps", f"up to {maps:,} a process")
+
+
+_Look: TypeAlias = Callable[[], Iterator[Part]]
+_LOOKS: tuple[_Look, ...] = (_python, _core, _compression, _spark, _kernel, _limits)

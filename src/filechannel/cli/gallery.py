@@ -1,0 +1,134 @@
+"""The channels that `top` shows: those that are there now, whichever came or went since, and how fast they move."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from glob import glob
+from pathlib import Path
+from typing import Final, final
+
+from .._errors import FileChannelError
+from .._maintenance.watch import ConsumerFigures, Figures, Watch
+from .._storage.manifest import MANIFEST
+from .failures import explain
+
+REMEMBERED: Final = 60
+"""How many updates a history has."""
+
+
+@final
+@dataclass(slots=True)
+class Pace:
+    """How fast something moves, and how that was before."""
+
+    per_second: float = 0.0
+    bytes_per_second: float = 0.0
+    history: deque[float] = field(default_factory=lambda: deque[float](maxlen=REMEMBERED))
+
+
+@final
+@dataclass(slots=True)
+class Picture:
+    """One channel as it is shown."""
+
+    path: Path
+    figures: Figures | None = None
+    problem: str | None = None
+    """Why there are no figures."""
+    pace: Pace = field(default_factory=Pace)
+    """What is sent, with the history of that."""
+    paces: dict[str, Pace] = field(default_factory=dict[str, Pace])
+    """What each consumer takes, with the history of how far it is behind."""
+
+
+@final
+class Gallery:
+    """Watches channels by their paths. Close it."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        """A pattern is the path of a channel, of a directory with channels in it, or has wildcards."""
+        self._patterns = patterns
+        self._watches: dict[Path, Watch] = {}
+        self._pictures: dict[Path, Picture] = {}
+
+    def look(self) -> list[Picture]:
+        """Return all channels that are there, in order of their paths."""
+        paths = self._paths()
+        for path in [path for path, watch in self._watches.items() if path not in paths or not watch.is_there]:
+            self._forget(path)
+        for path in [path for path in self._pictures if path not in paths]:
+            del self._pictures[path]
+        for path in paths:
+            self._look_at(self._pictures.setdefault(path, Picture(path)))
+        return [self._pictures[path] for path in paths]
+
+    def _paths(self) -> list[Path]:
+        found: set[Path] = set()
+        for pattern in self._patterns:
+            for name in glob(pattern) or [pattern]:
+                path = Path(name)
+                if (path / MANIFEST).is_file():
+                    found.add(path)
+                elif path.is_dir():
+                    found.update(manifest.parent for manifest in path.glob(f"*/{MANIFEST}"))
+        return sorted(found)
+
+    def _look_at(self, picture: Picture) -> None:
+        path = picture.path
+        try:
+            if path not in self._watches:
+                self._watches[path] = Watch.open(path)
+            figures = self._watches[path].look()
+        except (FileChannelError, OSError, ValueError) as error:
+            self._forget(path)
+            picture.figures, picture.problem = None, explain(error)
+            return
+        _follow(picture, figures)
+        picture.figures, picture.problem = figures, None
+
+    def _forget(self, path: Path) -> None:
+        watch = self._watches.pop(path, None)
+        if watch is not None:
+            watch.close()
+
+    def close(self) -> None:
+        """Watch no more."""
+        for path in list(self._watches):
+            self._forget(path)
+
+    def __enter__(self) -> Gallery:
+        """Use it in a `with` block, which closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+
+def _follow(picture: Picture, now: Figures) -> None:
+    """Say how fast it has moved since the last look."""
+    before = picture.figures
+    if before is None:
+        before = now
+    seconds = max(now.time - before.time, 1e-9)
+    _move(picture.pace, now.next_sequence - before.next_sequence, now.write_offset - before.write_offset, seconds)
+    picture.pace.history.append(picture.pace.per_second)
+    known = {consumer.name: consumer for consumer in before.consumers}
+    for consumer in now.consumers:
+        pace = picture.paces.setdefault(consumer.name, Pace())
+        last = known.get(consumer.name, consumer)
+        _move(pace, *_taken(last, consumer), seconds)
+        pace.history.append(consumer.lag_messages)
+    for name in picture.paces.keys() - {consumer.name for consumer in now.consumers}:
+        del picture.paces[name]
+
+
+def _taken(before: ConsumerFigures, now: ConsumerFigures) -> tuple[int, int]:
+    return now.next_sequence - before.next_sequence, now.offset - before.offset
+
+
+def _move(pace: Pace, messages: int, size: int, seconds: float) -> None:
+    """Going back, as by a seek, is no pace."""
+    pace.per_second, pace.bytes_per_second = max(0, messages) / seconds, max(0, size) / seconds

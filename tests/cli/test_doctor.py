@@ -1,0 +1,289 @@
+"""`filechannel doctor`: each check says what is so, and stays silent where it is not."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from filechannel import Capacity, ChannelOptions, Compression, Durability, Retention, blocking
+from filechannel._format import PURE, crc32c, store_u32, store_u64
+from filechannel._format.layout import (
+    CURSOR,
+    CURSOR_CHECKED,
+    CURSOR_SLOTS,
+    ENTRY_ATTEMPT_SHIFT,
+    ENTRY_OUT,
+    FAILED_FLUSHES,
+    GROUP_RING,
+    GROUP_TAIL,
+    MAINTAINED,
+    MAINTENANCE_ERRORS,
+)
+from filechannel._storage.codecs import codec
+from filechannel._storage.files import Files
+from filechannel.cli import diagnosis, environment
+from filechannel.cli.diagnosis import diagnose
+from filechannel.cli.environment import examine
+from tests.cli.shell import SMALL, Order, error, fill, real, report, run
+from tests.storage.channels import opened
+
+HOUR = 3_600_000_000_000
+
+
+def kinds(path: Path) -> dict[str, str]:
+    """Return which kinds of advice are given, and how severe they are; that this is in memory does not matter."""
+    return {each.kind: each.severity for each in diagnose(path) if each.kind != "file system"}
+
+
+def said(path: Path, kind: str) -> tuple[str, str | None]:
+    """Return the one piece of advice of a kind, and what mends it."""
+    (found,) = [each for each in diagnose(path) if each.kind == kind]
+    return found.what, found.mend
+
+
+def leave_idle(path: Path, name: str, hours: int) -> None:
+    """Let a consumer have moved last so many hours ago."""
+    file = path / "consumers" / f"{name}.cursor"
+    content = bytearray(file.read_bytes())
+    generations = [CURSOR.unpack_from(content, slot) for slot in CURSOR_SLOTS]
+    newest = max(range(2), key=lambda slot: generations[slot][0])
+    fields = (*generations[newest][:3], time.time_ns() - hours * HOUR)
+    CURSOR.pack_into(content, CURSOR_SLOTS[newest], *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
+    file.write_bytes(content)
+
+
+def subscribe(path: Path, name: str = "billing") -> None:
+    """Register a consumer that takes one message."""
+    with blocking.open_channel(path, Order) as channel, channel.receiver(name) as receiver:
+        receiver.receive()
+
+
+def test_a_channel_that_is_well(path: Path) -> None:
+    """Nothing is said about a channel that is consumed, open or closed."""
+    fill(path, 100)
+    subscribe(path)
+    assert kinds(path) == {}
+    assert run("doctor", path).stdout.startswith(f"{path}: fine\n")
+    with blocking.open_channel(path, Order):
+        assert kinds(path) == {}
+
+
+def test_an_idle_consumer_that_holds_data(path: Path) -> None:
+    """It is named, with what it holds, and the command that forgets it works."""
+    fill(path, 1000)
+    subscribe(path, "the biller")
+    file = path / "consumers" / "the%20biller.cursor"
+    file.rename(path / "consumers" / "x.cursor")
+    leave_idle(path, "x", 72)
+    (path / "consumers" / "x.cursor").rename(file)
+    what, mend = said(path, "idle")
+    assert what.endswith("(999 messages) held by consumer `the biller`, idle for 3 days")
+    assert mend == f"filechannel consumers remove {path} 'the biller'"
+    run("doctor", path, code=1)
+    run(*shlex.split(mend)[1:], "--yes")
+    assert "idle" not in kinds(path)
+
+
+def test_a_consumer_that_is_stuck(path: Path) -> None:
+    """One that somebody owns and does not move is told with its process."""
+    fill(path, 100)
+    subscribe(path)
+    with blocking.open_channel(path, Order) as channel, channel.receiver("billing"):
+        leave_idle(path, "billing", 5)
+        what, _ = said(path, "stuck")
+        assert f"process {os.getpid()}" in what
+        assert "5 hours" in what
+
+
+def test_nobody_is_registered(path: Path) -> None:
+    """Data that nobody will ever consume is told, unless something limits it."""
+    fill(path, 1000)
+    assert kinds(path) == {"nobody": "warning"}
+    limited = path.with_name("limited")
+    fill(limited, 1000, ChannelOptions(segment_size=4096, retention=Retention(max_bytes=1 << 20)))
+    assert kinds(limited) == {}
+
+
+def test_a_full_channel(path: Path) -> None:
+    """Nearly full is told with the slowest consumer; senders that wait, too."""
+    options = ChannelOptions(segment_size=4096, capacity=Capacity(max_messages=100))
+    fill(path, 100, options)
+    subscribe(path)
+    assert "99% of the capacity used; the slowest consumer is `billing`" in said(path, "full")[0]
+
+
+def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With how much is left, and the commands that make room."""
+    fill(path, 100)
+    subscribe(path)
+    status = os.statvfs(path)
+    full = os.statvfs_result((*status[:4], 10, *status[5:]))
+    monkeypatch.setattr(diagnosis.os, "statvfs", lambda _: full)
+    what, mend = said(path, "disk")
+    assert f"the disk has {10 * status.f_frsize / 1000:.1f} kB left" in what
+    assert mend == f"filechannel gc {path}; filechannel compress {path}"
+
+
+def test_failures_in_the_background(path: Path) -> None:
+    """Errors of maintenance and of flushes are counted in the control file, and told."""
+    fill(path, 100)
+    subscribe(path)
+    with opened(path, SMALL) as store:
+        store_u32(store.control.map, MAINTENANCE_ERRORS, 3)
+        store_u32(store.control.map, FAILED_FLUSHES, 1)
+        assert kinds(path) == {"maintenance": "warning", "flush": "error"}
+        store_u32(store.control.map, MAINTENANCE_ERRORS, 0)
+        store_u32(store.control.map, FAILED_FLUSHES, 0)
+        store_u64(store.control.map, MAINTAINED, time.time_ns() - HOUR)
+        what, mend = said(path, "maintenance")
+        assert what == "nobody has looked after it for 60 minutes, although a process has it open"
+        assert mend == f"filechannel gc {path}"
+
+
+def test_damage_that_shows_at_a_glance(path: Path) -> None:
+    """A header, a position, a missing file: each with the command that mends it, and what that leaves behind."""
+    fill(path, 1000)
+    subscribe(path)
+    segment = sorted((path / "segments").glob("0*.seg"))[1]
+    with segment.open("r+b") as file:
+        file.write(b"\xff" * 20)
+    what, mend = said(path, "damage")
+    assert "not a segment" in what
+    assert mend == f"filechannel repair {path}"
+    run(*shlex.split(mend)[1:], "--apply")
+    assert kinds(path) == {"quarantine": "warning"}
+
+
+def test_a_damaged_manifest(path: Path) -> None:
+    """A channel that cannot be opened is told so, not refused."""
+    fill(path, 100)
+    (path / "channel.json").write_text("{")
+    assert kinds(path) == {"damage": "error"}
+
+
+def test_file_systems(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory, under a durability that promises a disk; and where several machines look."""
+    fill(path, 10, ChannelOptions(segment_size=4096, durability=Durability.FSYNC))
+    subscribe(path)
+    monkeypatch.setattr(Files, "file_system", lambda *_: "tmpfs")
+    assert (
+        "everything is lost when the machine restarts, although its durability is fsync" in said(path, "file system")[0]
+    )
+    monkeypatch.setattr(Files, "file_system", lambda *_: "nfs4")
+    assert "nfs4" in said(path, "file system")[0]
+    monkeypatch.setattr(Files, "file_system", lambda *_: "ext4")
+    assert diagnose(path) == []
+
+
+def test_an_extra_that_is_missing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments that cannot be read here are told with what to install."""
+    fill(path, 10, ChannelOptions(segment_size=4096, compression=Compression(method="lz4")))
+    subscribe(path)
+    monkeypatch.setitem(sys.modules, "lz4.block", None)
+    codec.cache_clear()
+    try:
+        assert said(path, "extra")[1] == "install filechannel[lz4]"
+    finally:
+        codec.cache_clear()
+
+
+def test_many_small_segments_and_spares(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are noted, and are no finding."""
+    fill(path, 2000)
+    subscribe(path)
+    monkeypatch.setattr(diagnosis, "_MANY_SEGMENTS", 5)
+    for number in range(5):
+        (path / "segments" / f"spare-{number:020}.seg").write_bytes(bytes(4096))
+    assert kinds(path) == {"segments": "note", "spares": "note"}
+    run("doctor", path)
+
+
+def test_a_clock_that_was_set_back(path: Path) -> None:
+    """Times that are yet to come are told."""
+    fill(path, 100)
+    subscribe(path)
+    leave_idle(path, "billing", -5)
+    assert "hours ahead of the clock" in said(path, "clock")[0]
+
+
+def test_groups(path: Path) -> None:
+    """A message that comes again and again is told, and a lease that nobody is left to notice."""
+    with opened(path) as store:
+        store.log.append([b"poison", b"other"])
+        assert store.processes is not None
+        group = store.cursors.join("crew", store.processes)
+        group.begin(store.places.earliest())
+        store_u64(group.map, GROUP_RING, ENTRY_OUT | 7 << ENTRY_ATTEMPT_SHIFT)
+        store_u64(group.map, GROUP_TAIL, 1)
+        store.cursors.close(group)
+    found = kinds(path)
+    assert found == {"attempts": "warning", "leases": "warning"}
+    assert "handed out 7 times" in said(path, "attempts")[0]
+
+
+@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+def test_a_process_that_is_stopped(path: Path) -> None:
+    """It is told with its number and the command that lets it go on."""
+    fill(path, 10)
+    subscribe(path)
+    program = (
+        "from tests.storage.channels import open_store, SMALL\nfrom pathlib import Path\nimport sys\n"
+        "store = open_store(Path(sys.argv[1]), SMALL, create=False)\n"
+        "print(flush=True)\nsys.stdin.read()\nstore.close()\n"
+    )
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", program, str(path)]
+    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        what, mend = said(path, "stopped")
+        assert (what, mend) == (f"process {process.pid} is stopped", f"kill -CONT {process.pid}")
+        process.send_signal(signal.SIGCONT)
+        process.communicate(b"")
+    assert kinds(path) == {}
+
+
+def test_a_process_at_its_limits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is about to run out of files is told."""
+    fill(path, 10)
+    subscribe(path)
+    monkeypatch.setattr(diagnosis, "_NEARLY", 0.0)
+    with blocking.open_channel(path, Order):
+        texts = [each.what for each in diagnose(path) if each.kind == "limits"]
+    assert [text.split()[-1] for text in texts] == ["files", "maps"]
+
+
+def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a channel it is about this machine: what is there, and what is missing."""
+    monkeypatch.setattr(environment, "_java", lambda: "openjdk 17")
+    found = report("doctor", code=int(PURE))
+    assert {"Python", "native core", "zstd", "kernel"} <= set(found["environment"])
+    monkeypatch.setattr(environment, "PURE", True)
+    monkeypatch.delenv("FILECHANNEL_PURE", raising=False)
+    assert [part.advice.kind for part in examine() if part.advice is not None] == ["core"]
+    assert "native core" in run("doctor", code=1).stdout
+
+
+def test_several_channels(path: Path) -> None:
+    """Each is told by its path; one finding is enough for the exit code."""
+    fill(path, 100)
+    subscribe(path)
+    other = fill(path.with_name("other"), 1000)
+    found = report("doctor", path, other, code=1)
+    assert [each["path"] for each in found["channels"]] == [str(path), str(other)]
+    assert found["channels"][1]["advice"][0]["kind"] in ("nobody", "file system")
+
+
+def test_where_there_is_no_channel(path: Path) -> None:
+    """Is wrong usage, in a process of its own too."""
+    assert error("doctor", path, code=2) == f"there is no channel at {path}"
+    assert real("doctor", path)[0] == 2

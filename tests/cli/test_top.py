@@ -1,0 +1,263 @@
+"""`filechannel top`: what it shows, what comes and goes, and how it leaves the terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from filechannel import Capacity, ChannelOptions, blocking
+from filechannel._format import PURE
+from filechannel.cli.gallery import Gallery, Picture
+from filechannel.cli.top_view import sparkline, view
+from tests.cli.shell import PATIENCE, Order, fill, finish, interrupt, real, report, run, start
+from tests.maintenance.test_verify import contents
+
+
+def subscribe(path: Path, name: str, count: int) -> None:
+    """Let a consumer take so many messages."""
+    with blocking.open_channel(path, Order) as channel, channel.receiver(name) as receiver:
+        receiver.receive_many(count)
+
+
+def drawn(pictures: list[Picture], width: int = 80, height: int = 24) -> list[str]:
+    """Return the lines of a view."""
+    console = Console(width=width, height=height, force_terminal=True, color_system=None)
+    with console.capture() as captured:
+        console.print(view(pictures, width, height, 1.0))
+    return captured.get().splitlines()
+
+
+def test_figures_of_a_channel(path: Path) -> None:
+    """What is stored, how far consumers are behind, how full it is, and who has it open."""
+    fill(path, 1000, ChannelOptions(segment_size=4096, capacity=Capacity(max_messages=2000)))
+    subscribe(path, "billing", 300)
+    with blocking.open_channel(path, Order), Gallery([str(path)]) as gallery:
+        (picture,) = gallery.look()
+        figures = picture.figures
+        assert figures is not None
+        assert (figures.messages, figures.next_sequence, figures.fill) == (1000, 1000, 0.35)
+        assert [holder.pid for holder in figures.writers] == [os.getpid()]
+        (consumer,) = figures.consumers
+        assert (consumer.name, consumer.lag_messages, consumer.owner, consumer.is_group) == (
+            "billing",
+            700,
+            None,
+            False,
+        )
+
+
+def test_paces(path: Path) -> None:
+    """Between two looks it is known how much was sent and taken in a second."""
+    fill(path, 100)
+    subscribe(path, "billing", 10)
+    with Gallery([str(path)]) as gallery:
+        (before,) = gallery.look()
+        first = before.figures
+        fill(path, 50)
+        subscribe(path, "billing", 20)
+        (picture,) = gallery.look()
+        assert first is not None
+        assert picture.figures is not None
+        seconds = picture.figures.time - first.time
+        assert picture.pace.per_second == pytest.approx(50 / seconds)
+        assert picture.paces["billing"].per_second == pytest.approx(20 / seconds)
+        assert list(picture.paces["billing"].history) == [90, 120]
+
+
+def test_nothing_is_changed(path: Path) -> None:
+    """No byte of the channel is another one afterwards, and no name is registered."""
+    fill(path, 100)
+    before = contents(path)
+    with Gallery([str(path)]) as gallery:
+        gallery.look()
+        gallery.look()
+    assert contents(path) == before
+
+
+def test_channels_that_come_and_go(memory: Path) -> None:
+    """One that is made is shown, one that is removed is not, and one that is replaced is the new one."""
+    with Gallery([str(memory / "*")]) as gallery:
+        assert gallery.look() == []
+        fill(memory / "a", 10)
+        (memory / "no channel").mkdir()
+        assert [picture.path.name for picture in gallery.look()] == ["a"]
+        fill(memory / "b", 20)
+        assert [picture.path.name for picture in gallery.look()] == ["a", "b"]
+        shutil.rmtree(memory / "a")
+        assert [picture.path.name for picture in gallery.look()] == ["b"]
+        shutil.rmtree(memory / "b")
+        fill(memory / "b", 30)
+        (picture,) = gallery.look()
+        assert picture.figures is not None
+        assert picture.figures.messages == 30
+
+
+def test_directories_of_channels(memory: Path) -> None:
+    """A directory stands for the channels in it."""
+    fill(memory / "a", 10)
+    fill(memory / "b", 10)
+    with Gallery([str(memory)]) as gallery:
+        assert [picture.path.name for picture in gallery.look()] == ["a", "b"]
+
+
+def test_a_channel_that_cannot_be_read(path: Path) -> None:
+    """Is shown with the reason; the others are shown as ever, and so is it once it is mended."""
+    fill(path, 10)
+    whole = (path / "channel.json").read_text()
+    (path / "channel.json").write_text("{")
+    with Gallery([str(path)]) as gallery:
+        pictures = gallery.look()
+        assert "is damaged" in str(pictures[0].problem)
+        assert any("is not a channel" in line for line in drawn(pictures, 200))
+        (path / "channel.json").write_text(whole)
+        assert gallery.look()[0].problem is None
+
+
+@pytest.mark.parametrize("width", [80, 100, 140, 200])
+def test_it_fits_the_terminal(path: Path, width: int) -> None:
+    """No line is longer than the terminal is wide, and numbers are never cut."""
+    fill(path, 1000)
+    for number in range(3):
+        subscribe(path, f"a consumer whose name is rather long {number}", number + 1)
+    with Gallery([str(path)]) as gallery:
+        lines = drawn(gallery.look(), width)
+    assert max(map(len, lines)) <= width
+    assert any("1,000" in line for line in lines)
+    assert any("999" in line for line in lines)
+    assert len(lines) == 6
+
+
+def test_what_does_not_fit_is_counted(path: Path) -> None:
+    """A small window shows what fits, and says how much does not."""
+    fill(path, 10)
+    for number in range(30):
+        subscribe(path, f"c{number:02}", 1)
+    with Gallery([str(path)]) as gallery:
+        lines = drawn(gallery.look(), 80, 24)
+    assert len(lines) <= 24
+    assert lines[-1].startswith("11 more lines")
+
+
+def test_sparklines() -> None:
+    """The largest value is as high as a line, nothing is the lowest bar."""
+    assert sparkline([0, 1, 2, 4, 8]) == "▁▂▃▅█"
+    assert sparkline([0, 0]) == "▁▁"
+    assert sparkline([]) == ""
+    assert sparkline([0, 8], unicode=False) == ".@"
+
+
+def test_once(path: Path) -> None:
+    """For scripts: one look, as text or as one document."""
+    fill(path, 100)
+    subscribe(path, "billing", 10)
+    found = report("top", path, "--once", "-i", "0.05")
+    (channel,) = found["channels"]
+    assert (channel["messages"], channel["consumers"][0]["lag_messages"]) == (100, 90)
+    assert {"plain", "compressed", "spare"} <= set(channel["disk"])
+    assert "billing" in run("top", path, "--once", "-i", "0.05").stdout
+
+
+def test_a_line_for_each_update(path: Path) -> None:
+    """With --json and a number of updates there is a line of JSON for each."""
+    fill(path, 10)
+    code, out, _ = real("top", path, "--json", "-n", "3", "-i", "0.05")
+    assert code == 0
+    assert [len(json.loads(line)["channels"]) for line in out.splitlines()] == [1, 1, 1]
+
+
+def test_ctrl_c_is_how_one_ends_it(path: Path) -> None:
+    """Nothing is traced back, and it has not failed."""
+    fill(path, 10)
+    process = start("top", path, "--json", "-i", "0.05")
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert interrupt(process)[0] == 0
+
+
+def test_a_reader_that_has_gone(path: Path) -> None:
+    """A broken pipe ends it with the exit code of one."""
+    fill(path, 10)
+    process = start("top", path, "--json", "-i", "0.05")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.stdout = None
+    assert finish(process)[0] == 141
+
+
+def _in_a_terminal(path: Path, end: Callable[[subprocess.Popen[bytes], int], object], width: int) -> tuple[int, str]:
+    """Run it in a terminal, end it once it has drawn something, and see that the terminal is as it was."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    before = termios.tcgetattr(theirs)
+    environment = os.environ | {"TERM": "xterm-256color"}
+    environment.pop("COLUMNS", None)
+    command = [sys.executable, "-m", "filechannel", "top", str(path), "-i", "0.1"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        shown = b""
+        while b"billing" not in shown:
+            shown += os.read(ours, 65536)
+        assert not termios.tcgetattr(theirs)[3] & termios.ICANON
+        end(process, ours)
+        while b"\x1b[?1049l" not in shown:
+            shown += os.read(ours, 65536)
+        code = process.wait(PATIENCE)
+    assert termios.tcgetattr(theirs) == before
+    assert b"Traceback" not in shown
+    os.close(ours)
+    os.close(theirs)
+    return code, shown.decode()
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_q_ends_it(path: Path, width: int) -> None:
+    """It uses a screen of its own, and leaves it."""
+    fill(path, 100)
+    subscribe(path, "billing", 10)
+    code, shown = _in_a_terminal(path, lambda _, terminal: os.write(terminal, b"xq"), width)
+    assert code == 0
+    assert ("COMPRESSED" in shown) == (width == 140)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it(path: Path, number: signal.Signals, code: int) -> None:
+    """The terminal is as it was, whichever it is."""
+    fill(path, 100)
+    subscribe(path, "billing", 10)
+    assert _in_a_terminal(path, lambda process, _: process.send_signal(number), 80)[0] == code
+
+
+@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+def test_who_waits(path: Path) -> None:
+    """Threads and event loops that wait for a message are counted."""
+    fill(path, 10)
+    program = (
+        "import sys\nfrom filechannel import blocking\nfrom tests.cli.shell import Order\n"
+        "channel = blocking.open_channel(sys.argv[1], Order)\nreceiver = channel.receiver('late', start='latest')\n"
+        "print(flush=True)\nreceiver.receive()\n"
+    )
+    command = [sys.executable, "-c", program, str(path)]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with Gallery([str(path)]) as gallery:
+            while True:  # it goes to sleep in its own time
+                (picture,) = gallery.look()
+                assert picture.figures is not None
+                if picture.figures.waiting_for_messages:
+                    break
+        fill(path, 1)
+        assert process.wait(PATIENCE) in (0, 1)

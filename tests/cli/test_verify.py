@@ -1,0 +1,120 @@
+"""`filechannel verify` and `filechannel repair`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+from filechannel import blocking
+from tests.cli.shell import Order, error, fill, orders, real, report, run, start
+from tests.maintenance.damage import overwrite, segments_of
+
+
+def damage(path: Path) -> None:
+    """Write over the payload of a record in the second segment."""
+    overwrite(segments_of(path)[1], 200)
+
+
+def test_a_whole_channel(path: Path) -> None:
+    """It says how much it has looked at, and that this is fine."""
+    fill(path, 1000)
+    assert re.fullmatch(r"1,000 messages in \d+ segments, [\d.]+ kB: no damage\n", run("verify", path).stdout)
+    found = report("verify", path)
+    assert (found["clean"], found["messages"], found["findings"]) == (True, 1000, [])
+
+
+def test_damage_has_the_exit_code_1(path: Path) -> None:
+    """With where it is, and which command goes on."""
+    fill(path, 1000)
+    damage(path)
+    text = run("verify", path, code=1).stdout
+    assert f"segments/{segments_of(path)[1].name}:" in text
+    assert f"filechannel repair {path}" in text
+    found = report("verify", path, code=1)
+    assert [finding["kind"] for finding in found["findings"]] == ["record"]
+    assert found["lost"] >= 1
+
+
+def test_messages_that_do_not_fit_the_schema(path: Path) -> None:
+    """Only with --payloads, which decodes every message."""
+    fill(path, 10)
+    manifest = path / "channel.json"
+    manifest.write_text(manifest.read_text().replace('"int"', '"str"'))
+    assert report("verify", path)["clean"]
+    found = report("verify", path, "--payloads", code=1)
+    assert {finding["kind"] for finding in found["findings"]} == {"payload"}
+
+
+def test_payloads_of_raw_channels_are_all_right(path: Path) -> None:
+    """Any bytes are a message there."""
+    with blocking.open_channel(path, bytes) as channel, channel.sender() as sender:
+        sender.send(b"\xff")
+    assert report("verify", path, "--payloads")["messages"] == 1
+
+
+def test_where_there_is_no_channel(path: Path) -> None:
+    """Is wrong usage."""
+    for command in ("verify", "repair"):
+        assert error(command, path, code=2) == f"there is no channel at {path}"
+
+
+def test_a_repair_is_shown_before_it_is_done(path: Path) -> None:
+    """Nothing changes without --apply; with it, only what was damaged is gone."""
+    fill(path, 1000)
+    damage(path)
+    plan = report("repair", path, code=1)
+    assert not plan["applied"]
+    assert len(plan["actions"]) == 1
+    assert "nothing was changed. --apply does it" in run("repair", path, code=1).stdout
+    assert not report("verify", path, code=1)["clean"]
+    done = report("repair", path, "--apply")
+    assert done["actions"] == plan["actions"]
+    assert done["clean"]
+    assert report("verify", path)["clean"]
+    assert len(orders(path)) == 1000 - report("verify", path)["lost"] - 1
+    assert run("repair", path).stdout == "there is nothing to mend\n"
+
+
+def test_whoever_has_it_open_is_named(path: Path) -> None:
+    """A repair needs the channel for itself."""
+    fill(path, 1000)
+    damage(path)
+    with blocking.open_channel(path, Order):
+        message = error("repair", path, "--apply")
+        assert str(os.getpid()) in message
+        assert "nothing was done" in message
+
+
+def test_a_lost_manifest_is_taken_from_elsewhere(path: Path) -> None:
+    """Without knowing what the messages are it says so; a like channel tells it."""
+    fill(path, 100)
+    like = fill(path.with_name("like"), 10)
+    (path / "channel.json").write_text("{")
+    text = run("repair", path, "--apply", code=1).stdout
+    assert "--like" in text
+    assert report("repair", path, "--apply", "--like", like)["clean"]
+    assert len(orders(path)) == 100
+
+
+def test_real_exit_codes(path: Path) -> None:
+    """A process of its own says the same: 0 fine, 1 findings, 2 usage."""
+    fill(path, 1000)
+    assert real("verify", path)[0] == 0
+    damage(path)
+    assert real("verify", path)[0] == 1
+    assert real("repair", path)[0] == 1
+    assert real("repair", path, "--apply")[0] == 0
+    assert real("verify", path / "x")[0] == 2
+
+
+def test_the_end_of_a_killed_repair_is_another_one(path: Path) -> None:
+    """SIGKILL somewhere in the middle leaves what a second run finishes."""
+    fill(path, 1000)
+    damage(path)
+    process = start("repair", path, "--apply")
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    run("repair", path, "--apply")
+    assert report("verify", path)["clean"]
