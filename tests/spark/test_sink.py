@@ -198,7 +198,7 @@ def test_a_batch_waits_only_so_long(path: Path) -> None:
         staged = Staging(Files(), path, "group", 0o600).write([[b"\x03"]])
         with pytest.raises(TimeoutError, match=r"option roomTimeout=0.05: after so many seconds .* is full: no room"):
             publish(path, [Written(staged, "query")], 0, 0.05)
-        with pytest.raises(TimeoutError, match="option roomTimeout=0.0"):
+        with pytest.raises(TimeoutError, match=r"option roomTimeout=0\.0"):
             publish(path, [Written(staged, "query")], 0, 0.0)
         assert receiver.receive_many(10) == [0, 1, 2]
         publish(path, [Written(staged, "query")], 0, 30.0)
