@@ -12,6 +12,7 @@ import pytest
 from tests.spark.conftest import ROOT, java
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.skipif(java() is None, reason="no Java 17 or newer: install one or set JAVA_HOME")
 def test_a_cluster_on_one_host(tmp_path: Path) -> None:
     """Batch, stream, sink and archive where driver and executors share nothing but the disk, without `register`.

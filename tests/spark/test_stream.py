@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,27 @@ def wait_until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
     """Wait for what a query does; fail as it does."""
     while not is_so():
         assert not query.awaitTermination(0.05), "the query has ended"
+
+
+def test_a_reader_is_asked_in_its_own_way(path: Path) -> None:
+    """Spark asks twice where to begin, commits late or never, stops late or never: what counts is the next question."""
+    fill(path, orders(20), segment_size=4096)
+    source = ChannelSource({"path": str(path), "consumer": "spark", "maxRecordsPerBatch": "10"})
+    reader = pickle.loads(pickle.dumps(source.streamReader(schema_of(Order))))
+    start = reader.initialOffset()
+    assert reader.initialOffset() == start
+    middle = reader.latestOffset(start, reader.getDefaultReadLimit())
+    end = reader.latestOffset(middle, reader.getDefaultReadLimit())
+    reader.commit(middle)
+    with open_channel(path, Order) as channel:
+        assert [each.lag_messages for each in channel.consumers()] == [10]
+    tasks = pickle.loads(pickle.dumps(list(reader.partitions(middle, end))))
+    worker = pickle.loads(pickle.dumps(reader))
+    assert [row for task in tasks for batch in worker.read(task) for row in batch.column("id").to_pylist()] == list(
+        range(10, 20)
+    )
+    reader.stop()
+    reader.stop()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from filechannel import Sender
 from filechannel.blocking import Sender as BlockingSender
-from filechannel.spark import ChannelFeeder, feed, register, schema_of
+from filechannel.spark import ChannelFeeder, Shipped, feed, read_archive, register, schema_of, ship
 from tests.typing.messages import Cancel, Order
 
 
@@ -39,3 +39,11 @@ async def query(frame: DataFrame) -> None:
         assert_type(feeder.progress(), dict[str, object] | None)
         assert_type(feeder.is_running, bool)
         assert_type(await feeder.wait(), None)
+
+
+def archives(spark: SparkSession) -> None:
+    """Segments go elsewhere by Arrow or by Spark, and come back as a frame."""
+    assert_type(ship("path", "s3://bucket/orders"), Shipped)
+    assert_type(ship("path", "viewfs://x/orders", spark=spark, consumer="archive", verify=True).gaps, int)
+    assert_type(read_archive(spark, "s3://bucket/orders", schema="id bigint", options={"type": "a:B"}), DataFrame)
+    ship("path", 5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

@@ -167,8 +167,10 @@ class CompressedSegment:
     @property
     def is_whole(self) -> bool:
         """Whether the file is as long as its table says, which tells a copy that was cut off."""
-        position, length, _ = COMPRESSED_BLOCK.unpack_from(self._table, (self.blocks - 1) * COMPRESSED_BLOCK.size)
-        return self._files.size(self._descriptor) == position + length
+        last: tuple[int, int, int] = COMPRESSED_BLOCK.unpack_from(
+            self._table, (self.blocks - 1) * COMPRESSED_BLOCK.size
+        )
+        return self._files.size(self._descriptor) == last[0] + last[1]
 
     def check(self) -> None:
         """Read all of it; `ValueError` or `OSError` says what is wrong."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 try:
     from pyspark.sql import SparkSession
 
-    from .archive import Shipped, read_archive, ship
+    from .._maintenance.shipping import Shipped
+    from .archive import read_archive, ship
     from .feeder import ChannelFeeder, feed
     from .schema import schema_of
     from .source import ChannelSource

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import cast, final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import arrow_udtf
+from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
 from .._channel.schema import Schema, describe
@@ -45,8 +44,8 @@ def ship(
 
     *archive* is a URI that Arrow knows (`file`, `s3`, `gs`, `abfs`, `hdfs`), or with a *spark* session any that Hadoop
     does. What is there already stays; what was cut off is copied again. *consumer* registers a name: then nothing is
-    removed from the channel before it was shipped. *verify* reads all that is there, too. *tell* is called with how many
-    segments are done, of how many. The channel may be in use.
+    removed from the channel before it was shipped. *verify* reads all that is there, too. *tell* is called with how
+    many segments are done, of how many. The channel may be in use.
 
     Blocks until it is done. Killed, it leaves nothing that a reader would take for a segment; the next call goes on.
     Raises `ValueError` if that is the archive of another channel, `CorruptRecordError` for what cannot be shipped.
@@ -84,7 +83,8 @@ def read_archive(
     uris = [f"{archive.rstrip('/')}/segments/{name}" for name in spans]
     content = spark.read.format("binaryFile").load(uris).select("path", "content")
     decode = _table_function(_Decode(manifest.codec, manifest.schema, chosen, columns, spans))
-    return arrow_udtf(decode, returnType=columns)(content.asTable())
+    make = cast("Callable[..., Callable[[object], DataFrame]]", functions.arrow_udtf)  # pyright: ignore[reportUnknownMemberType]
+    return make(decode, returnType=columns)(content.asTable())
 
 
 def _empty(spark: SparkSession, columns: StructType | str) -> DataFrame:

@@ -7,7 +7,6 @@ larger than any number. The others are Spark's own business.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, datetime
 from decimal import Decimal
@@ -37,14 +36,6 @@ from .._storage.store import Store
 from .table import OFFSET, SEQUENCE
 
 _Comparison: TypeAlias = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
-_Compare: TypeAlias = Callable[[pc.Expression, pa.Scalar], pc.Expression]
-_COMPARISONS: Final[dict[type[Filter], _Compare]] = {
-    EqualTo: operator.eq,
-    GreaterThan: operator.gt,
-    GreaterThanOrEqual: operator.ge,
-    LessThan: operator.lt,
-    LessThanOrEqual: operator.le,
-}
 _TEXTS: Final[dict[type[Filter], Callable[[pc.Expression, str], pc.Expression]]] = {
     StringStartsWith: pc.starts_with,
     StringEndsWith: pc.ends_with,
@@ -119,10 +110,18 @@ def _comparison(filter: _Comparison, columns: pa.Schema) -> pc.Expression | None
         return None
     kind = columns.field(filter.attribute[0]).type
     field = pc.field(filter.attribute[0])
-    found = _COMPARISONS[type(filter)](field, pa.scalar(value, kind))
-    if kind == pa.float64() and isinstance(filter, GreaterThan | GreaterThanOrEqual):
-        return found | field.is_nan()
-    return found
+    scalar, larger = pa.scalar(value, kind), field.is_nan() if kind == pa.float64() else None
+    match filter:
+        case EqualTo():
+            return field == scalar
+        case LessThan():
+            return field < scalar
+        case LessThanOrEqual():
+            return field <= scalar
+        case GreaterThan():
+            return field > scalar if larger is None else (field > scalar) | larger
+        case GreaterThanOrEqual():
+            return field >= scalar if larger is None else (field >= scalar) | larger
 
 
 def _is_plain(value: object) -> bool:
