@@ -259,6 +259,7 @@ class Store:
         cursors.register = control.spending_reserve
         cursors.on_moved = room.tell
         log.on_finished = self._segment_finished
+        log.on_rolled = self._segment_passed
         log.on_dropped = self._segment_dropped
         log.on_changed = self._follow_manifest
         log.on_deferred = flusher.commit
