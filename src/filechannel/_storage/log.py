@@ -82,7 +82,7 @@ class Log:
         self.on_finished: Callable[[], object] = _nothing
         """Called after an append that finished a segment, or by `catch_up`."""
         self.on_rolled: Callable[[], object] = _nothing
-        """Called after an append that finished a segment and left the rest to `catch_up`, which is to be called soon."""
+        """Called after an append that finished a segment and left the rest to `catch_up`: soon, on another thread."""
         self.on_dropped: Callable[[], object] = _nothing
         """Called after an append that gave up the oldest segments, whose files are still there."""
         self.on_changed: Callable[[], object] = _nothing

@@ -73,8 +73,8 @@ class SharedLock:
                 finally:
                     self._depth = depth
                     if not depth:
+                        self._user = 0  # first: Ctrl-C may come in between, and what is still ours then is taken over
                         self._free()
-                        self._user = 0
             if not may_sleep():
                 raise Busy
             self._sleep(taken_by)
@@ -97,9 +97,8 @@ class SharedLock:
                 self._taken = True
                 return work()
             finally:
-                self._depth = 0
+                self._depth = self._user = 0  # first, as above
                 self._free()
-                self._user = 0
 
     def _look_at_mutex(self) -> None:
         """Give up where another thread keeps the mutex, as for a flush.
