@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import mmap
 import os
 import random
+import struct
 import threading
 import time
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -1003,3 +1006,74 @@ def test_marks_that_nobody_takes_do_not_pile_up(twin: SimpleNamespace) -> None:
     bench.writer.mark_next()
     bench.writer.append(b"")
     assert taken(bench) == [(40_000, 5000)]
+
+
+# Pages ahead of the tail
+
+
+def present_pages(map_: mmap.mmap) -> list[int]:
+    """Return the pages of a map that this process has."""
+    address = ctypes.addressof(ctypes.c_char.from_buffer(map_))
+    with open("/proc/self/pagemap", "rb") as pages:
+        pages.seek(address // mmap.PAGESIZE * 8)
+        entries = struct.unpack(f"<{len(map_) // mmap.PAGESIZE}Q", pages.read(len(map_) // mmap.PAGESIZE * 8))
+    return [number for number, entry in enumerate(entries) if entry >> 63]
+
+
+def test_pages_are_present_before_the_tail_comes_there(twin: SimpleNamespace, tmp_path: Path) -> None:
+    """As far as was said, further whenever half of that is used, and up to the end."""
+    page, size = mmap.PAGESIZE, 512 * mmap.PAGESIZE
+    file = tmp_path / "segment"
+    file.touch()
+    os.truncate(file, size)
+    with file.open("r+b") as opened, mmap.mmap(opened.fileno(), size) as segment:
+        if not twin.populate(segment, 0, 1):
+            pytest.skip("this kernel does not populate pages")
+        bench = Bench(twin)
+        bench.writer.bind(segment, 0)
+        bench.writer.open_window(500 * page, FOREVER)
+        bench.writer.stay_ahead(200 * page, 64 * page)
+        for until, reach in (0, 64), (31, 64), (32, 96), (63, 96), (130, 192), (160, 200), (199, 200):
+            while bench.writer.pending < until * page:
+                bench.writer.append(bytes(page - 8))
+            twin.populate_settle()
+            assert set(range(reach)) <= set(present_pages(segment))
+        bench.writer.unbind()
+
+
+def test_pages_are_asked_for_inside_the_segment_only(twin: SimpleNamespace) -> None:
+    """Neither behind its end nor before what is written already."""
+    bench = Bench(twin, room=100)
+    bench.writer.append(bytes(30))
+    for end in 20, 101:
+        with pytest.raises(ValueError, match="not inside"):
+            bench.writer.stay_ahead(end, 10)
+    bench.writer.unbind()
+    with pytest.raises(ValueError, match="not inside"):
+        bench.writer.stay_ahead(50, 10)
+
+
+# Others
+
+
+def test_a_writer_knows_whether_others_have_written_to_its_segment(twin: SimpleNamespace) -> None:
+    """From the beginning on, and not what they wrote before."""
+    bench = Bench(twin)
+    bench.take()
+    bench.release()
+    bench.writer.bind(bench.segment, 0)
+    bench.writer.open_window(4096, FOREVER)
+    bench.writer.append(b"ours")
+    bench.writer.append_all([b"ours"] * 2)
+    bench.take()
+    bench.writer.write([b"ours"], 0, 0)
+    bench.writer.publish()
+    bench.release()
+    assert bench.writer.alone
+    set_tail(bench.control, WRITE_TAIL, 200, 7, 0, slot=0)
+    bench.writer.append(b"ours")
+    assert not bench.writer.alone
+    bench.writer.bind(bench.segment, 0)
+    assert not bench.writer.alone
+    bench.writer.bind(bench.segment, bench.writer.pending)
+    assert bench.writer.alone

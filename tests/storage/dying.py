@@ -22,8 +22,10 @@ import pytest
 
 from filechannel import ChannelOptions, Durability
 from filechannel._format import NOTHING, load_u64, store_u64
+from filechannel._storage.compressed import StoredSegment
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
+from filechannel._storage.segment import Segment
 from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import SMALL, open_store, opened, payloads_of, read_all, reader_of, take_all
@@ -138,10 +140,17 @@ def _scenario(path: Path, files: Files, counts: Counts, background: Background, 
 
 def _send(store: Store, batches: list[list[bytes]], counts: Counts) -> None:
     for batch in batches:
+        if len(batch) == 1 and len(batch[0]) > 3000 and isinstance(active := _active(store), Segment):
+            store.segments.prepare_spare(active)  # into which it goes on
         store.log.append(batch)
         if store.log.writer.deferred:
             store.flusher.commit()
         counts["sent"] += 1
+
+
+def _active(store: Store) -> StoredSegment | None:
+    begins = store.segments.begins
+    return store.segments.get(begins[-1]) if begins else None
 
 
 def _consume(store: Store, most: int, counts: Counts) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -18,6 +18,9 @@ from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of
 from tests.storage.faults import FaultyFiles, too_many_open_files
+
+if TYPE_CHECKING:
+    from filechannel._format import Writer
 
 SIZE = 64 << 10
 OPTIONS = ChannelOptions(segment_size=SIZE)
@@ -81,6 +84,7 @@ def test_a_file_that_waits_already_needs_no_other_thread(path: Path, background:
         store.segments.prepare_spare(store.segments.get(store.segments.begins[-1]))
         _send(store, HALF)
         store.segments.prepare_spare(store.segments.get(store.segments.begins[-1]))
+        store.log.catch_up()
         background.forget()
         _send(store, HALF)
         assert background.waiting == []
@@ -156,10 +160,13 @@ def test_under_fsync_the_file_is_prepared_and_its_pages_are_not(
 
 
 class Populated:
-    """Stands in for the kernel: remembers what was asked for."""
+    """Stands in for the kernel and for the writer: remembers what was asked for."""
+
+    deferred = False
 
     def __init__(self) -> None:
-        self.ranges: list[tuple[object, int, int]] = []
+        self.begun: list[tuple[object, int, int]] = []
+        self.ahead: list[tuple[int, int]] = []
 
     def populate(self, map_: object, position: int, size: int) -> bool:
         """Say that it is possible."""
@@ -167,7 +174,11 @@ class Populated:
 
     def populate_soon(self, map_: object, position: int, size: int) -> None:
         """Remember it."""
-        self.ranges.append((map_, position, position + size))
+        self.begun.append((map_, position, position + size))
+
+    def stay_ahead(self, end: int, distance: int) -> None:
+        """Remember it."""
+        self.ahead.append((end, distance))
 
 
 @pytest.fixture
@@ -179,38 +190,76 @@ def populated(monkeypatch: pytest.MonkeyPatch) -> Populated:
     return found
 
 
-def _segment(directory: Path, begin: int) -> Segment:
+def _segment(directory: Path, begin: int, size: int = 16 << 20) -> Segment:
     header = Header.new(begin, 0, begin)
-    return Segment.create(files, directory / segment_name(begin), header, 16 << 20, 4096, 0o600)
+    return Segment.create(files, directory / segment_name(begin), header, size, 4096, 0o600)
 
 
-def test_pages_are_populated_ahead_of_the_writer_and_into_the_next_segment(
-    tmp_path: Path, populated: Populated
-) -> None:
-    """Every page once, in order, and always before the writer comes there."""
+def _pages(populated: Populated) -> PagesAhead:
+    return PagesAhead(cast("Writer", populated))
+
+
+def test_the_writer_stays_as_far_ahead_as_it_has_come(tmp_path: Path, populated: Populated) -> None:
+    """Not before it is worth it, and not further than some mebibytes, in the next segment too."""
     first = _segment(tmp_path, 0)
+    pages = _pages(populated)
+    for offset in (0, 100 << 10, 256 << 10, 3 << 20, 12 << 20):
+        pages.advance(first, offset, 15 << 20)
+    assert populated.ahead == [(15 << 20, 256 << 10), (15 << 20, 3 << 20), (15 << 20, 8 << 20)]
     second = _segment(tmp_path, first.room_end)
-    pages = PagesAhead()
-    step = 1 << 20
-    for offset in range(0, first.room_end, step):
-        pages.advance(first, offset, first.room_end, second.map)
-    for offset in range(second.begin, second.begin + 4 * step, step):
-        pages.advance(second, offset, second.room_end, None)
-    ours = [(start, stop) for map_, start, stop in populated.ranges if map_ is first.map]
-    theirs = [(start, stop) for map_, start, stop in populated.ranges if map_ is second.map]
-    assert ours[0][0] <= 64 + step
-    assert ours[-1][1] == len(first.map)
-    assert theirs[0][0] == 64
-    for ranges in (ours, theirs):
-        assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
-    assert theirs[-1][1] >= 64 + 5 * step
+    pages.advance(second, second.begin, second.room_end)
+    assert populated.ahead[-1] == (second.room_end, 8 << 20)
+
+
+def test_a_channel_that_is_begun_anew_has_to_come_far_again(tmp_path: Path, populated: Populated) -> None:
+    """What was written before it was let go of does not count."""
+    segment = _segment(tmp_path, 0)
+    pages = _pages(populated)
+    pages.advance(segment, 0, segment.room_end)
+    pages.close()
+    pages.advance(segment, 10 << 20, segment.room_end)
+    assert populated.ahead == []
+
+
+def test_the_next_segment_has_its_first_pages(tmp_path: Path, populated: Populated) -> None:
+    """Once pages are populated at all, those of a file that is ready to be written to are."""
+    first, second = _segment(tmp_path, 0), _segment(tmp_path, 100)
+    pages = _pages(populated)
+    pages.begin(second.map)
+    assert populated.begun == []
+    pages.advance(first, 0, first.room_end)
+    pages.advance(first, 1 << 20, first.room_end)
+    pages.begin(second.map)
+    assert populated.begun == [(second.map, 0, 8 << 20)]
+    populated.deferred = True
+    pages.begin(second.map)
+    assert len(populated.begun) == 1
 
 
 def test_small_segments_are_not_worth_it(tmp_path: Path, populated: Populated) -> None:
     """Another thread would take longer than the writer does."""
-    header = Header.new(0, 0, 0)
-    segment = Segment.create(files, tmp_path / segment_name(0), header, SIZE, SIZE, 0o600)
-    pages = PagesAhead()
+    segment = _segment(tmp_path, 0, SIZE)
+    pages = _pages(populated)
     for offset in range(0, SIZE * 100, SIZE):
-        pages.advance(segment, offset, segment.room_end, None)
-    assert populated.ranges == []
+        pages.advance(segment, offset, segment.room_end)
+    pages.begin(segment.map)
+    assert populated.ahead == populated.begun == []
+
+
+def test_a_file_that_is_ready_is_told_once(path: Path, background: Background, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether another thread has made it, or it was waiting already."""
+    told: list[object] = []
+    monkeypatch.setattr(PagesAhead, "begin", lambda _, following: told.append(following))
+    with opened(path, OPTIONS) as store:
+        _send(store, HALF + 1)
+        assert told == []
+        background.run()
+        _send(store, 1)
+        [following] = told
+        _send(store, HALF)
+        active = store.segments.get(store.segments.begins[-1])
+        assert isinstance(active, Segment)
+        assert active.map is following
+        store.segments.prepare_spare(active)
+        _send(store, HALF)
+        assert len(told) == 2

@@ -418,6 +418,7 @@ def test_who_looks_for_a_place_and_is_overtaken_looks_again(path: Path) -> None:
             lambda: other.places.at(last_of_oldest),
         ]
         for look in looks:
+            store.log.store_marks()
             disk.strike = overtake
             last_of_oldest = [each.offset for each in read_all(store) if each.offset < store.segments.begins[1]][-1]
             with pytest.raises(ValueError, match="not"):

@@ -166,7 +166,8 @@ class SegmentCompressor:
         return after <= before * _WORTH
 
     def _flush_index(self, plain: Path) -> None:
-        """Without it a seek by time has to read it all; by now nobody writes to it any more."""
+        """Without it a seek by time has to read it all; after this nobody writes to it any more."""
+        self._store.places.before_look()
         try:
             descriptor = self._files.open(index_path(plain), writable=False)
         except OSError:

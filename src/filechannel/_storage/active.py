@@ -58,15 +58,36 @@ class ActiveSegment:
         return self._index.due
 
     def begin(self, begin: int, sequence: int, previous_end: int, need: int = 0) -> None:
-        """Make a segment that takes at least so many bytes, and write to it from now on.
-
-        The caller has checked the place.
-        """
+        """Make a segment that takes at least so many bytes, and write to it from now on."""
         header = Header.new(begin, sequence, previous_end, self._creation_time())
         segment = self._renew(header, need) or self._create(header, need)
         self._segments.add(segment)
         self._unflushed.names_changed = True
         self._bind(segment)
+
+    def begin_next(self, begin: int, sequence: int, length: int) -> bool:
+        """Finish the segment and begin another for a record of this length, if a file waits; tell whether one did.
+
+        In the order of `begin`, and nothing but what cannot wait.
+        """
+        assert self.segment is not None
+        header = Header.new(begin, sequence, begin, self._creation_time())
+        # Before anything is published beyond it: a reader that sees more must see where this one ends.
+        self.segment.finish(begin)
+        if (segment := self._renew(header, RECORD_HEADER_SIZE + length)) is None:
+            self.segment.reopen()
+            return False
+        self._allocate(segment, begin + RECORD_HEADER_SIZE + length)
+        self._segments.add(segment)
+        self._leave_index()
+        self._unflushed.names_changed = True
+        self._unflushed.add(segment)
+        self.segment = segment
+        self._writer.bind(segment.map, begin)
+        allocated = self._control.allocated_end
+        self._pages.advance(segment, begin, allocated)
+        self._writer.open_window(min(allocated, self._preparation.advance(segment, begin)), self._index.due)
+        return True
 
     def _creation_time(self) -> int:
         """Return the present, or a time that nothing in the segments before is later than: the clock may go back."""
@@ -170,12 +191,10 @@ class ActiveSegment:
     def _leave_index(self) -> None:
         """Leave what the index of the segment still has to have to whoever flushes it."""
         if self.segment is not None:
-            visible, oldest = self._control.write_offset, self._control.oldest_offset
-            late = [each for each in self._index.late if each.begin >= oldest]
+            visible = self._control.write_offset
             if marks := self._take_visible_marks(visible):
-                late.append(LateMarks(self.segment.begin, self.segment.path, marks, visible))
-            self._index.late = late
-            if len(late) > _MOST_LATE:
+                self._index.late.append(LateMarks(self.segment.begin, self.segment.path, marks, visible))
+            if len(self._index.late) > _MOST_LATE:
                 self._index.store_late(lambda: self._control.oldest_offset)
         self._held = b""
         self._index.close()

@@ -149,11 +149,11 @@ class ActiveIndex:
                         self._files.unlink(index_path(each.segment))
 
     def close(self) -> None:
-        """Let go of the segment; the next record marks another."""
+        """Let go of the segment. The first record of another is marked in any case."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-        self.due = self.latest = 0
+        self.latest = 0
 
 
 def _entry(mark: tuple[int, int, int]) -> bytes:

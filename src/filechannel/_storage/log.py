@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import NamedTuple, NoReturn, TypeAlias
@@ -19,6 +20,7 @@ from .._errors import (
     ChannelFullError,
     ChannelSealedError,
     CorruptRecordError,
+    FileChannelError,
     MessageTooLargeError,
     StorageError,
 )
@@ -36,7 +38,7 @@ from .._offset import Offset
 from .._options import StoredOptions
 from .active import ActiveSegment
 from .backlog import Batch
-from .control import Control
+from .control import Control, Tail
 from .files import Files
 from .holder import Holder
 from .index import Mark
@@ -104,7 +106,9 @@ class Log:
         self.may_sleep: Callable[[], bool] = _always
         """Asked before a thread that appends sleeps for the writer word: one that runs an event loop must not."""
         self.on_finished: Callable[[], object] = _nothing
-        """Called after an append that finished a segment."""
+        """Called after an append that finished a segment, or by `catch_up`."""
+        self.on_rolled: Callable[[], object] = _nothing
+        """Called after an append that finished a segment and left the rest to `catch_up`: soon, on another thread."""
         self.on_dropped: Callable[[], object] = _nothing
         """Called after an append that gave up the oldest segments, whose files are still there."""
         self.on_changed: Callable[[], object] = _nothing
@@ -118,6 +122,8 @@ class Log:
         self._closed = self._is_closing = self._forked = False
         self._durability_changed = self._finished = self._dropped = False
         self._between_batches: deque[Offset] = deque(maxlen=_REMEMBERED)
+        self._boundaries: list[Tail] = []
+        """Where segments were finished of which only others know so far."""
         self.writer: Writer = Writer(control.map, processes.owner, options.max_message_size, self.append, notify)
         self._unflushed = Unflushed()
         self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed, room)
@@ -174,6 +180,7 @@ class Log:
         if self._closed:
             self.on_closed()
             raise StorageError(f"{self._path} is closed")
+        self._note_boundaries()
         self._follow_durability()
         if from_the_dead:
             self._segments.scan()
@@ -223,8 +230,66 @@ class Log:
 
     def append(self, payloads: list[bytes], lead: Lead | None = None) -> Offset:
         """Append payloads as one batch and return where it begins. All of them, or an error and none."""
+        if lead is None and len(payloads) == 1 and self._is_full(len(payloads[0])):
+            start = self._lock.do_at_once(partial(self._go_on, payloads))
+            if start is not None:
+                self.on_rolled()
+                self.tell_waiters()
+                return start
         self.check_sizes(payloads)
         return self.append_parts([payloads], Batch.of(sum(map(len, payloads)), len(payloads)), lead)
+
+    def _is_full(self, length: int) -> bool:
+        """Tell whether a record of this length is the first of the next segment, as far as this process knows."""
+        segment = self._active.segment
+        return segment is not None and self.writer.pending + RECORD_HEADER_SIZE + length > segment.room_end
+
+    def _go_on(self, payloads: list[bytes]) -> Offset | None:
+        """Append the first record of the next segment, if its file is ready and nothing is in the way; None if not.
+
+        It is the same as `_append`, in the same order, without what can wait: code that runs once in thousands of
+        messages is in no cache, and each function that it calls takes microseconds. The caller holds the word.
+        """
+        writer, segment, length = self.writer, self._active.segment, len(payloads[0])
+        writer.start()
+        begin, sequence = writer.pending, writer.pending_sequence
+        is_simple = writer.current and not (writer.deferred or self._room.has_limits or self._closed or self._forked)
+        if not is_simple or segment is None or begin == segment.begin or length > self._max_message_size:
+            return None
+        if not self._is_full(length):
+            return None
+        try:
+            if not self._active.begin_next(begin, sequence, length):
+                return None
+            self.announce_change()
+            if self._forked:
+                self._refuse_child()
+            if not writer.write(payloads, 0, 0):
+                raise OSError("no room in a new segment")
+            self._boundaries.append(Tail(Offset(begin), sequence, segment.begin))
+            writer.publish()
+        except (OSError, FileChannelError):
+            self._take_back()
+            return None  # whoever comes the long way finds out what it is
+        except BaseException:
+            self._take_back()
+            raise
+        return Offset(begin)
+
+    def catch_up(self) -> None:
+        """Do what an append has left to be done, on another thread."""
+        if self._boundaries:
+            with self.writing():
+                finished, self._finished = self._finished, False
+            if finished:
+                self.on_finished()
+
+    def _note_boundaries(self) -> None:
+        boundaries, self._boundaries = self._boundaries, []
+        for boundary in boundaries:
+            self._unflushed.finished(boundary, self._control.oldest_offset)
+            self._between_batches.append(boundary.offset)
+            self._finished = True
 
     def append_parts(self, parts: Iterable[Part], batch: Batch, lead: Lead | None = None) -> Offset:
         """Append the messages of several parts, not all of them empty, as one batch; otherwise like `append`.

@@ -1,9 +1,9 @@
 """Makes the pages in front of the writer present, in the background.
 
 A first touch of a page costs microseconds, as much as several small messages. A channel that is written to at speed has
-its next pages prepared by another thread: as many as it has filled already, up to some mebibytes. The writer itself asks
-for them as it comes closer, and those at the beginning of the next segment are asked for when its file is ready. A
-channel with little traffic, or one that is flushed message by message, is left alone.
+its next pages prepared by another thread: as many as it has filled already, up to some mebibytes. The writer itself
+asks for them as it comes closer, and those at the beginning of the next segment are asked for when its file is ready.
+A channel with little traffic, or one that is flushed message by message, is left alone.
 """
 
 from __future__ import annotations

@@ -152,6 +152,7 @@ class Reclaim:
 
     def finish(self) -> None:
         """Do what is left to do for what is decided, by us or by somebody who died."""
+        self._log.catch_up()
         if self._registry.is_decided:
             with self._log.writing(briefly()):
                 self._registry.carry_out()

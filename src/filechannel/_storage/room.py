@@ -97,6 +97,11 @@ class Room:
         store_u32(self._control.map, ROOM_WATCHED, int(waits))
 
     @property
+    def has_limits(self) -> bool:
+        """Whether there is a capacity at all."""
+        return self._capacity is not None
+
+    @property
     def drops(self) -> bool:
         """Whether the oldest messages make room."""
         return self._capacity is not None and self._capacity.on_full == "drop_oldest"

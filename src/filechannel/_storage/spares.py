@@ -184,12 +184,13 @@ class Spares:
 
         Only who holds the writer word may write to it.
         """
-        while self._waiting:
-            with suppress(IndexError):
+        while True:
+            try:
                 spare = self._waiting.pop()
-                if self._files.identity_of(spare.path) == spare.inode:
-                    return spare
-        return None
+            except IndexError:
+                return None
+            if self._files.identity_of(spare.path) == spare.inode:
+                return spare
 
     def remove_all(self) -> None:
         """Remove all that wait, for the room they take. Whoever is about to take one finds out, and makes a file."""

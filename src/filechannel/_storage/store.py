@@ -264,6 +264,7 @@ class Store:
         cursors.register = self._spending_spares
         cursors.on_moved, cursors.on_freed = room.tell, log.tell_waiters
         log.on_finished = self._segment_finished
+        log.on_rolled = self._segment_passed
         log.on_dropped = self._segment_dropped
         log.on_changed = self._follow_manifest
         log.on_deferred = flusher.commit

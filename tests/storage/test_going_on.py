@@ -1,0 +1,211 @@
+"""The first message of the next segment, when its file waits: what the sender does, and what is left to others."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from filechannel import ChannelOptions, Durability
+from filechannel._storage.active import ActiveSegment
+from filechannel._storage.files import Files
+from filechannel._storage.index import index_path, read_marks
+from filechannel._storage.segment import Segment
+from filechannel._storage.store import Store
+from tests.storage.background import Background
+from tests.storage.channels import opened, payloads_of
+from tests.storage.faults import FaultyFiles, disk_full, input_output_error
+from tests.storage.reclaiming import reclaim
+
+SIZE = 8192
+OPTIONS = ChannelOptions(segment_size=SIZE)
+MESSAGE = os.urandom(1000)
+FULL = SIZE // 1008  # messages in a segment
+NEXT = b"next" * 50  # which does not fit behind them
+files = Files()
+
+
+def _fill(store: Store) -> None:
+    """Fill a segment, so that the next message begins another, and let a file wait for it."""
+    for _ in range(FULL):
+        store.log.writer.append(MESSAGE)
+    active = store.segments.get(store.segments.begins[-1])
+    assert isinstance(active, Segment)
+    store.segments.prepare_spare(active)
+
+
+def test_the_next_segment_is_begun_in_the_file_that_waits(path: Path, background: Background) -> None:
+    """With a rename and nothing else that changes the disk; whoever flushes and removes is told later."""
+    faulty, told = FaultyFiles(), list[str]()
+    with opened(path, OPTIONS, files=faulty) as store:
+        _fill(store)
+        store.log.on_rolled = lambda: told.append("rolled")
+        store.log.on_finished = lambda: told.append("finished")
+        before = faulty.calls.copy()
+        store.log.writer.append(NEXT)
+        done = faulty.calls - before
+        assert done["replace"] == 1
+        assert not {"create", "allocate", "map", "unlink", "write_at"} & set(done)
+        assert told == ["rolled"]
+        assert store.log.has_finished
+        store.log.catch_up()
+        store.log.catch_up()
+        assert told == ["rolled", "finished"]
+        assert store.log.is_between_batches(store.segments.begins[-1])
+        assert payloads_of(store) == [*[MESSAGE] * FULL, NEXT]
+        store.flusher.flush()
+    with opened(path) as store:
+        assert payloads_of(store) == [*[MESSAGE] * FULL, NEXT]
+
+
+def test_other_processes_follow(path: Path) -> None:
+    """To them it is a segment that somebody has begun, as ever."""
+    with opened(path, OPTIONS) as store, opened(path, readonly=True) as reader:
+        for number in range(3):
+            _fill(store)
+            store.log.writer.append(NEXT + b"%d" % number)
+            assert payloads_of(reader)[-1] == NEXT + b"%d" % number
+        assert payloads_of(reader) == payloads_of(store)
+
+
+@pytest.mark.parametrize("error", [disk_full, input_output_error])
+def test_what_fails_there_is_tried_the_long_way(path: Path, error: object) -> None:
+    """Whoever sends hears of it only if that fails too."""
+    faulty = FaultyFiles()
+    with opened(path, OPTIONS, files=faulty) as store:
+        _fill(store)
+        faulty.fail(frozenset({"replace"}), error, once=True)  # type: ignore[arg-type]
+        store.log.writer.append(NEXT)
+        assert faulty.failures == 1
+        assert payloads_of(store) == [*[MESSAGE] * FULL, NEXT]
+
+
+def test_a_file_that_was_removed_is_not_missed(path: Path) -> None:
+    """A segment is made then, and the one before ends where it should."""
+    with opened(path, OPTIONS) as store:
+        _fill(store)
+        for spare in (path / "segments").glob("spare-*"):
+            spare.unlink()
+        store.log.writer.append(NEXT)
+        assert payloads_of(store) == [*[MESSAGE] * FULL, NEXT]
+
+
+@pytest.mark.parametrize("options", [OPTIONS, ChannelOptions(segment_size=SIZE, durability=Durability.FSYNC)])
+def test_what_is_not_simple_goes_the_long_way(
+    path: Path, background: Background, monkeypatch: pytest.MonkeyPatch, options: ChannelOptions
+) -> None:
+    """A batch fills the segment before; under FSYNC there is more to be done."""
+    begun: list[int] = []
+    monkeypatch.setattr(ActiveSegment, "begin_next", lambda *_: begun.append(1))
+    with opened(path, options) as store:
+        _fill(store)
+        if options is OPTIONS:
+            store.log.writer.append_all([NEXT, NEXT])
+        else:
+            store.log.writer.append(NEXT)
+            store.flusher.commit()
+        assert begun == []
+
+
+def test_what_is_longer_than_the_file_that_waits_gets_its_own(path: Path) -> None:
+    """And the file goes on waiting."""
+    with opened(path, OPTIONS) as store:
+        _fill(store)
+        store.log.writer.append(bytes(SIZE))
+        assert payloads_of(store) == [*[MESSAGE] * FULL, bytes(SIZE)]
+        assert len(list((path / "segments").glob("spare-*"))) == 1
+
+
+def test_ctrl_c_may_come_at_every_call(path: Path) -> None:
+    """The message is sent or it is not, and the next one is."""
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        nonlocal countdown
+        if event == "call":
+            countdown -= 1
+            if countdown == 0:
+                raise KeyboardInterrupt
+
+    finished = False
+    with opened(path, OPTIONS) as store:
+        for calls in itertools.count(1):
+            _fill(store)
+            expected, countdown = payloads_of(store), calls
+            sys.setprofile(interrupt)
+            try:
+                store.log.writer.append(NEXT)
+                finished = True
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.setprofile(None)
+            store.log.writer.append(b"two")
+            assert payloads_of(store) in ([*expected, NEXT, b"two"], [*expected, b"two"])
+            store.log.catch_up()
+            reclaim(store, store.segments.begins[-1])
+            if finished:
+                break
+    assert calls > 20
+
+
+# The index of what was finished
+
+
+def _indexes(path: Path) -> list[str]:
+    return sorted(each.name for each in (path / "segments").glob("*.idx"))
+
+
+def test_what_is_consumed_in_time_never_has_an_index(path: Path, background: Background) -> None:
+    """It would be removed with the segment."""
+    with opened(path, OPTIONS) as store:
+        for _ in range(5):
+            _fill(store)
+        store.log.catch_up()
+        reclaim(store, store.segments.begins[-1])
+        background.run()
+        assert _indexes(path) in ([], [index_path(store.segments.path(store.segments.begins[-1])).name])
+
+
+def test_the_index_of_a_finished_segment_is_written_with_its_flush(path: Path, background: Background) -> None:
+    """By another thread than the one that sends."""
+    with opened(path, OPTIONS) as store:
+        for _ in range(3):
+            _fill(store)
+        assert _indexes(path) == []
+        store.flusher.flush_finished()
+        for begin in store.segments.begins[:-1]:
+            assert [mark.offset for mark in read_marks(files, store.segments.path(begin))] == [begin]
+
+
+def test_an_index_that_comes_too_late_is_removed(path: Path) -> None:
+    """The segment was given up, and whoever did so found none to remove."""
+
+    class _Overtaking(Files):
+        store: Store
+
+        def write_at(self, descriptor: int, data: bytes, position: int) -> None:
+            super().write_at(descriptor, data, position)
+            if self.store.control.oldest_offset == 0:
+                self.store.control.oldest_offset = self.store.segments.begins[1]
+
+    overtaking = _Overtaking()
+    with opened(path, OPTIONS) as store:
+        overtaking.store = store
+        _fill(store)
+        store.log.writer.append(NEXT)
+        store.log._active._index._files = overtaking
+        store.log.store_marks()
+        assert _indexes(path) == [index_path(store.segments.path(store.segments.begins[-1])).name]
+
+
+def test_not_too_many_wait_for_their_index(path: Path, background: Background) -> None:
+    """If nobody comes to write them, the sender does."""
+    with opened(path, ChannelOptions(segment_size=4096)) as store:
+        for _ in range(70):
+            store.log.append([bytes(4000)])
+        background.forget()
+        assert len(_indexes(path)) >= 64
