@@ -52,6 +52,9 @@ def start_spark(directory: Path) -> SparkSession:
     for name, value in {
         "spark.driver.memory": "4g",
         "spark.driver.host": "127.0.0.1",
+        # As the guide recommends to whoever writes much: otherwise Spark measures each batch anew for every row.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }.items():

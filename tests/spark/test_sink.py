@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from filechannel import Capacity, ChannelOptions, FileChannelError, Retention
 from filechannel._storage.files import Files
+from filechannel._storage.log import Records
 from filechannel._storage.staging import Staging
 from filechannel.blocking import open_channel
 from filechannel.spark import ChannelSource, schema_of
@@ -178,7 +179,7 @@ def test_a_channel_that_only_spark_writes_to_is_maintained(path: Path) -> None:
     """Each commit removes what retention says, for perhaps nobody else ever opens the channel."""
     fill(path, [], bytes, segment_size=4096, retention=Retention(max_bytes=16384))
     for number in range(40):
-        staged = Staging(Files(), path, "group", 0o600).write([[b"x" * 1000]])
+        staged = Staging(Files(), path, "group", 0o600).write([Records.of([b"x" * 1000])])
         publish(path, [Written(staged, "query")], number)
     with open_channel(path, bytes) as channel:
         assert channel.statistics().oldest_offset > 0
@@ -193,7 +194,7 @@ def test_a_batch_waits_for_room(path: Path) -> None:
         ThreadPoolExecutor(1) as thread,
     ):
         sender.send_many([0, 1, 2])
-        staged = Staging(Files(), path, "group", 0o600).write([[b"\x03"], [b"\x04"]])
+        staged = Staging(Files(), path, "group", 0o600).write([Records.of([b"\x03"]), Records.of([b"\x04"])])
         done = thread.submit(publish, path, [Written(staged, "query")], 0)
         while (room := channel.statistics().room) is not None and not room.waiting_senders:
             time.sleep(0.001)

@@ -131,31 +131,36 @@ class RowEncoder:
 def _shape(given: object, depth: int) -> _Shape:
     if depth > _DEEPEST:
         raise ValueError("the type is nested too deeply")
-    match given:
-        case (str(kind), int(number), int(null), tuple(texts), tuple(fields)) if isinstance(given, tuple):
-            pass
+    match _parts(given):
+        case (str(kind), int(number), int(null), *parts) if len(parts) == 2 and all(map(_is_tuple, parts)):
+            texts, fields = map(_parts, parts)
         case _:
             raise ValueError("a shape is (kind, number, null, texts, fields)")
     if kind not in KINDS:
         raise ValueError(f"no kind of value is called {kind}")
     if not 0 <= null < _NULLS:
         raise ValueError("null is refused, written or left out")
-    fields = cast("tuple[object, ...]", fields)
     wanted = len(fields) if kind == "struct" else _FIELDS.get(kind, 0)
     if len(fields) != wanted:
         raise ValueError(f"{kind} has {len(fields)} fields, not {wanted}")
     if number not in _NUMBERS.get(kind, (0,)):
         raise ValueError(f"{kind} has no number {number}")
-    known = tuple(_bytes(text) for text in cast("tuple[object, ...]", texts))
-    return _Shape(kind, number, null, known, [_field(each, depth) for each in fields])
+    return _Shape(kind, number, null, tuple(map(_bytes, texts)), [_field(each, depth) for each in fields])
 
 
 def _field(given: object, depth: int) -> tuple[bytes, _Shape]:
-    match given:
-        case (key, shape) if isinstance(given, tuple):
-            return _bytes(cast("object", key)), _shape(cast("object", shape), depth + 1)
-        case _:
-            raise ValueError("a field is (key, shape)")
+    parts = _parts(given)
+    if len(parts) != 2:
+        raise ValueError("a field is (key, shape)")
+    return _bytes(parts[0]), _shape(parts[1], depth + 1)
+
+
+def _is_tuple(given: object) -> bool:
+    return isinstance(given, tuple)
+
+
+def _parts(given: object) -> tuple[object, ...]:
+    return cast("tuple[object, ...]", given) if isinstance(given, tuple) else ()
 
 
 def _bytes(given: object) -> bytes:
@@ -165,12 +170,11 @@ def _bytes(given: object) -> bytes:
 
 
 def _bind(shape: _Shape, values: object) -> _Column:
-    match values:
-        case (int(length), int(start), validity, offsets, data, tuple(inner)) if isinstance(values, tuple):
-            pass
+    match _parts(values):
+        case (int(length), int(start), validity, offsets, data, within) if _is_tuple(within):
+            inside = _parts(within)
         case _:
             raise ValueError("a column is (length, start, validity, offsets, data, inner)")
-    inside = cast("tuple[object, ...]", inner)
     if not (0 <= length <= _MOST_VALUES and 0 <= start <= _MOST_VALUES):
         raise ValueError(_SHORT)
     if len(inside) != len(shape.fields):

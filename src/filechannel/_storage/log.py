@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import RLock
@@ -62,7 +63,8 @@ class Lead(NamedTuple):
     """Called with its offset and with the word taken, directly before anything is written; may refuse by raising."""
 
 
-class Records(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Records:
     """Messages that are records already, and only have to be moved to their place."""
 
     count: int

@@ -103,6 +103,14 @@ class Staging:
         finally:
             self._files.close(descriptor)
 
+    def take(self, staged: Staged) -> Iterator[Records]:
+        """Like `read`, and remove the file at its end: what is written next gets its memory, and needs no other.
+
+        For whoever publishes. If that fails, nobody asks for the file again: the batch is staged anew.
+        """
+        yield from self.read(staged)
+        self._files.unlink(self._directory / staged.name)
+
     def payloads(self, staged: Staged) -> Iterator[list[bytes]]:
         """Return the payloads of a file, part by part; `StorageError` if it is gone or has changed."""
         for part in self.read(staged):

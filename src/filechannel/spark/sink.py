@@ -92,7 +92,7 @@ def publish(path: Path, written: list[Written], number: int | None, timeout: flo
         staging = Staging(Files(), path, found[0].group, store.manifest.options.mode)
 
         def parts() -> Iterator[Records]:
-            return chain.from_iterable(map(staging.read, found))
+            return chain.from_iterable(map(staging.take, found))
 
         if batch.messages and (producer is None or number is None):
             _append(store, lambda: store.log.append_parts(parts(), batch), timeout)

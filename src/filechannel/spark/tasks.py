@@ -5,9 +5,10 @@ Planning and reading run in different processes. What crosses is the options, th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -20,7 +21,8 @@ from .._storage.store import Store
 from .channels import find_channels, opened_to_read
 from .options import ReadOptions
 
-_BYTES_A_TASK = 32 << 20
+_BYTES_A_TASK: Final = 256 << 20  # a task begins and ends with some ten milliseconds in which nothing is read
+_FEWEST_BYTES: Final = 16 << 20  # that are worth a task of their own
 
 
 @final
@@ -38,8 +40,16 @@ class Task(InputPartition):
 
 def plan(store: Store, start: Mark, stop: Mark, parts: int | None) -> list[Task]:
     """Cut what lies between two places into spans of about the same size, at the boundaries of records."""
-    by_size = -(-(stop.offset - start.offset) // _BYTES_A_TASK)
-    return [Task(store.path, span) for span in split(store, start, stop, max(1, parts or by_size))]
+    parts = parts or _tasks_for(stop.offset - start.offset, os.cpu_count() or 1)
+    return [Task(store.path, span) for span in split(store, start, stop, parts)]
+
+
+def _tasks_for(size: int, cores: int) -> int:
+    """Return how many tasks are best: few, and no core without one in the last turn. Cores are those of the driver."""
+    by_size = -(-size // _BYTES_A_TASK)
+    if by_size > cores:
+        return -(-by_size // cores) * cores
+    return max(1, min(cores, -(-size // _FEWEST_BYTES)))
 
 
 def read(options: ReadOptions, asked: StructType, task: Task) -> Iterator[pa.RecordBatch]:

@@ -86,6 +86,13 @@ static Problem put_empty(Column *column, int valid) {
     return problem ? problem : end_value(column, valid);
 }
 
+static inline Problem put_eight(Column *column, uint64_t bits) {
+    if (!grow(&column->data, 8)) return column_no_memory;
+    memcpy(column->data.data + column->data.size, &bits, 8);
+    column->data.size += 8;
+    return end_value(column, 1);
+}
+
 static Problem put_fixed(Column *column, const void *value, size_t size) {
     Problem problem = put_bytes(&column->data, value, size);
     return problem ? problem : end_value(column, 1);
@@ -93,7 +100,7 @@ static Problem put_fixed(Column *column, const void *value, size_t size) {
 
 static Problem put_int(Column *column, const Token *token) {
     if (token->kind == WIRE_UINT) return "it is too large for a signed number of 64 bits";
-    return token->kind == WIRE_INT ? put_fixed(column, &token->integer, 8) : unexpected;
+    return token->kind == WIRE_INT ? put_eight(column, token->number) : unexpected;
 }
 
 static Problem put_float(Column *column, const Token *token) {
@@ -186,7 +193,62 @@ static Problem put_items(Column *column, const Token *token, Input *in, const ch
     return problem ? problem : end_value(column, 1);
 }
 
-/* Writers have one order of fields: the next one is most often the one that is expected. */
+static inline uint64_t eight_bytes(const uint8_t *at) { uint64_t eight; memcpy(&eight, at, 8); return eight; }
+
+/* A text of at most eight bytes, which may be read as eight: most are. 0 if it is not so simple. */
+static inline int put_short_text(Column *column, const uint8_t *body, size_t size, const Input *in, Problem *problem) {
+    if (size > 8 || in->end - body < 8) return 0;
+    uint64_t eight = eight_bytes(body), high = 0x8080808080808080u;
+    if (size && eight & high << 8 * (8 - size) >> 8 * (8 - size)) return 0;
+    if (!grow(&column->data, 8)) return 0;
+    memcpy(column->data.data + column->data.size, &eight, 8);
+    *problem = put_offset(&column->offsets, last_offset(&column->offsets) + size);
+    if (*problem) return 1;
+    column->data.size += size;
+    *problem = end_value(column, 1);
+    return 1;
+}
+
+/* The forms that most values have, without a token. 0 if it has another one. */
+static inline int put_common(Column *column, Input *in, Problem *problem) {
+    if (in->at >= in->end) return 0;
+    uint8_t first = *in->at;
+    switch (column->kind) {
+    case COLUMN_INT:
+        if (first >= 0x80 && first < 0xe0) return 0;
+        in->at++;
+        *problem = put_eight(column, (uint64_t)(int64_t)(int8_t)first);
+        return 1;
+    case COLUMN_FLOAT:
+        if (first != 0xcb || in->end - in->at < 9) return 0;
+        *problem = put_eight(column, __builtin_bswap64(eight_bytes(in->at + 1)));
+        in->at += 9;
+        return 1;
+    case COLUMN_STRING: {
+        size_t size = first & 0x1f;
+        if (first < 0xa0 || first >= 0xc0 || (size_t)(in->end - in->at) <= size) return 0;
+        if (!put_short_text(column, in->at + 1, size, in, problem)) return 0;
+        in->at += 1 + size;
+        return 1;
+    }
+    default: return 0;
+    }
+}
+
+/* Writers have one order of fields, and one way to write a name: the bytes are most often those that are expected. */
+static inline Field *expected_field(Column *column, Input *in, size_t *expected) {
+    if (*expected >= column->field_count) return NULL;
+    Field *field = &column->fields[*expected];
+    size_t size = field->key_size;
+    if (input_left(in) < 8 ? input_left(in) < size || memcmp(in->at, field->key, size)
+                           : (eight_bytes(in->at) ^ field->key_start) & field->key_mask ||
+                                 (size > 8 && (input_left(in) < size || memcmp(in->at + 8, field->key + 8, size - 8))))
+        return NULL;
+    in->at += size;
+    *expected = *expected + 1 < column->field_count ? *expected + 1 : 0;
+    return field;
+}
+
 static Field *find_field(Column *column, const uint8_t *name, uint64_t size, size_t *expected) {
     for (size_t tries = 0; tries < column->field_count; tries++) {
         size_t index = *expected + tries < column->field_count ? *expected + tries : *expected + tries - column->field_count;
@@ -202,12 +264,15 @@ static Field *find_field(Column *column, const uint8_t *name, uint64_t size, siz
 static Problem put_by_name(Column *column, uint64_t pairs, Input *in, const char **where) {
     size_t expected = 0;
     while (pairs--) {
-        Token key;
-        next_token(in, &key);
-        if (key.kind != WIRE_STR) return key.kind == WIRE_BAD ? broken : "a name in it is no text";
-        const uint8_t *name = in->at;
-        in->at += key.number;
-        Field *field = find_field(column, name, key.number, &expected);
+        Field *field = expected_field(column, in, &expected);
+        if (!field) {
+            Token key;
+            next_token(in, &key);
+            if (key.kind != WIRE_STR) return key.kind == WIRE_BAD ? broken : "a name in it is no text";
+            const uint8_t *name = in->at;
+            in->at += key.number;
+            field = find_field(column, name, key.number, &expected);
+        }
         if (!field) {
             if (!pass_value(in)) return broken;
             continue;
@@ -265,6 +330,8 @@ static Problem put_struct(Column *column, const Token *token, Input *in, const c
 }
 
 Problem column_put(Column *column, Input *in, const char **where) {
+    Problem common;
+    if (put_common(column, in, &common)) return common;
     Token token;
     next_token(in, &token);
     if (token.kind == WIRE_BAD) return broken;
@@ -318,6 +385,7 @@ void column_free(Column *column) {
         Field *field = &column->fields[index];
         column_free(field->column);
         free(field->name);
+        free(field->key);
         free(field->fallback);
         free((char *)field->label);
     }

@@ -18,6 +18,9 @@ typedef struct Column Column;
 typedef struct {
     char *name; /* on the wire; NULL where fields are told by their position */
     size_t name_size;
+    uint8_t *key; /* the name as a writer puts it into a message, */
+    size_t key_size;
+    uint64_t key_start, key_mask; /* and its first eight bytes */
     uint64_t position;
     uint8_t *fallback; /* the value of a message that has none, as MessagePack; NULL if there is none */
     size_t fallback_size;

@@ -2,6 +2,7 @@
 #include "core.h"
 
 #include "column.h"
+#include "msgpack_write.h"
 
 #include <stdlib.h>
 
@@ -36,6 +37,16 @@ static int malformed(const char *reason) {
     return -1;
 }
 
+static int key_from(Field *field) {
+    if (!(field->key = malloc(field->name_size + 2 * LONGEST_HEAD))) return PyErr_NoMemory(), -1;
+    uint8_t *body = put_str(field->key, field->name_size);
+    memcpy(body, field->name, field->name_size);
+    field->key_size = (size_t)(body - field->key) + field->name_size;
+    memcpy(&field->key_start, field->key, field->key_size < 8 ? field->key_size : 8);
+    field->key_mask = field->key_size < 8 ? ((uint64_t)1 << 8 * field->key_size) - 1 : UINT64_MAX;
+    return 0;
+}
+
 static int field_from(PyObject *plan, Field *field, int depth) {
     if (!PyTuple_Check(plan) || PyTuple_GET_SIZE(plan) != 4) return malformed("a field is (key, fallback, label, plan)");
     PyObject *key = PyTuple_GET_ITEM(plan, 0), *fallback = PyTuple_GET_ITEM(plan, 1), *label = PyTuple_GET_ITEM(plan, 2);
@@ -48,6 +59,7 @@ static int field_from(PyObject *plan, Field *field, int depth) {
         text = PyUnicode_AsUTF8AndSize(key, &size);
         if (!text || !(field->name = copied(text, (size_t)size))) return -1;
         field->name_size = (size_t)size;
+        if (key_from(field)) return -1;
     } else if (unsigned_from(key, UINT64_MAX, &field->position))
         return -1;
     if (fallback != Py_None) {

@@ -13,9 +13,7 @@ typedef struct {
 
 #define GROWING_FIRST 256
 
-/* Whether there is room for so many bytes more. */
-static inline int grow(Growing *growing, size_t more) {
-    if (growing->capacity - growing->size >= more) return 1;
+static __attribute__((noinline, unused)) int grow_slowly(Growing *growing, size_t more) {
     size_t capacity = growing->capacity ? growing->capacity : GROWING_FIRST;
     while (capacity - growing->size < more) capacity *= 2;
     uint8_t *data = realloc(growing->data, capacity);
@@ -23,6 +21,11 @@ static inline int grow(Growing *growing, size_t more) {
     growing->data = data;
     growing->capacity = capacity;
     return 1;
+}
+
+/* Whether there is room for so many bytes more. */
+static inline int grow(Growing *growing, size_t more) {
+    return growing->capacity - growing->size >= more || grow_slowly(growing, more);
 }
 
 #endif

@@ -55,6 +55,9 @@ static inline double real_at(const Shape *shape, size_t index) {
     return (double)narrow;
 }
 
+static inline void move_to(Growing *out, const uint8_t *at) { out->size = (size_t)(at - out->data); }
+static inline uint8_t *end_of(const Growing *out) { return out->data + out->size; }
+
 /* Where a text or a list begins and ends; whether that can be. */
 static inline int range_at(const Shape *shape, size_t index, size_t limit, size_t *begin, size_t *end) {
     const uint8_t *at = shape->offsets + (shape->start + index) * 4;
@@ -64,14 +67,27 @@ static inline int range_at(const Shape *shape, size_t index, size_t limit, size_
     return first >= 0 && first <= last && *end <= limit;
 }
 
+/* Most are short: KEY_PADDING bytes can be read, and there is room for as many. */
+static inline void put_padded(Growing *out, const uint8_t *body, size_t size) {
+    if (size <= KEY_PADDING)
+        memcpy(end_of(out), body, KEY_PADDING);
+    else
+        memcpy(end_of(out), body, size);
+    out->size += size;
+}
+
 static inline void put_body(Growing *out, const uint8_t *body, size_t size) {
     copy_payload_bytes(out->data + out->size, (const char *)body, size);
     out->size += size;
 }
 
-/* All that comes before the body, with room for the body. */
-static inline void move_to(Growing *out, const uint8_t *at) { out->size = (size_t)(at - out->data); }
-static inline uint8_t *end_of(const Growing *out) { return out->data + out->size; }
+/* Most texts are, and need no look at each of their bytes. */
+static inline int is_short_ascii(const Shape *shape, size_t begin, size_t end) {
+    size_t size = end - begin;
+    if (size > 8 || shape->data_size - begin < 8) return 0;
+    uint64_t high = get_u64(shape->data + begin) & 0x8080808080808080u;
+    return !size || !(high << 8 * (8 - size));
+}
 
 static RowProblem put_text(const Shape *shape, size_t index, Growing *out) {
     size_t begin, end;
@@ -84,7 +100,7 @@ static RowProblem put_text(const Shape *shape, size_t index, Growing *out) {
         move_to(out, at + 36);
         return NULL;
     }
-    if (shape->kind == ROW_STRING && !is_utf8(body, end - begin)) return "it is no UTF-8";
+    if (shape->kind == ROW_STRING && !is_short_ascii(shape, begin, end) && !is_utf8(body, end - begin)) return "it is no UTF-8";
     move_to(out, shape->kind == ROW_STRING ? put_str(end_of(out), end - begin) : put_bin(end_of(out), end - begin));
     put_body(out, body, end - begin);
     return NULL;
@@ -175,14 +191,14 @@ static RowProblem put_fields(const Shape *shape, size_t index, Growing *out) {
     }
     move_to(out, shape->number ? put_array(end_of(out), count) : put_map(end_of(out), count));
     for (size_t number = 0; number < shape->text_count; number++) {
-        if (!grow(out, shape->texts[number].size)) return row_no_memory;
-        put_body(out, shape->texts[number].data, shape->texts[number].size);
+        if (!grow(out, shape->texts[number].size + KEY_PADDING)) return row_no_memory;
+        put_padded(out, shape->texts[number].data, shape->texts[number].size);
     }
     for (size_t number = 0; number < shape->field_count; number++) {
         const ShapeField *field = &shape->fields[number];
         if (field->shape->null == NULL_LEFT_OUT && is_null(field->shape, index)) continue;
-        if (!grow(out, field->key.size)) return row_no_memory;
-        put_body(out, field->key.data, field->key.size);
+        if (!grow(out, field->key.size + KEY_PADDING)) return row_no_memory;
+        put_padded(out, field->key.data, field->key.size);
         RowProblem problem = row_put(field->shape, index, out);
         if (problem) return problem;
     }

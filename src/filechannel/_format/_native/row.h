@@ -11,8 +11,9 @@ enum row_kind {
 };
 enum row_null { NULL_REFUSED, NULL_WRITTEN, NULL_LEFT_OUT, ROW_NULLS };
 
+#define KEY_PADDING 16
 typedef struct {
-    uint8_t *data;
+    uint8_t *data; /* KEY_PADDING bytes more than there are may be read */
     size_t size;
 } Text;
 

@@ -31,7 +31,7 @@ static int text_from(PyObject *given, Text *text) {
     Py_ssize_t size;
     if (!PyBytes_Check(given)) return malformed("texts and keys are bytes");
     if (PyBytes_AsStringAndSize(given, &bytes, &size)) return -1;
-    if (!(text->data = malloc((size_t)size + 1))) return PyErr_NoMemory(), -1;
+    if (!(text->data = calloc(1, (size_t)size + KEY_PADDING))) return PyErr_NoMemory(), -1;
     memcpy(text->data, bytes, (size_t)size);
     text->size = (size_t)size;
     return 0;
