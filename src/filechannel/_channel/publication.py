@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from .._errors import MessageTooLargeError
 from .._storage.backlog import Batch
+from .._storage.log import Records
 from .._storage.staging import Staging
 from .._storage.store import Store
 from .._wakeup.arrivals import arrivals_of
@@ -24,7 +25,7 @@ def publish(store: Store, parts: Iterable[list[bytes]]) -> int:
     limit = store.manifest.options.max_message_size
     staging = Staging(store.files, store.path, f"batch-{uuid4().hex}", store.manifest.options.mode)
     try:
-        staged = staging.write(_checked(parts, limit))
+        staged = staging.write(map(Records.of, _checked(parts, limit)))
         if staged.count:
             batch = Batch.of(staged.length, staged.count)
             when_there_is_room(store, lambda: store.log.append_parts(staging.read(staged), batch))

@@ -52,6 +52,7 @@ from .shared_lock import SharedLock
 from .unflushed import Unflushed, Work
 
 _REMEMBERED = 64  # segments
+_LEFT_OVER = 4  # boundaries that wait for another thread; whoever passes more of them does all of it here
 
 
 class Lead(NamedTuple):
@@ -257,6 +258,8 @@ class Log:
         begin, sequence = writer.pending, writer.pending_sequence
         is_simple = writer.current and not (writer.deferred or self._room.has_limits or self._closed or self._forked)
         if not is_simple or segment is None or begin == segment.begin or length > self._max_message_size:
+            return None
+        if len(self._boundaries) >= _LEFT_OVER:
             return None
         if not self._is_full(length):
             return None
