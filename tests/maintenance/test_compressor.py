@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -234,3 +236,14 @@ def test_maintenance_sweeps_what_the_dead_left(path: Path, monkeypatch: pytest.M
         monkeypatch.setattr(module, "_RARELY", 0.0)
         compress_step(store)
         assert not left.exists()
+
+
+def test_nothing_is_left_of_a_channel_that_was_closed(path: Path) -> None:
+    """Whether or not something was compressed."""
+    with opened(path, AT_ONCE) as store:
+        _fill(store)
+        _step_until(store, lambda: _all_compressed(store))
+        left = weakref.ref(store)
+    del store
+    gc.collect()
+    assert left() is None

@@ -154,6 +154,7 @@ class _Job:
         COMPRESSOR.withdraw(self)
         self.idle.wait()
         self._discard()
+        COMPRESSOR.forget(self._store)
 
 
 @final
@@ -200,6 +201,11 @@ class Compressor:
         with self._lock, suppress(ValueError):
             self._waiting.remove(job)
             job.idle.set()
+
+    def forget(self, store: Store) -> None:
+        """It was closed: its job would keep it for ever."""
+        with self._lock:
+            self._jobs.pop(store, None)
 
     def _run(self) -> None:
         with suppress(OSError):  # as good as it gets
