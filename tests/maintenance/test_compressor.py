@@ -240,10 +240,13 @@ def test_maintenance_sweeps_what_the_dead_left(path: Path, monkeypatch: pytest.M
 
 def test_nothing_is_left_of_a_channel_that_was_closed(path: Path) -> None:
     """Whether or not something was compressed."""
-    with opened(path, AT_ONCE) as store:
-        _fill(store)
-        _step_until(store, lambda: _all_compressed(store))
-        left = weakref.ref(store)
-    del store
+
+    def use() -> weakref.ref[Store]:
+        with opened(path, AT_ONCE) as store:
+            _fill(store)
+            _step_until(store, lambda: _all_compressed(store))
+            return weakref.ref(store)
+
+    left = use()
     gc.collect()
     assert left() is None
