@@ -15,9 +15,9 @@ import os
 import time
 from collections import deque
 from contextlib import suppress
-from functools import partial
 from threading import Event, Lock, Thread, get_native_id
 from typing import NamedTuple, final
+from weakref import WeakKeyDictionary
 
 from .._errors import Busy
 from .._offset import Offset
@@ -154,6 +154,7 @@ class _Job:
         COMPRESSOR.withdraw(self)
         self.idle.wait()
         self._discard()
+        COMPRESSOR.forget(self._store)
 
 
 @final
@@ -161,7 +162,7 @@ class Compressor:
     """The thread. It exists while there is something to compress, and keeps no process from ending."""
 
     def __init__(self) -> None:
-        self._jobs: dict[Store, _Job] = {}
+        self._jobs: WeakKeyDictionary[Store, _Job] = WeakKeyDictionary()
         self.start_over()
 
     def start_over(self) -> None:
@@ -169,7 +170,7 @@ class Compressor:
         for job in list(self._jobs.values()):
             job.abandon()
         self._lock = Lock()
-        self._jobs = {}
+        self._jobs = WeakKeyDictionary()
         self._waiting: deque[_Job] = deque()
         self._running = False
 
@@ -179,14 +180,8 @@ class Compressor:
             job = self._jobs.get(store)
             if job is None:
                 job = self._jobs[store] = _Job(store)
-                store.on_closing.append(partial(self._end_job, store))
+                store.on_closing.append(job.stop)
             return job
-
-    def _end_job(self, store: Store) -> None:
-        with self._lock:
-            job = self._jobs.pop(store, None)
-        if job is not None:
-            job.stop()
 
     def start(self, job: _Job) -> None:
         """Do the work of a job, after that of others."""
@@ -206,6 +201,11 @@ class Compressor:
         with self._lock, suppress(ValueError):
             self._waiting.remove(job)
             job.idle.set()
+
+    def forget(self, store: Store) -> None:
+        """It was closed: its job would keep it for ever."""
+        with self._lock:
+            self._jobs.pop(store, None)
 
     def _run(self) -> None:
         with suppress(OSError):  # as good as it gets
