@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from filechannel._format.layout import INDEX_CHECKED
+from filechannel._storage.active import ActiveSegment
 from filechannel._storage.index import ActiveIndex
 
 
@@ -38,7 +39,9 @@ class Clock:
             now = [(offset, sequence, clock.now) for offset, sequence, _ in INDEX_CHECKED.iter_unpack(marks)]
             store(self, segment, packed(now), visible)
 
+        latest = ActiveSegment._latest_in_memory
         monkeypatch.setattr(ActiveIndex, "store", store_as_of_now)
+        monkeypatch.setattr(ActiveSegment, "_latest_in_memory", lambda self: min(latest(self), clock.now))
         return clock
 
 

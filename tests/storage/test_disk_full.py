@@ -48,6 +48,7 @@ def _fill(store: Store, size: int) -> list[bytes]:
     with pytest.raises(DiskFullError) as caught:
         send_for_ever()
     assert caught.value.path.is_relative_to(store.path)
+    del caught  # it would keep the frames, and with them the file, until the next garbage collection
     return sent
 
 

@@ -71,19 +71,18 @@ class ActiveSegment:
         In the order of `begin`, and nothing but what cannot wait.
         """
         assert self.segment is not None
+        if SEGMENT_HEADER_SIZE + RECORD_HEADER_SIZE + length > self._options.segment_size:
+            return False
         header = Header.new(begin, sequence, begin, self._creation_time())
         # Before anything is published beyond it: a reader that sees more must see where this one ends.
         self.segment.finish(begin)
-        if (segment := self._renew(header, RECORD_HEADER_SIZE + length)) is None:
+        if (segment := self._renew_spare(header)) is None:
             self.segment.reopen()
             return False
         self._allocate(segment, begin + RECORD_HEADER_SIZE + length)
         self._segments.add(segment)
-        self._leave_index()
         self._unflushed.names_changed = True
-        self._unflushed.add(segment)
-        self.segment = segment
-        self._writer.bind(segment.map, begin)
+        self._bind(segment)
         allocated = self._control.allocated_end
         self._pages.advance(segment, begin, allocated)
         self._writer.open_window(min(allocated, self._preparation.advance(segment, begin)), self._index.due)
@@ -108,15 +107,19 @@ class ActiveSegment:
 
     def _renew(self, header: Header, need: int) -> Segment | None:
         """Take a file that waits; None if there is none, or it is too small."""
-        path = self._segments.path(header.begin)
         if _least(need) > self._options.segment_size or self._segments.covering(header.begin) == header.begin:
             return None  # in the latter case there is an empty one, which is replaced as a whole
+        return self._renew_spare(header)
+
+    def _renew_spare(self, header: Header) -> Segment | None:
         while (taken := self._segments.take_spare()) is not None:
             spare, file = taken
-            with suppress(FileNotFoundError):  # removed in this moment
-                segment = Segment.renew(self._files, spare.path, path, header, file)
-                self._control.allocated_end = segment.room_end if spare.is_whole else header.begin
-                return segment
+            try:
+                segment = Segment.renew(self._files, spare.path, self._segments.path(header.begin), header, file)
+            except FileNotFoundError:
+                continue  # removed in this moment
+            self._control.allocated_end = segment.room_end if spare.is_whole else header.begin
+            return segment
         return None
 
     def _create(self, header: Header, need: int) -> Segment:
