@@ -53,7 +53,7 @@ class Stream:
             "query_string": query.encode(),
             "headers": headers,
         }
-        self._write, self._read = anyio.create_memory_object_stream[Message](1000)
+        self._write, self._read = anyio.create_memory_object_stream[Message](0)
         self._gone = anyio.Event()
         self._asked = False
         self._rest = ""
