@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.shell import fill
+from tests.cli.shell import STARTED, fill
 from tests.processes.crew import Crew
-from tests.storage.conftest import memory
+from tests.storage.conftest import boots, memory
 
-__all__ = ["memory"]
+__all__ = ["boots", "memory"]
 
 
 @pytest.fixture
@@ -24,6 +24,17 @@ def path(memory: Path) -> Path:
 def channel(path: Path) -> Path:
     """A channel of a hundred orders."""
     return fill(path, 100)
+
+
+@pytest.fixture(autouse=True)
+def _nobody_stays() -> Iterator[None]:
+    """No command outlives its test, however that ends."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
 
 
 @pytest.fixture

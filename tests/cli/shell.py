@@ -19,6 +19,8 @@ from filechannel.cli.app import app
 from tests.processes.crew import Link
 
 PATIENCE = 60.0
+STARTED: list[subprocess.Popen[bytes]] = []
+"""The processes of the test that runs."""
 SMALL = ChannelOptions(segment_size=4096)
 
 
@@ -67,7 +69,9 @@ def start(*arguments: object, environment: dict[str, str] | None = None, **more:
     """Give a command to a process of its own."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more
     command = [sys.executable, "-m", "filechannel", *map(str, arguments)]
-    return subprocess.Popen(command, env=os.environ | (environment or {}), **pipes)
+    process = subprocess.Popen(command, env=os.environ | (environment or {}), **pipes)
+    STARTED.append(process)
+    return process
 
 
 def finish(process: subprocess.Popen[bytes], given: bytes | None = None) -> tuple[int, str, str]:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 import msgspec
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from filechannel import ChannelOptions, Compression, blocking
 from filechannel._channel.codec import CodecName
@@ -233,20 +235,55 @@ def test_a_header_that_is_damaged(path: Path, file: Path, header: str) -> None:
     assert not path.exists()
 
 
-def test_rows_that_do_not_fit(channel: Path, path: Path) -> None:
-    """Columns of another channel are refused by name, and values by the rows they are in."""
-    other = path.with_name("other")
+def test_a_header_of_other_messages(channel: Path, file: Path) -> None:
+    """It is refused before a line is read that might fit by chance."""
+    make(channel.with_name("other"), "dict")
+    run("export", channel.with_name("other"), file, "--header")
+    assert error("import", channel, file).startswith("message: the channel has Order, the file has dict[")
+    file.write_bytes(b"\xef\xbb\xbf" + run("export", channel, "--header").stdout.encode())
+    assert report("import", channel, file) == {"imported": 100}
+
+
+def test_columns_of_another_channel(channel: Path, path: Path) -> None:
+    """A Parquet file has a header, too."""
+    other, file = path.with_name("other"), path.with_name("export.parquet")
     make(other, "dataclass")
-    file = path.with_name("export.parquet")
     run("export", other, file)
-    assert "column 'price' is no field of the channel's messages" in error("import", channel, file)
+    assert "the file has " in error("import", channel, file)
     assert len(orders(channel)) == 100
+
+
+def test_columns_from_elsewhere(channel: Path, path: Path) -> None:
+    """A table that somebody else made is taken if it fits: narrower numbers, and without what has a default."""
+    file = path.with_name("elsewhere.parquet")
+
+    def write(**columns: object) -> None:
+        parquet.write_table(pa.table(columns), file)
+
+    write(id=pa.array([1], pa.int32()), sku=["a"])
+    assert report("import", channel, file) == {"imported": 1}
+    assert orders(channel)[-1] == Order(1, "a", 1)
+    write(id=[1], sku=["a"], price=[2])
+    assert error("import", channel, file).startswith("column 'price' is no field of the channel's messages")
+    write(id=[1, 2], sku=["a", None])
+    assert error("import", channel, file).startswith("rows 1 to 2 are no messages: column 'sku' is null")
+    write(id=["x"], sku=["a"])
+    assert error("import", channel, file).startswith("rows 1 to 1 are no messages: ")
+    write(sku=["a"])
+    assert error("import", channel, file).startswith("messages have a field 'id', and there is no column of that name")
+    assert len(orders(channel)) == 101
 
 
 @pytest.mark.parametrize("command", ["export", "import"])
 def test_parquet_needs_a_file(channel: Path, command: str) -> None:
     """It is no stream."""
     assert "name a file" in error(command, channel, "--format", "parquet", code=2)
+
+
+def test_no_parquet(channel: Path, file: Path) -> None:
+    """What only claims to be a Parquet file is told as such."""
+    file.write_text("PAR")
+    assert error("import", channel, file, "--format", "parquet").startswith(f"{file} is no Parquet file: ")
 
 
 def test_an_interrupted_export_leaves_nothing(path: Path, file: Path) -> None:

@@ -200,3 +200,20 @@ def test_a_bug_is_named_in_a_line(channel: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "filechannel: ZeroDivisionError: oh (FILECHANNEL_DEBUG=1 shows where)\n"
+
+
+def test_no_room_for_the_output(channel: Path) -> None:
+    """A full disk behind stdout is told, once."""
+    with open("/dev/full", "wb") as full:
+        for command in (["info"], ["tail"], ["export"], ["info", "--json"]):
+            code, _, err = real(command[0], channel, *command[1:], stdout=full)
+            assert (code, err) == (1, "filechannel: No space left on device\n"), command
+
+
+def test_a_name_that_is_no_text(memory: Path) -> None:
+    """A path may consist of any bytes."""
+    odd = memory / os.fsdecode(b"odd\xff")
+    fill(odd, 1)
+    assert real("info", odd)[0] == real("info", odd, "--json")[0] == 0
+    code, _, err = real("info", memory / os.fsdecode(b"none\xff"))
+    assert (code, err) == (2, f"filechannel: there is no channel at {memory}/none\\udcff\n")

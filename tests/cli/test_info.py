@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 from filechannel import Capacity, ChannelOptions, Compression, Durability, Retention, blocking
-from tests.cli.shell import Order, fill, report, run
+from tests.cli.shell import Order, fill, orders, report, run
+from tests.storage.boots import Boots
 
 
 def test_what_a_channel_is(channel: Path) -> None:
@@ -85,3 +86,13 @@ def test_options_in_words(path: Path) -> None:
     assert "what is consumed is kept, what is more than 2.0 MB goes" in text
     assert "of 1.0 GB used" in text
     assert "drop oldest" in text
+
+
+def test_before_anybody_has_recovered_it(boots: Boots, channel: Path) -> None:
+    """After a boot only what was flushed is known for certain, and it is said so."""
+    assert report("info", channel)["is_current"]
+    boots.again()
+    assert not report("info", channel)["is_current"]
+    assert "since the machine was booted" in run("info", channel).stderr
+    assert len(orders(channel)) == 100  # which recovers it
+    assert report("info", channel)["is_current"]

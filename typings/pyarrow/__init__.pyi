@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from typing_extensions import Buffer as PythonBuffer
 
+class ArrowInvalid(ValueError): ...  # noqa: N818 - as it is called
+
 class DataType:
     def __hash__(self) -> int: ...
     num_fields: int

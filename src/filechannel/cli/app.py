@@ -6,6 +6,8 @@ takes long to import is imported inside the function: every command pays for the
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -26,7 +28,7 @@ from .tail import tail
 from .top import top
 from .verify import verify
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="filechannel",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -76,6 +78,9 @@ app.command()(reporting(bench))
 def run() -> int:
     """Run what the command line asks for, and return the exit code."""
     end_when_terminated()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may be anything
     try:
         app(prog_name="filechannel")
     except SystemExit as end:

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from .._channel.consumers import Consumer
 from .._errors import UnknownConsumerError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-class _ListByDefault(typer.core.TyperGroup):
+class _ListByDefault(TyperGroup):
     """`consumers CHANNEL` means `consumers list CHANNEL`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -28,7 +29,7 @@ class _ListByDefault(typer.core.TyperGroup):
         return super().parse_args(ctx, args)
 
 
-consumers = typer.Typer(
+consumers: typer.Typer = typer.Typer(
     name="consumers",
     cls=_ListByDefault,
     no_args_is_help=True,
@@ -120,7 +121,11 @@ def _ask(found: list[Consumer]) -> None:
     if not has_somebody_to_ask():
         raise typer.BadParameter("there is nobody to ask: give --yes to remove without asking", param_hint="--yes")
     stderr().print(f"Forget {counted(len(found), 'consumer')}? [y/N] ", end="", soft_wrap=True)
-    if input().strip().lower() not in ("y", "yes"):
+    try:
+        answer = input()
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
         raise Failure("nothing was removed")
 
 

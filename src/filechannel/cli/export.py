@@ -73,7 +73,8 @@ def export(
         raise typer.BadParameter("stdout has the messages: name a file", param_hint="--json")
     with opened_store(description, readonly=True) as store:
         begin, end = bounds(store, start, stop)
-        with progress("exporting", end.offset - begin.offset) as tell:
+        is_in_the_way = target is None and sys.stdout.isatty()
+        with progress("exporting", end.offset - begin.offset, is_wanted=not is_in_the_way) as tell:
             job = _Export(description, store, begin, end, tell, skip=skip)
             if target is None:
                 anyio.run(job.write_lines, _to_stdout, header)
@@ -106,8 +107,8 @@ class _Export:
         self._end = end
         self._tell = tell
         self._skip = skip
-        self.messages = 0
-        self.skipped = 0
+        self.messages: int = 0
+        self.skipped: int = 0
 
     def write(self, draft: Path, kind: Format, header: bool) -> None:
         """Write a file."""

@@ -78,6 +78,8 @@ def _report(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, SystemExit):
         raise error
+    if isinstance(error, OSError):
+        _give_up_full_output()
     _say(explain(error))
     if isinstance(error, Failure):
         return error.code
@@ -119,6 +121,14 @@ def _say(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         pass  # nobody reads that either
+
+
+def _give_up_full_output() -> None:
+    """Let go of what cannot be written, because there is no room for it: Python would complain, too."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_output()
 
 
 def _discard_output() -> None:

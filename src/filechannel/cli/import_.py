@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from .._channel.publication import publish
+from .._channel.schema import find_difference, reads
 from .._channel.untyped import Description
 from .._errors import ChannelNotFoundError, FileChannelError
 from .._options import ChannelOptions
@@ -88,7 +89,7 @@ def _import_lines(channel: Path, lines: Lines, like: Path | None) -> int:
                 tell(lines.position)
                 yield [encode(message) for message in part.messages]
 
-        with progress("reading", lines.size) as tell:
+        with progress("reading", lines.size, is_wanted=not lines.is_typed) as tell:
             return _publish(target, payloads(tell))
 
 
@@ -135,7 +136,18 @@ def _target(
         return
     if like is not None:
         raise typer.BadParameter(f"there is a channel at {channel} already", param_hint="--like")
+    given = from_file(channel)
+    if given is not None:
+        _check_schema(found, given)
     yield found
+
+
+def _check_schema(found: Description, given: Description) -> None:
+    """Refuse messages that the channel's own receivers may not be able to read, if a file says what they are."""
+    difference = find_difference(found.schema, given.schema)
+    if difference is not None and not reads(found.schema, given.schema):
+        there, here = difference.expected, difference.found
+        raise Failure(f"{difference.field}: the channel has {there}, the file has {here}; nothing was imported")
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from .._channel.statistics import ChannelStatistics, RoomStatistics
 from .._channel.untyped import Description
 from .._options import Compression, Retention, StoredOptions
 from .consumers import consumer_table
-from .output import JsonOption, document, facts, show
-from .target import ChannelArgument, reading
+from .output import JsonOption, document, facts, remark, show
+from .target import ChannelArgument, opened_store, reading
 from .wording import counted, moment, number, process, size, span
 
 
@@ -30,15 +30,21 @@ def info(channel: ChannelArgument, json: JsonOption = False) -> None:
     with reading(channel) as target:
         statistics, consumers = target.channel.statistics(), target.channel.consumers()
         description = target.description
+        with opened_store(description, readonly=True) as store:
+            is_current = store.is_current
     if json:
-        document(_report(description, statistics, consumers))
+        document({"is_current": is_current} | _report(description, statistics, consumers))
         return
     show(facts(_facts(description, statistics)))
     if consumers:
         show("", consumer_table(consumers))
+    if not is_current:
+        remark("nobody has opened it since the machine was booted: there may be more than the last flush covers")
 
 
-def _report(description: Description, statistics: ChannelStatistics, consumers: tuple[Consumer, ...]) -> object:
+def _report(
+    description: Description, statistics: ChannelStatistics, consumers: tuple[Consumer, ...]
+) -> dict[str, object]:
     manifest, schema = description.manifest, description.schema
     return {
         "path": description.path,

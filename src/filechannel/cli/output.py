@@ -78,12 +78,12 @@ def plain(content: object) -> object:
             return {str(name): plain(value) for name, value in cast("Mapping[object, object]", content).items()}
         case list() | tuple():
             return [plain(value) for value in cast("Sequence[object]", content)]
-        case None | bool() | int() | float() | str():
+        case None | bool() | int() | float():
             return content
         case _ if dataclasses.is_dataclass(content):
             return {field.name: plain(getattr(content, field.name)) for field in dataclasses.fields(content)}
         case _:
-            return str(content)
+            return str(content).encode(errors="backslashreplace").decode()  # the name of a file may be anything
 
 
 # Text

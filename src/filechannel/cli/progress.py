@@ -19,9 +19,9 @@ class Tell(Protocol):
 
 
 @contextmanager
-def progress(label: str, total: int | None = None, *, in_bytes: bool = True) -> Generator[Tell]:
-    """Show a bar while the block runs; *total* may be unknown."""
-    if not sys.stderr.isatty():
+def progress(label: str, total: int | None = None, *, in_bytes: bool = True, is_wanted: bool = True) -> Generator[Tell]:
+    """Show a bar while the block runs; *total* may be unknown. Not where it would be in the way of something else."""
+    if not is_wanted or not sys.stderr.isatty():
         yield _nobody_watches
         return
     from rich import progress as bars

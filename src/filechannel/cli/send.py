@@ -65,7 +65,7 @@ def send(
 
 
 def _send_at_once(description: Description, parser: Parser, lines: Lines) -> int:
-    with opened_store(description) as store, progress("reading", lines.size) as tell:
+    with opened_store(description) as store, progress("reading", lines.size, is_wanted=not lines.is_typed) as tell:
         encode = description.recipe().payloads().encode
 
         def payloads() -> Iterator[list[bytes]]:
@@ -83,7 +83,7 @@ def _send_as_they_come(description: Description, parser: Parser, lines: Lines) -
     with (
         opened(description.recipe(), "change") as channel,
         channel.sender() as sender,
-        progress("sending", lines.size) as tell,
+        progress("sending", lines.size, is_wanted=not lines.is_typed) as tell,
     ):
         sending = Sending(sender)
         try:
@@ -104,7 +104,7 @@ class Sending:
 
     def __init__(self, sender: blocking.Sender[object]) -> None:
         self._sender = sender
-        self.sent = 0
+        self.sent: int = 0
 
     def so_far(self) -> str:
         """Say how much that is."""
