@@ -545,14 +545,17 @@ async def test_another_process_may_write_too(path: Path) -> None:
 
 @one_loop
 async def test_a_readonly_open_does_not_need_the_lock(path: Path) -> None:
-    """Another process may look at a channel read-only while it is written."""
+    """Another process may look at a channel read-only while it is written, and sees by whom."""
     holder = await run_sync(hold, path)
     try:
         async with open_channel(path, int, readonly=True) as channel, channel.replay() as rx:
             assert rx.receive_many_nowait(2000) == list(range(1000))
+            assert [writer.pid for writer in channel.statistics().writers] == [holder.pid]
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.communicate()
+    async with open_channel(path, int, readonly=True) as channel:
+        assert channel.statistics().writers == ()
 
 
 def hold(path: Path) -> subprocess.Popen[bytes]:

@@ -10,7 +10,7 @@ from filechannel import ChannelNotFoundError, Pin
 from filechannel._errors import Busy
 from filechannel._format import PURE
 from filechannel._maintenance import gc as module
-from filechannel._maintenance.gc import Reclaimed, gc
+from filechannel._maintenance.gc import Reclaimed, foresee, gc
 from tests.maintenance.stores import A_THIRD, consume, files_of, fill
 from tests.storage.channels import SMALL, opened, payloads_of
 
@@ -38,6 +38,19 @@ def test_a_channel_that_is_consumed_counts_as_idle(path: Path) -> None:
     assert gc(path) == Reclaimed(segments=2, bytes=2 * SEGMENT, pinned_by=None)
     with opened(path, SMALL) as store:
         assert files_of(store) == []
+
+
+@pytest.mark.parametrize("taken", [0, 7, 12])
+def test_it_can_be_foreseen(path: Path, taken: int) -> None:
+    """What would go is what goes, and a look changes nothing."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 4)
+        consume(store, taken)
+    foreseen = foresee(path)
+    with opened(path, SMALL) as store:
+        assert payloads_of(store) == sent
+    done = gc(path)
+    assert (foreseen.segments, foreseen.bytes) == (done.segments, done.bytes)
 
 
 @shares

@@ -6,6 +6,8 @@ from typing import Self
 from pyarrow.compute import Expression
 from typing_extensions import Buffer as PythonBuffer
 
+class ArrowInvalid(ValueError): ...  # noqa: N818 - as it is called
+
 class DataType:
     def __hash__(self) -> int: ...
     num_fields: int

@@ -330,6 +330,11 @@ class Store:
         """The processes that have the channel open for writing; None if this one has not."""
         return None if self._membership is None else self._membership.processes
 
+    @property
+    def is_current(self) -> bool:
+        """Whether everything is to be seen; otherwise what the last flush before a boot covers, until a recovery."""
+        return self.control.belongs_to(bytes.fromhex(self.manifest.id), boot_id())
+
     def writers(self) -> list[Holder]:
         """Return the processes that have the channel open for writing, in any order."""
         if self._membership is not None:

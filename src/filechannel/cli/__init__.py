@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 
 __all__ = ["main"]
-
-_NEEDED = ("typer", "rich")
 
 
 def main() -> None:
     """Run the command line, and exit with its code."""
-    try:
-        from .app import run
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in _NEEDED:
-            raise
+    if any(find_spec(name) is None for name in ("typer", "rich")):
         sys.stderr.write("filechannel: the command line needs typer and rich: pip install 'filechannel[cli]'\n")
         sys.exit(2)
-    sys.exit(run())
+    try:
+        from .app import run
+
+        code = run()
+    except KeyboardInterrupt:  # before a command has begun, or after it has ended
+        code = 130
+    sys.exit(code)

@@ -6,7 +6,8 @@ takes long to import is imported inside the function: every command pays for the
 
 from __future__ import annotations
 
-from importlib.metadata import version
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -24,7 +25,7 @@ from .send import send
 from .ship import ship
 from .tail import tail
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="filechannel",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -35,6 +36,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         typer.echo(f"filechannel {version('filechannel')}")
         raise typer.Exit
 
@@ -69,6 +72,9 @@ app.command()(reporting(bench))
 def run() -> int:
     """Run what the command line asks for, and return the exit code."""
     end_when_terminated()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may be anything
     try:
         app(prog_name="filechannel")
     except SystemExit as end:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -66,6 +64,9 @@ def bench(
     """
     if not directory.is_dir():
         raise typer.BadParameter(f"{directory} is no directory", param_hint="DIRECTORY")
+    import shutil
+    import tempfile
+
     scratch = Path(tempfile.mkdtemp(prefix=".filechannel-bench-", dir=directory))
     try:
         figures = anyio.run(_measure, scratch, seconds)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
+from typer.core import TyperGroup
 
 from .._channel.consumers import Consumer
 from .._errors import UnknownConsumerError
@@ -15,8 +15,11 @@ from .output import JsonOption, columns, document, remark, safe, show, stderr
 from .target import ChannelArgument, complete_consumer, reading, writing
 from .wording import counted, number, process, size, span
 
+if TYPE_CHECKING:
+    from rich.table import Table
 
-class _ListByDefault(typer.core.TyperGroup):
+
+class _ListByDefault(TyperGroup):
     """`consumers CHANNEL` means `consumers list CHANNEL`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -26,7 +29,7 @@ class _ListByDefault(typer.core.TyperGroup):
         return super().parse_args(ctx, args)
 
 
-consumers = typer.Typer(
+consumers: typer.Typer = typer.Typer(
     name="consumers",
     cls=_ListByDefault,
     no_args_is_help=True,
@@ -46,9 +49,10 @@ consumers = typer.Typer(
 @consumers.command("list")
 @reporting
 def list_consumers(channel: ChannelArgument, json: JsonOption = False) -> None:
-    """List everybody who is registered: how far behind, for how long idle, and who has the name.
+    """List everybody who is registered.
 
-    Nothing is changed, and the right to read is enough.
+    How far each one is behind, for how long it is idle, and who has the name. Nothing is changed, and the right to read
+    is enough.
 
     \b
     Examples:
@@ -114,11 +118,20 @@ def _ask(found: list[Consumer]) -> None:
     for consumer in found:
         left = f"{counted(consumer.lag_messages, 'message')} ({size(consumer.lag_bytes)}) not taken"
         remark(f"{consumer.name}: {left}, idle for {span(consumer.idle)}")
-    if not sys.stdin.isatty():
+    if not has_somebody_to_ask():
         raise typer.BadParameter("there is nobody to ask: give --yes to remove without asking", param_hint="--yes")
     stderr().print(f"Forget {counted(len(found), 'consumer')}? [y/N] ", end="", soft_wrap=True)
-    if input().strip().lower() not in ("y", "yes"):
+    try:
+        answer = input()
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
         raise Failure("nothing was removed")
+
+
+def has_somebody_to_ask() -> bool:
+    """Tell whether a person reads what is written and can answer."""
+    return sys.stdin.isatty()
 
 
 def consumer_table(found: tuple[Consumer, ...]) -> Table:

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Final, TypeAlias, final
 
-import aiofiles
 import anyio
 import typer
 from anyio import EndOfStream
@@ -38,7 +37,8 @@ _AT_ONCE: Final = 1000
 def export(
     channel: ChannelArgument,
     output: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Where to; stdout if none is given.", show_default=False)
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Where to; stdout if none is given.", show_default=False, readable=False),
     ] = None,
     start: Annotated[str, typer.Option("--from", metavar="POSITION", help=f"Where to begin: {PLACES}.")] = "earliest",
     stop: Annotated[str, typer.Option("--to", metavar="POSITION", help="Before what to end.")] = "latest",
@@ -73,7 +73,8 @@ def export(
         raise typer.BadParameter("stdout has the messages: name a file", param_hint="--json")
     with opened_store(description, readonly=True) as store:
         begin, end = bounds(store, start, stop)
-        with progress("exporting", end.offset - begin.offset) as tell:
+        is_in_the_way = target is None and sys.stdout.isatty()
+        with progress("exporting", end.offset - begin.offset, is_wanted=not is_in_the_way) as tell:
             job = _Export(description, store, begin, end, tell, skip=skip)
             if target is None:
                 anyio.run(job.write_lines, _to_stdout, header)
@@ -106,8 +107,8 @@ class _Export:
         self._end = end
         self._tell = tell
         self._skip = skip
-        self.messages = 0
-        self.skipped = 0
+        self.messages: int = 0
+        self.skipped: int = 0
 
     def write(self, draft: Path, kind: Format, header: bool) -> None:
         """Write a file."""
@@ -123,6 +124,8 @@ class _Export:
             self._tell(offset - self._begin.offset, messages=self.messages)
 
     async def _write_file(self, draft: Path, header: bool) -> None:
+        import aiofiles
+
         async with aiofiles.open(draft, "xb") as file:
             await self.write_lines(file.write, header)
 

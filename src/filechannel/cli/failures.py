@@ -20,6 +20,7 @@ from typing import Final, NoReturn, ParamSpec
 import typer
 
 from .._errors import (
+    ChannelFullError,
     ChannelNotFoundError,
     ConsumerBusyError,
     CorruptRecordError,
@@ -77,6 +78,8 @@ def _report(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, SystemExit):
         raise error
+    if isinstance(error, OSError):
+        _give_up_full_output()
     _say(explain(error))
     if isinstance(error, Failure):
         return error.code
@@ -90,6 +93,8 @@ def explain(error: BaseException) -> str:
             return f"there is no channel at {error.path}"
         case NotAChannelError():
             return f"{error.path} is not a channel: {error.reason}"
+        case ChannelFullError():
+            return f"{error.path} is full until its slowest consumer has taken more"
         case DataExpiredError():
             return f"{error.missed:,} messages were removed before they could be read"
         case CorruptRecordError():
@@ -116,6 +121,14 @@ def _say(text: str) -> None:
         sys.stderr.flush()
     except OSError:
         pass  # nobody reads that either
+
+
+def _give_up_full_output() -> None:
+    """Let go of what cannot be written, because there is no room for it: Python would complain, too."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_output()
 
 
 def _discard_output() -> None:

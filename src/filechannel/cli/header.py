@@ -11,6 +11,7 @@ from .._channel.untyped import Description
 from .._options import ChannelOptions
 from .._storage.manifest import Manifest
 from .failures import Failure
+from .parsing import without_mark
 
 KEY: Final = "$filechannel"
 """The only name in that line; also the one under which a Parquet file has the same."""
@@ -31,13 +32,13 @@ def header_of(description: Description) -> bytes:
 
 def is_header(line: bytes) -> bool:
     """Tell whether a line is one that says so."""
-    return line.lstrip().startswith(b'{"%b"' % KEY.encode())
+    return without_mark(line).lstrip().startswith(b'{"%b"' % KEY.encode())
 
 
 def described_by(line: bytes, path: Path) -> Description:
     """Return what a header describes, for a channel at a path; `Failure` if it is damaged or of another version."""
     try:
-        found = msgspec.json.decode(line, type=dict[str, _Header])[KEY]
+        found = msgspec.json.decode(without_mark(line), type=dict[str, _Header])[KEY]
         manifest = Manifest.new("", found.codec, found.schema, ChannelOptions().resolve())
         if found.version != _VERSION:
             raise Failure(f"the header is of version {found.version}, and only {_VERSION} is known")

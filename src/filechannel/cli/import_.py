@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from .._channel.publication import publish
+from .._channel.schema import find_difference, reads
 from .._channel.untyped import Description
 from .._errors import ChannelNotFoundError, FileChannelError
 from .._options import ChannelOptions
@@ -32,18 +33,25 @@ from .wording import counted
 def import_(
     channel: ChannelArgument,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Where from; stdin if none is given.", show_default=False)
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]", help="Where from; stdin if none is given.", show_default=False, readable=False
+        ),
     ] = None,
     like: Annotated[
         Path | None,
         typer.Option(
-            "--like", metavar="CHANNEL", help="Make the channel, for messages as this one has.", show_default=False
+            "--like",
+            metavar="CHANNEL",
+            help="Make the channel, for messages as this one has.",
+            show_default=False,
+            readable=False,
         ),
     ] = None,
     form: FormatOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Read messages from JSON lines or Parquet, as 'export' writes them.
+    """Read messages from a file: JSON lines, or Parquet.
 
     All or nothing: the messages become visible at once, as one batch, when the last one was read and all of them fit
     the channel's schema. On an error, or interrupted, nothing was imported. A channel that is not there is made with
@@ -81,7 +89,7 @@ def _import_lines(channel: Path, lines: Lines, like: Path | None) -> int:
                 tell(lines.position)
                 yield [encode(message) for message in part.messages]
 
-        with progress("reading", lines.size) as tell:
+        with progress("reading", lines.size, is_wanted=not lines.is_typed) as tell:
             return _publish(target, payloads(tell))
 
 
@@ -128,7 +136,18 @@ def _target(
         return
     if like is not None:
         raise typer.BadParameter(f"there is a channel at {channel} already", param_hint="--like")
+    given = from_file(channel)
+    if given is not None:
+        _check_schema(found, given)
     yield found
+
+
+def _check_schema(found: Description, given: Description) -> None:
+    """Refuse messages that the channel's own receivers may not be able to read, if a file says what they are."""
+    difference = find_difference(found.schema, given.schema)
+    if difference is not None and not reads(found.schema, given.schema):
+        there, here = difference.expected, difference.found
+        raise Failure(f"{difference.field}: the channel has {there}, the file has {here}; nothing was imported")
 
 
 @contextmanager

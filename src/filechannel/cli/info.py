@@ -8,10 +8,10 @@ from datetime import datetime
 from .._channel.consumers import Consumer
 from .._channel.statistics import ChannelStatistics, RoomStatistics
 from .._channel.untyped import Description
-from .._options import StoredOptions
+from .._options import Compression, Retention, StoredOptions
 from .consumers import consumer_table
-from .output import JsonOption, document, facts, show
-from .target import ChannelArgument, reading
+from .output import JsonOption, document, facts, remark, show
+from .target import ChannelArgument, opened_store, reading
 from .wording import counted, moment, number, process, size, span
 
 
@@ -30,15 +30,21 @@ def info(channel: ChannelArgument, json: JsonOption = False) -> None:
     with reading(channel) as target:
         statistics, consumers = target.channel.statistics(), target.channel.consumers()
         description = target.description
+        with opened_store(description, readonly=True) as store:
+            is_current = store.is_current
     if json:
-        document(_report(description, statistics, consumers))
+        document({"is_current": is_current} | _report(description, statistics, consumers))
         return
     show(facts(_facts(description, statistics)))
     if consumers:
         show("", consumer_table(consumers))
+    if not is_current:
+        remark("nobody has opened it since the machine was booted: there may be more than the last flush covers")
 
 
-def _report(description: Description, statistics: ChannelStatistics, consumers: tuple[Consumer, ...]) -> object:
+def _report(
+    description: Description, statistics: ChannelStatistics, consumers: tuple[Consumer, ...]
+) -> dict[str, object]:
     manifest, schema = description.manifest, description.schema
     return {
         "path": description.path,
@@ -79,7 +85,7 @@ def _fields(description: Description) -> Iterator[str]:
 def _amounts(statistics: ChannelStatistics) -> Iterator[tuple[str, str]]:
     stored, sent = statistics.messages, statistics.next_sequence
     ending = ", sealed: no more will come" if statistics.sealed else ""
-    yield "stored", f"{counted(stored, 'message')} of {number(sent)} ever sent{ending}"
+    yield "stored", f"{counted(stored, 'message')}, of {number(sent)} ever sent{ending}"
     durable = "all on disk" if statistics.durable_offset >= statistics.write_offset else "not all of it on disk yet"
     yield "offsets", f"{statistics.oldest_offset} to {statistics.write_offset}, {durable}"
     parts = [counted(statistics.segments, "segment")]
@@ -106,17 +112,31 @@ def _room(room: RoomStatistics) -> str:
 
 
 def _options(options: StoredOptions) -> Iterator[tuple[str, str]]:
-    yield "durability", repr(options.durability).removeprefix("Durability.")
-    yield "retention", _arguments(options.retention)
-    yield "compression", "none" if options.compression.method == "none" else _arguments(options.compression)
+    durability = options.durability
+    flushed = {"os": "when the system does", "fsync": "before send returns"}
+    seconds = f"every {span(durability.seconds or 0)}"
+    yield "to disk", f"{flushed.get(durability.kind, seconds)} ({durability!r})"
+    yield "retention", _retention(options.retention)
+    yield "compression", _compression(options.compression)
     if options.capacity is not None:
-        yield "when full", options.capacity.on_full
+        yield "when full", options.capacity.on_full.replace("_", " ")
     yield "segments of", f"{size(options.segment_size)}, mode {options.mode:04o}"
 
 
-def _arguments(policy: object) -> str:
-    """Return an option as it was written, without the name of its class."""
-    return repr(policy).partition("(")[2].removesuffix(")")
+def _retention(retention: Retention) -> str:
+    parts = ["what is consumed is deleted" if retention.after_consumed == "delete" else "what is consumed is kept"]
+    if retention.max_age is not None:
+        parts.append(f"what is older than {span(retention.max_age)} goes")
+    if retention.max_bytes is not None:
+        parts.append(f"what is more than {size(retention.max_bytes)} goes")
+    return ", ".join(parts)
+
+
+def _compression(compression: Compression) -> str:
+    if compression.method == "none":
+        return "none"
+    level = "" if compression.level is None else f", level {compression.level}"
+    return f"{compression.method}{level}, {span(compression.after)} after a segment is finished"
 
 
 def _people(statistics: ChannelStatistics) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ class Interrupts:
     """Whether Ctrl-C was pressed while it could not be answered."""
 
     def __init__(self) -> None:
-        self.pending = False
+        self.pending: bool = False
 
     def note(self, _number: int, _frame: FrameType | None) -> None:
         """It was."""

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, final
 
 _CHUNK: Final = 1 << 20
-_MARK: Final = b"\xef\xbb\xbf"
 
 
 class Line(NamedTuple):
-    """A line without its end."""
+    """A line without its end, otherwise as it is."""
 
     number: int
     """Counted from 1."""
@@ -31,7 +30,9 @@ class Lines:
         self._descriptor = descriptor
         self.size = size
         """How many bytes there are; None if nobody knows yet."""
-        self.position = 0
+        self.is_typed: bool = os.isatty(descriptor)
+        """Whether a person types them."""
+        self.position: int = 0
         """How many of them were read."""
         self._number = 0
         self._groups = self._read()
@@ -42,7 +43,7 @@ class Lines:
 
     def take_first(self, is_wanted: Callable[[bytes], bool]) -> bytes | None:
         """Return the first line of all, which does not come again then, if it is what somebody looks for."""
-        group = next(self._groups, [])
+        group = next(self._groups, list[Line]())
         wanted = group[0].text if group and is_wanted(group[0].text) else None
         self._groups = chain([group if wanted is None else group[1:]], self._groups)
         return wanted
@@ -50,8 +51,6 @@ class Lines:
     def _read(self) -> Iterator[list[Line]]:
         begun: list[bytes] = []
         while chunk := os.read(self._descriptor, _CHUNK):
-            if not self.position:
-                chunk = chunk.removeprefix(_MARK)
             self.position += len(chunk)
             first, *rest = chunk.split(b"\n")
             begun.append(first)
@@ -65,7 +64,7 @@ class Lines:
     def _numbered(self, texts: list[bytes]) -> list[Line]:
         first = self._number + 1
         self._number += len(texts)
-        return [Line(number, text.removesuffix(b"\r")) for number, text in enumerate(texts, first)]
+        return [Line(number, text) for number, text in enumerate(texts, first)]
 
     def rest(self) -> bytes:
         """Return everything, as it is."""

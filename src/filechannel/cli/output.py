@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
-from typing import Annotated, Final, NoReturn, TextIO, TypeAlias, cast, final
+from typing import TYPE_CHECKING, Annotated, Final, TextIO, TypeAlias, cast
 
 import msgspec
 import typer
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
+
+if TYPE_CHECKING:  # it takes as long to import as everything else here: only who shows something pays for it
+    from rich.console import Console, RenderableType
+    from rich.table import Table
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON instead of text.")]
 """Of every command that reports something."""
@@ -23,14 +24,6 @@ JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON 
 _ENDLESS: Final = 10_000  # columns
 _COMMANDS_TO_A_TERMINAL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _COMMANDS_IN_JSON: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
-
-
-@final
-class _Terminal(Console):
-    """A console that leaves a broken pipe to whoever knows the exit code."""
-
-    def on_broken_pipe(self) -> NoReturn:
-        raise BrokenPipeError
 
 
 def stdout() -> Console:
@@ -45,9 +38,11 @@ def stderr() -> Console:
 
 @cache
 def _console(stream: TextIO, is_stderr: bool) -> Console:
+    from .terminal import Terminal
+
     # A program or a file takes lines as long as they need to be.
     width = None if stream.isatty() or "COLUMNS" in os.environ else _ENDLESS
-    return _Terminal(stderr=is_stderr, highlight=False, emoji=False, markup=False, width=width)
+    return Terminal(stderr=is_stderr, highlight=False, emoji=False, markup=False, width=width)
 
 
 # JSON
@@ -83,12 +78,12 @@ def plain(content: object) -> object:
             return {str(name): plain(value) for name, value in cast("Mapping[object, object]", content).items()}
         case list() | tuple():
             return [plain(value) for value in cast("Sequence[object]", content)]
-        case None | bool() | int() | float() | str():
+        case None | bool() | int() | float():
             return content
         case _ if dataclasses.is_dataclass(content):
             return {field.name: plain(getattr(content, field.name)) for field in dataclasses.fields(content)}
         case _:
-            return str(content)
+            return str(content).encode(errors="backslashreplace").decode()  # the name of a file may be anything
 
 
 # Text
@@ -113,6 +108,8 @@ def _write_plain(console: Console, part: RenderableType) -> None:
 
 def remark(text: str) -> None:
     """Say something that is not part of what was asked for."""
+    from rich.text import Text
+
     stderr().print(Text(text), soft_wrap=True)
 
 
@@ -123,6 +120,9 @@ def safe(text: str) -> str:
 
 def facts(rows: Iterable[tuple[str, str]]) -> Table:
     """Return names and what they are, a line each."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -133,6 +133,9 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 def columns(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
     """Return a table as wide as it needs to be; the columns in *right* hold numbers."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in headings:
         is_number = heading in right

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, cast
 
@@ -49,14 +50,25 @@ def write_parquet(
 
 def described_by_parquet(file: Path, path: Path) -> Description | None:
     """Return what the messages in a file are, for a channel at a path; None if it does not say."""
-    metadata = pq.read_schema(file).metadata or {}
+    with _reading(file):
+        metadata = pq.read_schema(file).metadata or {}
     header = metadata.get(KEY.encode())
     return None if header is None else described_by(header, path)
 
 
+@contextmanager
+def _reading(file: Path) -> Generator[None]:
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        raise Failure(f"{file} is no Parquet file: {error}") from error
+
+
 def read_parquet(file: Path, description: Description) -> Iterator[tuple[list[bytes], float]]:
     """Return the payloads of the messages in a file, and how much of it was read; `Failure` for what is none."""
-    with pq.ParquetFile(file) as source:
+    with _reading(file):
+        opened = pq.ParquetFile(file)
+    with opened as source:
         convert = _conversion(description, source.schema_arrow.names)
         done, total = 0, max(1, source.metadata.num_rows)
         for batch in source.iter_batches(_ROWS):

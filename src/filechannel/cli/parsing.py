@@ -20,6 +20,11 @@ class Part(NamedTuple):
     """The line of each."""
 
 
+def without_mark(line: bytes) -> bytes:
+    """Return the first line of a text without what some programs put in front of one in UTF-8."""
+    return line.removeprefix(b"\xef\xbb\xbf")
+
+
 class WrongLineError(ValueError):
     """A line that is no message of the channel."""
 
@@ -55,7 +60,8 @@ class Parser:
 
     def _parsed(self, json: Json, lines: list[Line]) -> tuple[Part, WrongLineError | None]:
         part = Part([], [])
-        for number, text in lines:
+        for number, line in lines:
+            text = without_mark(line) if number == 1 else line
             if text and not text.isspace():
                 try:
                     part.messages.append(json.message(text))

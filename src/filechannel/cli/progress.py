@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Protocol
@@ -18,10 +19,9 @@ class Tell(Protocol):
 
 
 @contextmanager
-def progress(label: str, total: int | None = None, *, in_bytes: bool = True) -> Generator[Tell]:
-    """Show a bar while the block runs; *total* may be unknown."""
-    console = stderr()
-    if not console.is_terminal:
+def progress(label: str, total: int | None = None, *, in_bytes: bool = True, is_wanted: bool = True) -> Generator[Tell]:
+    """Show a bar while the block runs; *total* may be unknown. Not where it would be in the way of something else."""
+    if not is_wanted or not sys.stderr.isatty():
         yield _nobody_watches
         return
     from rich import progress as bars
@@ -32,7 +32,7 @@ def progress(label: str, total: int | None = None, *, in_bytes: bool = True) -> 
         bars.BarColumn(),
         *amount,
         bars.TextColumn("{task.fields[messages]}"),
-        console=console,
+        console=stderr(),
         transient=True,
     ) as shown:
         task = shown.add_task(label, total=total, messages="")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Final, final
 
 import msgspec
@@ -9,7 +11,7 @@ import msgspec
 from .._channel.any_receiver import Record
 from .._channel.untyped import Description
 from .._errors import DecodeError
-from .output import safe, stdout
+from .output import safe
 from .untyped import Json
 
 _MOST: Final = 200
@@ -24,7 +26,7 @@ class Rendering:
         self._json = Json(description)
         self._is_bytes = description.is_bytes
         self._as_json = as_json
-        self._in_color = stdout().is_terminal and not stdout().no_color
+        self._in_color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
     def line(self, record: Record[object] | DecodeError) -> bytes:
         """Return the line, without its end."""

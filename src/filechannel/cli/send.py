@@ -11,7 +11,7 @@ import typer
 from .. import blocking
 from .._channel.publication import publish
 from .._channel.untyped import Description
-from .._errors import CodecError, FileChannelError, MessageTooLargeError
+from .._errors import ChannelFullError, CodecError, FileChannelError, MessageTooLargeError
 from .failures import Failure, explain
 from .interrupts import uninterrupted
 from .lines import Lines, opened_lines
@@ -28,7 +28,10 @@ _PATIENCE: Final = 0.2
 def send(
     channel: ChannelArgument,
     file: Annotated[
-        Path | None, typer.Option("--file", "-i", metavar="FILE", help="Read it instead of stdin.", show_default=False)
+        Path | None,
+        typer.Option(
+            "--file", "-i", metavar="FILE", help="Read it instead of stdin.", show_default=False, readable=False
+        ),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Each line is a message as it is. For channels of bytes.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="All of the input is one message.")] = False,
@@ -62,7 +65,7 @@ def send(
 
 
 def _send_at_once(description: Description, parser: Parser, lines: Lines) -> int:
-    with opened_store(description) as store, progress("reading", lines.size) as tell:
+    with opened_store(description) as store, progress("reading", lines.size, is_wanted=not lines.is_typed) as tell:
         encode = description.recipe().payloads().encode
 
         def payloads() -> Iterator[list[bytes]]:
@@ -80,7 +83,7 @@ def _send_as_they_come(description: Description, parser: Parser, lines: Lines) -
     with (
         opened(description.recipe(), "change") as channel,
         channel.sender() as sender,
-        progress("sending", lines.size) as tell,
+        progress("sending", lines.size, is_wanted=not lines.is_typed) as tell,
     ):
         sending = Sending(sender)
         try:
@@ -101,27 +104,29 @@ class Sending:
 
     def __init__(self, sender: blocking.Sender[object]) -> None:
         self._sender = sender
-        self.sent = 0
+        self.sent: int = 0
 
     def so_far(self) -> str:
         """Say how much that is."""
         return f"{counted(self.sent, 'message')} {'was' if self.sent == 1 else 'were'} sent"
 
     def send(self, part: Part) -> None:
-        """Send a part as one batch; in smaller ones where the capacity takes no more at once.
+        """Send a part as one batch; in smaller ones where there is no room for all of it at once.
 
         `WrongLineError` for a message that the channel never takes; those before it were sent.
         """
         try:
             self._send(part.messages)
-        except (MessageTooLargeError, CodecError) as error:
-            count, index = len(part.messages), error.index
+        except (MessageTooLargeError, ChannelFullError, CodecError) as error:
+            count, index = len(part.messages), None if isinstance(error, ChannelFullError) else error.index
             if index is None and count > 1:
                 self.send(_slice(part, 0, count // 2))
                 self.send(_slice(part, count // 2, count))
-                return
-            self.send(_slice(part, 0, index or 0))
-            raise WrongLineError(part.numbers[index or 0], str(error.args[0])) from error
+            elif isinstance(error, ChannelFullError):
+                raise
+            else:
+                self.send(_slice(part, 0, index or 0))
+                raise WrongLineError(part.numbers[index or 0], str(error.args[0])) from error
 
     def _send(self, messages: list[object]) -> None:
         while messages:

@@ -22,9 +22,9 @@ from .._storage.stores import STORES
 from .failures import Failure
 
 ChannelArgument: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="CHANNEL", help="The directory of the channel.", show_default=False)
+    Path, typer.Argument(metavar="CHANNEL", help="The directory of the channel.", show_default=False, readable=False)
 ]
-"""The first argument of every command that is about one channel."""
+"""The first argument of every command that is about one channel. Whether it can be read is seen when it is."""
 
 
 @final

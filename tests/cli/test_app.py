@@ -1,0 +1,63 @@
+"""The command line as a whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+import typer
+
+from filechannel.cli.app import app
+from tests.cli.shell import error, real, run
+
+GROUP = typer.main.get_command(app)
+NAMES = sorted(GROUP.commands)  # type: ignore[attr-defined]
+ALL = [[name] for name in NAMES if name != "consumers"] + [["consumers", "list"], ["consumers", "remove"]]
+
+
+@pytest.mark.parametrize("command", ALL, ids=" ".join)
+def test_every_command_explains_itself(command: list[str]) -> None:
+    """The help of a command has a summary that fits a line, an explanation and examples that begin with its name."""
+    text = run(*command, "--help").stdout
+    summary, explanation, *_ = text.split("\n\n")[1:]
+    assert "\n" not in summary.strip()
+    assert len(explanation.split()) > 10
+    examples = text.partition("Examples:")[2]
+    assert f"filechannel {' '.join(command)}" in examples
+
+
+def test_the_summary_of_every_command_is_listed_whole() -> None:
+    """No line of the list is cut off at 80 columns."""
+    listed = run("--help").stdout.partition("Commands:")[2]
+    assert [line.split()[0] for line in listed.strip().splitlines()] == [*GROUP.commands]  # type: ignore[attr-defined]
+    assert "..." not in listed
+
+
+def test_the_version() -> None:
+    """It is that of the package, and `python -m filechannel` is the same program."""
+    assert real("--version") == (0, f"filechannel {version('filechannel')}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["info"], ["info", "--nonsense", "x"], ["tail", "x", "-n", "many"]]
+)
+def test_wrong_usage_has_the_exit_code_2(arguments: list[str]) -> None:
+    """And says what is wrong, and where to read on."""
+    assert "Try 'filechannel" in error(*arguments, code=2)
+
+
+def test_without_the_extra_it_says_which_one_to_install() -> None:
+    """Nobody has to know that the command line is made with typer."""
+    program = "import sys; sys.modules['typer'] = None; from filechannel.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "filechannel: the command line needs typer and rich: pip install 'filechannel[cli]'\n"
+
+
+def test_it_starts_without_what_it_may_not_need() -> None:
+    """Nobody waits for the imports of a table to see the help."""
+    program = "import sys, filechannel.cli.app; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert not {"rich", "pydantic", "pyarrow", "pyspark", "aiofiles", "importlib.metadata"} & set(done.stdout.split())

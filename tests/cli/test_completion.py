@@ -1,0 +1,37 @@
+"""What the shell offers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from filechannel import blocking
+from tests.cli.shell import Order, fill
+
+
+def complete(words: str) -> list[str]:
+    """Return what bash is offered behind some words."""
+    environment = {
+        "_FILECHANNEL_COMPLETE": "complete_bash",
+        "COMP_WORDS": f"filechannel {words}",
+        "COMP_CWORD": str(len(f"filechannel {words}".split(" ")) - 1),
+    }
+    program = "from filechannel.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def test_the_shell_completes_commands_and_consumers(path: Path) -> None:
+    """Names of consumers are those of the channel that was typed."""
+    fill(path, 1)
+    with blocking.open_channel(path, Order) as opened:
+        for name in ("billing", "backup", "audit"):
+            opened.receiver(name).close()
+    assert complete("co") == ["compress", "consumers"]
+    assert complete(f"seek {path} b") == ["backup", "billing"]
+    assert complete(f"consumers remove {path} a") == ["audit"]
+    assert complete("seek /nowhere a") == []

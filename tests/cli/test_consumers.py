@@ -1,0 +1,124 @@
+"""`filechannel consumers` and `filechannel seek`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from filechannel import blocking
+from tests.cli.shell import Order, error, orders, report, run
+
+
+@pytest.fixture
+def consumed(channel: Path) -> Path:
+    """A channel of which `billing` has taken ten, and the group `audit` none."""
+    with blocking.open_channel(channel, Order) as opened:
+        with opened.receiver("billing") as receiver:
+            receiver.receive_many(10)
+        opened.group("audit").close()
+    return channel
+
+
+def names(path: Path) -> list[str]:
+    """Return who is registered."""
+    return [each["name"] for each in report("consumers", path)]
+
+
+def test_the_list(consumed: Path) -> None:
+    """Who is registered, how far behind, and who has the name; `list` may be left out."""
+    heading, audit, billing = run("consumers", consumed).stdout.splitlines()
+    assert heading.split() == ["CONSUMER", "KIND", "NEXT", "BEHIND", "BYTES", "OLDEST", "IDLE", "OWNER"]
+    assert audit.split()[:4] == ["audit", "group", "0", "100"]
+    assert billing.split()[:4] == ["billing", "single", "10", "90"]
+    assert billing.endswith("nobody")
+    assert run("consumers", "list", consumed).stdout.splitlines()[0] == heading
+    assert [each["lag_messages"] for each in report("consumers", consumed)] == [100, 90]
+
+
+def test_an_empty_list(channel: Path) -> None:
+    """It is said, but not on stdout."""
+    result = run("consumers", channel)
+    assert (result.stdout, result.stderr) == ("", f"{channel} has no consumers\n")
+    assert report("consumers", channel) == []
+
+
+def test_removing(consumed: Path) -> None:
+    """One or many, without a question if that was said."""
+    assert run("consumers", "remove", consumed, "billing", "--yes").stderr == "removed billing\n"
+    assert names(consumed) == ["audit"]
+
+
+def test_removing_asks_first(consumed: Path) -> None:
+    """Where there is nobody to ask, it is wrong usage."""
+    assert "give --yes" in error("consumers", "remove", consumed, "billing", code=2)
+    assert names(consumed) == ["audit", "billing"]
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, ["audit"]), ("n", 1, ["audit", "billing"])])
+def test_the_answer_counts(
+    consumed: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, left: list[str]
+) -> None:
+    """Whatever is not yes is no."""
+    monkeypatch.setattr("builtins.input", lambda: answer)
+    monkeypatch.setattr("filechannel.cli.consumers.has_somebody_to_ask", lambda: True)
+    text = run("consumers", "remove", consumed, "billing", code=code).stderr
+    assert "billing: 90 messages (" in text
+    assert names(consumed) == left
+
+
+def test_removing_somebody_unknown_removes_nobody(consumed: Path) -> None:
+    """All names are looked at first."""
+    text = error("consumers", "remove", consumed, "billing", "nobody", "--yes")
+    assert text == f"there is no consumer 'nobody'; 'filechannel consumers {consumed}' lists them"
+    assert names(consumed) == ["audit", "billing"]
+
+
+@pytest.mark.parametrize("name", ["billing", "audit"])
+def test_whoever_is_in_use_stays(consumed: Path, name: str) -> None:
+    """Neither removed nor moved, and it is said who has it."""
+    with blocking.open_channel(consumed, Order) as opened:
+        with opened.receiver(name) if name == "billing" else opened.group(name):
+            for command in (["consumers", "remove", consumed, name, "--yes"], ["seek", consumed, name, "latest"]):
+                text = error(*command)
+                assert text.startswith(f"consumer {name!r} is in use by process {os.getpid()} on ")
+                assert text.endswith("; end that first, nothing was done")
+    assert [each["lag_messages"] for each in report("consumers", consumed)] == [100, 90]
+
+
+# Seeking
+
+
+@pytest.mark.parametrize("name", ["billing", "audit"])
+@pytest.mark.parametrize(("position", "left"), [("earliest", 100), ("latest", 0), ("seq:40", 60), ("1h", 100)])
+def test_seeking(consumed: Path, name: str, position: str, left: int) -> None:
+    """A consumer goes on where it was put."""
+    found = report("seek", consumed, name, position)
+    assert found["after"]["lag_messages"] == left
+    with blocking.open_channel(consumed, Order) as opened:
+        with opened.receiver(name) if name == "billing" else opened.group(name) as receiver:
+            assert len(receiver.receive_many_nowait(1000)) == left
+
+
+def test_seeking_by_offset_and_back(consumed: Path) -> None:
+    """What was said before the move is enough to take it back."""
+    moved = report("seek", consumed, "billing", "seq:40")
+    assert report("seek", consumed, "billing", moved["before"]["offset"])["after"] == moved["before"]
+    text = run("seek", consumed, "billing", "earliest").stdout
+    assert text.splitlines()[0].startswith("billing: was at message 10 (offset ")
+    assert text.splitlines()[1].endswith("now at message 0 (offset 0), 100 messages to come")
+
+
+@pytest.mark.parametrize("position", ["1", "seq:1000", "soon", "99999999"])
+def test_seeking_nowhere(consumed: Path, position: str) -> None:
+    """What is no place is wrong usage, and the consumer stays where it is."""
+    assert "POSITION" in error("seek", consumed, "billing", position, code=2)
+    assert report("consumers", consumed)[1]["next_sequence"] == 10
+
+
+def test_seeking_registers_nobody(consumed: Path) -> None:
+    """A name that is not there is not made."""
+    assert error("seek", consumed, "typo", "latest").startswith("there is no consumer 'typo'")
+    assert names(consumed) == ["audit", "billing"]
+    assert len(orders(consumed)) == 100

@@ -1,0 +1,300 @@
+"""`filechannel export` and `filechannel import`: there and back."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import signal
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, TypedDict
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from filechannel import ChannelOptions, Compression, blocking
+from filechannel._channel.codec import CodecName
+from tests.cli.shell import SMALL, Order, error, fill, orders, real, report, run, start
+
+
+class Color(enum.Enum):
+    """Known by its value."""
+
+    RED = "red"
+
+
+class Node(msgspec.Struct, omit_defaults=True):
+    """Contains itself."""
+
+    value: Annotated[int, msgspec.Meta(ge=0)]
+    inside: list[Node] = []
+    blob: bytes = b"\xff"
+    when: datetime | None = None
+    color: Color = Color.RED
+
+
+class Sale(msgspec.Struct, tag=True, array_like=True):
+    """An array on the wire."""
+
+    id: int
+
+
+class Refund(msgspec.Struct, tag=True, array_like=True):
+    """Told from the other by its tag."""
+
+    id: int
+    why: str = ""
+
+
+class Pair(NamedTuple):
+    """An array, too."""
+
+    left: int
+    right: str = "r"
+
+
+class Loose(TypedDict, total=False):
+    """May leave out anything."""
+
+    a: int
+
+
+@dataclass
+class Item:
+    """Has defaults that are made."""
+
+    price: Decimal
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+    day: date = date(2026, 1, 1)
+
+
+MESSAGES: dict[str, tuple[Any, list[Any]]] = {
+    "struct": (Node, [Node(1), Node(2, [Node(3, when=datetime(2026, 1, 1, tzinfo=UTC))], b"")]),
+    "union": (Sale | Refund, [Sale(1), Refund(2), Refund(3, "broken")]),
+    "namedtuple": (Pair, [Pair(1), Pair(2, "x")]),
+    "typeddict": (Loose, [{}, {"a": 1}]),
+    "dataclass": (Item, [Item(Decimal("1.50"))]),
+    "int": (int, [0, 2**63 - 1]),
+    "bytes": (bytes, [b"", b"\x00\xff"]),
+    "dict": (dict[str, float | None], [{"a": 1.5, "b": None}]),
+    "keys": (dict[int, str], [{1: "a"}]),
+    "text": (str, ["", "süß\n\x7f\x9b"]),
+}
+each_type = pytest.mark.parametrize("name", MESSAGES)
+
+
+def make(path: Path, name: str, codec: CodecName | None = None) -> list[Any]:
+    """Make a channel with messages of a kind, and return them."""
+    message_type, messages = MESSAGES[name]
+    with blocking.open_channel(path, message_type, codec=codec, options=SMALL) as opened, opened.sender() as sender:
+        sender.send_many(messages)
+    return messages
+
+
+def read(path: Path, name: str, codec: CodecName | None = None) -> list[Any]:
+    """Return what is in such a channel."""
+    with blocking.open_channel(path, MESSAGES[name][0], codec=codec, create=False) as opened:
+        with opened.replay() as receiver:
+            return list(receiver)
+
+
+@pytest.fixture
+def file(path: Path) -> Path:
+    """Where an export may go."""
+    return path.with_name("export.jsonl")
+
+
+@each_type
+def test_there_and_back_in_json(path: Path, file: Path, name: str) -> None:
+    """A channel that is made from an export has the same messages, and takes those of the same type."""
+    messages = make(path, name)
+    assert report("export", path, file, "--header")["messages"] == len(messages)
+    copy = path.with_name("copy")
+    assert report("import", copy, file) == {"imported": len(messages)}
+    assert read(copy, name) == messages
+    assert report("import", path, file) == {"imported": len(messages)}
+    assert read(path, name) == messages * 2
+
+
+@each_type
+def test_there_and_back_in_parquet(path: Path, name: str) -> None:
+    """The same in columns, where there are any, and else as payloads."""
+    messages = make(path, name)
+    file, copy = path.with_name("export.parquet"), path.with_name("copy")
+    if name == "struct":  # a column cannot contain itself
+        assert "inside[]" in error("export", path, file)
+        assert not file.exists()
+        return
+    assert report("export", path, file)["messages"] == len(messages)
+    assert report("import", copy, file) == {"imported": len(messages)}
+    assert read(copy, name) == messages
+
+
+def test_a_channel_of_json(path: Path, file: Path) -> None:
+    """The codec is part of what a header says."""
+    messages = make(path, "struct", "json")
+    run("export", path, file, "--header")
+    run("import", path.with_name("copy"), file)
+    assert read(path.with_name("copy"), "struct", "json") == messages
+
+
+def test_one_message_a_line(channel: Path) -> None:
+    """Nothing else is written to stdout, and a part may be chosen."""
+    found = [json.loads(line) for line in run("export", channel).stdout.splitlines()]
+    assert [each["id"] for each in found] == list(range(100))
+    part = run("export", channel, "--from", "seq:10", "--to", "seq:12").stdout
+    assert [json.loads(line)["id"] for line in part.splitlines()] == [10, 11]
+    assert run("export", channel, "--from", "latest").stdout == ""
+    assert "lies before" in error("export", channel, "--from", "latest", "--to", "earliest", code=2)
+
+
+def test_a_pipe_between_two(channel: Path) -> None:
+    """From one channel into another, with nothing in between."""
+    _, out, _ = real("export", channel, "--header")
+    assert real("import", channel.with_name("copy"), given=out.encode())[2] == "imported 100 messages\n"
+    assert orders(channel.with_name("copy")) == orders(channel)
+
+
+def test_a_file_that_is_there_stays(channel: Path, file: Path) -> None:
+    """Unless it is to be replaced."""
+    file.write_text("mine")
+    assert error("export", channel, file, code=2) == f"{file} is there already: give --force to replace it"
+    assert file.read_text() == "mine"
+    run("export", channel, file, "--force")
+    assert len(file.read_text().splitlines()) == 100
+    assert sorted(os.listdir(channel.parent)) == sorted([channel.name, file.name])
+
+
+def test_damage_leaves_no_file(channel: Path, file: Path) -> None:
+    """Without --skip-damage; with it everything else is there, and the exit code says that something is missing."""
+    segment = min((channel / "segments").glob("*.seg"))
+    content = bytearray(segment.read_bytes())
+    content[1000] ^= 0xFF
+    segment.write_bytes(content)
+    assert "is damaged at offset" in error("export", channel, file)
+    assert os.listdir(channel.parent) == [channel.name]
+    result = run("export", channel, file, "--skip-damage", code=1)
+    assert "1 record left out: damaged, or no message" in result.stderr
+    assert len(file.read_text().splitlines()) == 99
+
+
+def test_what_json_cannot_say(path: Path, file: Path) -> None:
+    """Infinity and what is no number are not written as null, which would not come back."""
+    with blocking.open_channel(path, float) as opened, opened.sender() as sender:
+        sender.send_many([1.0, float("inf")])
+    assert "export to Parquet" in error("export", path, file)
+    assert not file.exists()
+    parquet = path.with_name("export.parquet")
+    run("export", path, parquet)
+    run("import", path.with_name("copy"), parquet)
+    with blocking.open_channel(path.with_name("copy"), float) as opened, opened.replay() as receiver:
+        assert list(receiver) == [1.0, float("inf")]
+
+
+def test_an_import_is_all_or_nothing(channel: Path, file: Path) -> None:
+    """A bad line at the end means that nothing was imported, into a channel that is there or one that is not."""
+    file.write_text('{"id": 1, "sku": "a"}\n' * 1000 + '{"id": "x"}\n')
+    for target, more in ((channel, []), (channel.with_name("copy"), ["--like", channel])):
+        text = error("import", target, file, *more)
+        assert text.startswith("line 1001 is no message of the channel: Expected `int`, got `str` - at `$.id`")
+        assert text.endswith("; nothing was imported")
+    assert len(orders(channel)) == 100
+    assert sorted(os.listdir(channel.parent)) == sorted([channel.name, file.name])
+
+
+def test_a_channel_like_another(channel: Path, file: Path) -> None:
+    """It has its schema and its options."""
+    file.write_text('{"id": 1, "sku": "a"}\n')
+    with blocking.open_channel(channel, Order) as opened:
+        opened.configure(compression=Compression(after=3.0))
+    copy = channel.with_name("copy")
+    run("import", copy, file, "--like", channel)
+    assert report("info", copy)["options"] == report("info", channel)["options"]
+    assert report("info", copy)["id"] != report("info", channel)["id"]
+    assert "already" in error("import", copy, file, "--like", channel, code=2)
+
+
+def test_no_way_to_know_the_schema(path: Path, file: Path) -> None:
+    """A channel is not made by guessing."""
+    file.write_text('{"id": 1, "sku": "a"}\n')
+    assert "give --like CHANNEL, or export with --header" in error("import", path, file, code=2)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("header", ['{"$filechannel":{}}', '{"$filechannel":{"version":2,"codec":"x","schema":1}}'])
+def test_a_header_that_is_damaged(path: Path, file: Path, header: str) -> None:
+    """It is told as such."""
+    file.write_text(f"{header}\n")
+    assert error("import", path, file).startswith("the header is ")
+    assert not path.exists()
+
+
+def test_a_header_of_other_messages(channel: Path, file: Path) -> None:
+    """It is refused before a line is read that might fit by chance."""
+    make(channel.with_name("other"), "dict")
+    run("export", channel.with_name("other"), file, "--header")
+    assert error("import", channel, file).startswith("message: the channel has Order, the file has dict[")
+    file.write_bytes(b"\xef\xbb\xbf" + run("export", channel, "--header").stdout.encode())
+    assert report("import", channel, file) == {"imported": 100}
+
+
+def test_columns_of_another_channel(channel: Path, path: Path) -> None:
+    """A Parquet file has a header, too."""
+    other, file = path.with_name("other"), path.with_name("export.parquet")
+    make(other, "dataclass")
+    run("export", other, file)
+    assert "the file has " in error("import", channel, file)
+    assert len(orders(channel)) == 100
+
+
+def test_columns_from_elsewhere(channel: Path, path: Path) -> None:
+    """A table that somebody else made is taken if it fits: narrower numbers, and without what has a default."""
+    file = path.with_name("elsewhere.parquet")
+
+    def write(**columns: object) -> None:
+        parquet.write_table(pa.table(columns), file)
+
+    write(id=pa.array([1], pa.int32()), sku=["a"])
+    assert report("import", channel, file) == {"imported": 1}
+    assert orders(channel)[-1] == Order(1, "a", 1)
+    write(id=[1], sku=["a"], price=[2])
+    assert error("import", channel, file).startswith("column 'price' is no field of the channel's messages")
+    write(id=[1, 2], sku=["a", None])
+    assert error("import", channel, file).startswith("rows 1 to 2 are no messages: column 'sku' is null")
+    write(id=["x"], sku=["a"])
+    assert error("import", channel, file).startswith("rows 1 to 1 are no messages: ")
+    write(sku=["a"])
+    assert error("import", channel, file).startswith("messages have a field 'id', and there is no column of that name")
+    assert len(orders(channel)) == 101
+
+
+@pytest.mark.parametrize("command", ["export", "import"])
+def test_parquet_needs_a_file(channel: Path, command: str) -> None:
+    """It is no stream."""
+    assert "name a file" in error(command, channel, "--format", "parquet", code=2)
+
+
+def test_no_parquet(channel: Path, file: Path) -> None:
+    """What only claims to be a Parquet file is told as such."""
+    file.write_text("PAR")
+    assert error("import", channel, file, "--format", "parquet").startswith(f"{file} is no Parquet file: ")
+
+
+def test_an_interrupted_export_leaves_nothing(path: Path, file: Path) -> None:
+    """Ctrl-C in the middle: no file, no draft, exit code 130."""
+    fill(path, 200_000, ChannelOptions())
+    process = start("export", path, file)
+    while not list(path.parent.glob(".export*")) and process.poll() is None:
+        pass
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert b"Traceback" not in err
+    if process.returncode != 0:  # it was faster than we were
+        assert (process.returncode, out, err) == (130, b"", b"")
+        assert os.listdir(path.parent) == [path.name]

@@ -1,0 +1,219 @@
+"""What goes wrong: a short message, the right exit code, never a traceback, nothing half done."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import ANY
+
+import pytest
+
+from filechannel import blocking
+from tests.cli.shell import SMALL, Order, error, fill, finish, interrupt, orders, real, run_as, start
+from tests.processes.crew import Crew
+
+SOMEBODY = 54321
+by_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+ON_A_CHANNEL = [
+    ["info", "CHANNEL"],
+    ["tail", "CHANNEL"],
+    ["send", "CHANNEL"],
+    ["consumers", "CHANNEL"],
+    ["consumers", "remove", "CHANNEL", "billing", "--yes"],
+    ["seek", "CHANNEL", "billing", "earliest"],
+    ["gc", "CHANNEL"],
+    ["gc", "CHANNEL", "--dry-run"],
+    ["compress", "CHANNEL"],
+    ["export", "CHANNEL"],
+    ["import", "CHANNEL", "FILE"],
+]
+each_command = pytest.mark.parametrize("command", ON_A_CHANNEL, ids=" ".join)
+
+
+def about(command: list[str], path: Path) -> list[str]:
+    """Return a command about a channel at a path."""
+    return [str(path) if word == "CHANNEL" else os.devnull if word == "FILE" else word for word in command]
+
+
+@each_command
+def test_no_channel(command: list[str], path: Path) -> None:
+    """A path where there is nothing is wrong usage."""
+    assert error(*about(command, path), code=2).startswith(f"there is no channel at {path}")
+    assert not path.exists()
+
+
+@each_command
+def test_not_a_channel(command: list[str], path: Path) -> None:
+    """Neither a directory of something else nor a file is touched."""
+    path.mkdir()
+    (path / "notes.txt").write_text("mine")
+    assert error(*about(command, path), code=2) == f"{path} is not a channel: it has no channel.json"
+    assert os.listdir(path) == ["notes.txt"]
+    file = path / "notes.txt"
+    assert error(*about(command, file), code=2) == f"{file} is not a channel: it is a file"
+
+
+@each_command
+def test_a_damaged_manifest(command: list[str], channel: Path) -> None:
+    """It is told what is wrong with the file."""
+    (channel / "channel.json").write_text('{"format": 1,')
+    assert f"{channel} is not a channel: channel.json is damaged" in error(*about(command, channel), code=2)
+
+
+@by_root
+@each_command
+def test_somebody_without_rights(crew: Crew, command: list[str], channel: Path) -> None:
+    """Who may not look is told who may, and nothing is changed."""
+    channel.parent.chmod(0o711)
+    if command[0] in ("send", "import"):
+        command = [*command, *(["--file", os.devnull] if command[0] == "send" else [])]
+    rehearsal = about(command, channel.with_name("nothing"))
+    code, text = crew.start(run_as, SOMEBODY, about(command, channel), rehearsal).result()
+    assert code == 1
+    assert text.startswith(f"filechannel: user {SOMEBODY} may not read {channel} (Permission denied: ")
+    assert text.endswith(f"{channel} belongs to root, mode 0700\n")
+    assert len(orders(channel)) == 100
+
+
+@by_root
+def test_the_right_to_read_is_enough_for_a_report(crew: Crew, path: Path) -> None:
+    """Who may not write looks at everything, and is told so when it is about to change something."""
+    fill(path, 100)
+    path.parent.chmod(0o711)
+    for found in [path, *path.rglob("*")]:
+        found.chmod(0o755 if found.is_dir() else 0o644)
+    before = {each: each.stat().st_mtime_ns for each in [path, *path.rglob("*")]}
+    for command in (["info"], ["tail"], ["consumers"], ["gc", "--dry-run"], ["export"]):
+        arguments = [command[0], str(path), *command[1:]]
+        assert crew.start(run_as, SOMEBODY, arguments, arguments).result() == (0, ANY)
+    assert {each: each.stat().st_mtime_ns for each in [path, *path.rglob("*")]} == before
+    arguments = ["send", str(path), "--file", os.devnull]
+    code, text = crew.start(run_as, SOMEBODY, arguments, arguments).result()
+    assert code == 1
+    assert f"user {SOMEBODY} may not change {path}" in text
+
+
+def test_a_report_changes_nothing(channel: Path) -> None:
+    """Not a byte of any file, and no file comes or goes."""
+    before = {each: each.read_bytes() for each in channel.rglob("*") if each.is_file()}
+    for command in (["info"], ["tail"], ["consumers"], ["gc", "--dry-run"], ["export"]):
+        assert real(command[0], channel, *command[1:])[0] == 0
+    assert {each: each.read_bytes() for each in channel.rglob("*") if each.is_file()} == before
+
+
+def test_a_damaged_record(channel: Path) -> None:
+    """Reading ends there with the place, or goes on behind it if that was asked for."""
+    segment = min((channel / "segments").glob("*.seg"))
+    content = bytearray(segment.read_bytes())
+    content[1000] ^= 0xFF
+    segment.write_bytes(content)
+    text = error("tail", channel, "--from", "earliest")
+    assert text.startswith(f"{segment.name} is damaged at offset ")
+    assert "checksum" in text
+    code, out, _ = real("tail", channel, "--from", "earliest", "--skip-damage")
+    assert code == 0
+    assert len(out.splitlines()) == 99
+
+
+@pytest.mark.parametrize("command", [["tail", "-n", "100000"], ["tail", "--json", "-n", "100000"], ["export"]])
+def test_whoever_reads_the_output_may_go(command: list[str], path: Path) -> None:
+    """A broken pipe ends it quietly."""
+    fill(path, 5000)
+    process = start(command[0], path, *command[1:], stdin=subprocess.DEVNULL)
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    process.stdout = None
+    assert finish(process) == (141, "", "")
+
+
+def test_a_report_to_nobody(channel: Path) -> None:
+    """Also one that is written in the last moment."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert real("info", channel, stdout=writer) == (141, "", "")
+    os.close(writer)
+
+
+def test_ctrl_c_while_it_waits_for_messages(channel: Path) -> None:
+    """A `tail -f` that is interrupted has shown what there was."""
+    process = start("tail", channel, "-f", "-n", 1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b'99  {"id":99,"sku":"pen","qty":1}\n'
+    assert interrupt(process) == (130, "", "")
+
+
+def test_ctrl_c_while_it_sends(channel: Path) -> None:
+    """It says how much was sent, and that is what was sent."""
+    process = start("send", channel)
+    assert process.stdin is not None
+    process.stdin.write(b'{"id":100,"sku":"ink"}\n{"id":101,"sku":"ink"}\n{"id":102,')
+    process.stdin.flush()
+    with blocking.open_channel(channel, Order, readonly=True) as opened, opened.replay("latest", None) as receiver:
+        while opened.statistics().next_sequence < 102:
+            pass
+        receiver.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert finish(process)[2] == "interrupted: 2 messages were sent\n"
+    assert orders(channel)[100:] == [Order(100, "ink"), Order(101, "ink")]
+
+
+def test_sigterm_leaves_nothing_behind(path: Path) -> None:
+    """An import that is terminated in the middle has imported nothing, and its draft is gone."""
+    fill(path, 1)
+    process = start("import", path.with_name("copy"), "--like", path)
+    assert process.stdin is not None
+    process.stdin.write(b'{"id":100,"sku":"ink"}\n')
+    process.stdin.flush()
+    while not list(path.parent.glob(".copy.*")):
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    process.communicate()
+    assert os.listdir(path.parent) == [path.name]
+
+
+def test_where_it_happened(path: Path) -> None:
+    """`FILECHANNEL_DEBUG=1` shows it, for whoever looks for a bug."""
+    process = start("info", path, environment={"FILECHANNEL_DEBUG": "1"})
+    _, err = process.communicate(timeout=60)
+    assert b"Traceback" in err
+    assert b"ChannelNotFoundError" in err
+
+
+def test_a_bug_is_named_in_a_line(channel: Path) -> None:
+    """What nobody thought of has no traceback either, and the exit code 1."""
+    shutil.rmtree(channel / "segments")
+    program = (
+        "import sys, filechannel.cli.info as m\n"
+        "def fail(*_): raise ZeroDivisionError('oh')\n"
+        "m.facts = fail\n"
+        "from filechannel.cli import main; main()"
+    )
+    fill(channel.with_name("other"), 1, SMALL)
+    command = [sys.executable, "-c", program, "info", str(channel.with_name("other"))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "filechannel: ZeroDivisionError: oh (FILECHANNEL_DEBUG=1 shows where)\n"
+
+
+def test_no_room_for_the_output(channel: Path) -> None:
+    """A full disk behind stdout is told, once."""
+    with open("/dev/full", "wb") as full:
+        for command in (["info"], ["tail"], ["export"], ["info", "--json"]):
+            code, _, err = real(command[0], channel, *command[1:], stdout=full)
+            assert (code, err) == (1, "filechannel: No space left on device\n"), command
+
+
+def test_a_name_that_is_no_text(memory: Path) -> None:
+    """A path may consist of any bytes."""
+    odd = memory / os.fsdecode(b"odd\xff")
+    fill(odd, 1)
+    assert real("info", odd)[0] == real("info", odd, "--json")[0] == 0
+    code, _, err = real("info", memory / os.fsdecode(b"none\xff"))
+    assert (code, err) == (2, f"filechannel: there is no channel at {memory}/none\\udcff\n")

@@ -1,0 +1,98 @@
+"""`filechannel info`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from filechannel import Capacity, ChannelOptions, Compression, Durability, Retention, blocking
+from tests.cli.shell import Order, fill, orders, report, run
+from tests.storage.boots import Boots
+
+
+def test_what_a_channel_is(channel: Path) -> None:
+    """Messages and their schema, space, options, and what holds back the oldest segment."""
+    lines = dict(line.split("  ", 1) for line in run("info", channel).stdout.splitlines() if "  " in line.strip())
+    facts = {name.strip(): value.strip() for name, value in lines.items()}
+    assert facts["channel"] == str(channel)
+    assert facts["messages"] == "Order as msgpack"
+    assert facts["stored"] == "100 messages, of 100 ever sent"
+    assert facts["to disk"] == "when the system does (Durability.OS)"
+    assert facts["retention"] == "what is consumed is deleted"
+    assert facts["compression"] == "none"
+    assert facts["segments of"] == "4.1 kB, mode 0600"
+    assert facts["open in"] == "no process that may send"
+    assert "Order(id: int, sku: str, qty: int)" in run("info", channel).stdout
+    assert "no consumer is registered, so nothing counts as consumed" in run("info", channel).stdout
+
+
+def test_who_uses_it(channel: Path) -> None:
+    """Those who have it open and those who consume it are there, although it is only looked at."""
+    with blocking.open_channel(channel, Order) as opened, opened.receiver("billing") as receiver:
+        receiver.receive_many(10)
+        found = report("info", channel)
+        assert [each["pid"] for each in found["statistics"]["writers"]] == [os.getpid()]
+        (consumer,) = found["consumers"]
+        assert consumer["name"] == "billing"
+        assert consumer["lag_messages"] == 90
+        assert consumer["owner"]["pid"] == os.getpid()
+        text = run("info", channel).stdout
+        assert f"process {os.getpid()} on " in text
+        assert "consumer 'billing' has not passed it" in text
+
+
+def test_everything_in_json(path: Path) -> None:
+    """One document, with the manifest and the statistics under their own names."""
+    options = ChannelOptions(capacity=Capacity(max_messages=1000), retention=Retention(max_age=60.0))
+    found = report("info", fill(path, 5, options))
+    assert found["path"] == str(path)
+    assert found["type"] == "Order"
+    assert found["codec"] == "msgpack"
+    assert found["options"]["retention"]["max_age"] == 60.0
+    assert found["statistics"]["messages"] == 5
+    assert found["statistics"]["room"]["max_messages"] == 1000
+    assert isinstance(found["statistics"]["oldest_age"], float)
+    text = run("info", path).stdout
+    assert "5 of 1,000 messages used" in text
+    assert "what is consumed is deleted, what is older than 60 seconds goes" in text
+
+
+def test_a_sealed_channel_says_so(channel: Path) -> None:
+    """No more will come."""
+    with blocking.open_channel(channel, Order) as opened:
+        opened.seal()
+    assert "sealed: no more will come" in run("info", channel).stdout
+
+
+def test_a_name_with_commands_in_it_reaches_no_terminal(path: Path) -> None:
+    """What others have named is shown with its commands spelled out."""
+    fill(path, 1)
+    with blocking.open_channel(path, Order) as opened:
+        opened.receiver("a\x9b31mred").close()
+    assert "a\\x9b31mred" in run("info", path).stdout
+
+
+def test_options_in_words(path: Path) -> None:
+    """How soon on disk, how it is compressed, what happens when it is full."""
+    options = ChannelOptions(
+        durability=Durability.interval(0.5),
+        compression=Compression(method="gzip", level=9, after=120.0),
+        retention=Retention(after_consumed="keep", max_bytes=2_000_000),
+        capacity=Capacity(max_bytes=1_000_000_000, on_full="drop_oldest"),
+    )
+    text = run("info", fill(path, 1, options)).stdout
+    assert "every 0.5 seconds (Durability.interval(0.5))" in text
+    assert "gzip, level 9, 2 minutes after a segment is finished" in text
+    assert "what is consumed is kept, what is more than 2.0 MB goes" in text
+    assert "of 1.0 GB used" in text
+    assert "drop oldest" in text
+
+
+def test_before_anybody_has_recovered_it(boots: Boots, channel: Path) -> None:
+    """After a boot only what was flushed is known for certain, and it is said so."""
+    assert report("info", channel)["is_current"]
+    boots.again()
+    assert not report("info", channel)["is_current"]
+    assert "since the machine was booted" in run("info", channel).stderr
+    assert len(orders(channel)) == 100  # which recovers it
+    assert report("info", channel)["is_current"]
