@@ -172,7 +172,14 @@ def test_readers_are_told_before_and_not_afterwards(path: Path) -> None:
         assert len(payloads_of(store)) == SENT - 1
 
 
-@pytest.mark.parametrize("name", ["two records", "block", "cursor", "removed last segment", "index", "tail"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "two records",
+        "removed last segment",
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("block", "cursor", "index", "tail")),
+    ],
+)
 def test_repair_may_die_at_every_step(name: str) -> None:
     """The channel is no worse, and running it again finishes."""
     command = [sys.executable, "-m", "tests.maintenance.dying_mender", name]
