@@ -171,7 +171,7 @@ class Simulation(RuleBasedStateMachine):
 
 TestStepsSimulation = Simulation.TestCase
 TestStepsSimulation.settings = settings(
-    max_examples=40,
+    max_examples=15,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
