@@ -26,8 +26,11 @@ ROOT = Path(__file__).parent.parent.parent.parent
 class Server:
     """A shop, or another app, that is open until it is told to stop, or killed."""
 
-    def __init__(self, directory: Path, workers: int = 1, app: str = APP, place: str = DIRECTORY) -> None:
+    def __init__(
+        self, directory: Path, workers: int = 1, app: str = APP, place: str = DIRECTORY, *options: str
+    ) -> None:
         command = [sys.executable, "-m", "uvicorn", app, "--port=0", f"--workers={workers}", "--no-access-log"]
+        command += options
         environment = os.environ | {place: str(directory)}
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
         self.url = self._read_url()
@@ -46,7 +49,7 @@ class Server:
 
     def _answers(self) -> bool:
         with suppress(httpx.ConnectError):
-            return self.client.get("/pid").is_success
+            return self.client.get("/openapi.json").is_success
         return False
 
     def place(self, number: int) -> bool:
