@@ -4,8 +4,9 @@
     python examples/bus_raw.py send             in a third: type lines, or `send < file`
     python examples/bus_raw.py replay           later: everything that was ever sent
 
-Who receives has a name, and the bus remembers where each name is: stop `ann`, send more, start `ann` again, and she goes on
-with the next line. Nobody serves the bus: it is a directory. Needs the native core to have it open in several terminals.
+Who receives has a name, and the bus remembers where each name is: stop `ann`, send more, start `ann` again: she goes
+on with the next line. Nobody serves the bus: it is a directory. To have it open in several terminals it needs the
+native core.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@
     python examples/bus_typed.py place 1 pen 3     in a third, and then `cancel 1`
     python examples/bus_typed.py replay            later: everything that has ever happened
 
-The type of the bus is a union of Structs. It is stored with the bus: whoever comes with another one, that could not read
-these events or write what others can read, is refused. Needs the native core to have it open in several terminals.
+The type of the bus is a union of Structs, and its schema is stored with the bus: a program whose own type could not
+read these events, or whose events others could not read, is refused. To have it open in several terminals it needs the
+native core.
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@
     curl localhost:8000/orders --json '{"id": 1, "sku": "pen", "qty": 3}'
     curl -N 'localhost:8000/bills?since=earliest'
 
-Let the last one run, `kill -9` the server in the middle of orders, and start it again: a browser, or whoever comes back with
-the id of the last event that it had, goes on with the next bill. Handlers and tasks are called at least once: an order that
-was at work when the server was killed may have two bills, each with the id of the order.
+`kill -9` the server in the middle of orders, and start it again: a browser, or whoever comes back with the id of the
+last event that it had, goes on with the next bill. Handlers and tasks are called at least once: an order that was at
+work when the server was killed may have two bills, each with the id of the order.
 
-Everything is below data/pipeline, or the directory that $PIPELINE names. Needs the extra `fastapi`, and uvicorn. On the native
-core it may have several `--workers`.
+Everything is below data/pipeline, or the directory that $PIPELINE names. Needs the extra `fastapi`, and uvicorn. On the
+native core it may have several `--workers`.
 """
 
 from __future__ import annotations
