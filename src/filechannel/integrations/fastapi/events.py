@@ -138,7 +138,7 @@ class EventStream(Response, Generic[T_co]):
         self._show: Callable[[T_co], object] = _as_it_is
         statistics = channel.statistics()
         self._has_ended = statistics.sealed and place.sequence >= statistics.next_sequence
-        self.status_code = 204 if self._has_ended else status_code
+        self.status_code: int = 204 if self._has_ended else status_code
         self.background: BackgroundTask | None = None
         self.init_headers(_HEADERS)
 
