@@ -36,9 +36,9 @@ def demo(
 ) -> int:
     """Show what a channel promises, on this machine.
 
-    It takes less than three minutes. Processes are killed with SIGKILL while they send and while they work, a gigabyte goes through a few megabytes of
-    disk, a stream goes through Spark, and the figures of this machine close the show. Everything happens in a temporary
-    directory, which is removed.
+    It takes less than three minutes. Processes are killed with SIGKILL while they send and while they work, a gigabyte
+    goes through a few megabytes of disk, a stream goes through Spark, and the figures of this machine close the show.
+    Everything happens in a temporary directory, which is removed.
 
     Exits with 0 if every promise was kept, and with 1 if not.
 
