@@ -161,6 +161,17 @@ def test_damage_after_a_power_cut(path: Path, boots: Boots) -> None:
         assert payloads_of(store) == [payload for number, payload in enumerate(sent) if number != 16]
 
 
+def test_a_segment_and_its_index_are_damaged(path: Path) -> None:
+    """A wrong index goes with a segment of which nothing is left."""
+    make_channel(path)
+    segment = segments_of(path)[1]
+    segment.write_bytes(bytes(segment.stat().st_size))
+    index = segment.with_suffix(".idx")
+    index.write_bytes(index.read_bytes() + bytes(range(100)))
+    repair(path)
+    assert verify(path).is_clean
+
+
 def test_readers_are_told_before_and_not_afterwards(path: Path) -> None:
     """Before a repair a reader is told of damage; afterwards it passes where that was."""
     make_channel(path)
