@@ -18,6 +18,7 @@ from filechannel._format.layout import (
     GIVEN_UP,
     INDEX_ENTRY,
     REGISTRATIONS,
+    SEGMENT_HEADER_SIZE,
 )
 from filechannel._storage.codecs import NUMBERS
 from filechannel._storage.compressed import CompressedSegment
@@ -105,6 +106,8 @@ def _without_times(file: Path) -> bytes:
     elif file.suffix == ".z":
         # What comes out at the other end: another version of a library may compress a little better.
         segment = CompressedSegment.open(Files(), file)
+        # How many files were prepared before it, by a thread that has its own time; and the checksum of the header.
+        content[12:16] = content[SEGMENT_HEADER_SIZE - 4 : SEGMENT_HEADER_SIZE] = bytes(4)
         return content[: COMPRESSED_TABLE - 4] + segment.span(segment.begin, segment.end)[0]
     elif file.name == "channel.json":
         manifest = json.loads(content)
