@@ -138,9 +138,7 @@ class Places:
         return self._calmly(lambda: self._since(wanted))
 
     def _since(self, wanted: int) -> Mark:
-        oldest = self._control.oldest_offset
-        begins = [begin for begin in self._segments.begins if begin >= oldest]
-        place = bisect_left(begins, wanted, key=lambda begin: self._segments.header(begin).created)
+        begins, place = self._begun_before(wanted)
         if not place:
             return self.earliest()
         segment = self._segments.get(begins[place - 1])
@@ -149,15 +147,19 @@ class Places:
         older = list(takewhile(lambda mark: mark.time < wanted, self.marks(segment)))
         return older[-1] if older else _first(segment)
 
+    def _begun_before(self, moment: int) -> tuple[list[Offset], int]:
+        """Return where the segments begin, and how many of them were begun before a moment."""
+        oldest = self._control.oldest_offset
+        begins = [begin for begin in self._segments.begins if begin >= oldest]
+        return begins, bisect_left(begins, moment, key=lambda begin: self._segments.header(begin).created)
+
     def until(self, moment: datetime) -> Mark:
         """Return a boundary with nothing before the moment at or behind it; it may be a little late."""
         wanted = _nanoseconds(moment)
         return self._calmly(lambda: self._until(wanted))
 
     def _until(self, wanted: int) -> Mark:
-        oldest = self._control.oldest_offset
-        begins = [begin for begin in self._segments.begins if begin >= oldest]
-        place = bisect_left(begins, wanted, key=lambda begin: self._segments.header(begin).created)
+        begins, place = self._begun_before(wanted)
         if not place:
             return self.earliest()
         # An entry is written before its record: what comes behind it is not older.
