@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import logging
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,26 +15,17 @@ from threading import Lock
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from .._errors import ChannelNotFoundError, CorruptRecordError, DiskFullError, FileChannelError, StorageError
+from .._errors import DiskFullError, FileChannelError, StorageError
 from .._format.layout import OPENING_BYTE
 from .._offset import Offset
 from .._options import Durability, OpenOptions, StoredOptions
 from .backlog import Backlog
 from .bells import WAKE_FIFOS, Bells
-from .control import CONTROL, Control, Tail
-from .creation import (
-    adopt,
-    create,
-    is_being_made,
-    open_control_file,
-    prepare_directory,
-    refuse_other_content,
-    refuse_remote,
-)
+from .control import CONTROL, Control
 from .cursor import Cursor
 from .cursor_file import CONSUMERS
 from .cursors import Cursors
-from .entrance import Membership, entering, open_control_to_read
+from .entrance import Membership
 from .expiry import remove_expired
 from .files import Files
 from .flush import Flusher, Ticket
@@ -44,14 +34,12 @@ from .holder import Holder
 from .index import Mark
 from .log import Log
 from .log_reader import Decode, LogReader, Refuse
-from .loss import reaches
 from .machine import boot_id
-from .manifest import MANIFEST, Manifest
+from .manifest import Manifest
 from .places import Places
 from .processes import Processes, writers_of
 from .producers import PRODUCERS, Producers
 from .reclaim import Reclaim
-from .recovery import Recovery
 from .registry import Registry
 from .room import Room
 from .roster import Roster
@@ -66,7 +54,7 @@ _logger = logging.getLogger("filechannel")
 
 
 class Store:
-    """An open channel directory. Opening and closing block; use `STORES` to share."""
+    """An open channel directory. Closing blocks; use `STORES` to open one, or share it."""
 
     def __init__(
         self,
@@ -132,109 +120,11 @@ class Store:
 
     # Opening
 
-    @classmethod
-    def open(
-        cls,
-        files: Files,
-        path: Path,
-        *,
-        check: Callable[[Manifest], None],
-        new: Callable[[], Manifest] | None,
-        readonly: bool,
-        max_mapped_segments: int,
-        wanted: Callable[[], bool],
-    ) -> Store:
-        """Open a directory as a channel.
+    def begin_to_write(self, membership: Membership, *, alone: bool, resume: Offset | None) -> None:
+        """Join the writers; if *alone*, the log must go on beyond *resume*.
 
-        `check` sees the manifest before anything is touched, and may raise; `new` describes a channel to create;
-        `wanted` tells whether to go on waiting for others who open it.
+        The caller holds the opening byte, and gives the membership up if this fails.
         """
-        while True:
-            try:
-                return cls._open(files, path, check, new, readonly, max_mapped_segments, wanted)
-            except PermissionError:
-                if new is None or not is_being_made(path):
-                    raise
-            time.sleep(_SHORTLY)
-
-    @classmethod
-    def _open(
-        cls,
-        files: Files,
-        path: Path,
-        check: Callable[[Manifest], None],
-        new: Callable[[], Manifest] | None,
-        readonly: bool,
-        max_mapped_segments: int,
-        wanted: Callable[[], bool],
-    ) -> Store:
-        if files.exists(path / MANIFEST):
-            check(Manifest.read(files, path))
-        else:
-            refuse_other_content(files, path)
-            if new is not None and not readonly:
-                prepare_directory(files, path, new())
-            elif not files.exists(path / MANIFEST):  # nor was it made in this moment
-                raise ChannelNotFoundError(path)
-        refuse_remote(files, path)
-        mode = 0o600 if new is None or readonly else new().options.mode
-        descriptor = open_control_file(files, path, readonly, mode)
-        try:
-            if readonly:
-                manifest = Manifest.read(files, path)
-                check(manifest)
-                control = open_control_to_read(files, path, descriptor, manifest)
-                return cls(files, path, descriptor, control, manifest, readonly=True, mapped=max_mapped_segments)
-            with entering(files, path, descriptor, wanted) as entrance:
-                if not files.exists(path / MANIFEST):
-                    assert new is not None
-                    create(files, path, descriptor, entrance.control, new())
-                manifest = Manifest.read(files, path)
-                check(manifest)
-                if entrance.is_alone:
-                    manifest = adopt(files, path, manifest)
-                store = cls(
-                    files, path, descriptor, entrance.control, manifest, readonly=False, mapped=max_mapped_segments
-                )
-                store._begin_to_write(entrance.membership, alone=entrance.is_alone)
-                return store
-        except BaseException:
-            files.close(descriptor)
-            raise
-
-    def _believed_tail(self) -> Tail | None:
-        """Return the end of the log if the words of the control page were written here and in this boot."""
-        control = self.control
-        if not control.belongs_to(bytes.fromhex(self.manifest.id), boot_id()) or not control.has_tail:
-            return None
-        control.forget_the_dead()
-        return control.tail()
-
-    def _is_intact(self, tail: Tail) -> bool:
-        """Tell whether the words of the control page are those of what is there."""
-        begins, oldest, checkpoint = self.segments.begins, self.control.oldest_offset, self.control.checkpoint()
-        if checkpoint is None or oldest > tail.offset:
-            return False
-        if oldest not in (checkpoint.oldest, tail.offset) and oldest not in begins:
-            return False
-        active = self.segments.covering(tail.offset)
-        if active is None or active < oldest:  # the latter is being given up
-            return oldest == tail.offset
-        try:
-            return reaches(self.segments.get(active), tail.offset)
-        except CorruptRecordError:
-            return False
-
-    def _recover(self, believed: Tail | None) -> Offset | None:
-        mode = self.manifest.options.mode
-        resume = Recovery(self._files, self.path, self.control, self.segments, mode).run(believed)
-        self.segments.scan()
-        return resume
-
-    def _begin_to_write(self, membership: Membership, *, alone: bool) -> None:
-        """Join the writers. The caller holds the opening byte, and gives the membership up if this fails."""
-        tail = self._believed_tail() if alone else None
-        resume = self._recover(tail) if alone and (tail is None or not self._is_intact(tail)) else None
         self._membership = membership
         self.upkeep = Upkeep(self.control, membership)
         self._writable = self._open_parts(membership.processes, alone=alone, resume=resume)
