@@ -142,8 +142,8 @@ class Places:
         if not place:
             return self.earliest()
         segment = self._segments.get(begins[place - 1])
-        # An entry is written before its record: what comes before the last entry that is older than the moment is
-        # older too, and only the entry itself may straddle it.
+        # The clock is read before the record is written: what comes before the last entry that is older than the moment
+        # is older too, and only the record of the entry itself may straddle it.
         older = list(takewhile(lambda mark: mark.time < wanted, self.marks(segment)))
         return older[-1] if older else _first(segment)
 
@@ -162,7 +162,7 @@ class Places:
         begins, place = self._begun_before(wanted)
         if not place:
             return self.earliest()
-        # An entry is written before its record: what comes behind it is not older.
+        # The clock is read before the record is written: what comes behind an entry is not older.
         marks = self.marks(self._segments.get(begins[place - 1]))
         younger = next((mark for mark in marks if mark.time >= wanted), None)
         if younger is not None:
