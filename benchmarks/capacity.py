@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 
 import anyio
 
 from filechannel import Capacity, ChannelOptions, FanOutReceiver, Sender, open_channel
 
-from .harness import Bench, take_turns
+from .harness import Bench, Round, take_turns
 from .harness import working_ns as now
-from .messages import BATCH, ORDERS, Order
+from .in_turn import through_channel
+from .messages import ORDERS, Order
 from .report import Finding
 
 TITLE = "A capacity that is never reached, and one that always is"
@@ -34,9 +34,9 @@ async def measure(bench: Bench) -> list[Finding]:
                 channel = await stack.enter_async_context(open_channel(directory / name, Order, options=options))
                 return channel.sender(), channel.receiver()
 
-            contestants: dict[str, Callable[[], Coroutine[object, object, float]]] = {}
+            contestants: dict[str, Round] = {}
             for name, capacity in _PLENTY.items():
-                contestants[name] = _in_turn(*await ends(name, capacity))
+                contestants[name] = through_channel(*await ends(name, capacity), ORDERS, _REPEAT)
             for room in _ROOMS:
                 contestants[f"full {room}"] = _at_full(*await ends(f"full {room}", Capacity(max_messages=room)))
                 tx, rx = anyio.create_memory_object_stream[Order](room)
@@ -60,21 +60,7 @@ async def measure(bench: Bench) -> list[Finding]:
     ]
 
 
-def _in_turn(tx: Sender[Order], rx: FanOutReceiver[Order]) -> Callable[[], Coroutine[object, object, float]]:
-    async def run() -> float:
-        began = now()
-        for _ in range(_REPEAT):
-            for order in ORDERS:
-                await tx.send(order)
-                await rx.receive()
-        return (now() - began) / (_REPEAT * BATCH)
-
-    return run
-
-
-def _at_full(
-    tx: anyio.abc.ObjectSendStream[Order], rx: anyio.abc.ObjectReceiveStream[Order]
-) -> Callable[[], Coroutine[object, object, float]]:
+def _at_full(tx: anyio.abc.ObjectSendStream[Order], rx: anyio.abc.ObjectReceiveStream[Order]) -> Round:
     async def send() -> None:
         for order in ORDERS[:_FULL]:
             await tx.send(order)

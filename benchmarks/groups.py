@@ -6,7 +6,6 @@ before, and every member is up and warm.
 
 from __future__ import annotations
 
-import asyncio
 from time import perf_counter_ns as now
 
 from filechannel.blocking import FileChannel, open_channel
@@ -14,6 +13,7 @@ from filechannel.blocking import FileChannel, open_channel
 from . import workers
 from .crew import Child, Crew
 from .harness import Bench, take_turns
+from .in_turn import through_queue
 from .messages import BATCH, ORDERS, Order
 from .report import Finding
 
@@ -25,16 +25,6 @@ _STOP = Order(-1, "", 0, 0.0, "")
 
 
 async def measure(bench: Bench) -> list[Finding]:
-    queue: asyncio.Queue[Order] = asyncio.Queue()
-
-    async def put_and_get() -> float:
-        began = now()
-        for _ in range(_QUEUE_REPEAT):
-            for message in ORDERS:
-                await queue.put(message)
-                await queue.get()
-        return (now() - began) / (_QUEUE_REPEAT * BATCH)
-
     with bench.scratch() as directory, Crew() as crew:
         with (
             open_channel(directory / "one", Order) as alone,
@@ -49,7 +39,7 @@ async def measure(bench: Bench) -> list[Finding]:
             async def four_members() -> float:
                 return _share(shared, members)
 
-            contestants = {"queue": put_and_get, "one": one_member, "four": four_members}
+            contestants = {"queue": through_queue(ORDERS, _QUEUE_REPEAT, now), "one": one_member, "four": four_members}
             found = await take_turns(contestants, bench.rounds(60))
 
     q, one, four = found["queue"], found["one"], found["four"]

@@ -6,13 +6,13 @@ before: here waiting for the other one is part of the work, so nothing is left o
 
 from __future__ import annotations
 
-import asyncio
 from time import perf_counter_ns as now
 
 from . import peers
 from .crew import Crew
 from .harness import Bench, Round, take_turns
-from .messages import BATCH, RAW
+from .in_turn import through_queue
+from .messages import RAW
 from .report import Finding
 from .workers import Team
 
@@ -25,16 +25,6 @@ _PEERS = 5_000
 
 
 async def measure(bench: Bench) -> list[Finding]:
-    queue: asyncio.Queue[bytes] = asyncio.Queue()
-
-    async def put_and_get() -> float:
-        began = now()
-        for _ in range(_QUEUE_REPEAT):
-            for message in RAW:
-                await queue.put(message)
-                await queue.get()
-        return (now() - began) / (_QUEUE_REPEAT * BATCH)
-
     with bench.scratch() as directory, Crew() as crew:
         raw, struct = Team(crew, directory / "raw", "raw"), Team(crew, directory / "struct", "struct")
         multiprocessing_raw = crew.start(peers.__name__, "multiprocessing_raw")
@@ -59,7 +49,7 @@ async def measure(bench: Bench) -> list[Finding]:
             return peers.run_pair(multiprocessing_struct, _PEERS)
 
         contestants: dict[str, Round] = {
-            "queue": put_and_get,
+            "queue": through_queue(RAW, _QUEUE_REPEAT, now),
             "raw, batched": raw_batched,
             "raw": raw_one_by_one,
             "struct, batched": struct_batched,

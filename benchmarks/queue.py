@@ -10,6 +10,7 @@ from filechannel import open_channel
 
 from .harness import Bench, take_turns
 from .harness import working_ns as now
+from .in_turn import through_channel, through_queue
 from .messages import BATCH, ORDERS, Order
 from .report import Finding
 
@@ -21,14 +22,6 @@ _REPEAT_SLOW = 1
 async def measure(bench: Bench) -> list[Finding]:
     queue: asyncio.Queue[Order] = asyncio.Queue()
     stream_in, stream_out = anyio.create_memory_object_stream[Order](BATCH)
-
-    async def queue_in_turn() -> float:
-        began = now()
-        for _ in range(_REPEAT):
-            for order in ORDERS:
-                await queue.put(order)
-                await queue.get()
-        return (now() - began) / (_REPEAT * BATCH)
 
     async def queue_in_phases() -> float:
         began = now()
@@ -51,14 +44,6 @@ async def measure(bench: Bench) -> list[Finding]:
         async with stream_in, stream_out, open_channel(directory / "orders", Order) as channel:
             async with channel.sender() as tx, channel.receiver() as rx:
 
-                async def channel_in_turn() -> float:
-                    began = now()
-                    for _ in range(_REPEAT):
-                        for order in ORDERS:
-                            await tx.send(order)
-                            await rx.receive()
-                    return (now() - began) / (_REPEAT * BATCH)
-
                 async def channel_in_phases() -> float:
                     began = now()
                     for _ in range(_REPEAT):
@@ -69,8 +54,8 @@ async def measure(bench: Bench) -> list[Finding]:
                     return (now() - began) / (_REPEAT * BATCH)
 
                 contestants = {
-                    "queue": queue_in_turn,
-                    "channel": channel_in_turn,
+                    "queue": through_queue(ORDERS, _REPEAT),
+                    "channel": through_channel(tx, rx, ORDERS, _REPEAT),
                     "stream": stream_in_turn,
                     "queue, phases": queue_in_phases,
                     "channel, phases": channel_in_phases,

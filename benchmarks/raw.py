@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from filechannel import FileChannel, Sender, open_channel
 
 from .harness import Bench, take_turns
 from .harness import working_ns as now
+from .in_turn import through_queue
 from .messages import BATCH, RAW
 from .populate import ActiveSegment
 from .report import Finding
@@ -22,7 +22,6 @@ _DISK_SPACE = 256 << 20
 
 
 async def measure(bench: Bench) -> list[Finding]:
-    queue: asyncio.Queue[bytes] = asyncio.Queue()
     touched: set[Path] = set()
 
     def touch_ahead(path: Path, tx: Sender[bytes]) -> None:
@@ -33,14 +32,6 @@ async def measure(bench: Bench) -> list[Finding]:
         if segment.path not in touched:
             touched.add(segment.path)
             segment.populate(tx.write_offset)
-
-    async def put_and_get() -> float:
-        began = now()
-        for _ in range(_QUEUE_REPEAT):
-            for message in RAW:
-                await queue.put(message)
-                await queue.get()
-        return (now() - began) / (_QUEUE_REPEAT * BATCH)
 
     with bench.scratch() as directory:
         async with (
@@ -73,7 +64,7 @@ async def measure(bench: Bench) -> list[Finding]:
                     return elapsed / count
 
                 contestants = {
-                    "queue": put_and_get,
+                    "queue": through_queue(RAW, _QUEUE_REPEAT),
                     "fresh": send_fresh,
                     "touched": send_touched,
                     "one by one": send_one_by_one,

@@ -5,7 +5,6 @@ A round lasts until the position of the group is behind the last message: what i
 
 from __future__ import annotations
 
-import asyncio
 from time import perf_counter_ns as now
 
 from filechannel import open_channel
@@ -14,6 +13,7 @@ from . import members
 from .consumers import fill
 from .crew import Crew
 from .harness import Bench, take_turns
+from .in_turn import through_queue
 from .messages import BATCH, ORDERS, Order
 from .report import Finding
 
@@ -23,15 +23,6 @@ _BATCHES = 40
 
 
 async def measure(bench: Bench) -> list[Finding]:
-    queue: asyncio.Queue[Order] = asyncio.Queue()
-
-    async def put_and_get() -> float:
-        began = now()
-        for order in ORDERS:
-            await queue.put(order)
-            await queue.get()
-        return (now() - began) / BATCH
-
     with bench.scratch() as directory, Crew() as crew:
         async with open_channel(directory / "orders", Order) as channel:
             channel.group(members.GROUP).close()
@@ -50,7 +41,7 @@ async def measure(bench: Bench) -> list[Finding]:
                     member.hear()
                 return elapsed / (_BATCHES * BATCH)
 
-            found = await take_turns({"Q": put_and_get, "serve": serve}, bench.rounds(80))
+            found = await take_turns({"Q": through_queue(ORDERS, 1, now), "serve": serve}, bench.rounds(80))
 
     queued, served = found["Q"], found["serve"]
     return [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
@@ -13,6 +13,7 @@ from anyio.to_thread import run_sync
 
 import filechannel.blocking
 from filechannel import (
+    AckReceiver,
     Capacity,
     ChannelFullError,
     ChannelOptions,
@@ -21,6 +22,7 @@ from filechannel import (
     Durability,
     FileChannel,
     RetryPolicy,
+    Sender,
     open_channel,
     transaction,
 )
@@ -59,6 +61,20 @@ def telling(channel: FileChannel[int]) -> Iterator[None]:
     store_u32(words, ROOM, load_u32(words, ROOM) | WAKE_LOOPS)
     yield
     assert not load_u32(words, ROOM) & WAKE_LOOPS
+
+
+@asynccontextmanager
+async def ends_of_a_step(
+    path: Path, *, before: ChannelOptions | None = None, after: ChannelOptions | None = None
+) -> AsyncIterator[tuple[FileChannel[int], FileChannel[int], AckReceiver[int], Sender[int]]]:
+    """Have two channels, and both ends of a step from one to the other."""
+    async with (
+        open_channel(path / "in", int, options=before) as numbers,
+        open_channel(path / "out", int, options=after) as out,
+        numbers.ack_receiver("step") as rx,
+        out.sender() as tx,
+    ):
+        yield numbers, out, rx, tx
 
 
 # Groups
@@ -205,13 +221,7 @@ async def test_an_overtaken_group_is_told_what_it_missed(path: Path) -> None:
 async def test_a_transaction_waits_for_room(tmp_path: Path, durability: Durability) -> None:
     """In its output; then everything is there at once, and the input is acknowledged."""
     options = ChannelOptions(capacity=Capacity(max_messages=4), durability=durability, segment_size=4096)
-    async with (
-        open_channel(tmp_path / "in", int) as numbers,
-        open_channel(tmp_path / "out", int, options=options) as out,
-        numbers.ack_receiver("step") as rx,
-        out.sender() as tx,
-        out.receiver("out") as received,
-    ):
+    async with ends_of_a_step(tmp_path, after=options) as (numbers, out, rx, tx), out.receiver("out") as received:
         await fill(numbers)
         await fill(out, 3, first=100)
         done = anyio.Event()
@@ -235,13 +245,7 @@ async def test_a_transaction_waits_for_room(tmp_path: Path, durability: Durabili
 
 async def test_a_transaction_that_is_cancelled_while_it_waits_did_not_happen(tmp_path: Path) -> None:
     """Nothing is sent, the input comes again, and the next one goes through."""
-    async with (
-        open_channel(tmp_path / "in", int) as numbers,
-        open_channel(tmp_path / "out", int, options=FEW) as out,
-        numbers.ack_receiver("step") as rx,
-        out.sender() as tx,
-        out.receiver("out") as received,
-    ):
+    async with ends_of_a_step(tmp_path, after=FEW) as (numbers, out, rx, tx), out.receiver("out") as received:
         await fill(numbers)
         await fill(out, 4, first=100)
         with anyio.move_on_after(0.05) as scope:
@@ -257,13 +261,7 @@ async def test_a_transaction_that_is_cancelled_while_it_waits_did_not_happen(tmp
 
 async def test_a_transaction_that_is_refused_did_not_happen(tmp_path: Path) -> None:
     """Under "raise" its end raises; the control record needs room like everything else."""
-    async with (
-        open_channel(tmp_path / "in", int) as numbers,
-        open_channel(tmp_path / "out", int, options=RAISE) as out,
-        numbers.ack_receiver("step") as rx,
-        out.sender() as tx,
-        out.receiver("out") as received,
-    ):
+    async with ends_of_a_step(tmp_path, after=RAISE) as (numbers, out, rx, tx), out.receiver("out") as received:
         await fill(numbers)
         await fill(out, 3, first=100)
         with pytest.raises(ChannelFullError):
@@ -297,24 +295,14 @@ async def test_the_bytes_of_a_control_record_count(tmp_path: Path) -> None:
 
 async def test_a_transaction_pushes_out_the_oldest(tmp_path: Path) -> None:
     """Its record may be pushed out as well: where the input stands is known all the same, also to the next process."""
-    async with (
-        open_channel(tmp_path / "in", int) as numbers,
-        open_channel(tmp_path / "out", int, options=DROP) as out,
-        numbers.ack_receiver("step") as rx,
-        out.sender() as tx,
-    ):
+    async with ends_of_a_step(tmp_path, after=DROP) as (numbers, out, rx, tx):
         await fill(numbers, 3)
         async with transaction(rx, tx) as both:
             both.send_many([await both.receive()] * 8)
         async with transaction(rx, tx) as both:
             both.send_many([await both.receive()] * 8)
         await fill(out, 20, first=100)
-    async with (
-        open_channel(tmp_path / "in", int) as numbers,
-        open_channel(tmp_path / "out", int) as out,
-        numbers.ack_receiver("step") as rx,
-        out.sender() as tx,
-    ):
+    async with ends_of_a_step(tmp_path) as (_, out, rx, tx):
         async with transaction(rx, tx) as both:
             assert await both.receive() == 2
             both.send(2)
@@ -324,12 +312,7 @@ async def test_a_transaction_pushes_out_the_oldest(tmp_path: Path) -> None:
 
 async def test_the_input_of_a_transaction_makes_room(tmp_path: Path) -> None:
     """Whoever waits to send into it is told when the step has ended."""
-    async with (
-        open_channel(tmp_path / "in", int, options=FEW) as numbers,
-        open_channel(tmp_path / "out", int) as out,
-        numbers.ack_receiver("step") as rx,
-        out.sender() as tx,
-    ):
+    async with ends_of_a_step(tmp_path, before=FEW) as (numbers, _, rx, tx):
         await fill(numbers)
         with telling(numbers):
             async with transaction(rx, tx) as both:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shell import STARTED, fill
-from tests.processes.crew import Crew
+from tests.processes.conftest import crew
 from tests.storage.conftest import boots, memory
 
-__all__ = ["boots", "memory"]
+__all__ = ["boots", "crew", "memory"]
 
 
 @pytest.fixture
@@ -41,13 +41,3 @@ def _nobody_stays() -> Iterator[None]:
         if process.poll() is None:
             process.kill()
         process.communicate()
-
-
-@pytest.fixture
-def crew() -> Iterator[Crew]:
-    """The other processes of a test; none of them outlives it."""
-    crew = Crew()
-    try:
-        yield crew
-    finally:
-        crew.close()

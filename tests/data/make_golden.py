@@ -104,6 +104,7 @@ def _nothing_varies() -> Iterator[Background]:
             ("os.getpid", lambda: 4711),
             ("socket.gethostname", lambda: "host"),
             ("filechannel._storage.creation.boot_id", lambda: b"b" * 16),
+            ("filechannel._storage.recovery.boot_id", lambda: b"b" * 16),
             ("filechannel._storage.store.boot_id", lambda: b"b" * 16),
             ("filechannel._storage.creation.machine_id", lambda: "machine"),
             ("filechannel._storage.manifest.datetime", _Calendar),

@@ -12,7 +12,7 @@ import pytest
 
 from filechannel._format import PURE
 from filechannel.blocking import open_channel
-from tests.integrations.fastapi.server import Server, events
+from tests.integrations.fastapi.server import Listener, Server, events
 from tests.processes.crew import PATIENCE, until
 
 APP = "fastapi_pipeline:app"
@@ -26,24 +26,9 @@ class Bill(msgspec.Struct):
     cents: int
 
 
-class Watcher:
-    """Somebody who sees the bills, and comes back with the id of the last one."""
-
-    def __init__(self) -> None:
-        self.bills: list[Bill] = []
-        self._last_id: str | None = None
-
-    def watch(self, server: Server) -> None:
-        """Watch until the connection ends."""
-        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
-            try:
-                for event in events(client, BILLS, self._last_id):
-                    assert "event" not in event, event
-                    if "data" in event:
-                        self.bills.append(msgspec.json.decode(event["data"], type=Bill))
-                    self._last_id = event.get("id", self._last_id)
-            except httpx.TransportError:
-                pass
+def bill_of(data: str) -> Bill:
+    """Return the bill of an event."""
+    return msgspec.json.decode(data, type=Bill)
 
 
 def serve(directory: Path, workers: int = 1) -> Server:
@@ -84,25 +69,19 @@ def stored_bills(directory: Path) -> list[Bill]:
 
 def test_what_was_answered_before_a_kill_is_done_after_it(tmp_path: Path) -> None:
     """Every order that got a 202 has a bill and a receipt, and whoever watches has every bill once, in order."""
-    numbers, accepted, watcher = count(1), [0], Watcher()
+    numbers, accepted, watcher = count(1), [0], Listener(BILLS, bill_of)
     for _ in range(2):
-        with serve(tmp_path) as server:
-            watching = threading.Thread(target=watcher.watch, args=[server])
-            watching.start()
+        with serve(tmp_path) as server, watcher.listening(server):
             accepted += order_until_killed(server, numbers)
-            watching.join()
-    with serve(tmp_path) as server:
-        watching = threading.Thread(target=watcher.watch, args=[server])
-        watching.start()
+    with serve(tmp_path) as server, watcher.listening(server):
         server.client.post("/orders", json={"id": 0, "sku": "cap"}).raise_for_status()
-        until(lambda: set(accepted) <= {bill.order for bill in list(watcher.bills)})
+        until(lambda: set(accepted) <= {bill.order for bill in list(watcher.received)})
         until(lambda: all((tmp_path / "written" / f"{number}.txt").exists() for number in accepted))
         assert server.client.get("/refused").json() == []
         said = server.stop()
-        watching.join()
     assert "Traceback" not in said
-    assert watcher.bills == stored_bills(tmp_path)
-    assert {bill.cents for bill in watcher.bills} == {500, 1900}
+    assert watcher.received == stored_bills(tmp_path)
+    assert {bill.cents for bill in watcher.received} == {500, 1900}
     assert (tmp_path / "written" / "0.txt").read_text() == "1 x cap\n"
 
 
@@ -115,7 +94,7 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
         assert server.client.post("/orders", json={"id": 3, "sku": "ink"}).status_code == 202
         with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
             seen = (event for event in events(client, BILLS) if "data" in event)
-            assert msgspec.json.decode(next(seen)["data"], type=Bill) == Bill(3, 1200)
+            assert bill_of(next(seen)["data"]) == Bill(3, 1200)
             seen.close()
         assert server.client.get("/refused").json() == ["KeyError: 'fish'"]
         assert "Traceback" not in server.stop()
@@ -128,7 +107,7 @@ def test_several_workers_are_one_pipeline(tmp_path: Path) -> None:
         for number in range(40):
             server.client.post("/orders", json={"id": number, "sku": "ink"}).raise_for_status()
         with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
-            seen = (msgspec.json.decode(event["data"], type=Bill) for event in events(client, BILLS) if "data" in event)
+            seen = (bill_of(event["data"]) for event in events(client, BILLS) if "data" in event)
             billed = [next(seen).order for _ in range(40)]
             seen.close()
         server.stop()

@@ -22,7 +22,7 @@ from tests.storage.channels import opened
 from tests.storage.compressing import compress_all
 
 RECORD = A_THIRD + RECORD_HEADER_SIZE
-CONSUMED, IN_A_SEGMENT = 4, 3
+CONSUMED = 4
 SENT = 31
 
 

@@ -23,7 +23,7 @@ from filechannel._storage.segment import Segment
 from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, read_all
-from tests.storage.compressing import NO_SPARES, compress_all, compressed, compressed_file
+from tests.storage.compressing import NO_SPARES, compress_all, compress_segment, compressed, compressed_file
 from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
 
 shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
@@ -71,7 +71,7 @@ def test_what_is_reclaimed_is_no_candidate(path: Path) -> None:
         begins = store.segments.begins
         store.control.oldest_offset = begins[2]
         assert [candidate.begin for candidate in _candidates(store)] == begins[2:-1]
-        assert _compressor(store).compress_segment(_candidates(store)[0])
+        assert compress_segment(_compressor(store), _candidates(store)[0])
         assert [candidate.begin for candidate in _candidates(store)] == begins[3:-1]
 
 
@@ -128,7 +128,7 @@ def test_a_few_blocks_tell_that_it_is_not_worth_it(path: Path, monkeypatch: pyte
             nonlocal tried
             tried += 1
 
-        assert compressor.compress_segment(_candidates(store)[0], count) == 0
+        assert compress_segment(compressor, _candidates(store)[0], count) == 0
         assert 1 <= tried <= 4
 
 
@@ -157,7 +157,7 @@ def test_a_damaged_segment_stays_plain(path: Path) -> None:
     with opened(path, NO_SPARES) as store:
         compressor = _compressor(store)
         assert [compressor.prepare(candidate) for candidate in (first, second, third)] == [None, None, None]
-        assert compressor.compress_segment(rest[0])
+        assert compress_segment(compressor, rest[0])
 
 
 # Where it goes
@@ -180,7 +180,7 @@ def test_it_is_on_disk_before_the_plain_one_goes(path: Path) -> None:
 
         files.flushed.clear()
         files.unlink = unlink.__get__(files)  # type: ignore[method-assign]
-        assert _compressor(store).compress_segment(candidate)
+        assert compress_segment(_compressor(store), candidate)
         index = index_path(target)
         assert files.flushed == [index, target.with_name(f"new-{target.name}"), store.segments.directory]
         assert steps == [f"unlink {store.segments.path(candidate.begin).name}"]
@@ -200,7 +200,7 @@ def test_two_at_once_do_not_disturb_each_other(path: Path) -> None:
         with pytest.raises(Busy):
             other.prepare(candidate)
         Files().close(prepared.descriptor)  # as a process does that dies
-        assert other.compress_segment(candidate)
+        assert compress_segment(other, candidate)
         assert read_all(store) == before
         assert not [name for name in _names(path) if name.startswith("new-")]
 
@@ -216,7 +216,7 @@ def test_what_is_prepared_can_be_discarded(path: Path) -> None:
         assert prepared is not None
         compressor.discard(prepared)
         assert _names(path) == names
-        assert compressor.compress_segment(candidate)
+        assert compress_segment(compressor, candidate)
 
 
 def test_the_mode_is_that_of_the_channel(path: Path) -> None:
@@ -326,7 +326,7 @@ def _every_failure(path: Path, calls: frozenset[str], error: Callable[[Path], Ex
             before, names, candidate = read_all(store), _names(path / str(number)), _candidates(store)[0]
             files.fail(calls, error, at=number)
             try:
-                done = _compressor(store).compress_segment(candidate)
+                done = compress_segment(_compressor(store), candidate)
             except (DiskFullError, OSError):
                 done = 0
             files.work()
@@ -337,7 +337,7 @@ def _every_failure(path: Path, calls: frozenset[str], error: Callable[[Path], Ex
             assert left == names or compressed_path(store.segments.path(candidate.begin)).name in left
             if done and not files.failures:
                 return
-            _compressor(store).compress_segment(candidate)
+            compress_segment(_compressor(store), candidate)
             keep_one_form(store.files, store.segments, candidate.begin)
             assert isinstance(store.segments.get(candidate.begin), CompressedSegment)
             assert read_all(store) == before
@@ -376,7 +376,7 @@ def test_who_comes_after_a_crash_finishes_it(both: Path) -> None:
     with opened(both) as store:
         before = read_all(store)
         assert [candidate.begin for candidate in _candidates(store)] == [0]
-        assert _compressor(store).compress_segment(_candidates(store)[0]) == 0
+        assert compress_segment(_compressor(store), _candidates(store)[0]) == 0
         assert not store.segments.path(0).exists()
         assert read_all(store) == before
 
@@ -391,7 +391,7 @@ def test_a_compressed_form_that_is_damaged_is_made_again(both: Path, position: i
         content[position] ^= 1
         file.write_bytes(content)
         store.segments.forget(Offset(0))
-        assert _compressor(store).compress_segment(_candidates(store)[0])
+        assert compress_segment(_compressor(store), _candidates(store)[0])
         compressed(store, Offset(0)).check()
         assert not store.segments.path(0).exists()
         assert read_all(store) == before
@@ -458,7 +458,7 @@ def test_what_was_left_half_made_is_swept(path: Path) -> None:
         sweep(store)
         assert [name for name in _names(path) if name.startswith("new-")] == [alive.path.name]
         assert compressor.finish(alive)
-        assert compressor.compress_segment(dead.candidate)
+        assert compress_segment(compressor, dead.candidate)
 
 
 def test_a_segment_that_is_reclaimed_while_its_forms_are_looked_at(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:

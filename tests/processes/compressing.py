@@ -13,6 +13,7 @@ from filechannel._offset import Offset
 from filechannel._storage.index import Mark
 from tests.processes.crew import Link
 from tests.storage.channels import Message, opened, reader_of
+from tests.storage.compressing import compress_segment
 
 BLOCK = 512
 KEPT = 6
@@ -42,7 +43,7 @@ def compress_for_ever(link: Link, path: Path) -> int:
             store.flusher.flush()
             for candidate in list(compressor.candidates(Offset(0))):
                 try:
-                    count += bool(compressor.compress_segment(candidate))
+                    count += bool(compress_segment(compressor, candidate))
                 except Busy:
                     continue
     return count

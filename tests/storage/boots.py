@@ -25,6 +25,7 @@ class Boots:
     def install(cls, monkeypatch: pytest.MonkeyPatch) -> Boots:
         """Put it in the place of the kernel."""
         boots = cls()
-        for module in ("_storage.store", "_storage.creation", "_storage.entrance", "_maintenance.survey"):
-            monkeypatch.setattr(f"filechannel.{module}.boot_id", boots.id)
+        for module in ("store", "creation", "entrance", "recovery"):
+            monkeypatch.setattr(f"filechannel._storage.{module}.boot_id", boots.id)
+        monkeypatch.setattr("filechannel._maintenance.survey.boot_id", boots.id)
         return boots

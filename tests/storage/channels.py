@@ -9,6 +9,7 @@ from typing import NamedTuple, NoReturn
 
 from filechannel import ChannelOptions
 from filechannel._format import NOTHING
+from filechannel._storage import opening
 from filechannel._storage.cursor import Cursor
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
@@ -38,7 +39,7 @@ def open_store(
     mapped: int = 8,
 ) -> Store:
     """Open a directory as a channel of raw bytes."""
-    return Store.open(
+    return opening.open_store(
         files or Files(),
         path,
         check=lambda _: None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from filechannel import ChannelOptions, Compression
-from filechannel._maintenance.compression import SegmentCompressor
+from filechannel._maintenance.compression import Candidate, GiveWay, SegmentCompressor
 from filechannel._offset import Offset
 from filechannel._policies import CompressionMethod
 from filechannel._storage.compressed import CompressedSegment, compressed_path
@@ -22,8 +22,14 @@ def compress_all(store: Store, method: CompressionMethod = "zstd", *, block_size
     return [
         candidate.begin
         for candidate in list(compressor.candidates(Offset(0)))
-        if compressor.compress_segment(candidate)
+        if compress_segment(compressor, candidate)
     ]
+
+
+def compress_segment(compressor: SegmentCompressor, candidate: Candidate, give_way: GiveWay = lambda: None) -> int:
+    """Compress one segment, and return the size of its file; 0 if it stays as it is or is gone already."""
+    prepared = compressor.prepare(candidate, give_way)
+    return prepared.size if prepared is not None and compressor.finish(prepared) else 0
 
 
 def compressed_file(store: Store, begin: int) -> Path:

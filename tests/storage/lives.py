@@ -33,6 +33,7 @@ from filechannel._storage.segment import Segment, begin_of
 from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import Message, open_store, read_all, reader_of, take_all
+from tests.storage.compressing import compress_segment
 from tests.storage.power import Directory, Image, PowerFiles
 from tests.storage.reclaiming import reclaim
 
@@ -273,7 +274,7 @@ class Life:
         block_size = self._random.choice((100, 1000, 4096))
         compressor = SegmentCompressor(self.store, Compression(method="gzip"), block_size=block_size)
         for candidate in list(compressor.candidates(Offset(0))):
-            compressor.compress_segment(candidate)
+            compress_segment(compressor, candidate)
 
     def _keep_promises(self) -> None:
         self.story.promised = self.story.visible = len(self.story.batches)

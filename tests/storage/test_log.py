@@ -198,7 +198,7 @@ def test_records_are_marked_every_64_kib(path: Path) -> None:
         boundaries = {message.offset: message.sequence for message in read_all(store)}
         store.log.store_marks()
         store.log.store_marks()
-        marks = read_marks(store._files, store.segments.path(0))
+        marks = read_marks(store.files, store.segments.path(0))
         assert all(boundaries[mark.offset] == mark.sequence for mark in marks)
         ends = [*(mark.offset for mark in marks[1:]), store.control.write_offset]
         gaps = [end - mark.offset for mark, end in zip(marks, ends, strict=True)]
@@ -213,10 +213,10 @@ def test_marks_wait_until_readers_see_their_records(path: Path, background: Back
     with opened(path, options) as store:
         store.log.append([_payload(1000)] * 300)
         store.log.store_marks()
-        assert [mark.offset for mark in read_marks(store._files, store.segments.path(0))] in ([], [0])
+        assert [mark.offset for mark in read_marks(store.files, store.segments.path(0))] in ([], [0])
         store.flusher.commit()
         store.log.store_marks()
-        assert len(read_marks(store._files, store.segments.path(0))) >= 4
+        assert len(read_marks(store.files, store.segments.path(0))) >= 4
 
 
 def test_marks_of_a_batch_that_failed_are_forgotten(path: Path) -> None:

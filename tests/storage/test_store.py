@@ -14,6 +14,7 @@ import pytest
 from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._format import NOTHING
 from filechannel._format.layout import OLDEST_OFFSET, WRITE_TAIL
+from filechannel._storage import opening
 from filechannel._storage.control import Control
 from filechannel._storage.index import Mark
 from filechannel._storage.manifest import Manifest
@@ -96,7 +97,7 @@ def test_the_manifest_is_checked_before_anything_is_touched(path: Path) -> None:
 
     times = {file: file.stat().st_mtime_ns for file in path.rglob("*")}
     with pytest.raises(LookupError):
-        Store.open(
+        opening.open_store(
             FaultyFiles(), path, check=refuse, new=None, readonly=False, max_mapped_segments=8, wanted=lambda: True
         )
     assert {file: file.stat().st_mtime_ns for file in path.rglob("*")} == times

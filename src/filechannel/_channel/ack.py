@@ -13,8 +13,8 @@ from .._format import NOTHING, own_receive
 from .._wakeup.loops import notice_cancellation, run_through_cancellation
 from .any_ack_receiver import AnyAckReceiver
 from .delivery import Delivery, Handed
+from .places import Start
 from .receiver import Receiver
-from .source import Start
 from .turns import give_way_if_due, turn_is_over
 
 T_co = TypeVar("T_co", covariant=True)

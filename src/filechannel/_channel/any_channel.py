@@ -6,10 +6,8 @@ import _thread
 import io
 import os
 import sys
-import time
 import warnings
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -19,11 +17,7 @@ from weakref import WeakSet
 from anyio import ClosedResourceError
 from typing_extensions import TypeForm
 
-from .. import _checks as checks
-from .._errors import FileChannelError, StorageError
 from .._format import SendPath
-from .._format.layout import OFFSET_JUMP
-from .._maintenance.retention import Pin, find_plan
 from .._maintenance.worker import WORKER
 from .._offset import Offset
 from .._options import UNSET, ChannelOptions, UnsetType
@@ -32,7 +26,6 @@ from .._storage.cursor import Cursor
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
 from .._storage.manifest import Manifest
-from .._storage.room import ENDLESS, limits_of
 from .._storage.store import Store
 from .._storage.stores import STORES
 from .._wakeup.arrivals import arrivals_of
@@ -40,16 +33,18 @@ from .._wakeup.line import line_of
 from .ack_source import AckSource
 from .any_sender import Closable
 from .codec import JsonCodec, MsgpackCodec, schema_of
-from .consumers import Consumer, check_name, list_consumers, process_of
+from .consumers import Consumer, check_name, list_consumers
 from .errands import Errands
 from .group_source import GroupSource
+from .places import Start, Stop, find_again, naming
 from .pursuit import Pursuit
 from .recipe import Recipe
-from .source import Source, Start, Stop, find_place, find_stop, naming
-from .statistics import ChannelStatistics, MaintenanceStatistics, Process, RoomStatistics
+from .snapshot import take_snapshot
+from .source import Source
+from .sources import Sources
+from .statistics import ChannelStatistics
 
 T = TypeVar("T")
-S = TypeVar("S", bound=Source)
 Encode: TypeAlias = Callable[[object], bytes]
 EncodeInto: TypeAlias = Callable[[object, bytearray], object]
 
@@ -137,77 +132,32 @@ class AnyChannel(Generic[T]):
         return SendPath(store.log.writer, encode, payloads.refuse, cast("EncodeInto | None", into), exact)
 
     def _named_source(self, name: str, start: Start, expires: float | None) -> Source:
-        return self._named(Source, name, start, expires)
+        self._check_can_register()
+        return self._new_sources().named(name, start, expires)
 
     def _ack_source(self, name: str, start: Start, expires: float | None) -> AckSource:
-        return self._named(AckSource, name, start, expires)
-
-    def _named(self, kind: type[S], name: str, start: Start, expires: float | None) -> S:
-        """Own a name, and stand where it stopped."""
-        self._check_writable("use replay(), or open it without readonly=True")
-        check_name(name)
-        if expires is not None:
-            checks.seconds("expires", expires)
-        cursor = self._store.cursors.open(name)
-        try:
-            if expires is not None:
-                cursor.expire_after(expires)
-            position = cursor.position
-            if position is None:
-                place = find_place(self._store, start)
-            else:
-                place = Mark(position.offset, position.sequence, position.time)
-            source = self._source(kind, cursor, place)
-        except BaseException:
-            if cursor.position is None:
-                self._store.cursors.remove(cursor)
-            else:
-                self._store.cursors.close(cursor)
-            raise
-        if position is None:
-            source.hold_on(start)
-        return source
+        self._check_can_register()
+        return self._new_sources().acknowledged(name, start, expires)
 
     def _group_source(self, name: str, lease: float, start: Start, expires: float | None) -> GroupSource:
-        """Join a group, which stands where its members have got to."""
-        self._check_writable("use replay(), or open it without readonly=True")
-        check_name(name)
-        checks.seconds("lease", lease)
-        if expires is not None:
-            checks.seconds("expires", expires)
-        store = self._store
-        assert store.processes is not None
-        group = store.cursors.join(name, store.processes)
-        try:
-            if expires is not None:
-                group.expire_after(expires)
-            is_new = group.position is None
-            group.begin(find_place(store, start) if is_new else None)
-            forget = self._sources.discard
-            source = GroupSource(store, self._options, self._errands, self._open_reader, group, lease, forget)
-            with self._lock:
-                self._check_open()
-                self._sources.add(source)
-            if is_new:
-                source.hold_on(start)
-            return source
-        except BaseException:
-            store.cursors.give_up(group)
-            raise
+        self._check_can_register()
+        return self._new_sources().shared(name, lease, start, expires)
 
     def _replay_source(self, start: Start, stop: Stop) -> Source:
         self._check_open()
-        # The end first: what is published while the beginning is looked for does not belong to it.
-        end = find_stop(self._store, stop)
-        return self._source(Source, None, find_place(self._store, start), end)
+        return self._new_sources().replayed(start, stop)
 
-    def _source(self, kind: type[S], cursor: Cursor | None, place: Mark, stop: Mark | None = None) -> S:
+    def _check_can_register(self) -> None:
+        self._check_writable("use replay(), or open it without readonly=True")
+
+    def _new_sources(self) -> Sources:
         forget = self._sources.discard
-        source = kind(self._store, self._options, self._errands, self._open_reader, cursor, place, stop, forget)
+        return Sources(self._store, self._options, self._errands, self._open_reader, self._keep_source, forget)
+
+    def _keep_source(self, source: Source) -> None:
         with self._lock:
             self._check_open()
             self._sources.add(source)
-        return source
 
     def _open_reader(self, cursor: Cursor | None, stop: Mark | None) -> LogReader:
         decode = None if self._payloads.is_raw else self._payloads.decode
@@ -217,24 +167,8 @@ class AnyChannel(Generic[T]):
         return self._store.reader(cursor, decode, refuse, self._options, reuse=reuse, stop=stop)
 
     def find_again(self, place: Mark) -> Mark | None:
-        """Return where whoever remembers a place, before the message of that number, goes on. Touches files.
-
-        That is the place itself, also if it is not stored any more; what came after a power cut if that took what was
-        there; None if there was no such place.
-        """
-        return self._errands.do(lambda: self._find_again(place))
-
-    def _find_again(self, place: Mark) -> Mark | None:
-        places = self._store.places
-        earliest, latest = places.earliest(), places.latest()
-        if place.offset < earliest.offset:
-            return place if place.sequence <= earliest.sequence else None
-        if place.offset > latest.offset:
-            return None
-        found = places.at_or_behind(place.offset)
-        if found.offset // OFFSET_JUMP > place.offset // OFFSET_JUMP:
-            return found
-        return found if (found.offset, found.sequence) == (place.offset, place.sequence) else None
+        """Return where whoever remembers a place goes on, or None if there was no such place. Touches files."""
+        return self._errands.do(lambda: find_again(self._store, place))
 
     def check_payload(self, payload: bytes, /) -> None:
         """Raise `CodecError` if these bytes are no message of this channel."""
@@ -255,33 +189,8 @@ class AnyChannel(Generic[T]):
     def statistics(self) -> ChannelStatistics:
         """Return a snapshot of the channel."""
         self._check_open()
-        store, control = self._store, self._store.control
-        tail, earliest = control.tail(), store.places.earliest()
-        messages, usage = tail.sequence - earliest.sequence, store.segments.usage()
-        return ChannelStatistics(
-            path=store.path,
-            write_offset=tail.offset,
-            durable_offset=control.durable_offset,
-            oldest_offset=control.oldest_offset,
-            next_sequence=tail.sequence,
-            messages=messages,
-            bytes_on_disk=usage.bytes,
-            segments=usage.plain + usage.compressed,
-            compressed_segments=usage.compressed,
-            compressed_bytes=usage.compressed_bytes,
-            spare_segments=usage.spare,
-            mapped_segments=store.segments.mapped,
-            senders=len(self._senders),
-            receivers=sum(len(source.users) for source in list(self._sources)),
-            waiters=arrivals_of(store).waiting,
-            writers=tuple(map(process_of, store.writers())),
-            busy_writer=_busy_writer(store),
-            oldest_age=timedelta(seconds=(time.time_ns() - earliest.time) / 1e9) if messages else None,
-            sealed=control.sealed,
-            pinned_by=_pin(store),
-            maintenance=_maintenance(store),
-            room=_room_statistics(store),
-        )
+        receivers = sum(len(source.users) for source in list(self._sources))
+        return take_snapshot(self._store, senders=len(self._senders), receivers=receivers)
 
     def consumers(self) -> tuple[Consumer, ...]:
         """Return every registered consumer, in order of their names; those that have expired are removed first."""
@@ -426,49 +335,6 @@ os.register_at_fork(after_in_child=_abandon_all)
 
 def _refuse_closed() -> None:
     raise ClosedResourceError
-
-
-def _room_statistics(store: Store) -> RoomStatistics | None:
-    try:
-        options = store.options()
-    except StorageError:  # it was moved away, and goes on with what it knows
-        options = store.manifest.options
-    limits = limits_of(options.capacity, store.files, store.path)
-    if limits is None:
-        return None
-    used = store.backlog.used()
-    return RoomStatistics(
-        bytes=used.size,
-        messages=used.messages,
-        max_bytes=None if limits.size == ENDLESS else limits.size,
-        max_messages=None if limits.messages == ENDLESS else limits.messages,
-        waiting_senders=0 if store.readonly else len(line_of(store)),
-    )
-
-
-def _busy_writer(store: Store) -> Process | None:
-    holder = None if store.processes is None else store.log.holder
-    return None if holder is None else process_of(holder)
-
-
-def _pin(store: Store) -> Pin | None:
-    try:
-        return find_plan(store).pin
-    except (FileChannelError, OSError):  # the directory was moved, or a file cannot be read: maintenance says so
-        return None
-
-
-def _maintenance(store: Store) -> MaintenanceStatistics:
-    upkeep = store.upkeep
-    (segments, size), last, runner = upkeep.reclaimed, upkeep.last_turn, upkeep.maintainer
-    return MaintenanceStatistics(
-        reclaimed_segments=segments,
-        reclaimed_bytes=size,
-        errors=upkeep.errors,
-        last_run=None if last is None else datetime.fromtimestamp(last / 1e9, UTC),
-        runner=None if runner is None else process_of(runner),
-        running=upkeep.is_running,
-    )
 
 
 def check_sequence(sequence: int) -> None:

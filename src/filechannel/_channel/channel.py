@@ -18,11 +18,11 @@ from .any_channel import AnyChannel, check_sequence
 from .any_service import Terms, check_dead_letter, check_handler
 from .dead_letter import DeadLetter
 from .group import GroupReceiver
+from .places import Start, Stop
 from .receiver import FanOutReceiver, Receiver
 from .retry import RetryPolicy
 from .sender import Sender
 from .serve import Service
-from .source import Start, Stop
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar, final
 from .._format import own_receive
 from .ack import Acknowledging
 from .any_group_receiver import AnyGroupReceiver
-from .source import Start
+from .places import Start
 
 T_co = TypeVar("T_co", covariant=True)
 

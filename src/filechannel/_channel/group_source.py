@@ -23,7 +23,8 @@ from .ack_source import NANOSECOND, AckSource
 from .delivery import Handed
 from .errands import Errands
 from .keeper import KEEPER
-from .source import Source, Start
+from .places import Start
+from .source import Source
 
 _PAUSE = 0.001  # seconds
 _REMEMBERED = 4096

@@ -14,7 +14,7 @@ from .._format import NOTHING, own_receive
 from .._offset import Offset
 from .._wakeup.loops import notice_cancellation, run_through_cancellation
 from .any_receiver import AnyReceiver, Named, Record, check_count, check_linger
-from .source import Start
+from .places import Start
 from .turns import begin_turn, give_way_if_due, turn_is_over
 
 T_co = TypeVar("T_co", covariant=True)

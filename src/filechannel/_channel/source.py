@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine
-from datetime import datetime
 from threading import Lock
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import Protocol
 
 from anyio import ClosedResourceError
 from anyio.lowlevel import checkpoint
 
 from .._format import NOTHING
-from .._offset import Offset
 from .._options import OpenOptions
 from .._storage.cursor import Cursor
 from .._storage.index import Mark
@@ -21,18 +19,11 @@ from .._storage.position_flush import PositionFlush
 from .._storage.store import Store
 from .._wakeup.arrivals import Arrivals, arrivals_of
 from .errands import Errands
-
-V = TypeVar("V")
+from .places import Start, find_place
 
 _BRIEFLY = 5e-6  # seconds
 _SLICE = 0.01  # seconds between two looks at what else may have happened, Ctrl-C for one
 _TURN = 0.0005  # seconds that a task takes from the others
-
-Start: TypeAlias = Literal["earliest", "latest"] | Offset | datetime
-"""Where to begin: at the oldest stored message, behind the newest, at an offset or at a moment in time."""
-
-Stop: TypeAlias = Literal["latest"] | Offset | None
-"""Where a replay ends: behind what is published now, before the message at an offset, or nowhere: it goes on live."""
 
 
 class User(Protocol):
@@ -296,35 +287,3 @@ class Source:
     def find(self, start: Start, argument: str) -> Mark:
         """Resolve a place. May read an index."""
         return find_place(self.store, start, argument)
-
-
-def find_place(store: Store, start: Start, argument: str = "start") -> Mark:
-    """Resolve a place in a channel; `ValueError` if it is none, naming the argument it was given as."""
-    if start == "earliest":
-        return store.places.earliest()
-    if start == "latest":
-        return store.places.latest()
-    if isinstance(start, datetime):
-        return naming(argument, start, store, store.places.since)
-    if type(start) is int:
-        return naming(argument, start, store, store.places.at)
-    raise ValueError(f"{argument}={start!r}: must be 'earliest', 'latest', an Offset or an aware datetime")
-
-
-def find_stop(store: Store, stop: Stop) -> Mark | None:
-    """Resolve where a replay ends; `ValueError` if that is no place to stop at."""
-    if stop is None:
-        return None
-    if stop == "latest":
-        return store.places.latest()
-    if type(stop) is int:
-        return naming("stop", stop, store, store.places.at)
-    raise ValueError(f"stop={stop!r}: must be 'latest', an Offset, or None to go on live")
-
-
-def naming(argument: str, value: V, store: Store, find: Callable[[V], Mark]) -> Mark:
-    """Find a place, and let a `ValueError` say which argument of which channel it is about."""
-    try:
-        return find(value)
-    except ValueError as error:
-        raise ValueError(f"{argument}={value!r}: {error} ({store.path})") from None

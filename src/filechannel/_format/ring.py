@@ -86,9 +86,9 @@ class Ring:
         self._refused: dict[tuple[int, int], Claim] = {}
         self._lost: list[tuple[int, int]] = []
         self.made_room = self.emptied = False
+        """What we did that others may wait for."""
         self.on_moved: Callable[[], object] = lambda: None
         """Called when the position followed what is settled."""
-        """What we did that others may wait for."""
 
     # What everybody can see
 

@@ -109,11 +109,6 @@ class SegmentCompressor:
                 header = self._segments.header(following)
                 yield Candidate(begin, header.previous_end, header.first_sequence, header.created, following)
 
-    def compress_segment(self, candidate: Candidate, give_way: GiveWay = lambda: None) -> int:
-        """Compress one segment, and return the size of its file; 0 if it stays as it is or is gone already."""
-        prepared = self.prepare(candidate, give_way)
-        return prepared.size if prepared is not None and self.finish(prepared) else 0
-
     # Preparing
 
     def prepare(self, candidate: Candidate, give_way: GiveWay = lambda: None) -> Prepared | None:

@@ -16,16 +16,11 @@ from .._format.layout import (
     CONTROL_MAGIC,
     CURSOR_OWNER,
     CURSOR_SIZE,
-    ENTRY,
     ENTRY_PASSED,
     ENTRY_STATE,
-    GROUP_BEGUN,
     GROUP_ENTRIES,
-    GROUP_ENTRY_SIZE,
     GROUP_HEAD,
-    GROUP_RING,
     GROUP_SIZE,
-    GROUP_TAIL,
     POSITION,
     POSITION_CHECKED,
     POSITION_SIZE,
@@ -37,6 +32,7 @@ from .._storage.compressed import compressed_begin_of
 from .._storage.control import CONTROL
 from .._storage.cursor_file import CONSUMERS, is_group, name_of, read_position
 from .._storage.files import Files
+from .._storage.group import entry_at, numbers_in
 from .._storage.manifest import MANIFEST
 from .._storage.producers import PRODUCERS
 from .._storage.quarantine import QUARANTINE
@@ -151,20 +147,13 @@ def _end_now(survey: Survey, end: End) -> int:
     return max(end.offset, end.offset if survey.control is None else survey.control.write_offset)
 
 
-def _word(content: bytes, position: int) -> int:
-    return int.from_bytes(content[position : position + 8], "little")
-
-
 def _ring_problem(path: Path, content: bytes) -> str | None:
     """Say what cannot be in the ring of a group."""
-    if not is_group(path) or len(content) < GROUP_SIZE or not _word(content, GROUP_BEGUN):
-        return None
-    head, tail = _word(content, GROUP_HEAD), _word(content, GROUP_TAIL)
+    head, tail = numbers_in(content) if is_group(path) else (0, 0)
     if not head <= tail <= head + GROUP_ENTRIES:
         return f"entries {head} to {tail}"
-    for number in range(head, min(tail, head + GROUP_ENTRIES)):
-        at = GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE
-        word, offset, stop, _, _ = ENTRY.unpack_from(content, at)
+    for number in range(head, tail):
+        word, offset, stop, _, _ = entry_at(content, number)
         if word & ENTRY_STATE > ENTRY_PASSED:
             return f"entry {number} has no known state"
         if word & ENTRY_STATE != ENTRY_PASSED and offset > stop:

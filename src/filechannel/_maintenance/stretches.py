@@ -135,8 +135,6 @@ class Stretch:
     start: Offset
     stop: Offset
     messages: int = 0
-    ends_batch: bool = True
-    """Whether the last record is not continued."""
     marks: list[tuple[Mark, int]] = field(default_factory=list[tuple[Mark, int]])
     """Marks of the index at which a record begins, and how many messages lie between the start and there."""
 
@@ -240,7 +238,6 @@ class Walk:
             self._check_payloads(self._check, content, first, reached)
         self._at = stretch.stop = Offset(self._at + reached - first)
         stretch.messages += messages
-        stretch.ends_batch = batch_end == reached
         return True
 
     def _check_payloads(self, check: CheckPayload, content: Buffer, position: int, stop: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -84,8 +82,7 @@ def open_control_file(files: Files, path: Path, readonly: bool, mode: int) -> in
 def create(files: Files, path: Path, descriptor: int, control: Control, manifest: Manifest) -> None:
     """Make a channel; the manifest comes last, and with it the channel exists."""
     mode = directory_mode(manifest.options.mode)
-    if stat.S_IMODE(os.fstat(descriptor).st_mode) != manifest.options.mode:
-        os.fchmod(descriptor, manifest.options.mode)
+    files.set_mode(descriptor, manifest.options.mode)
     for name in (SEGMENTS, CONSUMERS, WAKE_FIFOS):
         files.make_directory(path / name, mode)
     control.start_over(Tail(Offset(0), 0, Offset(0)), 0, sealed=False)

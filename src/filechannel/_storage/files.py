@@ -9,6 +9,7 @@ import errno
 import fcntl
 import mmap
 import os
+import shutil
 import stat
 import struct
 import sys
@@ -94,6 +95,11 @@ class Files:
                     descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
                     os.fchmod(descriptor, mode)  # whatever the umask is: the channel says who may use it
                     return descriptor
+
+    def set_mode(self, descriptor: int, mode: int) -> None:
+        """Let those use an open file whom the mode says, unless it says so already."""
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
+            os.fchmod(descriptor, mode)
 
     def make_fifo(self, path: Path, mode: int) -> None:
         """Make a FIFO unless there is one."""
@@ -249,6 +255,15 @@ class Files:
     def unlink(self, path: Path) -> None:
         """Remove a name unless it is gone already."""
         path.unlink(missing_ok=True)
+
+    def remove_tree(self, directory: Path) -> None:
+        """Remove a directory and all that is in it, as far as that is possible."""
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def remove_if_empty(self, directory: Path) -> None:
+        """Remove a directory unless it is in use or gone."""
+        with suppress(OSError):
+            directory.rmdir()
 
     def write_atomically(self, path: Path, data: bytes, mode: int) -> None:
         """Replace a whole file: whoever reads it, even after a power cut, sees the old or the new content."""

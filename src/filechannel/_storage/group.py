@@ -13,6 +13,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from typing_extensions import Buffer
+
 from .._errors import AckError
 from .._format import add_u64, load_u64, move_on, store_u32, store_u64, swap_if_u64
 from .._format.layout import (
@@ -300,10 +302,22 @@ class Group(Cursor):
         return load_u64(self.map, place(number))
 
     def _read(self, number: int) -> tuple[int, int, int, int, int]:
-        return ENTRY.unpack_from(self.map, place(number))
+        return entry_at(self.map, number)
 
 
 def forget_ring(head: mmap.mmap) -> None:
     """Let a group begin again at its position when its next member comes. There are none now."""
     store_u32(head, GROUP_LOCK, 0)
     store_u64(head, GROUP_BEGUN, 0)
+
+
+def numbers_in(content: bytes) -> tuple[int, int]:
+    """Return the number of the oldest entry in the file of a group and that of the next one; 0 and 0 without a ring."""
+    if len(content) < GROUP_SIZE or not load_u64(content, GROUP_BEGUN):
+        return 0, 0
+    return load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
+
+
+def entry_at(content: Buffer, number: int) -> tuple[int, int, int, int, int]:
+    """Return word, offset, end, sequence and deadline of an entry."""
+    return ENTRY.unpack_from(content, place(number))

@@ -138,16 +138,20 @@ class Places:
         return self._calmly(lambda: self._since(wanted))
 
     def _since(self, wanted: int) -> Mark:
-        oldest = self._control.oldest_offset
-        begins = [begin for begin in self._segments.begins if begin >= oldest]
-        place = bisect_left(begins, wanted, key=lambda begin: self._segments.header(begin).created)
+        begins, place = self._begun_before(wanted)
         if not place:
             return self.earliest()
         segment = self._segments.get(begins[place - 1])
-        # An entry is written before its record: what comes before the last entry that is older than the moment is
-        # older too, and only the entry itself may straddle it.
+        # The clock is read before the record is written: what comes before the last entry that is older than the moment
+        # is older too, and only the record of the entry itself may straddle it.
         older = list(takewhile(lambda mark: mark.time < wanted, self.marks(segment)))
         return older[-1] if older else _first(segment)
+
+    def _begun_before(self, moment: int) -> tuple[list[Offset], int]:
+        """Return where the segments begin, and how many of them were begun before a moment."""
+        oldest = self._control.oldest_offset
+        begins = [begin for begin in self._segments.begins if begin >= oldest]
+        return begins, bisect_left(begins, moment, key=lambda begin: self._segments.header(begin).created)
 
     def until(self, moment: datetime) -> Mark:
         """Return a boundary with nothing before the moment at or behind it; it may be a little late."""
@@ -155,12 +159,10 @@ class Places:
         return self._calmly(lambda: self._until(wanted))
 
     def _until(self, wanted: int) -> Mark:
-        oldest = self._control.oldest_offset
-        begins = [begin for begin in self._segments.begins if begin >= oldest]
-        place = bisect_left(begins, wanted, key=lambda begin: self._segments.header(begin).created)
+        begins, place = self._begun_before(wanted)
         if not place:
             return self.earliest()
-        # An entry is written before its record: what comes behind it is not older.
+        # The clock is read before the record is written: what comes behind an entry is not older.
         marks = self.marks(self._segments.get(begins[place - 1]))
         younger = next((mark for mark in marks if mark.time >= wanted), None)
         if younger is not None:

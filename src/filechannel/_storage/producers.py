@@ -2,12 +2,11 @@
 
 A producer is whoever appends batches that must not be there twice: a transaction, with its position in the input, or
 a sink, with the number of its batch. In front of every batch goes a control record with that, so that both are kept or
-cut together. The file
-`producers/<key>.position` has two slots. One of them counts; the other is filled under the writer word, with the
-record written but nothing published, and counts from then on *if the record is there*. So whoever asks where the
-producer left off looks at one place, however much others have written since. Only where that is not enough is the log
-searched, from the record of the slot that counts: the newer slot speaks of a record that is not there (its writer died
-or the disk refused it), or the power may have been cut since, and with it the slot was lost.
+cut together. The file `producers/<key>.position` has two slots. One of them counts; the other is filled under the
+writer word, with the record written but nothing published, and counts from then on *if the record is there*. So whoever
+asks where the producer left off looks at one place, however much others have written since. Only where that is not
+enough is the log searched, from the record of the slot that counts: the newer slot speaks of a record that is not there
+(its writer died or the disk refused it), or the power may have been cut since, and with it the slot was lost.
 
 A slot whose record was removed is believed. Therefore whoever removes segments, for whatever reason, first calls
 `Producers.settle`, which makes the newest slot of every file the one that counts, and brings them to disk.

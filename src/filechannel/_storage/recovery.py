@@ -20,6 +20,7 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from .._errors import CorruptRecordError
 from .._format import read_record
 from .._format.layout import CONTROL_RECORD, SEAL
 from .._offset import Offset
@@ -30,7 +31,9 @@ from .cursors import Cursors
 from .files import Files
 from .forms import keep_one_form
 from .index import Mark, index_path
-from .loss import find_loss, scan_stored, stored_end
+from .loss import find_loss, reaches, scan_stored, stored_end
+from .machine import boot_id
+from .manifest import Manifest
 from .quarantine import Quarantine
 from .segment import Segment
 from .segments import Segments
@@ -45,6 +48,40 @@ class _Cut:
     offset: Offset
     sequence: int
     sealed: bool
+
+
+def make_whole(files: Files, path: Path, control: Control, segments: Segments, manifest: Manifest) -> Offset | None:
+    """Recover a channel that nobody has open, if it needs that; return the offset beyond which it must go on then."""
+    tail = _believed_tail(control, manifest)
+    if tail is not None and _is_intact(control, segments, tail):
+        return None
+    resume = Recovery(files, path, control, segments, manifest.options.mode).run(tail)
+    segments.scan()
+    return resume
+
+
+def _believed_tail(control: Control, manifest: Manifest) -> Tail | None:
+    """Return the end of the log if the words of the control page were written here and in this boot."""
+    if not control.belongs_to(bytes.fromhex(manifest.id), boot_id()) or not control.has_tail:
+        return None
+    control.forget_the_dead()
+    return control.tail()
+
+
+def _is_intact(control: Control, segments: Segments, tail: Tail) -> bool:
+    """Tell whether the words of the control page are those of what is there."""
+    begins, oldest, checkpoint = segments.begins, control.oldest_offset, control.checkpoint()
+    if checkpoint is None or oldest > tail.offset:
+        return False
+    if oldest not in (checkpoint.oldest, tail.offset) and oldest not in begins:
+        return False
+    active = segments.covering(tail.offset)
+    if active is None or active < oldest:  # the latter is being given up
+        return oldest == tail.offset
+    try:
+        return reaches(segments.get(active), tail.offset)
+    except CorruptRecordError:
+        return False
 
 
 class Recovery:

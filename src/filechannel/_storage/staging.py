@@ -7,9 +7,7 @@ with them: to be published, they only have to be moved to their place.
 from __future__ import annotations
 
 import json
-import os
 import secrets
-import shutil
 import struct
 import time
 from collections.abc import Iterable, Iterator
@@ -58,8 +56,7 @@ class Staging:
 
     def write(self, parts: Iterable[Records]) -> Staged:
         """Write messages to a file that is theirs alone."""
-        self._files.make_directory(self._directory.parent, directory_mode(self._mode))
-        self._files.make_directory(self._directory, directory_mode(self._mode))
+        self._make_directories()
         name = f"{secrets.token_hex(12)}.rows"
         descriptor = self._files.open(self._directory / name, create=True, mode=self._mode)
         count = length = size = 0
@@ -77,6 +74,10 @@ class Staging:
         finally:
             self._files.close(descriptor)
         return Staged(self._group, name, count, length, size)
+
+    def _make_directories(self) -> None:
+        for directory in (self._directory.parent, self._directory):
+            self._files.make_directory(directory, directory_mode(self._mode))
 
     def read(self, staged: Staged) -> Iterator[Records]:
         """Return the messages of a file, part by part; `StorageError` if it is gone, or is not as long as it was.
@@ -125,8 +126,7 @@ class Staging:
     def list_for_later(self, staged: Iterable[Staged]) -> None:
         """Write down which files there are, in which order, for whoever calls `listed`."""
         content = json.dumps([asdict(each) for each in staged]).encode()
-        self._files.make_directory(self._directory.parent, directory_mode(self._mode))
-        self._files.make_directory(self._directory, directory_mode(self._mode))
+        self._make_directories()
         self._files.write_atomically(self._directory / _LIST, content, self._mode)
 
     def listed(self) -> list[Staged]:
@@ -135,15 +135,12 @@ class Staging:
 
     def sweep(self) -> None:
         """Remove the whole group, and what others have left for a day."""
-        shutil.rmtree(self._directory, ignore_errors=True)
+        self._files.remove_tree(self._directory)
         for name in self._files.list(self._directory.parent):
             other = self._directory.parent / name
             if _last_change(other) < time.time() - _FORGOTTEN:
-                shutil.rmtree(other, ignore_errors=True)
-        try:
-            os.rmdir(self._directory.parent)
-        except OSError:
-            pass  # others are at it
+                self._files.remove_tree(other)
+        self._files.remove_if_empty(self._directory.parent)  # unless others are at it
 
 
 def _last_change(directory: Path) -> float:

@@ -8,34 +8,25 @@ from __future__ import annotations
 import io
 import logging
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
+from typing import TypeVar, final
 from weakref import WeakValueDictionary
 
-from .._errors import ChannelNotFoundError, CorruptRecordError, DiskFullError, FileChannelError, StorageError
+from .._errors import DiskFullError, FileChannelError, StorageError
 from .._format.layout import OPENING_BYTE
 from .._offset import Offset
 from .._options import Durability, OpenOptions, StoredOptions
 from .backlog import Backlog
 from .bells import WAKE_FIFOS, Bells
-from .control import CONTROL, Control, Tail
-from .creation import (
-    adopt,
-    create,
-    is_being_made,
-    open_control_file,
-    prepare_directory,
-    refuse_other_content,
-    refuse_remote,
-)
+from .control import CONTROL, Control
 from .cursor import Cursor
 from .cursor_file import CONSUMERS
 from .cursors import Cursors
-from .entrance import Membership, entering, open_control_to_read
+from .entrance import Membership
 from .expiry import remove_expired
 from .files import Files
 from .flush import Flusher, Ticket
@@ -44,14 +35,12 @@ from .holder import Holder
 from .index import Mark
 from .log import Log
 from .log_reader import Decode, LogReader, Refuse
-from .loss import reaches
 from .machine import boot_id
-from .manifest import MANIFEST, Manifest
+from .manifest import Manifest
 from .places import Places
 from .processes import Processes, writers_of
 from .producers import PRODUCERS, Producers
 from .reclaim import Reclaim
-from .recovery import Recovery
 from .registry import Registry
 from .room import Room
 from .roster import Roster
@@ -65,8 +54,21 @@ _SHORTLY = 0.005  # seconds
 _logger = logging.getLogger("filechannel")
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What there is only where a channel is open for writing."""
+
+    log: Log
+    room: Room
+    cursors: Cursors
+    producers: Producers
+    flusher: Flusher
+    reclaim: Reclaim
+
+
 class Store:
-    """An open channel directory. Opening and closing block; use `STORES` to share."""
+    """An open channel directory. Closing blocks; use `STORES` to open one, or share it."""
 
     def __init__(
         self,
@@ -79,7 +81,7 @@ class Store:
         readonly: bool,
         mapped: int,
     ) -> None:
-        self._files = files
+        self.files = files
         self.path = path
         self._control_path = path / CONTROL
         self._descriptor = descriptor
@@ -113,7 +115,7 @@ class Store:
                 fit_from=lambda: control.given_up,
             )
         self.places: Places = Places(files, control, self.segments)
-        self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations, self._check_place)
+        self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations, self.check_place)
         self.backlog: Backlog = Backlog(control, self.segments, self.places, self.roster)
         self._readers: WeakValueDictionary[int, LogReader] = WeakValueDictionary()
         """All of them, by identity."""
@@ -122,119 +124,18 @@ class Store:
         self._membership: Membership | None = None
         self.bells: Bells | None = None
         """How to wake the event loops of other processes; None if the channel is open read-only."""
-        self._room: Room | None = None
-        self._writable: tuple[Log, Cursors, Flusher] | None = None
-        self._producers: Producers | None = None
+        self._writable: _Parts | None = None
         self.registry: Registry = Registry(control)
         self.upkeep: Upkeep = Upkeep(control, None)
-        self._reclaim: Reclaim | None = None
         self._followed: tuple[int, StoredOptions] | None = None
 
     # Opening
 
-    @classmethod
-    def open(
-        cls,
-        files: Files,
-        path: Path,
-        *,
-        check: Callable[[Manifest], None],
-        new: Callable[[], Manifest] | None,
-        readonly: bool,
-        max_mapped_segments: int,
-        wanted: Callable[[], bool],
-    ) -> Store:
-        """Open a directory as a channel.
+    def begin_to_write(self, membership: Membership, *, alone: bool, resume: Offset | None) -> None:
+        """Join the writers; if *alone*, the log must go on beyond *resume*.
 
-        `check` sees the manifest before anything is touched, and may raise; `new` describes a channel to create;
-        `wanted` tells whether to go on waiting for others who open it.
+        The caller holds the opening byte, and gives the membership up if this fails.
         """
-        while True:
-            try:
-                return cls._open(files, path, check, new, readonly, max_mapped_segments, wanted)
-            except PermissionError:
-                if new is None or not is_being_made(path):
-                    raise
-            time.sleep(_SHORTLY)
-
-    @classmethod
-    def _open(
-        cls,
-        files: Files,
-        path: Path,
-        check: Callable[[Manifest], None],
-        new: Callable[[], Manifest] | None,
-        readonly: bool,
-        max_mapped_segments: int,
-        wanted: Callable[[], bool],
-    ) -> Store:
-        if files.exists(path / MANIFEST):
-            check(Manifest.read(files, path))
-        else:
-            refuse_other_content(files, path)
-            if new is not None and not readonly:
-                prepare_directory(files, path, new())
-            elif not files.exists(path / MANIFEST):  # nor was it made in this moment
-                raise ChannelNotFoundError(path)
-        refuse_remote(files, path)
-        mode = 0o600 if new is None or readonly else new().options.mode
-        descriptor = open_control_file(files, path, readonly, mode)
-        try:
-            if readonly:
-                manifest = Manifest.read(files, path)
-                check(manifest)
-                control = open_control_to_read(files, path, descriptor, manifest)
-                return cls(files, path, descriptor, control, manifest, readonly=True, mapped=max_mapped_segments)
-            with entering(files, path, descriptor, wanted) as entrance:
-                if not files.exists(path / MANIFEST):
-                    assert new is not None
-                    create(files, path, descriptor, entrance.control, new())
-                manifest = Manifest.read(files, path)
-                check(manifest)
-                if entrance.is_alone:
-                    manifest = adopt(files, path, manifest)
-                store = cls(
-                    files, path, descriptor, entrance.control, manifest, readonly=False, mapped=max_mapped_segments
-                )
-                store._begin_to_write(entrance.membership, alone=entrance.is_alone)
-                return store
-        except BaseException:
-            files.close(descriptor)
-            raise
-
-    def _believed_tail(self) -> Tail | None:
-        """Return the end of the log if the words of the control page were written here and in this boot."""
-        control = self.control
-        if not control.belongs_to(bytes.fromhex(self.manifest.id), boot_id()) or not control.has_tail:
-            return None
-        control.forget_the_dead()
-        return control.tail()
-
-    def _is_intact(self, tail: Tail) -> bool:
-        """Tell whether the words of the control page are those of what is there."""
-        begins, oldest, checkpoint = self.segments.begins, self.control.oldest_offset, self.control.checkpoint()
-        if checkpoint is None or oldest > tail.offset:
-            return False
-        if oldest not in (checkpoint.oldest, tail.offset) and oldest not in begins:
-            return False
-        active = self.segments.covering(tail.offset)
-        if active is None or active < oldest:  # the latter is being given up
-            return oldest == tail.offset
-        try:
-            return reaches(self.segments.get(active), tail.offset)
-        except CorruptRecordError:
-            return False
-
-    def _recover(self, believed: Tail | None) -> Offset | None:
-        mode = self.manifest.options.mode
-        resume = Recovery(self._files, self.path, self.control, self.segments, mode).run(believed)
-        self.segments.scan()
-        return resume
-
-    def _begin_to_write(self, membership: Membership, *, alone: bool) -> None:
-        """Join the writers. The caller holds the opening byte, and gives the membership up if this fails."""
-        tail = self._believed_tail() if alone else None
-        resume = self._recover(tail) if alone and (tail is None or not self._is_intact(tail)) else None
         self._membership = membership
         self.upkeep = Upkeep(self.control, membership)
         self._writable = self._open_parts(membership.processes, alone=alone, resume=resume)
@@ -246,21 +147,21 @@ class Store:
             self.segments.spares.trim()
         self.remove_expired()
         self._set_timer(self.manifest.options.durability)
-        self.bells = Bells(self._files, self.path / WAKE_FIFOS, self.manifest.options.mode, membership.processes)
+        self.bells = Bells(self.files, self.path / WAKE_FIFOS, self.manifest.options.mode, membership.processes)
 
-    def _open_parts(self, processes: Processes, *, alone: bool, resume: Offset | None) -> tuple[Log, Cursors, Flusher]:
-        files, control, segments, options = self._files, self.control, self.segments, self.manifest.options
-        room = self._room = Room(files, self.path, control, segments, self.backlog, processes)
+    def _open_parts(self, processes: Processes, *, alone: bool, resume: Offset | None) -> _Parts:
+        files, control, segments, options = self.files, self.control, self.segments, self.manifest.options
+        room = Room(files, self.path, control, segments, self.backlog, processes)
         room.remove_expired = self.remove_expired
         room.set_capacity(options.capacity)
         room.publish_capacity()  # whoever changed it may have died half-way
         log = Log(files, self.path, control, segments, processes, options, self._notify, room)
         control.spending_reserve(lambda: log.begin(alone=alone, beyond=resume))
         cursors = Cursors(files, self.path / CONSUMERS, options.mode, self._registration_changed)
-        producers = self._producers = Producers(files, self.path / PRODUCERS, control, segments, options.mode)
+        producers = Producers(files, self.path / PRODUCERS, control, segments, options.mode)
         flusher = Flusher(files, control, segments, log, cursors, producers, processes)
-        log.set_check_of_place(self._check_place)
-        cursors.check_place = producers.check_place = self._check_place
+        log.set_check_of_place(self.check_place)
+        cursors.check_place = producers.check_place = self.check_place
         cursors.register = self._spending_spares
         cursors.on_moved, cursors.on_freed = room.tell, log.tell_waiters
         log.on_finished = self._segment_finished
@@ -271,11 +172,11 @@ class Store:
         log.on_refused = self._show_appended
         self.places.before_look = log.store_marks
         flusher.flush_finished_later()
-        self._reclaim = Reclaim(control, segments, self.places, self.registry, self.upkeep, log, cursors, flusher)
-        self._reclaim.before_removal = producers.settle
-        self._reclaim.on_moved = room.tell
-        room.overtake = self._reclaim.overtake
-        return log, cursors, flusher
+        reclaim = Reclaim(control, segments, self.places, self.registry, self.upkeep, log, cursors, flusher)
+        reclaim.before_removal = producers.settle
+        reclaim.on_moved = room.tell
+        room.overtake = reclaim.overtake
+        return _Parts(log, room, cursors, producers, flusher, reclaim)
 
     def _spending_spares(self, store: Callable[[], R]) -> R:
         """Store something for which there must be room, on a full disk with what is kept for it, or files that wait."""
@@ -363,9 +264,10 @@ class Store:
         """Return the processes that have the channel open for writing, in any order."""
         if self._membership is not None:
             return self._membership.processes.alive()
-        return writers_of(self._files, self._descriptor, self.control.map)
+        return writers_of(self.files, self._descriptor, self.control.map)
 
-    def _parts(self) -> tuple[Log, Cursors, Flusher]:
+    @property
+    def _parts(self) -> _Parts:
         if self._writable is None:
             raise io.UnsupportedOperation(f"{self.path} is open read-only")
         return self._writable
@@ -373,38 +275,32 @@ class Store:
     @property
     def log(self) -> Log:
         """The log, for appending."""
-        return self._parts()[0]
-
-    @property
-    def cursors(self) -> Cursors:
-        """The consumers."""
-        return self._parts()[1]
-
-    @property
-    def producers(self) -> Producers:
-        """Those who must not append a batch twice, and where they left off."""
-        self._parts()
-        assert self._producers is not None
-        return self._producers
-
-    @property
-    def flusher(self) -> Flusher:
-        """What brings data to disk."""
-        return self._parts()[2]
-
-    @property
-    def reclaim(self) -> Reclaim:
-        """What removes segments that nobody needs."""
-        self._parts()
-        assert self._reclaim is not None
-        return self._reclaim
+        return self._parts.log
 
     @property
     def room(self) -> Room:
         """How much more may be sent."""
-        if self._room is None:
-            raise io.UnsupportedOperation(f"{self.path} is open read-only")
-        return self._room
+        return self._parts.room
+
+    @property
+    def cursors(self) -> Cursors:
+        """The consumers."""
+        return self._parts.cursors
+
+    @property
+    def producers(self) -> Producers:
+        """Those who must not append a batch twice, and where they left off."""
+        return self._parts.producers
+
+    @property
+    def flusher(self) -> Flusher:
+        """What brings data to disk."""
+        return self._parts.flusher
+
+    @property
+    def reclaim(self) -> Reclaim:
+        """What removes segments that nobody needs."""
+        return self._parts.reclaim
 
     @property
     def is_empty(self) -> bool:
@@ -416,8 +312,8 @@ class Store:
         """Return the channel-wide options as they are now, whichever process has changed them."""
         epoch = self.control.epoch  # before the look: a change that comes later is seen the next time
         if self._followed is None or self._followed[0] != epoch:
-            self._check_place()
-            self._followed = epoch, Manifest.read(self._files, self.path).options
+            self.check_place()
+            self._followed = epoch, Manifest.read(self.files, self.path).options
         return self._followed[1]
 
     def reader(
@@ -452,25 +348,16 @@ class Store:
         # Sealed under FSYNC: the last messages may still be on their way to disk.
         return not self.control.deferred or self.control.tail(deferred=True).offset <= offset
 
-    @property
-    def files(self) -> Files:
-        """The file system that it is in."""
-        return self._files
-
     def check_place(self) -> None:
-        """Raise `StorageError` if the path leads elsewhere by now."""
-        self._check_place()
-
-    def _check_place(self) -> None:
-        """Make sure that the path still leads to what is open: what is made by name must not go to another channel."""
-        if not self._files.leads_to(self._control_path, self._descriptor):
+        """Raise `StorageError` if the path leads elsewhere: what is made by name must not go to another channel."""
+        if not self.files.leads_to(self._control_path, self._descriptor):
             raise StorageError(f"{self.path} was moved, removed or replaced while it was open; open it where it is now")
 
     # Changing
 
     def seal(self) -> None:
         """End the channel for good, durably. Sealing twice is sealing once."""
-        log, _, flusher = self._parts()
+        log, flusher = self.log, self.flusher
         flusher.commit()  # most of it while others may append
         with flusher.settled():
             # All there is must be visible before the word says that it is all: readers wait for the rest until then,
@@ -485,11 +372,11 @@ class Store:
     def configure(self, change: Callable[[Manifest], Manifest]) -> None:
         """Store another schema or other channel-wide options, and act on them, in every process."""
         log = self.log
-        self._check_place()
+        self.check_place()
         assert self._membership is not None
         with _configuring, self._membership.locks.holding(OPENING_BYTE):  # one at a time, and nobody opens meanwhile
-            manifest = change(Manifest.read(self._files, self.path))
-            self._spending_spares(lambda: manifest.write(self._files, self.path))
+            manifest = change(Manifest.read(self.files, self.path))
+            self._spending_spares(lambda: manifest.write(self.files, self.path))
             self.manifest = manifest
             self._apply_durability(manifest.options.durability)
             self._set_timer(manifest.options.durability)
@@ -501,7 +388,7 @@ class Store:
         self._registration_changed()  # other limits may have been passed, or give more room
 
     def _apply_durability(self, durability: Durability) -> None:
-        log, _, flusher = self._parts()
+        log, flusher = self.log, self.flusher
         deferred = durability.kind == "fsync"
         if deferred != self.control.deferred:
             flusher.commit()  # most of it while others may append
@@ -517,8 +404,8 @@ class Store:
 
     def _follow_manifest(self) -> None:
         """Another process may have changed the options; what writers share, the control page has told already."""
-        self._check_place()
-        manifest = Manifest.read(self._files, self.path)
+        self.check_place()
+        manifest = Manifest.read(self.files, self.path)
         if manifest != self.manifest:
             self.manifest = manifest
             self.room.set_capacity(manifest.options.capacity)
@@ -529,8 +416,8 @@ class Store:
 
         Whoever else reads is told when it comes to what is gone.
         """
-        log, cursors, flusher = self._parts()
-        self._check_place()
+        log, cursors, flusher = self.log, self.cursors, self.flusher
+        self.check_place()
         flusher.commit()  # most of it while others may append
         with flusher.settled():
             log.finish_segment()
@@ -563,7 +450,7 @@ class Store:
             end()
         self.on_close()
         if self._writable is not None:
-            log, cursors, flusher = self._writable
+            log, cursors, flusher = self.log, self.cursors, self.flusher
             FLUSH_TIMER.forget(flusher)
             if self.manifest.options.durability != Durability.OS:
                 try:
@@ -580,7 +467,7 @@ class Store:
             self.bells.close()
             self._membership.close()
         self.segments.close()
-        self._files.close(self._descriptor)
+        self.files.close(self._descriptor)
 
 
 _configuring = Lock()

@@ -13,6 +13,7 @@ from .control import CONTROL
 from .files import Files
 from .kernel_locks import UnwantedError
 from .manifest import Manifest
+from .opening import open_store
 from .store import Store
 
 _LOOK = 0.05  # seconds between two looks at whether somebody still wants it
@@ -68,7 +69,7 @@ class Stores:
             store = self._share(path, check, readonly)
             if store is not None:
                 return store
-            store = Store.open(
+            store = open_store(
                 files or Files(),
                 path,
                 check=check,

@@ -11,7 +11,7 @@ from anyio import EndOfStream
 from .._channel.any_ack_receiver import AnyAckReceiver
 from .._channel.any_group_receiver import AnyGroupReceiver
 from .._channel.delivery import Delivery
-from .._channel.source import Start
+from .._channel.places import Start
 from .._format import NOTHING
 from .receiver import Receiver
 from .waiting import deadline

@@ -12,8 +12,8 @@ from typing_extensions import TypeForm
 from .._channel.any_channel import AnyChannel, check_sequence
 from .._channel.any_service import Terms, check_dead_letter, check_handler
 from .._channel.dead_letter import DeadLetter
+from .._channel.places import Start, Stop
 from .._channel.retry import RetryPolicy
-from .._channel.source import Start, Stop
 from .._channel.thread_service import Service
 from .._offset import Offset
 from .._options import UNSET, Capacity, ChannelOptions, Compression, Durability, Retention, UnsetType

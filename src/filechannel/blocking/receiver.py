@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast, final
 from anyio import EndOfStream
 
 from .._channel.any_receiver import AnyReceiver, Named, Record, check_count, check_linger
-from .._channel.source import Start
+from .._channel.places import Start
 from .._format import NOTHING
 from .._offset import Offset
 from .waiting import deadline

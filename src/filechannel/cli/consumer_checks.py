@@ -7,24 +7,17 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from .._format import load_u64
 from .._format.layout import (
-    ENTRY,
     ENTRY_ATTEMPT_SHIFT,
     ENTRY_ATTEMPTS,
     ENTRY_OUT,
     ENTRY_READY,
     ENTRY_STATE,
-    GROUP_BEGUN,
     GROUP_ENTRIES,
-    GROUP_ENTRY_SIZE,
-    GROUP_HEAD,
-    GROUP_RING,
-    GROUP_SIZE,
-    GROUP_TAIL,
 )
 from .._maintenance.watch import ConsumerFigures
 from .._storage.cursor_file import CONSUMERS, group_file_name
+from .._storage.group import entry_at, numbers_in
 from .advice import Advice, Patient
 from .wording import counted, size, span
 
@@ -93,12 +86,9 @@ def groups(patient: Patient) -> Iterator[Advice]:
 def _ring(content: bytes, now: int) -> tuple[int, int, int]:
     """Return how many leases are over, the most attempts of a message, and where that one is."""
     expired, worst, where = 0, 0, 0
-    if len(content) < GROUP_SIZE or not load_u64(content, GROUP_BEGUN):
-        return expired, worst, where
-    head, tail = load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
+    head, tail = numbers_in(content)
     for number in range(head, min(tail, head + GROUP_ENTRIES)):
-        at = GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE
-        word, offset, _, _, deadline = ENTRY.unpack_from(content, at)
+        word, offset, _, _, deadline = entry_at(content, number)
         if word & ENTRY_STATE in (ENTRY_OUT, ENTRY_READY):
             expired += word & ENTRY_STATE == ENTRY_OUT and deadline < now
             worst, where = max((worst, where), (word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS, offset))

@@ -103,22 +103,21 @@ def _kernel() -> Iterator[Part]:
 
 def _limits() -> Iterator[Part]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < _FEW_FILES:
-        what = f"a process may have {soft} files open: a channel needs about 20"
-        advice = Advice(severity="warning", kind="limits", what=what, mend=f"ulimit -n {min(hard, 65_536)}")
-        yield Part("open files", f"{soft}", advice)
-    else:
-        yield Part("open files", f"up to {soft:,} a process")
+    enough = f"ulimit -n {min(hard, 65_536)}"
+    yield _limit("open files", soft, _FEW_FILES, f"have {soft} files open: a channel needs about 20", enough)
     try:
         maps = int(Path("/proc/sys/vm/max_map_count").read_text())
     except (OSError, ValueError):
         return
-    if maps < _FEW_MAPS:
-        what = f"a process may have {maps} maps: a channel needs up to 20"
-        advice = Advice(severity="warning", kind="limits", what=what, mend=f"sysctl vm.max_map_count={_FEW_MAPS}")
-        yield Part("maps", f"{maps}", advice)
-    else:
-        yield Part("maps", f"up to {maps:,} a process")
+    enough = f"sysctl vm.max_map_count={_FEW_MAPS}"
+    yield _limit("maps", maps, _FEW_MAPS, f"have {maps} maps: a channel needs up to 20", enough)
+
+
+def _limit(name: str, most: int, few: int, what: str, mend: str) -> Part:
+    """Tell how much a process may have of something, and what to do if that is too little."""
+    if most >= few:
+        return Part(name, f"up to {most:,} a process")
+    return Part(name, f"{most}", Advice(severity="warning", kind="limits", what=f"a process may {what}", mend=mend))
 
 
 _Look: TypeAlias = Callable[[], Iterator[Part]]

@@ -9,7 +9,7 @@ from typing import Final
 
 import typer
 
-from .._channel.source import Start, find_place
+from .._channel.places import Start, find_place
 from .._offset import Offset
 from .._storage.index import Mark
 from .._storage.store import Store

@@ -11,7 +11,7 @@ from anyio import EndOfStream
 
 from .. import blocking
 from .._channel.any_receiver import Record
-from .._channel.source import Start
+from .._channel.places import Start
 from .._errors import DataExpiredError, DecodeError
 from .._options import ChannelOptions
 from .output import JsonOption, remark, write_line

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import final
 
-from .._channel.source import find_place
+from .._channel.places import find_place
 from .._maintenance.worker import WORKER
 from .._storage.cursor import Cursor
 from .._storage.index import Mark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from .._channel.source import find_place
+from .._channel.places import find_place
 from .._errors import UnknownConsumerError
 from .._storage.index import Mark
 from .._storage.store import Store

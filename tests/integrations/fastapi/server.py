@@ -8,17 +8,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import httpx
 
 from tests.integrations.fastapi.shop import DIRECTORY
 from tests.processes.crew import PATIENCE, until
 
+T = TypeVar("T")
 APP = "tests.integrations.fastapi.shop:app"
 ROOT = Path(__file__).parent.parent.parent.parent
 
@@ -79,23 +80,30 @@ class Server:
             self.process.kill()
 
 
-class Listener:
-    """A client of the stream, which comes again with the last id that it has."""
+class Listener(Generic[T]):
+    """A client of a stream, which comes again with the last id that it has."""
 
-    def __init__(self) -> None:
-        self.received: list[int] = []
-        self.last_id: str | None = None
-        self.begun = threading.Event()
+    def __init__(self, path: str, read: Callable[[str], T]) -> None:
+        self.received: list[T] = []
+        self._path = path
+        self._read = read
+        self._last_id: str | None = None
 
-    def listen(self, server: Server) -> None:
-        """Receive until the connection ends."""
+    @contextmanager
+    def listening(self, server: Server) -> Iterator[None]:
+        """Receive beside the block, and after it until the connection ends."""
+        thread = threading.Thread(target=self._listen, args=[server])
+        thread.start()
+        yield
+        thread.join()
+
+    def _listen(self, server: Server) -> None:
         with suppress(httpx.TransportError), httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
-            for event in events(client, "/events?since=earliest", self.last_id):
-                self.last_id = event.get("id", self.last_id)
+            for event in events(client, self._path, self._last_id):
+                assert "event" not in event, event
                 if "data" in event:
-                    assert "event" not in event, event
-                    self.received.append(httpx.Response(200, text=event["data"]).json()["id"])
-                self.begun.set()
+                    self.received.append(self._read(event["data"]))
+                self._last_id = event.get("id", self._last_id)
 
 
 def events(client: httpx.Client, path: str, last_id: str | None = None) -> Iterator[dict[str, str]]:

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from filechannel._format import PURE
@@ -32,6 +33,11 @@ def read_orders(directory: Path) -> list[int]:
         return [order.id for order in past]
 
 
+def id_of(data: str) -> int:
+    """Return the number of the order of an event."""
+    return msgspec.json.decode(data, type=Order).id
+
+
 def place_until_killed(server: Server, numbers: Iterator[int]) -> list[int]:
     """Order one thing after the other, kill the server in the middle of that, and return what was accepted."""
     accepted: list[int] = []
@@ -46,23 +52,17 @@ def place_until_killed(server: Server, numbers: Iterator[int]) -> list[int]:
 def test_what_was_answered_before_a_kill_is_done_after_the_restart(tmp_path: Path) -> None:
     """Orders and tasks that got a 2xx are processed, and a client of the stream has every order once."""
     accepted: list[int] = []
-    numbers, listener = count(), Listener()
+    numbers, listener = count(), Listener("/events?since=earliest", id_of)
     for _ in range(2):
-        with Server(tmp_path) as server:
-            listening = threading.Thread(target=listener.listen, args=[server])
-            listening.start()
+        with Server(tmp_path) as server, listener.listening(server):
             accepted += place_until_killed(server, numbers)
-            listening.join()
-    with Server(tmp_path) as server:
-        listening = threading.Thread(target=listener.listen, args=[server])
-        listening.start()
+    with Server(tmp_path) as server, listener.listening(server):
         assert server.place(next(numbers))
         until(lambda: server.ask("/done") >= 2 * len(set(accepted)) + 2)
         stored = next(numbers)
         assert server.place(stored)
         until(lambda: listener.received[-1:] == [stored])
         assert "Traceback" not in server.stop()
-        listening.join()
     happened = read_done(tmp_path)
     for what in ("billed", "packed"):
         assert set(accepted) <= {done.id for done in happened if done.what == what}

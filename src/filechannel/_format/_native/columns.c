@@ -293,7 +293,6 @@ static PyObject *columns_finish(Columns *self, PyObject *Py_UNUSED(ignored)) {
 
 static PyObject *columns_length(Columns *self, void *Py_UNUSED(closure)) { return PyLong_FromSize_t(self->root->length); }
 
-#define FAST(name) (PyCFunction)(void (*)(void)) name
 static PyMethodDef methods[] = {
     {"take", FAST(columns_take), METH_FASTCALL,
      "take($self, buffer, position, stop, offset, most, /)\n--\n\n"

@@ -283,10 +283,11 @@ int add_send_path(PyObject *module); /* send_path.c */
 int add_scratch(PyObject *module);   /* scratch.c */
 int add_ring(PyObject *module);      /* ring.c */
 int add_reader(PyObject *module);    /* reader_type.c */
-int add_coroutine(PyObject *module); /* coroutine.c */
+int add_cores(PyObject *module);     /* cores.c */
 int add_columns(PyObject *module);   /* columns.c */
 int add_rows(PyObject *module);      /* rows.c */
 
+#define FAST(name) (PyCFunction)(void (*)(void)) name /* in a table of methods, what METH_FASTCALL calls */
 PyTypeObject *add_type(PyObject *module, PyType_Spec *spec); /* module.c */
 int check_count(const char *name, Py_ssize_t given, Py_ssize_t wanted);
 int check_no_keywords(const char *name, PyObject *keywords);

@@ -146,7 +146,6 @@ static PyObject *py_populate_settle(PyObject *Py_UNUSED(module), PyObject *Py_UN
     Py_RETURN_NONE;
 }
 
-#define FAST(name) (PyCFunction)(void (*)(void)) name
 static PyMethodDef functions[] = {
     {"populate", FAST(py_populate), METH_FASTCALL,
      "populate(buffer, position, size, /)\n--\n\n"

@@ -97,7 +97,7 @@ PyMODINIT_FUNC PyInit__core(void) {
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
     if (find_names() || add_words(module) || add_records(module) || add_clock(module) || add_memory(module) || add_waiting(module) || add_forking(module) || add_writer(module) ||
-        add_send_path(module) || add_scratch(module) || add_ring(module) || add_reader(module) || add_coroutine(module) || add_columns(module) || add_rows(module) || add_layout(module) ||
+        add_send_path(module) || add_scratch(module) || add_ring(module) || add_reader(module) || add_cores(module) || add_columns(module) || add_rows(module) || add_layout(module) ||
         PyModule_AddStringConstant(module, "CRC32C_METHOD", crc32c_method())) {
         Py_DECREF(module);
         return NULL;

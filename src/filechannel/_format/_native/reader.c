@@ -1,4 +1,4 @@
-/* Reading one record after the other, decoded, with a cursor. The reference is reader.py.
+/* Reading one record after the other, decoded, with a cursor. The reference is reader.py, with reading.py.
  *
  * A reader stands at an offset and knows how far it may read without looking again (`limit`). Where that ends it
  * looks at the shared words; where the segment ends it asks `advance` for the next one.

@@ -1,4 +1,4 @@
-/* Acknowledging what was handed out. The reference is reader.py.
+/* Acknowledging what was handed out. The reference is in holding.py and sharing.py.
  *
  * No need to come in: nothing here calls Python, so the GIL orders us. */
 #include "reader.h"

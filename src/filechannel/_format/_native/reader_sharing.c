@@ -1,4 +1,4 @@
-/* What is handed out and stays ours for a while. The reference is reader.py. */
+/* What is handed out and stays ours for a while. The reference is in holding.py and sharing.py. */
 #include "reader.h"
 
 /* --- Holding: what is handed out stays ours until it is acknowledged ------------------------------------------ */

@@ -184,7 +184,6 @@ static PyObject *get_full(PyObject *op, void *Py_UNUSED(closure)) {
 }
 static PyObject *get_drained(PyObject *op, void *Py_UNUSED(closure)) { return PyBool_FromLong(reader_is_drained((Reader *)op)); }
 
-#define FAST(name) (PyCFunction)(void (*)(void)) name
 static PyMethodDef methods[] = {
     {"take", reader_take_method, METH_NOARGS, "take($self, /)\n--\n\nReturn the next item, decoded, or NOTHING."},
     {"take_in_turn", reader_take_in_turn_method, METH_NOARGS,

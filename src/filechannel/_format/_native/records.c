@@ -184,7 +184,6 @@ static PyObject *py_split_records(PyObject *Py_UNUSED(module), PyObject *joined)
     return payloads;
 }
 
-#define FAST(name) (PyCFunction)(void (*)(void)) name
 static PyMethodDef functions[] = {
     {"crc32c", FAST(py_crc32c), METH_FASTCALL,
      "crc32c(data, value=0, /)\n--\n\nExtend a CRC-32C by the bytes of data."},

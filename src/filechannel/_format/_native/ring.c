@@ -384,7 +384,7 @@ static PyObject *py_move_on(PyObject *Py_UNUSED(module), PyObject *const *args, 
 }
 
 static PyMethodDef functions[] = {
-    {"move_on", (PyCFunction)(void (*)(void))py_move_on, METH_FASTCALL,
+    {"move_on", FAST(py_move_on), METH_FASTCALL,
      "move_on(group, owner, /)\n--\n\nLet the position follow what is settled, unless somebody has the lock, who will."},
     {NULL, NULL, 0, NULL},
 };

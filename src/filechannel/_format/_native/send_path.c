@@ -320,7 +320,6 @@ static void path_dealloc(PyObject *op) {
     Py_DECREF(type);
 }
 
-#define FAST(name) (PyCFunction)(void (*)(void)) name
 static PyMethodDef methods[] = {
     {"put", py_put, METH_O, "put($self, item, /)\n--\n\nEncode and append one item; return its offset."},
     {"put_in_turn", py_put_in_turn, METH_O,

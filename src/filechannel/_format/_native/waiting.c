@@ -221,7 +221,6 @@ static PyObject *py_take_bits(PyObject *Py_UNUSED(module), PyObject *const *args
     return found;
 }
 
-#define FAST(name) (PyCFunction)(void (*)(void)) name
 static PyMethodDef functions[] = {
     {"take_word", FAST(py_take_word), METH_FASTCALL,
      "take_word(buffer, position, owner, seconds, /)\n--\n\n"

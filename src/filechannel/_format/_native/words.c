@@ -96,7 +96,6 @@ static PyObject *py_fence(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)
     Py_RETURN_NONE;
 }
 
-#define FAST(name) (PyCFunction)(void (*)(void)) name
 static PyMethodDef functions[] = {
     {"load_u32", FAST(py_load_u32), METH_FASTCALL,
      "load_u32(buffer, position, /)\n--\n\nRead a shared word (acquire)."},

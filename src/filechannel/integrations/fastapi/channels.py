@@ -15,10 +15,10 @@ from ..._channel.channel import FileChannel
 from ..._channel.codec import Codec, CodecName
 from ..._channel.dead_letter import DeadLetter
 from ..._channel.opening import ChannelContext, open_channel
+from ..._channel.places import Start
 from ..._channel.retry import RetryPolicy
 from ..._channel.sender import Sender
 from ..._channel.serve import Service
-from ..._channel.source import Start
 from ..._options import ChannelOptions
 from .events import Events, FirstStart, Streams, events_of
 from .services import serving

@@ -1,0 +1,247 @@
+"""Standing in the log: where the next record begins, how far may be read, and what the cursor says about that.
+
+Whoever stands at an offset knows how far it may read without looking again (`limit`). Where that ends it looks at the
+shared words; where the segment ends it asks `advance` for the next one.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import interrupt_main
+from collections.abc import Callable
+from types import TracebackType
+from typing import NamedTuple, NoReturn
+
+from typing_extensions import Buffer
+
+from .arguments import readable, writable
+from .checksum import crc32c
+from .clock import charge_turn, wall_clock_ns
+from .layout import (
+    CACHE_LINE,
+    CONTROL_RECORD,
+    CONTROL_SIZE,
+    CURSOR,
+    CURSOR_CHECKED,
+    CURSOR_SLOTS,
+    RECORD_HEADER_SIZE,
+    ROOM,
+    ROOM_WATCHED,
+    SEGMENT_END,
+    SEGMENT_HEADER_SIZE,
+    STATE,
+    STATE_SEALED,
+    TAIL_SLOT,
+    TAIL_SLOTS,
+    WAKE_LOOPS,
+    WRITE_TAIL,
+)
+from .nothing import NOTHING, Nothing
+from .records import read_record
+from .waiting import wake_waiters
+from .words import load_u32, load_u64
+
+
+class Reading:
+    """Reads the record that it stands at. Not locked: that is the reader's business."""
+
+    def __init__(
+        self,
+        control: Buffer,
+        cursor: Buffer | None,
+        decode: Callable[[bytes], object] | None,
+        advance: Callable[[], object],
+        damaged: Callable[[str], object],
+        refuse: Callable[[int, int, bytes, Exception], NoReturn],
+    ) -> None:
+        self._control = readable(control)
+        if self._control.nbytes < CONTROL_SIZE:
+            raise ValueError("control page is too short")
+        self._cursor = None if cursor is None else writable(cursor)
+        self._generation = 0 if self._cursor is None else _newest_generation(self._cursor)
+        self._decode = decode
+        self._advance = advance
+        self._damaged = damaged
+        self._refuse = refuse
+        self._segment: memoryview | None = None
+        self._begin: int = 0
+        self._limit: int = 0
+        self.offset: int = 0
+        self.sequence: int = 0
+        self.released: bool = False
+        self.wanted: int | None = None
+        """Where something begins that comes again, while we stand there: if a callback moves us, it is gone."""
+        self.floor: Callable[[], tuple[int, int]] | None = None
+        """Returns the place for the cursor, if that is not where we stand."""
+        self.notify: Callable[[], object] | None = None
+        """Called when the cursor moved and event loops wait for room."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Offset and sequence of what comes next here."""
+        return self.offset, self.sequence
+
+    @property
+    def is_readonly(self) -> bool:
+        """Whether the control page cannot be written to."""
+        return self._control.readonly
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether nothing more is published."""
+        return bool(load_u32(self._control, STATE) & STATE_SEALED)
+
+    @property
+    def write_offset(self) -> int:
+        """Where what is published ends."""
+        return load_u64(self._control, WRITE_TAIL)
+
+    def has_message_from(self, sequence: int) -> bool:
+        """Tell whether there is a message of that number, or one behind it: what lies behind the last is none."""
+        end = self.write_offset
+        slots = [TAIL_SLOT.unpack_from(self._control, WRITE_TAIL + distance) for distance in TAIL_SLOTS]
+        return any(sequence < following for offset, following, _, _ in slots if offset == end)
+
+    # Standing
+
+    def stand_at(self, offset: int, sequence: int) -> None:
+        """Stand at a record boundary."""
+        self.offset, self.sequence, self._limit = offset, sequence, 0
+
+    def go_on_at(self, offset: int, sequence: int) -> None:
+        """The same where that is likely to be in the same segment."""
+        self.offset, self.sequence = offset, sequence
+        if offset < self._begin:
+            self._limit = 0
+
+    def bind(self, segment: Buffer, begin: int) -> None:
+        """Read from this map."""
+        view = readable(segment)
+        if view.nbytes < SEGMENT_HEADER_SIZE:
+            raise ValueError("segment is shorter than its header")
+        self._segment, self._begin, self._limit = view, begin, 0
+
+    def unbind(self) -> None:
+        """Let go of the segment; advance is asked for another."""
+        self._segment, self._limit = None, 0
+
+    def release(self) -> None:
+        """Let go of segment and cursor; there is nothing to read any more."""
+        self.released = True
+        self.unbind()
+        self._cursor = None
+
+    # Reading
+
+    def next_item(self) -> tuple[object, int, int] | Nothing:
+        """Return (item, offset, sequence) of the next message, and stand behind it; NOTHING if there is none."""
+        payload = self.next_payload()
+        if isinstance(payload, Nothing):
+            return NOTHING
+        start, sequence = self.place
+        try:
+            item = self.decode(payload)
+        except Exception as error:
+            self.refuse(start, payload, error)
+        self.offset, self.sequence = start + RECORD_HEADER_SIZE + len(payload), sequence + 1
+        charge_turn(len(payload))
+        return item, start, sequence
+
+    def decode(self, payload: bytes) -> object:
+        """Return what a payload says."""
+        return payload if self._decode is None else self._decode(payload)
+
+    def refuse(self, offset: int, payload: bytes, error: Exception) -> NoReturn:
+        """Say that what begins at an offset does not decode."""
+        self._refuse(offset, offset + RECORD_HEADER_SIZE + len(payload), payload, error)
+        raise SystemError("refuse() must raise") from None
+
+    def next_payload(self) -> bytes | Nothing:
+        """Return the payload of the next message, and stand before it; NOTHING if there is none."""
+        while self.wanted in (None, self.offset) and self._look():
+            # Each once: another thread may take the segment away from us, and the limit after it.
+            segment, begin, limit = self._segment, self._begin, self._limit
+            if segment is None or self.offset >= limit:
+                self._advance()
+                continue
+            position = SEGMENT_HEADER_SIZE + self.offset - begin
+            stop = SEGMENT_HEADER_SIZE + limit - begin
+            try:
+                word, payload = read_record(segment, position, stop, self.offset)
+            except ValueError as error:
+                self._damaged(str(error))
+                continue
+            if not word & CONTROL_RECORD:
+                return payload
+            self.offset += RECORD_HEADER_SIZE + len(payload)
+            self.store_cursor()
+        return NOTHING
+
+    def _look(self) -> bool:
+        """Tell whether there is anything beyond our offset, and learn how far this segment goes."""
+        if self.offset < self._limit:
+            return True
+        if self.released:
+            return False
+        write = self.write_offset
+        if self.offset >= write:
+            return False
+        segment = self._segment
+        if segment is not None and self.offset >= self._begin:
+            # After `write`: a segment's end is stored before anything beyond it is published.
+            end = load_u64(segment, SEGMENT_END)
+            room = self._begin + segment.nbytes - SEGMENT_HEADER_SIZE
+            self._limit = min(write, room, end or room)
+        return True
+
+    # The cursor
+
+    def store_cursor(self) -> None:
+        """Two slots in turn, so that one of them is whole whenever we are killed."""
+        if self._cursor is None:
+            return
+        self._generation += 1
+        place = self.place if self.floor is None else self.floor()
+        fields = (self._generation, *place, wall_clock_ns())
+        slot = CURSOR_SLOTS[self._generation & 1]
+        CURSOR.pack_into(self._cursor, slot, *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
+        self.tell_room()
+
+    def tell_room(self) -> None:
+        """Senders that wait for room must hear that we moved on."""
+        if not load_u32(self._control, ROOM_WATCHED) or self._control.readonly:
+            return
+        if wake_waiters(self._control, ROOM) & WAKE_LOOPS and self.notify is not None:
+            try:
+                self.notify()
+            except BaseException as error:  # whatever goes wrong there, we have moved on
+                _report(error, self.notify)
+
+
+class _Unraisable(NamedTuple):
+    exc_type: type[BaseException]
+    exc_value: BaseException
+    exc_traceback: TracebackType | None
+    err_msg: str | None
+    object: object
+
+
+def _report(error: BaseException, where: object) -> None:
+    """Say what cannot be raised; Ctrl-C comes again, a little later."""
+    if isinstance(error, KeyboardInterrupt):
+        interrupt_main()
+    else:
+        unraisable = _Unraisable(type(error), error, error.__traceback__, None, where)
+        sys.unraisablehook(unraisable)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def _newest_generation(cursor: memoryview) -> int:
+    """Return the generation of the newest whole slot: the next one must not go over it."""
+    if cursor.nbytes < CURSOR_SLOTS[-1] + CACHE_LINE:
+        raise ValueError("cursor is too short")
+    newest = 0
+    for slot in CURSOR_SLOTS:
+        *fields, crc = CURSOR.unpack_from(cursor, slot)
+        if crc == crc32c(CURSOR_CHECKED.pack(*fields)):
+            newest = max(newest, fields[0])
+    return newest
