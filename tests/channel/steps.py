@@ -22,7 +22,8 @@ from types import CodeType, FrameType
 from filechannel import ChannelOptions, Durability, Retention
 from filechannel._storage import stores
 from filechannel.blocking import AckReceiver, FileChannel, Sender, open_channel, transaction
-from tests.storage.dying import Counts, DyingFiles, die_in_child
+from tests.storage.deaths import Counts, die_in_child, die_in_turn
+from tests.storage.dying import DyingFiles
 
 FIRST, SECOND = "first", "second"
 TRACED = ("_channel", "_storage", "blocking.py")
@@ -146,23 +147,23 @@ def _scenario(path: Path, durability: Durability, counts: Counts) -> None:
         it.step(1, 100)
 
 
-def die_at_every_call(directory: Path, durability: Durability) -> int:
-    """Kill it before each of its calls to the operating system in turn; return how many there were."""
-    last = 0
-    while True:
-        last += 1
+def die_at_every_call(directory: Path, durability: Durability, *, each: bool) -> int:
+    """Kill it before each of its calls to the operating system, or before the first of every kind; return how often."""
+
+    def live(last: int) -> Counts:
         counts, path = Counts(), directory / str(last)
         files = DyingFiles(last, counts)
 
         def work() -> None:
-            stores.Files = lambda: files  # type: ignore[assignment, misc]  # noqa: B023
-            _scenario(path, durability, counts)  # noqa: B023
+            stores.Files = lambda: files  # type: ignore[assignment, misc]
+            _scenario(path, durability, counts)
 
-        finished = die_in_child(work)
+        die_in_child(work)
         check(path, durability, counts["sent"])
         shutil.rmtree(path)
-        if finished:
-            return last
+        return counts
+
+    return die_in_turn(live, each=each)
 
 
 class _Tracer:
@@ -260,7 +261,7 @@ def main(mode: str, *arguments: str) -> None:
         else:
             durability = Durability.FSYNC if arguments[0] == "fsync" else Durability.OS
             if mode == "every-call":
-                count = die_at_every_call(Path(directory), durability)
+                count = die_at_every_call(Path(directory), durability, each=arguments[1] == "each")
             else:
                 count = die_at_every_line(Path(directory), durability, int(arguments[1]), int(arguments[2]))
     sys.stdout.write(f"{count}\n")

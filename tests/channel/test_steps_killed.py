@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from filechannel._format import PURE
+from tests.storage.deaths import WHICH
 
 ROOT = Path(__file__).parents[2]
 DURABILITIES = pytest.mark.parametrize("durability", ["os", "fsync"])
@@ -22,16 +23,17 @@ def _run(*arguments: str, timeout: float = 100) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.parametrize("which", WHICH)
 @DURABILITIES
-def test_a_chain_may_die_at_every_call(durability: str) -> None:
+def test_a_chain_may_die_at_every_call(durability: str, which: str) -> None:
     """Before each call to the operating system, in either hop, and while it opens, flushes and closes."""
-    assert _run("every-call", durability) > 100
+    assert _run("every-call", durability, which, timeout=1800) > (100 if which == "each" else 30)
 
 
 @DURABILITIES
 def test_a_step_may_die_at_every_line(durability: str) -> None:
     """Before every few lines of the code of a step, and of the first one of a process, which looks for the last."""
-    assert _run("every-line", durability, "1", "41" if PURE else "7") > 20
+    assert _run("every-line", durability, "1", "41" if PURE else "13", timeout=1800) > 20
 
 
 @pytest.mark.parametrize("seed", [1, 2])

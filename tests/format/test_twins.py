@@ -696,10 +696,10 @@ SOUND: dict[str, Callable[[], list[Any]]] = {
     "fence": list,
     "take_word": lambda: [bytearray(16), 4, 1, 0.0],
     "release_word": lambda: [bytearray(16), 4],
-    "wait_word": lambda: [bytearray(16), 4, 0, 0.0],
+    "wait_word": lambda: [bytearray(16), 4, 1, 0.0],  # is another, and so nobody waits, however long that would be
     "wake_word": lambda: [bytearray(16), 4, 1],
     "wake_waiters": lambda: [bytearray(b"\x07" * 16), 4],
-    "spin_above": lambda: [bytearray(16), 8, 5, 0.0],
+    "spin_above": lambda: [bytearray(b"\x07" * 16), 8, 5, 0.0],  # is above, likewise
     "set_bit": lambda: [bytearray(16), 8, 5],
     "take_bits": lambda: [bytearray(b"\x05" * 24), 8, 2],
     "close_in_child": lambda: [1 << 20],

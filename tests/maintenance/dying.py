@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 import tempfile
 from collections.abc import Callable
@@ -24,7 +23,8 @@ from filechannel._storage.store import Store
 from tests.maintenance.stores import consume, files_of, fill, reclaim
 from tests.storage.background import Background
 from tests.storage.channels import SMALL, opened, payloads_of
-from tests.storage.dying import Counts, DyingFiles, die_in_child
+from tests.storage.deaths import NEVER, Counts, die_in_child, die_in_turn
+from tests.storage.dying import DyingFiles
 
 SEGMENTS, CONSUMED = 5, 10
 _SHARED_STORES = {
@@ -40,9 +40,7 @@ def die_at_shared_stores(last: int, counts: Counts) -> None:
 
     def dying(store: Callable[..., object]) -> Callable[..., object]:
         def method(*arguments: object) -> object:
-            counts["steps"] += 1
-            if counts["steps"] == last:
-                os.kill(os.getpid(), signal.SIGKILL)
+            counts.step(last)
             return store(*arguments)
 
         return method
@@ -89,37 +87,35 @@ def _check(store: Store, left: list[bytes], idle: float) -> None:
     assert consume(store, None, "fast") == [b"goes on"]
 
 
-def die_at_every_step(directory: Path, idle: float, durability: Durability, *, watched: bool) -> int:
-    """Kill whoever maintains a channel at each of its steps in turn; return how many there were."""
+def die_at_every_step(directory: Path, idle: float, durability: Durability, *, watched: bool, each: bool) -> int:
+    """Kill whoever maintains a channel at each of its steps, or at the first of every kind; return how often."""
     background = Background.install(pytest.MonkeyPatch())
-    last, finished = 0, False
-    while not finished:
-        last += 1
+
+    def live(last: int) -> Counts:
         path, counts = directory / f"{last}", Counts()
         left = _prepare(path, idle, durability)
-
-        def work(path: Path = path, last: int = last, counts: Counts = counts) -> None:
-            _maintain(path, last, counts, idle)
-
-        if watched:
-            with opened(path, SMALL) as store:
-                finished = die_in_child(work)
-                _check(store, left, idle)
-        else:
-            finished = die_in_child(work)
-            with opened(path, SMALL) as store:
-                _check(store, left, idle)
+        finished = False
+        if not watched:
+            finished = die_in_child(lambda: _maintain(path, last, counts, idle))
+        with opened(path, SMALL) as store:
+            if watched:
+                finished = die_in_child(lambda: _maintain(path, last, counts, idle))
+            _check(store, left, idle)
+        assert finished == (last == NEVER)
         background.forget()
         shutil.rmtree(path)
-    return last
+        return counts
+
+    return die_in_turn(live, each=each)
 
 
-def main(mode: str, durability: str, who: str) -> None:
+def main(mode: str, durability: str, who: str, which: str) -> None:
     """Run one of them."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
         idle = 0.0 if mode == "idle" else IDLE
         mode_ = Durability.FSYNC if durability == "fsync" else Durability.OS
-        count = die_at_every_step(Path(directory), idle, mode_, watched=who == "watched" and not PURE)
+        watched = who == "watched" and not PURE
+        count = die_at_every_step(Path(directory), idle, mode_, watched=watched, each=which == "each")
     sys.stdout.write(f"{count}\n")
 
 

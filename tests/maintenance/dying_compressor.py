@@ -12,9 +12,10 @@ import pytest
 
 from filechannel._storage.files import Files
 from tests.storage.background import Background
-from tests.storage.channels import opened, read_all
+from tests.storage.channels import Message, opened, read_all
 from tests.storage.compressing import compress_all
-from tests.storage.dying import Counts, DyingFiles, die_in_child
+from tests.storage.deaths import NEVER, Counts, die_in_child, die_in_turn
+from tests.storage.dying import DyingFiles
 
 
 def _fill(path: Path) -> None:
@@ -29,39 +30,44 @@ def _compress(path: Path, files: Files) -> None:
         compress_all(store)
 
 
-def die_at_every_step(directory: Path) -> int:
-    """Kill who compresses at each of its steps in turn; return how many there were."""
+def die_at_every_step(directory: Path, *, each: bool) -> int:
+    """Kill who compresses at each of its steps in turn, or at the first of every kind; return how often."""
     background = Background.install(pytest.MonkeyPatch())
-    last = 0
-    while True:
-        last += 1
+
+    def live(last: int) -> Counts:
         path, counts = directory / f"{last}", Counts()
         _fill(path)
         background.forget()
         with opened(path) as store:
             before = read_all(store)
-        files = DyingFiles(last, counts)
-        finished = die_in_child(lambda: _compress(path, files))  # noqa: B023
-        with opened(path) as store:
-            assert read_all(store) == before
-            compress_all(store)
-            assert read_all(store) == before
-            count = len(store.segments.begins)
-        names = [file.name for file in (path / "segments").iterdir() if not file.name.startswith("spare-")]
-        assert sum(name.endswith(".z") for name in names) == count - 1, names
-        assert sum(name.endswith(".seg") for name in names if name[0] == "0") == 1, names
-        assert not [name for name in names if name.startswith("new-")], names
+        finished = die_in_child(lambda: _compress(path, DyingFiles(last, counts)))
+        assert finished == (last == NEVER)
+        _check(path, before)
         background.forget()
         shutil.rmtree(path)
-        if finished:
-            return last
+        return counts
+
+    return die_in_turn(live, each=each)
 
 
-def main() -> None:
+def _check(path: Path, before: list[Message]) -> None:
+    with opened(path) as store:
+        assert read_all(store) == before
+        compress_all(store)
+        assert read_all(store) == before
+        count = len(store.segments.begins)
+    names = [file.name for file in (path / "segments").iterdir() if not file.name.startswith("spare-")]
+    assert sum(name.endswith(".z") for name in names) == count - 1, names
+    assert sum(name.endswith(".seg") for name in names if name[0] == "0") == 1, names
+    assert not [name for name in names if name.startswith("new-")], names
+
+
+def main(which: str) -> None:
     """Run it in memory where that is possible: a process crash has nothing to do with the disk."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
-        sys.stdout.write(f"{die_at_every_step(Path(directory))}\n")
+        count = die_at_every_step(Path(directory), each=which == "each")
+    sys.stdout.write(f"{count}\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -25,7 +25,8 @@ from tests.maintenance.dying import die_at_shared_stores
 from tests.maintenance.stores import consume, consumer, files_of, reclaim
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of
-from tests.storage.dying import Counts, DyingFiles, die_in_child
+from tests.storage.deaths import NEVER, Counts, die_in_child, die_in_turn
+from tests.storage.dying import DyingFiles
 
 BEFORE, MORE, SIZE = 14, 8, 1000
 CAPACITY = 16384
@@ -90,24 +91,26 @@ def _check(store: Store, place: Place) -> None:
     assert {_number(payload) for payload in payloads_of(store)} == {99}
 
 
-def die_at_every_step(directory: Path, durability: Durability, *, watched: bool) -> int:
-    """Kill a sender at each of its steps in turn; return how many there were."""
+def die_at_every_step(directory: Path, durability: Durability, *, watched: bool, each: bool) -> int:
+    """Kill a sender at each of its steps in turn, or at the first of every kind; return how often."""
     background = Background.install(pytest.MonkeyPatch())
-    last, finished = 0, False
-    while not finished:
-        last += 1
+
+    def live(last: int) -> Counts:
         path, counts = directory / f"{last}", Counts()
         place = _prepare(path, durability)
 
-        def work(path: Path = path, last: int = last, counts: Counts = counts) -> None:
+        def work() -> None:
             _send(path, last, counts)
 
         finished = _watch(path, work, place) if watched else die_in_child(work)
+        assert finished == (last == NEVER)
         with opened(path, create=False) as store:
             _check(store, place)
         background.forget()
         shutil.rmtree(path)
-    return last
+        return counts
+
+    return die_in_turn(live, each=each)
 
 
 def _watch(path: Path, work: Callable[[], object], place: Place) -> bool:
@@ -120,11 +123,12 @@ def _watch(path: Path, work: Callable[[], object], place: Place) -> bool:
     return finished
 
 
-def main(durability: str, who: str) -> None:
+def main(durability: str, who: str, which: str) -> None:
     """Run one of them."""
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
         mode = Durability.FSYNC if durability == "fsync" else Durability.OS
-        count = die_at_every_step(Path(directory), mode, watched=who == "watched" and not PURE)
+        watched = who == "watched" and not PURE
+        count = die_at_every_step(Path(directory), mode, watched=watched, each=which == "each")
     sys.stdout.write(f"{count}\n")
 
 

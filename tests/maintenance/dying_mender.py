@@ -16,7 +16,8 @@ from filechannel._maintenance.verify import verify
 from tests.maintenance.damage import DAMAGES, make_channel
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of
-from tests.storage.dying import Counts, DyingFiles, die_in_child
+from tests.storage.deaths import Counts, die_in_child, die_in_turn
+from tests.storage.dying import DyingFiles
 
 
 def _readable(path: Path) -> set[bytes]:
@@ -25,26 +26,20 @@ def _readable(path: Path) -> set[bytes]:
         return set(payloads_of(store, skip=True))
 
 
-def die_at_every_step(directory: Path, name: str) -> int:
-    """Kill whoever mends a channel at each of its steps in turn; return how many there were."""
+def die_at_every_step(directory: Path, name: str, *, each: bool) -> int:
+    """Kill whoever mends a channel at each of its steps in turn, or at the first of every kind; return how often."""
     background = Background.install(pytest.MonkeyPatch())
-    damaged = directory / "damaged"
+    damaged, path, look = directory / "damaged", directory / "copy", directory / "look"
     sent = make_channel(damaged)
     damage, _, lost = DAMAGES[name]
     damage(damaged)
     left = {payload for number, payload in enumerate(sent) if number not in lost}
-    last, finished = 0, False
-    while not finished:
-        last += 1
-        path, look = directory / "copy", directory / "look"
+
+    def live(last: int) -> Counts:
         # Moved and back: a copy would have another identity, and be recovered.
         shutil.copytree(damaged, path)
         counts = Counts()
-
-        def work(path: Path = path, last: int = last, counts: Counts = counts) -> None:
-            repair(path, files=DyingFiles(last, counts))
-
-        finished = die_in_child(work)
+        die_in_child(lambda: repair(path, files=DyingFiles(last, counts)))
         shutil.copytree(path, look, ignore=shutil.ignore_patterns("wake"))
         assert left <= _readable(look), f"worse after step {last}"
         report = repair(path).report
@@ -55,14 +50,16 @@ def die_at_every_step(directory: Path, name: str) -> int:
         background.forget()
         shutil.rmtree(path)
         shutil.rmtree(look)
-    return last
+        return counts
+
+    return die_in_turn(live, each=each)
 
 
-def main(name: str) -> None:
+def main(name: str, which: str) -> None:
     """Run one of them."""
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
-        count = die_at_every_step(Path(directory), name)
+        count = die_at_every_step(Path(directory), name, each=which == "each")
     sys.stdout.write(f"{count}\n")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,24 @@ from filechannel._format import PURE
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("who", ["afterwards", "watched"])
-@pytest.mark.parametrize("durability", ["os", "fsync"])
-@pytest.mark.parametrize("mode", ["busy", "idle"])
-def test_maintenance_may_die_at_every_step(mode: str, durability: str, who: str) -> None:
+SOME = [
+    ("busy", "os", "watched", "kinds"),
+    ("busy", "fsync", "afterwards", "kinds"),
+    ("idle", "os", "afterwards", "kinds"),
+    ("idle", "fsync", "watched", "kinds"),
+]
+"""Every two of these meet."""
+EACH = product(["busy", "idle"], ["os", "fsync"], ["afterwards", "watched"], ["each"])
+
+
+@pytest.mark.parametrize(
+    ("mode", "durability", "who", "which"), [*SOME, *(pytest.param(*each, marks=pytest.mark.soak) for each in EACH)]
+)
+def test_maintenance_may_die_at_every_step(mode: str, durability: str, who: str, which: str) -> None:
     """Nothing unconsumed is lost, nobody is held up, and the next one finishes what it began."""
     if PURE and who == "watched":
         pytest.skip("the pure twin shares with nobody")
-    command = [sys.executable, "-m", "tests.maintenance.dying", mode, durability, who]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    command = [sys.executable, "-m", "tests.maintenance.dying", mode, durability, who, which]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, f"{command}:\n{done.stderr}"
-    assert int(done.stdout) > 50
+    assert int(done.stdout) > (60 if which == "each" else 40)

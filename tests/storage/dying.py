@@ -5,14 +5,11 @@ A program of its own, because a process with threads, such as the one that runs 
 
 from __future__ import annotations
 
-import mmap
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -21,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from filechannel import ChannelOptions, Durability
-from filechannel._format import NOTHING, load_u64, store_u64
+from filechannel._format import NOTHING
 from filechannel._storage.compressed import StoredSegment
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
@@ -29,46 +26,9 @@ from filechannel._storage.segment import Segment
 from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import SMALL, open_store, opened, payloads_of, read_all, reader_of, take_all
+from tests.storage.deaths import NEVER, Counts, die_in_child, die_in_turn
 
 CONSUMER = "consumer"
-
-
-class Counts:
-    """What a process has announced, in memory that outlives it."""
-
-    def __init__(self) -> None:
-        self._words = mmap.mmap(-1, mmap.PAGESIZE)
-
-    def __getitem__(self, name: str) -> int:
-        return load_u64(self._words, self._position(name))
-
-    def __setitem__(self, name: str, value: int) -> None:
-        store_u64(self._words, self._position(name), value)
-
-    @staticmethod
-    def _position(name: str) -> int:
-        return 8 * ("sent", "consumed", "flushed", "steps", "purged", "sealed", "life").index(name)
-
-
-def die_in_child(work: Callable[[], object], *, after: float | None = None) -> bool:
-    """Fork and work in the child. Kill it after so many seconds, unless it dies by itself; tell whether it finished."""
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    if after is not None:
-        time.sleep(after)
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL, f"died of signal {os.WTERMSIG(status)}"
-        return False
-    assert os.WEXITSTATUS(status) == 0, "failed before it was killed"
-    return True
 
 
 # Death at every step
@@ -84,9 +44,7 @@ class DyingFiles(Files):
 
 def _dying(name: str) -> Callable[..., object]:
     def method(self: DyingFiles, *arguments: object, **options: object) -> object:
-        self._counts["steps"] += 1
-        if self._counts["steps"] == self._last:
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._counts.step(self._last)
         return getattr(Files, name)(self, *arguments, **options)
 
     return method
@@ -187,20 +145,21 @@ def _check_scenario(path: Path, counts: Counts) -> None:
             assert payloads_of(store) == [*found, b"goes on"]
 
 
-def die_at_every_step(directory: Path, durability: Durability) -> int:
-    """Kill a writer at each of its steps in turn; return how many there were."""
+def die_at_every_step(directory: Path, durability: Durability, *, each: bool) -> int:
+    """Kill a writer at each of its steps in turn, or at the first of every kind; return how often."""
     background = Background.install(pytest.MonkeyPatch())
-    last = 0
-    while True:
-        last += 1
+
+    def live(last: int) -> Counts:
         path, counts = directory / f"{last}", Counts()
         files = DyingFiles(last, counts)
-        finished = die_in_child(lambda: _scenario(path, files, counts, background, durability))  # noqa: B023
+        finished = die_in_child(lambda: _scenario(path, files, counts, background, durability))
+        assert finished == (last == NEVER)
         _check_scenario(path, counts)
         background.forget()
         shutil.rmtree(path)
-        if finished:
-            return last
+        return counts
+
+    return die_in_turn(live, each=each)
 
 
 # Death at any moment
@@ -277,9 +236,9 @@ def main(mode: str, *arguments: str) -> None:
     """Run one of the two."""
     # In memory where that is possible: a process crash has nothing to do with the disk.
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
-        if mode == "every-step":
+        if mode == "steps":
             durability = Durability.FSYNC if arguments[0] == "fsync" else Durability.OS
-            count = die_at_every_step(Path(directory), durability)
+            count = die_at_every_step(Path(directory), durability, each=arguments[1] == "each")
         else:
             count = die_at_any_moment(Path(directory), int(arguments[0]), int(arguments[1]))
     sys.stdout.write(f"{count}\n")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from filechannel._format import PURE
+from tests.storage.deaths import WHICH
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,10 +22,11 @@ def _run(*arguments: str, timeout: float = 100) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-def test_a_writer_may_die_at_every_step(durability: str) -> None:
+def test_a_writer_may_die_at_every_step(durability: str, which: str) -> None:
     """Before each call to the operating system: nothing accepted is lost or doubled, and the next one goes on."""
-    assert _run("every-step", durability) > 200
+    assert _run("steps", durability, which, timeout=1800) > (200 if which == "each" else 60)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
