@@ -92,11 +92,12 @@ def real(*arguments: object, given: bytes | None = None, **more: Any) -> tuple[i
     return finish(start(*arguments, **more), given)
 
 
-def in_a_terminal(*arguments: object, width: int = 80) -> str:
+def in_a_terminal(*arguments: object, width: int = 80, environment: dict[str, str] | None = None) -> str:
     """Give a command that ends by itself to a process with a terminal, and return what it writes, without colours."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-    start(*arguments, stdin=theirs, stdout=theirs, stderr=theirs)
+    environment = {"TERM": "xterm-256color"} | (environment or {})
+    start(*arguments, environment=environment, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
     with suppress(OSError):  # which is how Linux says that nobody has the terminal any more
