@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +90,21 @@ def finish(process: subprocess.Popen[bytes], given: bytes | None = None) -> tupl
 def real(*arguments: object, given: bytes | None = None, **more: Any) -> tuple[int, str, str]:
     """Give a command to a process of its own, and wait for its end."""
     return finish(start(*arguments, **more), given)
+
+
+def in_a_terminal(*arguments: object, width: int = 80, environment: dict[str, str] | None = None) -> str:
+    """Give a command that ends by itself to a process with a terminal, and return what it writes, without colours."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    environment = {"TERM": "xterm-256color"} | (environment or {})
+    start(*arguments, environment=environment, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    with suppress(OSError):  # which is how Linux says that nobody has the terminal any more
+        while part := os.read(ours, 65536):
+            shown += part
+    os.close(ours)
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
 
 
 def interrupt(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:

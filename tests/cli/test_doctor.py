@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +33,7 @@ from filechannel._storage.files import Files
 from filechannel.cli import diagnosis, environment
 from filechannel.cli.diagnosis import diagnose
 from filechannel.cli.environment import examine
-from tests.cli.shell import SMALL, Order, error, fill, real, report, run
+from tests.cli.shell import SMALL, Order, error, fill, in_a_terminal, real, report, run
 from tests.storage.channels import opened
 
 HOUR = 3_600_000_000_000
@@ -189,7 +191,7 @@ def test_an_extra_that_is_missing(path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "lz4.block", None)
     codec.cache_clear()
     try:
-        assert said(path, "extra")[1] == "install filechannel[lz4]"
+        assert said(path, "extra")[1] == "pip install 'filechannel[lz4]'"
     finally:
         codec.cache_clear()
 
@@ -281,6 +283,73 @@ def test_several_channels(path: Path) -> None:
     found = report("doctor", path, other, code=1)
     assert [each["path"] for each in found["channels"]] == [str(path), str(other)]
     assert found["channels"][1]["advice"][0]["kind"] in ("nobody", "file system")
+
+
+def test_what_is_advised_can_be_pasted(memory: Path) -> None:
+    """Into a shell, as it is, whatever the channel and its consumers are called; and then doctor is content."""
+    path = memory / 'it\'s $HOME;\n a "disk" \udcff' / "-x"
+    path.parent.mkdir()
+    fill(path, 1000)
+    subscribe(path, "-the biller's")
+    leave_idle(path, "-the%20biller%27s", 72)
+    with opened(path, SMALL) as store:
+        store_u32(store.control.map, MAINTENANCE_ERRORS, 3)
+    segment = sorted((path / "segments").glob("0*.seg"))[1]
+    with segment.open("r+b") as file:
+        file.write(b"\xff" * 20)
+    for kind, more in (("damage", " --apply"), ("idle", " --yes"), ("maintenance", ""), ("quarantine", "")):
+        _, mend = said(path, kind)
+        assert mend is not None
+        command = mend.replace(" -- ", f"{more} -- ") if " -- " in mend else mend + more
+        _pasted(command)
+    shutil.rmtree(path / "quarantine")
+    assert kinds(path) == {"nobody": "warning"}
+
+
+def _pasted(command: str) -> None:
+    """Give a command to a shell that knows this filechannel."""
+    own = f'filechannel() {{ {shlex.quote(sys.executable)} -m filechannel "$@"; }}'
+    subprocess.run(["bash", "-c", f"{own}\n{command}"], check=True, stdout=subprocess.DEVNULL, timeout=60)
+
+
+def test_a_command_is_one_line(path: Path) -> None:
+    """However narrow a terminal is: what is copied from it is what was meant."""
+    fill(path, 1000)
+    subscribe(path)
+    leave_idle(path, "billing", 72)
+    mend = said(path, "idle")[1]
+    assert mend is not None
+    shown = in_a_terminal("doctor", path, width=40)
+    assert f"    {mend}\r\n" in shown
+    assert "held  \r\n           by consumer `billing`" in shown
+
+
+def test_a_manifest_that_is_gone(path: Path) -> None:
+    """Is damage, as one that cannot be read is."""
+    fill(path, 100)
+    (path / "channel.json").unlink()
+    assert kinds(path) == {"damage": "error"}
+
+
+def test_a_limit_that_cannot_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command for it is one that works: not beyond the hard limit, and with a number if there is none."""
+    mends = dict[tuple[int, int], str | None]()
+    for limits in ((64, 64), (64, 1000), (64, resource.RLIM_INFINITY)):
+        monkeypatch.setattr(environment.resource, "getrlimit", lambda _, limits=limits: limits)
+        (mends[limits],) = [part.advice.mend for part in examine() if part.advice and part.advice.kind == "limits"]
+    assert list(mends.values()) == [
+        "raise the hard limit: limits.conf, LimitNOFILE=",
+        "ulimit -n 1000",
+        "ulimit -n 65536",
+    ]
+
+
+def test_one_that_is_none_among_others(path: Path) -> None:
+    """The others are told all the same; the exit code is that of wrong usage."""
+    fill(path, 1000)
+    result = run("doctor", path.with_name("nowhere"), path, code=2)
+    assert result.stdout.startswith(f"{path}: ")
+    assert result.stderr == f"filechannel: there is no channel at {path.with_name('nowhere')}\n"
 
 
 def test_where_there_is_no_channel(path: Path) -> None:

@@ -22,7 +22,7 @@ from filechannel import Capacity, ChannelOptions, blocking
 from filechannel._format import PURE
 from filechannel.cli.gallery import Gallery, Picture
 from filechannel.cli.top_view import sparkline, view
-from tests.cli.shell import PATIENCE, Order, fill, finish, interrupt, real, report, run, start
+from tests.cli.shell import PATIENCE, Order, error, fill, finish, in_a_terminal, interrupt, real, report, run, start
 from tests.maintenance.test_verify import contents
 
 
@@ -126,9 +126,9 @@ def test_a_channel_that_cannot_be_read(path: Path) -> None:
         assert gallery.look()[0].problem is None
 
 
-@pytest.mark.parametrize("width", [80, 100, 140, 200])
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 140, 200])
 def test_it_fits_the_terminal(path: Path, width: int) -> None:
-    """No line is longer than the terminal is wide, and numbers are never cut."""
+    """No line is longer than the terminal is wide, and neither numbers nor what they are about are cut to nothing."""
     fill(path, 1000)
     for number in range(3):
         subscribe(path, f"a consumer whose name is rather long {number}", number + 1)
@@ -138,6 +138,8 @@ def test_it_fits_the_terminal(path: Path, width: int) -> None:
     assert any("1,000" in line for line in lines)
     assert any("999" in line for line in lines)
     assert len(lines) == 6
+    assert lines[1].startswith("CHANNEL / CONSUMER")
+    assert [line[:17] for line in lines[3:]] == ["  └ a consumer wh"] * 3
 
 
 def test_what_does_not_fit_is_counted(path: Path) -> None:
@@ -149,6 +151,56 @@ def test_what_does_not_fit_is_counted(path: Path) -> None:
         lines = drawn(gallery.look(), 80, 24)
     assert len(lines) <= 24
     assert lines[-1].startswith("11 more lines")
+
+
+def test_the_wider_the_more(path: Path) -> None:
+    """What is left out first is what is needed least, and names have room before details do."""
+    fill(path, 10)
+    with Gallery([str(path)]) as gallery:
+        headings = {width: drawn(gallery.look(), width)[1].split()[3:] for width in (20, 40, 60, 80, 120)}
+    assert headings[20] == []
+    assert headings[40] == ["MSG/S", "MESSAGES", "OPEN"]
+    assert headings[60] == ["MSG/S", "MESSAGES", "BYTES", "OPEN", "HISTORY"]
+    assert set(headings[120]) - set(headings[80]) == {"PLAIN", "COMPRESSED", "SPARE"}
+
+
+def test_a_consumer_that_was_seen_to_move(path: Path) -> None:
+    """Is not idle, although its position has not looked at the clock: it does so once in many messages."""
+    fill(path, 100)
+    with (
+        blocking.open_channel(path, Order) as channel,
+        channel.receiver("billing") as receiver,
+        Gallery([str(path)]) as gallery,
+    ):
+        receiver.receive()
+        gallery.look()
+        receiver.receive()
+        (picture,) = gallery.look()
+        assert picture.figures is not None
+        assert picture.idle(picture.figures.consumers[0]) == 0.0
+
+
+def test_a_channel_that_is_sealed(path: Path) -> None:
+    """Is said so beside its name."""
+    fill(path, 1)
+    with blocking.open_channel(path, Order) as channel:
+        channel.seal()
+    with Gallery([str(path)]) as gallery:
+        line = drawn(gallery.look(), 80)[2]
+    assert line.startswith("…")  # of a path that is too long the end is shown
+    assert "/orders sealed" in line
+
+
+def test_nothing_to_look_at_once(memory: Path) -> None:
+    """Is wrong usage: nothing else would tell a script that a name is misspelt."""
+    assert error("top", memory / "x", "--once", code=2) == f"there is no channel at {memory / 'x'}"
+
+
+def test_a_dumb_terminal(path: Path) -> None:
+    """Gets one update below the other."""
+    fill(path, 10)
+    shown = in_a_terminal("top", path, "-n", "2", "-i", "0.05", environment={"TERM": "dumb"})
+    assert shown.count("CHANNEL / CONSUMER") == 2
 
 
 def test_sparklines() -> None:
@@ -242,7 +294,7 @@ def test_a_signal_ends_it(path: Path, number: signal.Signals, code: int) -> None
 
 @pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
 def test_who_waits(path: Path) -> None:
-    """Threads and event loops that wait for a message are counted."""
+    """Threads and event loops that wait for a message are counted, as long as they live."""
     fill(path, 10)
     program = (
         "import sys\nfrom filechannel import blocking\nfrom tests.cli.shell import Order\n"
@@ -259,5 +311,8 @@ def test_who_waits(path: Path) -> None:
                 assert picture.figures is not None
                 if picture.figures.waiting_for_messages:
                     break
-        fill(path, 1)
-        assert process.wait(PATIENCE) in (0, 1)
+            process.kill()
+            process.wait(PATIENCE)
+            (picture,) = gallery.look()
+            assert picture.figures is not None
+            assert picture.figures.waiting_for_messages == 0

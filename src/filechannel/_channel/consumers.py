@@ -40,7 +40,7 @@ class Consumer:
     process has just begun to send after a pause.
     """
     idle: float
-    """Seconds since it was opened, took a message or was moved."""
+    """Seconds since it was opened, took a message or was moved; of one that is behind, to within 16 messages."""
     owner: Process | None
     """Who owns it; None if nobody does that lives. Of a group: who joined it last."""
     members: tuple[Process, ...]

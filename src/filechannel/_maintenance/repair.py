@@ -271,7 +271,7 @@ def _describe(change: Change) -> str:
         if head.header.previous_end != piece.previous_end:
             return f"say in its header that nothing is left between offsets {piece.previous_end} and {piece.begin}"
         return f"say in its header that its records end at offset {piece.end}"
-    lost = f", {change.checked.lost} are lost" if change.checked.lost else ""
+    lost = f", {change.checked.lost} lost" if change.checked.lost else ""
     kept = f"{change.checked.messages} messages stay where they are, in {len(pieces)} segment{'s' * (len(pieces) > 1)}"
     return f"leave out what is damaged: {kept}{lost}; the old file goes to {QUARANTINE}/"
 

@@ -6,6 +6,7 @@ It opens nothing for writing, registers nowhere and wakes nobody, so whoever has
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -15,7 +16,6 @@ from .._format import load_u32, load_u64
 from .._format.layout import (
     FAILED_FLUSHES,
     LOCK_SLOT_SHIFT,
-    PROCESS_SLOT_COUNT,
     ROOM,
     ROOM_LOOPS,
     WAITING_LOOPS,
@@ -55,7 +55,7 @@ class ConsumerFigures:
     lag_messages: int
     lag_bytes: int
     idle: float
-    """Seconds since it was opened, took a message or was moved."""
+    """Seconds since it was opened, took a message or was moved; of one that is behind, to within 16 messages."""
     owner: Holder | None
     """Who has it; of a group, who joined last. None if nobody does that lives."""
     members: int
@@ -155,7 +155,7 @@ class Watch:
 
     def look(self) -> Figures:
         """Return the figures of this moment."""
-        control = self.control
+        control, slots = self.control, self.slots
         if control.epoch != self._known:
             self._known, self.manifest = control.epoch, Manifest.read(self.files, self.path)
         tail, now, earliest = control.tail(), time.time_ns(), self.places.earliest()
@@ -174,9 +174,9 @@ class Watch:
                 self._consumer(each, Mark(tail.offset, tail.sequence, 0), earliest, now)
                 for each in self.roster.registrations()
             ),
-            writers=tuple(holder_at(control.map, slot) for slot in self.slots),
-            waiting_for_messages=self._waiting(WAKE, WAITING_LOOPS),
-            waiting_for_room=self._waiting(ROOM, ROOM_LOOPS),
+            writers=tuple(holder_at(control.map, slot) for slot in slots),
+            waiting_for_messages=self._waiting(slots, WAKE, WAITING_LOOPS),
+            waiting_for_room=self._waiting(slots, ROOM, ROOM_LOOPS),
             used=self._used(),
             max_bytes=None if limits is None or limits.size == ENDLESS else limits.size,
             max_messages=None if limits is None or limits.messages == ENDLESS else limits.messages,
@@ -208,10 +208,10 @@ class Watch:
             expires=None if registration.expires is None else registration.expires / 1e9,
         )
 
-    def _waiting(self, word: int, loops: int) -> int:
-        words = range(loops, loops + PROCESS_SLOT_COUNT // 8, 8)
-        threads = load_u32(self.control.map, word) & WAKE_THREADS
-        return threads + sum(load_u64(self.control.map, at).bit_count() for at in words)
+    def _waiting(self, slots: Sequence[int], word: int, loops: int) -> int:
+        """Count those that live: a process that was killed leaves its bits behind."""
+        threads = load_u32(self.control.map, word) & WAKE_THREADS if slots else 0
+        return threads + sum(load_u64(self.control.map, loops + slot // 64 * 8) >> slot % 64 & 1 for slot in slots)
 
     def close(self) -> None:
         """Watch no more."""

@@ -100,7 +100,7 @@ class Upkeep:
 
     @property
     def errors(self) -> int:
-        """How often it failed, in any process."""
+        """How often it failed, in any process, since it was last done by hand."""
         return load_u32(self._words, MAINTENANCE_ERRORS)
 
     def count_error(self) -> None:
@@ -108,6 +108,10 @@ class Upkeep:
         seen = self.errors
         while not swap_if_u32(self._words, MAINTENANCE_ERRORS, seen, seen + 1 & 0xFFFFFFFF):
             seen = self.errors
+
+    def forget_errors(self) -> None:
+        """It works again, as whoever asked for it has seen."""
+        store_u32(self._words, MAINTENANCE_ERRORS, 0)
 
     @property
     def reclaimed(self) -> tuple[int, int]:

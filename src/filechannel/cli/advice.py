@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TypeAlias, final
 
 from .._maintenance.findings import Severity
 from .._maintenance.watch import Figures, Watch
+from .wording import shell_words
 
 
 @final
@@ -46,10 +46,10 @@ class Patient:
     watch: Watch
     figures: Figures
 
-    @property
-    def path(self) -> str:
-        """As it is written in a command."""
-        return shlex.quote(str(self.watch.path))
+    def command(self, *words: str, about: str | None = None) -> str:
+        """Return a command on it as it is typed; *about* is a name, whatever it begins with."""
+        last = () if about is None else ("--", about) if about.startswith("-") else (about,)
+        return shell_words("filechannel", *words, self.watch.path, *last)
 
 
 Check: TypeAlias = Callable[[Patient], Iterator[Advice]]

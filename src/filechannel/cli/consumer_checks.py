@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -34,7 +33,7 @@ def idle_consumers(patient: Patient) -> Iterator[Advice]:
             if consumer.expires is not None:
                 yield Advice(severity="note", kind="idle", what=f"{what}; it expires after {span(consumer.expires)}")
                 continue
-            mend = f"filechannel consumers remove {patient.path} {shlex.quote(consumer.name)}"
+            mend = patient.command("consumers", "remove", about=consumer.name)
             yield Advice(severity="warning", kind="idle", what=what, mend=mend)
 
 

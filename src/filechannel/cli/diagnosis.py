@@ -6,7 +6,6 @@ Nothing is changed, and only what is quick to read is read: whether every record
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ from .._storage.quarantine import QUARANTINE
 from .advice import Advice, Check, Patient
 from .consumer_checks import groups, idle_consumers, nobody_registered, stuck_consumers
 from .local_process import LocalProcess, find_local
-from .wording import counted, size, span
+from .wording import counted, shell_words, size, span
 
 _NEARLY = 0.9  # of a capacity
 _LITTLE_DISK = 0.05
@@ -43,7 +42,7 @@ def diagnose(path: Path, files: Files | None = None) -> list[Advice]:
             patient = Patient(watch, watch.look())
             for check in CHECKS:
                 found += check(patient)
-    except (FileChannelError, ValueError) as error:
+    except (FileChannelError, FileNotFoundError, ValueError) as error:
         if not found:
             found.append(Advice(severity="error", kind="unreadable", what=str(error)))
     return found
@@ -56,13 +55,13 @@ def _damage(path: Path, files: Files) -> Iterator[Advice]:
         found = [*check_small_files(survey, chain), *chain.findings]
         broken = [link.head for link in chain.links if link.head.header is None]
     bad = [finding for finding in found if finding.severity != "note"]
-    command = shlex.quote(str(path))
+    mend = shell_words("filechannel", "repair", path)
     for finding in bad:
         what = f"{finding.place}: {finding.what}"
-        yield Advice(severity=finding.severity, kind="damage", what=what, mend=f"filechannel repair {command}")
+        yield Advice(severity=finding.severity, kind="damage", what=what, mend=mend)
     for head in broken:
         what = f"{survey.relative(head.path)}: not a segment: {head.problem}"
-        yield Advice(severity="error", kind="damage", what=what, mend=f"filechannel repair {command}")
+        yield Advice(severity="error", kind="damage", what=what, mend=mend)
     for finding in found:
         if finding.kind == "restarted":
             yield Advice(severity="note", kind="restarted", what=finding.what)
@@ -78,11 +77,11 @@ def capacity(patient: Patient) -> Iterator[Advice]:
     who = "no consumer is registered" if slowest is None else f"the slowest consumer is `{slowest.name}`"
     if figures.waiting_for_room:
         what = f"senders wait for room ({fill or 0:.0%} of the capacity used); {who}"
-        yield Advice(severity="warning", kind="full", what=what, mend=f"filechannel consumers {patient.path}")
+        yield Advice(severity="warning", kind="full", what=what, mend=patient.command("consumers"))
     elif fill is not None and fill >= _NEARLY and patient.watch.manifest.options.capacity is not None:
         severity: Severity = "note" if patient.watch.manifest.options.capacity.on_full == "drop_oldest" else "warning"
         what = f"{fill:.0%} of the capacity used; {who}"
-        yield Advice(severity=severity, kind="full", what=what, mend=f"filechannel consumers {patient.path}")
+        yield Advice(severity=severity, kind="full", what=what, mend=patient.command("consumers"))
 
 
 def disk(patient: Patient) -> Iterator[Advice]:
@@ -93,7 +92,7 @@ def disk(patient: Patient) -> Iterator[Advice]:
     if free < needed or free < _LITTLE_DISK * total:
         severity: Severity = "error" if free < needed else "warning"
         what = f"the disk has {size(free)} left of {size(total)}; the channel takes {size(patient.figures.usage.bytes)}"
-        mend = f"filechannel gc {patient.path}; filechannel compress {patient.path}"
+        mend = f"{patient.command('gc')}; {patient.command('compress')}"
         yield Advice(severity=severity, kind="disk", what=what, mend=mend)
 
 
@@ -104,23 +103,23 @@ def maintenance(patient: Patient) -> Iterator[Advice]:
     """Nobody looks after it, or in vain."""
     figures = patient.figures
     if figures.maintenance_errors:
-        what = f"maintenance failed {counted(figures.maintenance_errors, 'time')} since the channel was recovered last"
-        mend = "the log of the process in which it did says what; it is tried again"
-        yield Advice(severity="warning", kind="maintenance", what=what, mend=mend)
+        times = counted(figures.maintenance_errors, "time")
+        what = f"maintenance failed {times}; the log of the process in which it did says why"
+        yield Advice(severity="warning", kind="maintenance", what=what, mend=patient.command("gc"))
     is_empty = figures.oldest_offset == figures.write_offset
     if figures.writers and figures.maintained is not None and not is_empty:
         ago = (time.time_ns() - figures.maintained) / 1e9
         if ago > _UNATTENDED:
             what = f"nobody has looked after it for {span(ago)}, although {_people(len(figures.writers))} it open"
-            yield Advice(severity="warning", kind="maintenance", what=what, mend=f"filechannel gc {patient.path}")
+            yield Advice(severity="warning", kind="maintenance", what=what, mend=patient.command("gc"))
 
 
 def flushes(patient: Patient) -> Iterator[Advice]:
     """A disk that has refused something."""
     if patient.figures.failed_flushes:
-        what = f"the disk refused to flush, {counted(patient.figures.failed_flushes, 'time')}"
-        mend = f"look at the kernel's log (dmesg) and the disk; then filechannel verify {patient.path}"
-        yield Advice(severity="error", kind="flush", what=what, mend=mend)
+        times = counted(patient.figures.failed_flushes, "time")
+        what = f"the disk refused to flush, {times}: the kernel's log (dmesg) says why"
+        yield Advice(severity="error", kind="flush", what=what, mend=patient.command("verify"))
 
 
 def quarantine(patient: Patient) -> Iterator[Advice]:
@@ -130,8 +129,9 @@ def quarantine(patient: Patient) -> Iterator[Advice]:
     if names:
         count = len(names) - len(names) // 2
         held = sum(patient.watch.files.disk_space(directory / name) for name in names)
-        what = f"{counted(count, 'file')} ({size(held)}) in {QUARANTINE}/: damage that was put aside"
-        mend = f"read {directory}/*.json; remove what you do not need"
+        found = f"{counted(count, 'file')} ({size(held)})"
+        what = f"{found} of damage put aside in {QUARANTINE}/; remove it when you have looked"
+        mend = f"cat {shell_words(directory)}/*.json"
         yield Advice(severity="warning", kind="quarantine", what=what, mend=mend)
 
 
@@ -142,7 +142,7 @@ def extras(patient: Patient) -> Iterator[Advice]:
         require(method)
     except UnsupportedFormatError as error:
         what = f"its segments are compressed with {method}, which is not installed here"
-        yield Advice(severity="error", kind="extra", what=what, mend=error.advice)
+        yield Advice(severity="error", kind="extra", what=what, mend=shell_words("pip", *error.advice.split()))
 
 
 # Where it is
@@ -174,7 +174,7 @@ def segments(patient: Patient) -> Iterator[Advice]:
     most = patient.watch.manifest.options.spare_segments
     if usage.spare > most + 1:
         what = f"{counted(usage.spare, 'spare file')} ({size(usage.spare_bytes)}), where {most} are enough"
-        yield Advice(severity="note", kind="spares", what=what, mend=f"filechannel gc {patient.path}")
+        yield Advice(severity="note", kind="spares", what=what, mend=patient.command("gc"))
 
 
 def clock(patient: Patient) -> Iterator[Advice]:

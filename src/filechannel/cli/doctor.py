@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from .._errors import ChannelNotFoundError, NotAChannelError
 from .advice import Advice, Part
 from .diagnosis import diagnose
-from .failures import FINDINGS
-from .output import JsonOption, document, facts, safe, show
+from .failures import FINDINGS, Failure, tell
+from .output import JsonOption, document, facts, safe, show, show_command
 from .target import rights
 from .wording import counted
 
@@ -44,10 +45,7 @@ def doctor(
     from .environment import examine
 
     parts = [] if channels else examine()
-    found: dict[Path, list[Advice]] = {}
-    for channel in channels or ():
-        with rights(channel.absolute(), "read"):
-            found[channel] = diagnose(channel.absolute())
+    found, failed = _diagnosed(channels or ())
     if json:
         document(_report(parts, found))
     elif channels:
@@ -56,7 +54,21 @@ def doctor(
     else:
         _show_environment(parts)
     everything = [*(part.advice for part in parts), *(each for advice in found.values() for each in advice)]
-    return FINDINGS if any(each is not None and each.severity != "note" for each in everything) else 0
+    has_findings = any(each is not None and each.severity != "note" for each in everything)
+    return max(FINDINGS * has_findings, *map(tell, failed), 0)
+
+
+def _diagnosed(channels: Sequence[Path]) -> tuple[dict[Path, list[Advice]], list[Exception]]:
+    """Return what was found, and what stood in the way: whatever one path is, the others are looked at."""
+    found: dict[Path, list[Advice]] = {}
+    failed: list[Exception] = []
+    for channel in channels:
+        try:
+            with rights(channel.absolute(), "read"):
+                found[channel] = diagnose(channel.absolute())
+        except (ChannelNotFoundError, NotAChannelError, Failure) as error:
+            failed.append(error)
+    return found, failed
 
 
 def _report(parts: Sequence[Part], found: dict[Path, list[Advice]]) -> object:
@@ -73,20 +85,22 @@ def _show_channel(channel: Path, advice: Sequence[Advice]) -> None:
     bad = [each for each in advice if each.severity != "note"]
     state = f"{counted(len(bad), 'finding')}" if bad else "fine"
     show(Text.assemble((safe(str(channel)), "bold"), f": {state}"))
-    for each in advice:
-        _show_advice(each)
+    _show_advice(advice)
 
 
 def _show_environment(parts: Sequence[Part]) -> None:
     show(facts([(part.name, part.found) for part in parts]))
-    for part in parts:
-        if part.advice is not None:
-            _show_advice(part.advice)
+    _show_advice([part.advice for part in parts if part.advice is not None])
 
 
-def _show_advice(advice: Advice) -> None:
+def _show_advice(advice: Sequence[Advice]) -> None:
+    from rich.table import Table
     from rich.text import Text
 
-    show(Text.assemble((f"  {advice.severity}", _COLORS[advice.severity]), f"  {safe(advice.what)}"))
-    if advice.mend is not None:
-        show(Text.assemble("    ", (safe(advice.mend), "cyan")))
+    next_mends = [*(each.mend for each in advice[1:]), None]
+    for each, next_mend in zip(advice, next_mends, strict=False):
+        line = Table.grid(padding=(0, 2, 0, 0))
+        line.add_row(Text(f"  {each.severity}", _COLORS[each.severity]), Text(safe(each.what)))
+        show(line)
+        if each.mend is not None and each.mend != next_mend:  # once for all that it mends
+            show_command(f"    {each.mend}")

@@ -19,6 +19,7 @@ from .._format import PURE
 from .._maintenance.findings import Severity
 from .._storage.codecs import require
 from .advice import Advice, Part
+from .wording import shell_words
 
 _FEW_FILES = 1024
 _FEW_MAPS = 65_530
@@ -41,7 +42,11 @@ def _core() -> Iterator[Part]:
         yield Part("native core", "in use")
     elif os.environ.get("FILECHANNEL_PURE"):
         what = "FILECHANNEL_PURE is set: slow, waits by looking again and again, and shares a channel with nobody"
-        yield Part("native core", "not in use", Advice(severity="warning", kind="core", what=what, mend="unset it"))
+        yield Part(
+            "native core",
+            "not in use",
+            Advice(severity="warning", kind="core", what=what, mend="unset FILECHANNEL_PURE"),
+        )
     else:
         what = "the C core is missing: slow, waits by looking again and again, and shares a channel with nobody"
         mend = "install a C compiler and reinstall: pip install --force-reinstall --no-binary filechannel filechannel"
@@ -56,7 +61,7 @@ def _compression() -> Iterator[Part]:
         except UnsupportedFormatError as error:
             what = f"segments that are compressed with {method} cannot be read here"
             severity: Severity = "warning" if method == "zstd" else "note"
-            advice = Advice(severity=severity, kind="extra", what=what, mend=error.advice)
+            advice = Advice(severity=severity, kind="extra", what=what, mend=shell_words("pip", *error.advice.split()))
             yield Part(method, "not installed", advice)
 
 
@@ -103,8 +108,9 @@ def _kernel() -> Iterator[Part]:
 
 def _limits() -> Iterator[Part]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = f"ulimit -n {min(hard, 65_536)}"
-    yield _limit("open files", soft, _FEW_FILES, f"have {soft} files open: a channel needs about 20", enough)
+    most = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+    mend = f"ulimit -n {most}" if most > soft else "raise the hard limit: limits.conf, LimitNOFILE="
+    yield _limit("open files", soft, _FEW_FILES, f"have {soft} files open: a channel needs about 20", mend)
     try:
         maps = int(Path("/proc/sys/vm/max_map_count").read_text())
     except (OSError, ValueError):

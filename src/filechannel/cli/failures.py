@@ -29,6 +29,7 @@ from .._errors import (
     NotAChannelError,
     UnknownConsumerError,
 )
+from .wording import shell_words
 
 FINDINGS: Final = 1
 USAGE: Final = 2
@@ -63,13 +64,13 @@ def reporting(command: Callable[P, object]) -> Callable[P, None]:
         except BaseException as error:
             if os.environ.get("FILECHANNEL_DEBUG") == "1":
                 raise
-            raise typer.Exit(_report(error)) from None
+            raise typer.Exit(tell(error)) from None
         raise typer.Exit(code if isinstance(code, int) else 0)
 
     return run
 
 
-def _report(error: BaseException) -> int:
+def tell(error: BaseException) -> int:
     """Say what is to be said, and return the exit code."""
     if isinstance(error, BrokenPipeError):
         _discard_output()
@@ -100,7 +101,7 @@ def explain(error: BaseException) -> str:
         case CorruptRecordError():
             return f"{error.segment} is damaged at offset {error.offset}: {error.reason}"
         case UnknownConsumerError():
-            return f"there is no consumer {error.name!r}; 'filechannel consumers {error.path or 'CHANNEL'}' lists them"
+            return f"there is no consumer {error.name!r}; {_lister(error.path)} lists them"
         case ConsumerBusyError():
             since = "" if error.since is None else f" since {error.since.astimezone():%Y-%m-%d %H:%M:%S}"
             who = "another process" if error.pid is None else f"process {error.pid} on {error.host}"
@@ -113,6 +114,10 @@ def explain(error: BaseException) -> str:
         case _:
             # A bug of ours, or a value that only a library refuses: its name helps whoever reports it.
             return f"{type(error).__name__}: {error} (FILECHANNEL_DEBUG=1 shows where)"
+
+
+def _lister(path: object) -> str:
+    return f"'filechannel consumers {'CHANNEL' if path is None else shell_words(path)}'"
 
 
 def _say(text: str) -> None:

@@ -26,6 +26,8 @@ class Pace:
     per_second: float = 0.0
     bytes_per_second: float = 0.0
     history: deque[float] = field(default_factory=lambda: deque[float](maxlen=REMEMBERED))
+    moved: float | None = None
+    """When it was seen to move last, by the monotonic clock."""
 
 
 @final
@@ -41,6 +43,13 @@ class Picture:
     """What is sent, with the history of that."""
     paces: dict[str, Pace] = field(default_factory=dict[str, Pace])
     """What each consumer takes, with the history of how far it is behind."""
+
+    def idle(self, consumer: ConsumerFigures) -> float:
+        """Return since when a consumer has not moved: as its position says, or less, if it was seen to."""
+        moved = self.paces[consumer.name].moved
+        if moved is None or self.figures is None:
+            return consumer.idle
+        return min(consumer.idle, self.figures.time - moved)
 
 
 @final
@@ -109,18 +118,19 @@ class Gallery:
 
 def _follow(picture: Picture, now: Figures) -> None:
     """Say how fast it has moved since the last look."""
-    before = picture.figures
-    if before is None:
-        before = now
+    before = picture.figures or now
     seconds = max(now.time - before.time, 1e-9)
     _move(picture.pace, now.next_sequence - before.next_sequence, now.write_offset - before.write_offset, seconds)
-    picture.pace.history.append(picture.pace.per_second)
+    if before is not now:  # a first look knows no pace
+        picture.pace.history.append(picture.pace.per_second)
     known = {consumer.name: consumer for consumer in before.consumers}
     for consumer in now.consumers:
         pace = picture.paces.setdefault(consumer.name, Pace())
         last = known.get(consumer.name, consumer)
         _move(pace, *_taken(last, consumer), seconds)
         pace.history.append(consumer.lag_messages)
+        if consumer.offset != last.offset:
+            pace.moved = now.time
     for name in picture.paces.keys() - {consumer.name for consumer in now.consumers}:
         del picture.paces[name]
 

@@ -99,6 +99,13 @@ def show(*parts: RenderableType) -> None:
             _write_plain(console, part)
 
 
+def show_command(text: str) -> None:
+    """Write what somebody may copy into a shell: a line of its own, however long it is."""
+    from rich.text import Text
+
+    stdout().print(Text(safe(text), style="cyan"), soft_wrap=True)
+
+
 def _write_plain(console: Console, part: RenderableType) -> None:
     """Write to a program or a file: lines end where the text does."""
     with console.capture() as captured:

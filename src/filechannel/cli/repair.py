@@ -12,11 +12,11 @@ from .._maintenance import repair as repairing
 from .._maintenance.findings import Finding
 from .._maintenance.repair import Action, Plan, Repaired
 from .failures import FINDINGS, Failure
-from .output import JsonOption, columns, document, remark, show
+from .output import JsonOption, columns, document, remark, show, show_command
 from .progress import progress
 from .target import ChannelArgument, rights
 from .verify import show_findings
-from .wording import counted
+from .wording import counted, shell_words
 
 
 def repair(
@@ -49,7 +49,7 @@ def repair(
     if not apply:
         with rights(path, "read"), progress("looking") as tell:
             plan = repairing.plan_repair(path, like=like, progress=lambda done, of: tell(done, of=of))
-        return _show_plan(plan, json=json)
+        return _show_plan(plan, _applied(path, like), json=json)
     try:
         with rights(path, "change"), progress("mending") as tell:
             repaired = repairing.repair(path, like=like, progress=lambda done, of: tell(done, of=of))
@@ -58,7 +58,11 @@ def repair(
     return _show_done(repaired, json=json)
 
 
-def _show_plan(plan: Plan, *, json: bool) -> int:
+def _applied(path: Path, like: Path | None) -> str:
+    return shell_words("filechannel", "repair", path, *(() if like is None else ("--like", like)), "--apply")
+
+
+def _show_plan(plan: Plan, command: str, *, json: bool) -> int:
     if json:
         document(
             {
@@ -72,7 +76,8 @@ def _show_plan(plan: Plan, *, json: bool) -> int:
         _show_actions(plan.actions)
         _show_hopeless(plan.hopeless)
         if plan.actions:
-            show(f"{counted(len(plan.actions), 'step')}; nothing was changed. --apply does it")
+            show(f"{counted(len(plan.actions), 'step')}; nothing was changed. This does it:")
+            show_command(f"  {command}")
         if plan.writers:
             remark("the channel is open elsewhere; close it first")
     else:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
+from .failures import USAGE, Failure
 from .gallery import Gallery, Picture
 from .output import JsonOption, document, plain, show, stdout, write_line
 
@@ -45,9 +46,11 @@ def top(
 
     Below each channel are its consumers: MESSAGES and BYTES are what is stored there, and how far behind they are here.
     OPEN is how many processes have it open to send, or own the name. WAIT is how many wait, r to receive and w for room
-    to write, and for a consumer how long ago it moved. Nothing is registered or opened for writing: nobody notices.
+    to write, and for a consumer how long ago it moved. The wider the terminal, the more is shown. Nothing is registered
+    or opened for writing: nobody notices.
 
-    q or Ctrl-C ends it. Where nobody watches, it prints one update; with --json, one line for each update.
+    q or Ctrl-C ends it. Where nobody watches, it prints one update; on a terminal that can do no more, one below the
+    other; with --json, one line for each update.
 
     \b
     Examples:
@@ -59,10 +62,11 @@ def top(
     with Gallery(channels or ["."]) as gallery:
         try:
             if once:
-                gallery.look()
+                if not gallery.look():
+                    raise Failure(f"there is no channel at {', '.join(channels or ['this place'])}", USAGE)
                 time.sleep(interval)
                 _print(gallery.look(), interval, json=json)
-            elif json or not stdout().is_terminal:
+            elif json or not stdout().is_terminal or stdout().is_dumb_terminal:
                 for _ in _rounds(updates, interval, time.sleep):
                     _write(gallery.look(), interval, json=json)
             else:
@@ -171,7 +175,7 @@ def _channel(picture: Picture) -> object:
                 "bytes_per_second": picture.paces[consumer.name].bytes_per_second,
                 "lag_messages": consumer.lag_messages,
                 "lag_bytes": consumer.lag_bytes,
-                "idle": consumer.idle,
+                "idle": picture.idle(consumer),
                 "owner": consumer.owner,
                 "members": consumer.members,
             }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -15,8 +17,35 @@ from .gallery import Pace, Picture
 from .output import safe
 from .wording import counted, size
 
-_WIDE: Final = 120  # columns, from which on there is room for all
+_NAME: Final = 18  # columns, at least
 _AROUND: Final = 3  # lines that are not the table's
+_COLUMNS: Final = {
+    "MSG/S": 7,
+    "BYTES/S": 8,
+    "MESSAGES": 8,
+    "BYTES": 8,
+    "PLAIN": 8,
+    "COMPRESSED": 10,
+    "SPARE": 8,
+    "OPEN": 4,
+    "WAIT": 5,
+    "FULL": 4,
+    "HISTORY": 10,
+}
+"""In the order in which they are shown, with how wide they are."""
+_IMPORTANCE: Final = (
+    ("MESSAGES",),
+    ("MSG/S",),
+    ("OPEN",),
+    ("HISTORY",),
+    ("BYTES",),
+    ("WAIT",),
+    ("FULL",),
+    ("BYTES/S",),
+    ("PLAIN", "COMPRESSED", "SPARE"),
+)
+"""Which are left out last where there is no room for all."""
+_LONG_HISTORY: Final = 30
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _PLAIN_BARS: Final = ".:-=+*#@"
 _MANY: Final = 10_000
@@ -27,12 +56,13 @@ def view(
     pictures: Sequence[Picture], width: int, height: int, interval: float, *, unicode: bool = True
 ) -> RenderableType:
     """Return all that fits into so many columns and lines."""
-    is_wide = width >= _WIDE
-    rows = [row for picture in pictures for row in _rows(picture, is_wide, unicode)]
+    columns = _fitting(width)
+    room_for_names = width - sum(columns.values()) - len(columns)
+    rows = [row for picture in pictures for row in _rows(picture, columns, room_for_names, unicode)]
     room = max(1, height - _AROUND)
     left_out = len(rows) - room if len(rows) > room else 0
     shown = rows[: room - 1] if left_out else rows
-    table = _table(is_wide)
+    table = _table(columns, unicode)
     table.width = width
     for row in shown:
         table.add_row(*row)
@@ -40,71 +70,99 @@ def view(
     if not pictures:
         parts.append(Text("no channel is there; it is shown when there is one", style="dim"))
     if left_out:
-        parts.append(Text(f"{counted(left_out + 1, 'more line')}: name fewer channels, or make it higher", style="dim"))
+        text = f"{counted(left_out + 1, 'more line')}: name fewer channels, or make it higher"
+        parts.append(Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
+
+
+def _fitting(width: int) -> dict[str, int]:
+    """Return the columns that there is room for, and how wide each is."""
+    left, chosen = width - _NAME, set[str]()
+    for headings in _IMPORTANCE:
+        left -= sum(_COLUMNS[heading] + 1 for heading in headings)
+        if left < 0:
+            break
+        chosen.update(headings)
+    columns = {heading: room for heading, room in _COLUMNS.items() if heading in chosen}
+    if left >= _LONG_HISTORY:
+        columns["HISTORY"] = _LONG_HISTORY
+    return columns
 
 
 def _title(pictures: Sequence[Picture], width: int, interval: float) -> Text:
     left = f"filechannel top  {counted(len(pictures), 'channel')}  {datetime.now().astimezone():%H:%M:%S}"
     right = f"every {interval:g} s  q ends"
-    return Text(f"{left}{' ' * max(2, width - len(left) - len(right))}{right}", style="bold", no_wrap=True)
+    text = f"{left}{right:>{max(2, width - len(left))}}" if len(left) + len(right) + 2 <= width else left
+    return Text(text, style="bold", no_wrap=True, overflow="crop")
 
 
-def _table(is_wide: bool) -> Table:
+def _table(columns: Mapping[str, int], unicode: bool) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="reverse")
-    table.add_column("CHANNEL / CONSUMER", no_wrap=True, ratio=1, overflow="ellipsis")
-    right = ("MSG/S", "BYTES/S", "MESSAGES", "BYTES", *(("PLAIN", "COMPRESSED", "SPARE") if is_wide else ()))
-    for heading in right:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("OPEN", justify="right", no_wrap=True)
-    table.add_column("WAIT", justify="right", no_wrap=True)
-    table.add_column("FULL", justify="right", no_wrap=True)
-    table.add_column("HISTORY" if not is_wide else "SENT, OR BEHIND", no_wrap=True, width=30 if is_wide else 10)
+    table.add_column("CHANNEL / CONSUMER", no_wrap=True, ratio=1, overflow="ellipsis" if unicode else "crop")
+    for heading, width in columns.items():
+        table.add_column(heading, justify="left" if heading == "HISTORY" else "right", no_wrap=True, width=width)
     return table
 
 
-def _rows(picture: Picture, is_wide: bool, unicode: bool) -> Iterator[list[Text]]:
-    figures, bars = picture.figures, 30 if is_wide else 10
-    name = Text(safe(str(picture.path)), style="bold")
+def _rows(picture: Picture, columns: Mapping[str, int], room: int, unicode: bool) -> Iterator[list[Text]]:
+    figures = picture.figures
     if figures is None:
-        yield [Text.assemble(name, f": {safe(picture.problem or '')}", style="red")]
+        yield [Text.assemble(_end_of(picture.path, room, unicode), f": {safe(picture.problem or '')}", style="red")]
         return
-    yield [name, *_channel_cells(figures, picture.pace, is_wide), _history(picture.pace, bars, unicode)]
+    bars = columns.get("HISTORY", 0)
+    state = " sealed" if figures.sealed else ""
+    name = Text.assemble((_end_of(picture.path, room - len(state), unicode), "bold"), (state, "dim"))
+    cells = _channel_cells(figures, picture.pace) | {"HISTORY": _history(picture.pace, bars, unicode)}
+    yield [name, *(cells[heading] for heading in columns)]
     for consumer in figures.consumers:
         pace = picture.paces[consumer.name]
         branch = "└ " if unicode else "- "
-        cells = _consumer_cells(consumer, pace, is_wide)
-        yield [Text(f"  {branch}{safe(consumer.name)}"), *cells, _history(pace, bars, unicode)]
+        cells = _consumer_cells(picture, consumer) | {"HISTORY": _history(pace, bars, unicode)}
+        yield [Text(f"  {branch}{safe(consumer.name)}"), *(cells.get(heading, Text()) for heading in columns)]
 
 
-def _channel_cells(figures: Figures, pace: Pace, is_wide: bool) -> Iterator[Text]:
+def _end_of(path: Path, room: int, unicode: bool) -> str:
+    """Return a path, or as much of its end as there is room for: that is what tells it from others."""
+    text = safe(str(path))
+    if cell_len(text) <= room:
+        return text
+    while text and cell_len(text) >= room:
+        text = text[1:]
+    return f"{'…' if unicode else '~'}{text}"
+
+
+def _channel_cells(figures: Figures, pace: Pace) -> dict[str, Text]:
     usage, fill = figures.usage, figures.fill
-    yield Text(_rate(pace.per_second))
-    yield Text(size(int(pace.bytes_per_second)))
-    yield Text(_count(figures.messages))
-    yield Text(size(usage.bytes))
-    if is_wide:
-        for space in (usage.plain_bytes, usage.compressed_bytes, usage.spare_bytes):
-            yield Text(size(space))
-    yield Text("sealed" if figures.sealed else str(len(figures.writers)))
-    yield Text(f"{figures.waiting_for_messages}r {figures.waiting_for_room}w")
-    yield Text("") if fill is None else Text(f"{fill:.0%}", style=_COLORS[fill >= 0.9])
+    return {
+        "MSG/S": Text(_rate(pace.per_second)),
+        "BYTES/S": Text(size(int(pace.bytes_per_second))),
+        "MESSAGES": Text(_count(figures.messages)),
+        "BYTES": Text(size(usage.bytes)),
+        "PLAIN": Text(size(usage.plain_bytes)),
+        "COMPRESSED": Text(size(usage.compressed_bytes)),
+        "SPARE": Text(size(usage.spare_bytes)),
+        "OPEN": Text(str(len(figures.writers))),
+        "WAIT": Text(f"{figures.waiting_for_messages}r {figures.waiting_for_room}w"),
+        "FULL": Text() if fill is None else Text(f"{fill:.0%}", style=_COLORS[fill >= 0.9]),
+    }
 
 
-def _consumer_cells(consumer: ConsumerFigures, pace: Pace, is_wide: bool) -> Iterator[Text]:
-    yield Text(_rate(pace.per_second))
-    yield Text(size(int(pace.bytes_per_second)))
-    yield Text(_count(consumer.lag_messages))
-    yield Text(size(consumer.lag_bytes))
-    yield from [Text("")] * (3 * is_wide)
-    owned = consumer.owner is not None
-    yield Text(str(consumer.members) if consumer.is_group else str(int(owned)), style="" if owned else "dim")
-    yield Text(_short(consumer.idle), style="dim")
-    yield Text("")
+def _consumer_cells(picture: Picture, consumer: ConsumerFigures) -> dict[str, Text]:
+    pace, owned = picture.paces[consumer.name], consumer.owner is not None
+    owners = consumer.members if consumer.is_group else int(owned)
+    return {
+        "MSG/S": Text(_rate(pace.per_second)),
+        "BYTES/S": Text(size(int(pace.bytes_per_second))),
+        "MESSAGES": Text(_count(consumer.lag_messages)),
+        "BYTES": Text(size(consumer.lag_bytes)),
+        "OPEN": Text(str(owners), style="" if owned else "dim"),
+        "WAIT": Text(_short(picture.idle(consumer)), style="dim"),
+    }
 
 
 def _history(pace: Pace, width: int, unicode: bool) -> Text:
-    return Text(sparkline(list(pace.history)[-width:], unicode=unicode), style="cyan")
+    values = list(pace.history)[-width:] if width else []
+    return Text(sparkline(values, unicode=unicode), style="cyan")
 
 
 def sparkline(values: Sequence[float], *, unicode: bool = True) -> str:

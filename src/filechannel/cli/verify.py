@@ -16,7 +16,7 @@ from .failures import FINDINGS, Failure
 from .output import JsonOption, columns, document, show
 from .progress import progress
 from .target import ChannelArgument, rights
-from .wording import counted, size
+from .wording import counted, shell_words, size
 
 
 def verify(
@@ -86,5 +86,6 @@ def _summary(report: Report) -> str:
     errors = sum(finding.severity == "error" for finding in report.findings)
     warnings = sum(finding.severity == "warning" for finding in report.findings)
     lost = f", {counted(report.lost, 'message')} missing" if report.lost else ""
+    command = shell_words("filechannel", "repair", report.path)
     found = f"{counted(errors, 'error')} and {counted(warnings, 'warning')}{lost}"
-    return f"{looked_at}: {found}; 'filechannel repair {report.path}' says what can be done"
+    return f"{looked_at}: {found}; {command} says what can be done"
