@@ -68,6 +68,7 @@ EXAMPLES: list[tuple[errors.FileChannelError, dict[str, object]]] = [
         errors.ConsumerMismatchError("billing", "a group", "a single consumer"),
         {"name": "billing", "found": "a group", "wanted": "a single consumer"},
     ),
+    (errors.ConsumerDamagedError("billing", path="data"), {"name": "billing", "path": Path("data")}),
     (errors.UnknownConsumerError("billing"), {"name": "billing", "path": None}),
     (errors.UnknownConsumerError("billing", path="data"), {"name": "billing", "path": Path("data")}),
     (
@@ -196,6 +197,8 @@ class OwnError(errors.StorageError):
         (errors.MessageTooLargeError(2000, 1000), ["2,000", "1,000"]),
         (errors.ConsumerBusyError("billing", 4711, "box", SINCE), ["'billing'", "4711", "clone()", "group()"]),
         (errors.ConsumerMismatchError("billing", "a group", "single"), ["a group", "single", "remove_consumer()"]),
+        (errors.ConsumerDamagedError("billing"), ["'billing'", "filechannel repair CHANNEL --apply"]),
+        (errors.ConsumerDamagedError("billing", path="my data"), ["filechannel repair 'my data' --apply", "remove_"]),
         (errors.UnknownConsumerError("billing"), ["'billing'", "consumers()"]),
         (errors.LeaseExpiredError("billing", Offset(7)), ["'billing'", "7", "extend()"]),
         (errors.DiskFullError("data", 4096), ["data", "4,096", "nothing was written"]),

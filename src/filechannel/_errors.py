@@ -17,6 +17,7 @@
     ├── ConsumerError
     │   ├── ConsumerBusyError           the name has a live owner (also an anyio.BusyResourceError)
     │   ├── ConsumerMismatchError       the name is of another kind: single or group
+    │   ├── ConsumerDamagedError        the position of the name cannot be read
     │   ├── UnknownConsumerError        there is no such name
     │   ├── AckError                    acking what was not received
     │   ├── LeaseExpiredError           acking what was given to somebody else
@@ -36,6 +37,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shlex
 from datetime import datetime
 from pathlib import Path
 from typing import Self
@@ -53,6 +55,7 @@ __all__ = [
     "ChannelSealedError",
     "CodecError",
     "ConsumerBusyError",
+    "ConsumerDamagedError",
     "ConsumerError",
     "ConsumerMismatchError",
     "CorruptRecordError",
@@ -381,6 +384,18 @@ class ConsumerMismatchError(ConsumerError):
         )
 
 
+class ConsumerDamagedError(ConsumerError):
+    """The file of the name is damaged: nobody knows where it stood. Nothing was changed; it holds back everything."""
+
+    def __init__(self, name: str, *, path: str | os.PathLike[str] | None = None) -> None:
+        super().__init__(
+            name,
+            f"its position is damaged; {repair_command(path)} lets it begin again at the oldest message, "
+            "or forget it with remove_consumer()",
+            path=path,
+        )
+
+
 class UnknownConsumerError(ConsumerError):
     """No consumer of that name is registered."""
 
@@ -514,6 +529,12 @@ class UnsupportedFormatError(StorageError):
             f"{_channel(self.path)} has {_format_name(found)}, but only {_format_name(supported)} is supported; "
             f"nothing was changed, {advice}"
         )
+
+
+def repair_command(path: str | os.PathLike[str] | None, options: str = "") -> str:
+    """Return the command that mends a channel, as somebody is told who has to type it."""
+    where = "CHANNEL" if path is None else shlex.quote(os.fspath(path))
+    return f"'filechannel repair {options}{where} --apply'"
 
 
 def _path(path: str | os.PathLike[str] | None) -> Path | None:

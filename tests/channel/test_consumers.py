@@ -20,6 +20,7 @@ from filechannel import (
     ChannelOptions,
     Consumer,
     ConsumerBusyError,
+    ConsumerDamagedError,
     ConsumerMismatchError,
     FileChannel,
     UnknownConsumerError,
@@ -527,3 +528,37 @@ async def test_a_moment_long_ago_is_the_beginning(path: Path) -> None:
         ):
             with channel.receiver(name, start=start) as rx:  # type: ignore[arg-type]
                 assert rx.receive_many_nowait(5) == expected
+
+
+# Damage
+
+
+@pytest.mark.parametrize("left", [0, 20], ids=["emptied", "cut off"])
+@pytest.mark.parametrize("kind", ["single", "group"])
+async def test_a_damaged_consumer_is_kept_and_begins_nowhere_else(path: Path, kind: str, left: int) -> None:
+    """Nobody can open it, it is listed, and everybody else goes on; removed, the name is a new one."""
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        await tx.send_many([1, 2, 3])
+        with channel.receiver("single") as rx:
+            assert await rx.receive_many(2) == [1, 2]
+        with channel.group("group") as member:
+            assert await member.receive_many(2) == [1, 2]
+            member.ack(2)
+        file = path / "consumers" / (f"{kind}.cursor" if kind == "single" else f"{kind}.group")
+        damaged = file.read_bytes()[:left].replace(b"\0", b"\1")
+        file.write_bytes(damaged)
+        opening = [channel.group] if kind == "group" else [channel.receiver, channel.ack_receiver]
+        for open_it in opening:
+            with pytest.raises(ConsumerDamagedError, match="repair"):
+                open_it(kind)
+        with pytest.raises(ConsumerDamagedError):
+            await channel.join(kind)
+        assert file.read_bytes() == damaged
+        found = {each.name: each for each in channel.consumers()}
+        assert [name for name, each in found.items() if each.damaged] == [kind]
+        assert (found[kind].lag_messages, found[kind].next_sequence, found[kind].kind) == (3, 0, kind)
+        await channel.remove_consumer(kind)
+        assert kind not in names(channel)
+        with channel.receiver(kind, start="latest") as rx:
+            await tx.send(4)
+            assert await rx.receive() == 4

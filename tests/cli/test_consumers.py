@@ -122,3 +122,31 @@ def test_seeking_registers_nobody(consumed: Path) -> None:
     assert error("seek", consumed, "typo", "latest").startswith("there is no consumer 'typo'")
     assert names(consumed) == ["audit", "billing"]
     assert len(orders(consumed)) == 100
+
+
+@pytest.mark.parametrize("left", [0, 20, 4096], ids=["emptied", "cut off", "zeros"])
+def test_a_damaged_position(consumed: Path, left: int) -> None:
+    """Everything that looks says so and names the repair, which lets the consumer begin at the oldest message."""
+    file = consumed / "consumers" / "billing.cursor"
+    file.write_bytes(bytes(left) if left > 100 else file.read_bytes()[:left])
+    mends = f"filechannel repair {consumed}"
+    assert [each["what"] for each in report("verify", consumed, code=1)["findings"] if each["kind"] == "cursor"]
+    advice = report("doctor", consumed, code=1)["channels"][0]["advice"][0]
+    assert "'billing' is damaged" in advice["what"]
+    assert advice["mend"] == mends
+    for command in ("consumers", "info"):
+        result = run(command, consumed)
+        assert "billing" in result.stdout
+        assert f"{mends} --apply" in result.stderr
+    assert [each["damaged"] for each in report("consumers", consumed)] == [False, True]
+    assert f"{mends} --apply" in error("seek", consumed, "billing", "latest", code=1)
+    run("gc", consumed)
+    assert len(orders(consumed)) == 100
+    before = file.read_bytes()
+    assert "begin again at the oldest message, offset 0: 100 messages" in run("repair", consumed, code=1).stdout
+    assert file.read_bytes() == before
+    run("repair", consumed, "--apply")
+    assert [each["damaged"] for each in report("consumers", consumed)] == [False, False]
+    assert [each["lag_messages"] for each in report("consumers", consumed)] == [100, 100]
+    assert any(each.name.endswith("billing.cursor") for each in (consumed / "quarantine").iterdir())
+    assert report("verify", consumed)["clean"]

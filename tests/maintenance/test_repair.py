@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from filechannel import ChannelLockedError, CorruptRecordError
+from filechannel._format.layout import CURSOR_OWNER
 from filechannel._maintenance.repair import plan_repair, repair
 from filechannel._maintenance.verify import verify
+from filechannel._storage.cursor_file import Origin, read_origin, read_term
 from filechannel._storage.ledger import Ledger
 from tests.maintenance.damage import CONSUMED, DAMAGES, SENT, make_channel, overwrite, segments_of
 from tests.maintenance.stores import consume
@@ -209,3 +211,20 @@ def test_random_damage_is_mended(group: int) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, f"{command}:\n{done.stderr}"
     assert int(done.stdout) == 30
+
+
+def test_a_position_that_is_lost_keeps_its_term_and_its_transactions(path: Path) -> None:
+    """What is known beside the position stays known: where transactions have left it, and when the name goes."""
+    make_channel(path)
+    origin = Origin(4711, b"o" * 16)
+    with opened(path, create=False) as store:
+        cursor = store.cursors.open("steps")
+        cursor.store(0, 0, 0)
+        cursor.expire_after(60)
+        cursor.origin = origin
+        store.cursors.close(cursor)
+    overwrite(path / "consumers" / "steps.cursor", 0, b"?" * CURSOR_OWNER)
+    repair(path)
+    content = (path / "consumers" / "steps.cursor").read_bytes()
+    assert (read_origin(content), read_term(content)) == (origin, 60_000_000_000)
+    assert verify(path).is_clean

@@ -127,14 +127,15 @@ def test_what_is_not_acknowledged_stays(path: Path) -> None:
             assert payloads_of(store) == []
 
 
-def test_a_consumer_whose_file_is_damaged_keeps_everything(path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", bytes(CURSOR_SIZE), b"?" * CURSOR_SIZE, b"?" * 20])
+def test_a_consumer_whose_file_is_damaged_keeps_everything(path: Path, content: bytes) -> None:
     """It may begin anew, at the oldest message; a name that stands nowhere yet holds nothing back."""
     with opened(path, SMALL) as store:
         sent = fill(store, 3)
         consume(store)
-        (path / "consumers" / "new.cursor").write_bytes(bytes(CURSOR_SIZE))
+        store.cursors.close(store.cursors.open("new"))
         damaged = path / "consumers" / "damaged.cursor"
-        damaged.write_bytes(b"?" * CURSOR_SIZE)
+        damaged.write_bytes(content)
         store.control.count_registration()
         reclaim(store, 0.0)
         assert payloads_of(store) == sent

@@ -51,7 +51,7 @@ def _dying(name: str) -> Callable[..., object]:
 
 
 _CHANGING = (
-    *("make_directory", "open", "write_at", "grow", "allocate", "map"),
+    *("make_directory", "make", "open", "write_at", "grow", "allocate", "map"),
     *("flush", "flush_directory", "replace", "unlink", "lock", "unlock"),
     *("make_fifo", "open_fifo"),
 )

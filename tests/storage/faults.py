@@ -61,6 +61,11 @@ class FaultyFiles(Files):
         self._called("create" if create and not path.exists() else "open", path)
         return super().open(path, create=create, writable=writable, mode=mode)
 
+    def make(self, path: Path, size: int, content: bytes, position: int, mode: int) -> None:
+        """Fail or make a file."""
+        self._called("create", path)
+        super().make(path, size, content, position, mode)
+
     def write_at(self, descriptor: int, data: bytes, position: int) -> None:
         """Fail or write."""
         self._called("write_at", descriptor)

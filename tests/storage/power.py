@@ -275,6 +275,11 @@ class PowerFiles(Files):
             self._called("open", changes_names=True)
         return super().open(path, create=create, writable=writable, mode=mode)
 
+    def make(self, path: Path, size: int, content: bytes, position: int, mode: int) -> None:
+        """Make a file."""
+        self._called("make", changes_names=True)
+        super().make(path, size, content, position, mode)
+
     def identity(self, descriptor: int) -> tuple[int, int]:
         """Return the same for every copy: an image is the same file at another moment."""
         return 1, 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
+import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from filechannel import ConsumerBusyError, DiskFullError
+from filechannel import ConsumerBusyError, ConsumerDamagedError, DiskFullError
 from filechannel._format.layout import CURSOR, CURSOR_OWNER, CURSOR_REMOVER, CURSOR_SIZE, CURSOR_SLOTS
 from filechannel._offset import Offset
 from filechannel._storage.cursor_file import Position, file_name, name_of, read_position
@@ -128,24 +129,76 @@ def test_a_torn_position_does_not_count(tmp_path: Path, position: int) -> None:
     cursor.close()
 
 
-@pytest.mark.parametrize("size", [0, 1, 63, 100, 127])
-def test_a_half_made_cursor_is_made_whole(tmp_path: Path, size: int) -> None:
-    """A file that was cut off has its page again, and stands nowhere."""
-    (tmp_path / file_name("name")).write_bytes(bytes(size))
-    cursor = _cursors(tmp_path).open("name")
-    assert cursor.position is None
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "emptied": lambda _: b"",
+    "cut off": lambda content: content[:20],
+    "cut off in the older slot": lambda content: b"?" + content[1:99],
+    "zeros": lambda content: bytes(len(content)),
+    "other bytes": lambda content: b"x" * len(content),
+    "both slots": lambda content: bytes([content[0] ^ 1, *content[1:64], content[64] ^ 1, *content[65:]]),
+}
+
+
+@pytest.mark.parametrize("damage", [pytest.param(damage, id=what) for what, damage in DAMAGES.items()])
+def test_a_damaged_cursor_is_nobody_s(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    """A position that cannot be read is told and left as it is, whoever wants the name; removing it makes it new."""
+    cursors, path = _cursors(tmp_path / "consumers"), tmp_path / "consumers" / file_name("name")
+    path.parent.mkdir()
+    cursor = cursors.open("name")
+    cursor.store(100, 1, 0)
+    cursor.store(200, 2, 0)
+    cursors.close(cursor)
+    damaged = damage(path.read_bytes())
+    path.write_bytes(damaged)
+    for _ in range(2):
+        with pytest.raises(ConsumerDamagedError, match=f"filechannel repair {tmp_path} --apply"):
+            cursors.open("name")
+    assert path.read_bytes() == damaged
+    assert cursors.names() == ["name"]
+    cursors.remove_unowned("name")
+    assert cursors.open("name").position is None
+    cursors.close_all()
+
+
+def test_a_cursor_that_is_cut_off_behind_its_position_is_made_whole(tmp_path: Path) -> None:
+    """What is left says where the consumer stands."""
+    cursors = _cursors(tmp_path)
+    cursor = cursors.open("name")
+    cursor.store(100, 1, 0)
+    cursors.close(cursor)
+    os.truncate(tmp_path / file_name("name"), CURSOR_SLOTS[1] + CURSOR.size)
+    cursor = cursors.open("name")
+    assert cursor.position == Position(Offset(100), 1, 0)
     assert len(cursor.map) == CURSOR_SIZE
-    cursor.close()
+    cursors.close(cursor)
 
 
-def test_a_damaged_cursor_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A position that cannot be read is lost, but not silently."""
-    (tmp_path / file_name("name")).write_bytes(b"x" * CURSOR_SIZE)
-    with caplog.at_level(logging.WARNING, "filechannel"):
-        cursor = _cursors(tmp_path).open("name")
+def test_a_name_whose_owner_died_before_it_stood_anywhere_is_new(tmp_path: Path) -> None:
+    """Nobody was told that it is registered."""
+    cursors = _cursors(tmp_path)
+    cursors.close(cursors.open("name"))
+    assert cursors.open("name").position is None
+    cursors.close_all()
+
+
+def test_a_file_without_a_name_is_made_where_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every file system has files without names."""
+    wanted, really = list[int](), os.open
+
+    def refuse(path: Path, flags: int, *rest: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            wanted.append(flags)
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), str(path))
+        return really(path, flags, *rest)
+
+    monkeypatch.setattr(os, "open", refuse)
+    cursors = _cursors(tmp_path)
+    cursor = cursors.open("name")
+    assert wanted
     assert cursor.position is None
-    assert "is damaged: consumer 'name' starts anew" in caplog.text
-    cursor.close()
+    cursors.close(cursor)
+    assert cursors.open("name").position is None
+    cursors.close_all()
 
 
 def test_a_short_file_has_no_position() -> None:
@@ -340,7 +393,7 @@ class Removing(Files):
             self.removed = True
             self._path.unlink()
             if self._make_again:
-                self._path.touch()
+                _cursors(self._path.parent).open("name").close()
         return super().lock(descriptor, position, shared=shared)
 
 
@@ -348,7 +401,7 @@ class Removing(Files):
 def test_a_name_that_is_removed_meanwhile_is_made_anew(tmp_path: Path, make_again: bool) -> None:
     """What is owned is the file that has the name."""
     path = tmp_path / file_name("name")
-    path.touch()
+    _cursors(tmp_path).open("name").close()
     removing = Removing(path, make_again=make_again)
     cursors = _cursors(tmp_path, removing)
     cursor = cursors.open("name")

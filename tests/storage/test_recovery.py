@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from filechannel import ChannelOptions, CorruptRecordError, UnsupportedFormatError
+from filechannel import ChannelOptions, ConsumerDamagedError, CorruptRecordError, UnsupportedFormatError
 from filechannel._format import crc32c
 from filechannel._format.layout import (
     CHECKPOINT_SLOTS,
@@ -50,6 +50,34 @@ def _overwrite(file: Path, position: int, content: bytes) -> None:
 
 def _quarantine(path: Path) -> list[str]:
     return sorted(name.split("-", 1)[1] for name in os.listdir(path / "quarantine"))
+
+
+# Consumers
+
+
+@pytest.mark.parametrize("left", [b"", bytes(4096)], ids=["nothing", "zeros"])
+def test_a_name_that_never_reached_the_disk_misses_nothing(
+    path: Path, boots: Boots, left: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It begins at the oldest message, and that is told; a copy, or the same boot, has no such excuse."""
+    with opened(path) as store:
+        _send(store, 5)
+        store.cursors.open("single")
+        store.cursors.close_all()
+    for file in (path / "consumers" / "single.cursor", path / "consumers" / "shared.group"):
+        file.write_bytes(left)
+    copy = shutil.copytree(path, path.with_name("copy"))
+    with opened(path) as store, pytest.raises(ConsumerDamagedError):
+        store.cursors.open("single")
+    boots.again()
+    with opened(copy) as store, pytest.raises(ConsumerDamagedError):
+        store.cursors.open("single")
+    assert not caplog.records
+    with opened(path) as store:
+        assert store.cursors.open("single").position is not None
+        assert store.cursors.offsets() == [0, 0]
+        store.cursors.close_all()
+    assert sum("begins at the oldest message" in each.message for each in caplog.records) == 2
 
 
 # The end of the log

@@ -259,8 +259,9 @@ def test_a_consumer_counts_although_it_was_moving_when_it_was_looked_for(path: P
         reader.close()
 
 
-def test_a_position_that_is_damaged_holds_everything(path: Path) -> None:
-    """Whoever opens it begins anew: until then the others make no room."""
+@pytest.mark.parametrize("damaged", [b"", b"\1" * CURSOR_OWNER, bytes(4096)])
+def test_a_position_that_is_damaged_holds_everything(path: Path, damaged: bytes) -> None:
+    """It may begin anew: until it is repaired or removed the others make no room."""
     with opened(path, FULL) as store:
         for name in ("damaged", "fine"):
             cursor = store.cursors.open(name)
@@ -268,8 +269,7 @@ def test_a_position_that_is_damaged_holds_everything(path: Path) -> None:
             reader.move(store.places.earliest())
             reader.close()
             store.cursors.close(cursor)
-        file = path / "consumers" / "damaged.cursor"
-        file.write_bytes(b"\1" * CURSOR_OWNER + file.read_bytes()[CURSOR_OWNER:])
+        (path / "consumers" / "damaged.cursor").write_bytes(damaged)
         store.log.append([b"x"])
         cursor = store.cursors.open("fine")
         reader = reader_of(store, cursor)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
 from .._offset import Offset
+from .._storage.cursor_file import Position
 from .._storage.holder import Holder
 from .._storage.index import Mark
 from .._storage.processes import holder_at
@@ -29,6 +30,11 @@ class Consumer:
     """Where the next message for it begins; for those that acknowledge, the oldest one that is not acknowledged."""
     next_sequence: int
     """The number of that message."""
+    damaged: bool
+    """Whether its position cannot be read: then it counts as standing at the oldest message, and holds back everything.
+
+    A repair lets it begin again there; until then nobody can receive under the name.
+    """
     lag_messages: int
     """How many messages are stored that it has not taken."""
     lag_bytes: int
@@ -40,7 +46,10 @@ class Consumer:
     process has just begun to send after a pause.
     """
     idle: float
-    """Seconds since it was opened, took a message or was moved; of one that is behind, to within 16 messages."""
+    """Seconds since it was opened, took a message or was moved; of one that is behind, to within 16 messages.
+
+    0 if its file is damaged.
+    """
     owner: Process | None
     """Who owns it; None if nobody does that lives. Of a group: who joined it last."""
     members: tuple[Process, ...]
@@ -62,6 +71,9 @@ def _describe(
     registration: Registration, store: Store, end: Mark, now: int, known: dict[Offset, list[Mark]]
 ) -> Consumer:
     position = registration.position
+    if position is None:
+        earliest = store.places.earliest()
+        position = Position(earliest.offset, earliest.sequence, now)
     place = Mark(position.offset, position.sequence, position.time)
     if place.offset < store.control.oldest_offset:
         place = store.places.earliest()
@@ -71,6 +83,7 @@ def _describe(
         kind="single" if registration.members is None else "group",
         offset=position.offset,
         next_sequence=position.sequence,
+        damaged=registration.position is None,
         lag_messages=lag,
         lag_bytes=max(0, end.offset - place.offset) if lag else 0,
         lag_seconds=max(0, now - store.places.written_at(place, known)) / 1e9 if lag else 0.0,

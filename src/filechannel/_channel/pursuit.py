@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 
-from .._errors import UnknownConsumerError
+from .._errors import ConsumerDamagedError, UnknownConsumerError
 from .._storage.index import Mark
 from .._storage.store import Store
 
@@ -32,12 +32,15 @@ class Pursuit:
         return self._registrations != self._store.control.registrations
 
     def look_up(self) -> None:
-        """Find the consumer; `UnknownConsumerError` if it is not there, or not any more."""
+        """Find the consumer; `UnknownConsumerError` or `ConsumerDamagedError` if that cannot be."""
         self._registrations = self._store.control.registrations
         self.close()
         self._map = self._store.roster.watch(self._name)
         if self._map is None:
             raise UnknownConsumerError(self._name, path=self._store.path)
+        registration = self._store.roster.look(self._name)
+        if registration is not None and registration.position is None:
+            raise ConsumerDamagedError(self._name, path=self._store.path)
 
     def has_arrived(self) -> bool:
         """Tell whether everything before the goal was taken."""

@@ -12,15 +12,25 @@ from .._format import crc32c
 from .._format.layout import (
     CURSOR,
     CURSOR_CHECKED,
+    CURSOR_ORIGIN,
     CURSOR_SIZE,
     CURSOR_SLOTS,
     CURSOR_TERM,
     GROUP_BEGUN,
     GROUP_LOCK,
     GROUP_SIZE,
+    ORIGIN,
     TERM,
 )
-from .._storage.cursor_file import is_group, name_of, pack_term, read_position, read_term
+from .._storage.cursor_file import (
+    is_group,
+    name_of,
+    pack_origin,
+    pack_term,
+    read_origin,
+    read_position,
+    read_term,
+)
 from .._storage.quarantine import QUARANTINE, Quarantine
 from .chain import Chain
 from .findings import Finding
@@ -50,7 +60,8 @@ class PositionMender:
         position = read_position(self._files.read(path))
         if position is None:
             offset, sequence = self._oldest()
-            what = f"let consumer {name_of(path.name)!r} begin again at the oldest message, offset {offset}"
+            where = f"at the oldest message, offset {offset}{self._to_come(sequence)}"
+            what = f"let consumer {name_of(path.name)!r} begin again {where}"
             return what, partial(self._replace, path, finding, partial(self._at, path, offset, sequence))
         end = self._chain.end
         if end is not None and position.offset > end.offset:
@@ -65,18 +76,29 @@ class PositionMender:
         header = links[0].head.header if links else None
         return offset, 0 if header is None else header.first_sequence
 
+    def _to_come(self, sequence: int) -> str:
+        """Say how far back that is."""
+        end = self._chain.end
+        return "" if end is None else f": {max(0, end.sequence - sequence):,} messages to come"
+
     def _replace(self, path: Path, finding: Finding, change: Callable[[bytes], bytes]) -> None:
         content = change(self._files.read(path))
         self._quarantine.keep(path, finding.what)
         self._files.write_atomically(path, content, self._mode)
 
     def _at(self, path: Path, offset: int, sequence: int, old: bytes) -> bytes:
-        """Return a file that stands somewhere; how long the name stays without an owner is kept."""
+        """Return a file that stands somewhere.
+
+        Kept is how long the name stays without an owner, and where its transactions are: what they have acknowledged
+        does not come again.
+        """
         content = bytearray(_size_of(path))
         fields = (1, offset, sequence, time.time_ns())
         CURSOR.pack_into(content, CURSOR_SLOTS[1], *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
         if (term := read_term(old)) is not None:
             content[CURSOR_TERM : CURSOR_TERM + TERM.size] = pack_term(term)
+        if (origin := read_origin(old.ljust(CURSOR_SIZE, b"\0"))) is not None:
+            content[CURSOR_ORIGIN : CURSOR_ORIGIN + ORIGIN.size] = pack_origin(origin)
         return bytes(content)
 
     @staticmethod

@@ -14,7 +14,6 @@ from .._format.layout import (
     CHECKPOINT_SLOTS,
     CONTROL_IDENTITY,
     CONTROL_MAGIC,
-    CURSOR_OWNER,
     CURSOR_SIZE,
     ENTRY_PASSED,
     ENTRY_STATE,
@@ -30,7 +29,7 @@ from .._offset import Offset
 from .._storage.bells import WAKE_FIFOS
 from .._storage.compressed import compressed_begin_of
 from .._storage.control import CONTROL
-from .._storage.cursor_file import CONSUMERS, is_group, name_of, read_position
+from .._storage.cursor_file import CONSUMERS, is_damaged, is_group, name_of, read_position
 from .._storage.files import Files
 from .._storage.group import entry_at, numbers_in
 from .._storage.manifest import MANIFEST
@@ -128,8 +127,9 @@ def _consumer(survey: Survey, path: Path, descriptor: int, end: End | None) -> I
         content = survey.files.read_at(descriptor, size, 0)
     position = read_position(content)
     if position is None:
-        if any(content[:CURSOR_OWNER]):
-            what = f"the position of consumer {name_of(path.name)!r} is damaged, and holds back everything"
+        if is_damaged(content):
+            cut = f": {len(content)} of {size} bytes are left" if len(content) < size else ""
+            what = f"the position of consumer {name_of(path.name)!r} is damaged, and holds back everything{cut}"
             yield _found(survey, "error", "cursor", path, what, 0)
         return
     if len(content) < size:

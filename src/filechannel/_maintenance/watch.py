@@ -27,7 +27,7 @@ from .._offset import Offset
 from .._storage.backlog import Backlog, Batch
 from .._storage.control import Control
 from .._storage.creation import open_control_file
-from .._storage.cursor_file import CONSUMERS
+from .._storage.cursor_file import CONSUMERS, Position
 from .._storage.entrance import open_control_to_read
 from .._storage.files import Files
 from .._storage.holder import Holder
@@ -52,6 +52,8 @@ class ConsumerFigures:
     is_group: bool
     next_sequence: int
     offset: Offset
+    damaged: bool
+    """Whether its position cannot be read; then it counts as standing at the oldest message."""
     lag_messages: int
     lag_bytes: int
     idle: float
@@ -192,7 +194,7 @@ class Watch:
             return Batch(0, 0)
 
     def _consumer(self, registration: Registration, end: Mark, earliest: Mark, now: int) -> ConsumerFigures:
-        position = registration.position
+        position = registration.position or Position(earliest.offset, earliest.sequence, now)
         offset, sequence = max((position.offset, position.sequence), (earliest.offset, earliest.sequence))
         lag = max(0, end.sequence - sequence)
         return ConsumerFigures(
@@ -200,6 +202,7 @@ class Watch:
             is_group=registration.members is not None,
             next_sequence=position.sequence,
             offset=position.offset,
+            damaged=registration.position is None,
             lag_messages=lag,
             lag_bytes=max(0, end.offset - offset) if lag else 0,
             idle=max(0, now - position.time) / 1e9,

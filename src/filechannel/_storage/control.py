@@ -127,15 +127,19 @@ class Control:
         """Tell whether the words were written in this boot, by this channel, into this very file."""
         return bytes(self.map[: CONTROL_IDENTITY.size]) == self._identity(channel_id, boot)
 
+    def is_of_before(self, channel_id: bytes, boot: bytes) -> bool:
+        """Tell whether the words were written by this channel, into this very file, and in an earlier boot."""
+        before, device, inode = CONTROL_IDENTITY.unpack_from(self.map)[4:7]
+        is_whole = bytes(self.map[: CONTROL_IDENTITY.size]) == _pack_identity(channel_id, before, device, inode)
+        # Not the device: it may have another number in every boot.
+        return is_whole and before != boot and inode == self._files.identity(self._descriptor)[1]
+
     def identify(self, channel_id: bytes, boot: bytes) -> None:
         """Declare the words valid for this boot."""
         self.map[: CONTROL_IDENTITY.size] = self._identity(channel_id, boot)
 
     def _identity(self, channel_id: bytes, boot: bytes) -> bytes:
-        device, inode = self._files.identity(self._descriptor)
-        fields = CONTROL_IDENTITY.pack(CONTROL_MAGIC, FORMAT_VERSION, 0, channel_id, boot, device, inode, 0)
-        checked = fields[:-4]
-        return checked + crc32c(checked).to_bytes(4, "little")
+        return _pack_identity(channel_id, boot, *self._files.identity(self._descriptor))
 
     # Words
 
@@ -338,3 +342,9 @@ class Control:
         content = CHECKPOINT.pack(*fields, crc32c(CHECKPOINT_CHECKED.pack(*fields)))
         self._files.write_at(self._descriptor, content, CHECKPOINT_SLOTS[generation % 2])
         self._files.flush(self._descriptor)
+
+
+def _pack_identity(channel_id: bytes, boot: bytes, device: int, inode: int) -> bytes:
+    fields = CONTROL_IDENTITY.pack(CONTROL_MAGIC, FORMAT_VERSION, 0, channel_id, boot, device, inode, 0)
+    checked = fields[:-4]
+    return checked + crc32c(checked).to_bytes(4, "little")

@@ -5,12 +5,11 @@ The kernel's lock on the file says whether the name has a live owner; the note b
 
 from __future__ import annotations
 
-import logging
 import mmap
 import time
 from pathlib import Path
 
-from .._errors import DiskFullError
+from .._errors import ConsumerDamagedError
 from .._format import crc32c
 from .._format.layout import (
     CURSOR,
@@ -30,6 +29,7 @@ from .cursor_file import (
     HEAD_SIZE,
     Origin,
     Position,
+    is_damaged,
     pack_departure,
     pack_origin,
     pack_term,
@@ -44,7 +44,7 @@ from .kernel_locks import KernelLocks
 from .visits import BRIEFLY, busy
 
 _PAUSE = 0.001  # seconds
-_logger = logging.getLogger("filechannel")
+_LOOKS = 100  # at a position that other members of a group may be writing
 
 
 class Cursor:
@@ -57,15 +57,8 @@ class Cursor:
 
     @classmethod
     def open(cls, files: Files, path: Path, name: str, mode: int) -> Cursor:
-        """Own the name; `ConsumerBusyError` if somebody does already."""
-        cursor = cls(name, *own(files, path, name, mode, CURSOR_SIZE))
-        cursor.warn_if_damaged(path)
-        return cursor
-
-    def warn_if_damaged(self, path: Path) -> None:
-        """Say so if there was a position, and there is none now."""
-        if self.position is None and any(self.map[:CURSOR_OWNER]):
-            _logger.warning("%s is damaged: consumer %r starts anew", path, self.name)
+        """Own the name; `ConsumerBusyError` if somebody does already, `ConsumerDamagedError` if nobody can."""
+        return cls(name, *own(files, path, name, mode, CURSOR_SIZE))
 
     @property
     def position(self) -> Position | None:
@@ -74,11 +67,7 @@ class Cursor:
 
     def store(self, offset: int, sequence: int, time: int) -> None:
         """Write a position into the slot that does not count. Not while a reader does."""
-        found = read_slots(self.map)
-        generation = max((slot[0] for slot in found), default=0) + 1
-        fields = (generation, offset, sequence, time)
-        slot = CURSOR_SLOTS[generation & 1]
-        CURSOR.pack_into(self.map, slot, *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
+        store_position(self.map, offset, sequence, time)
 
     def expire_after(self, seconds: float) -> None:
         """Let the name go when it had no live owner for so long."""
@@ -105,16 +94,31 @@ class Cursor:
         self.map[CURSOR_DEPARTURE : CURSOR_DEPARTURE + DEPARTURE.size] = note
 
 
+def store_position(content: mmap.mmap, offset: int, sequence: int, time: int) -> None:
+    """Write a position into the slot of a file that does not count."""
+    generation = max((slot[0] for slot in read_slots(content)), default=0) + 1
+    fields = (generation, offset, sequence, time)
+    CURSOR.pack_into(content, CURSOR_SLOTS[generation & 1], *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
+
+
 def own(
     files: Files, path: Path, name: str, mode: int, size: int, *, shared: bool = False
 ) -> tuple[mmap.mmap, KernelLocks]:
     """Own a name, or share it with others who do; return what is stored under it, and the locks.
 
-    Raises `ConsumerBusyError` if somebody has it for themselves.
+    Raises `ConsumerBusyError` if somebody has it for themselves, and `ConsumerDamagedError`, with nothing changed, if
+    nobody can tell where it stood.
     """
     patience = time.monotonic() + BRIEFLY
     while True:
-        locks = KernelLocks(files, path, create=True, mode=mode)
+        try:
+            locks = KernelLocks(files, path)
+        except FileNotFoundError:
+            if time.monotonic() > patience and files.exists(path.parent):
+                raise  # something has the name that leads nowhere
+            # With an owner before it has a name: a file with neither that nor a position is one that lost both.
+            files.make(path, size, describe_this_process(), CURSOR_OWNER, mode)
+            continue
         try:
             content = _own(files, path, name, locks, size, shared, is_patient=time.monotonic() < patience)
         except BaseException:
@@ -145,12 +149,9 @@ def _own(
             raise busy(path, name, files.read_at(descriptor, HEAD_SIZE, 0))
         if not locks.are_of(descriptor):
             return None
-        try:
-            files.allocate(path, descriptor, 0, size)
-        except DiskFullError:
-            if not any(files.read_at(descriptor, HEAD_SIZE, 0)) and locks.take(CURSOR_OWNER):  # alone
-                files.unlink(path)  # nobody is registered who could not be
-            raise
+        if all(is_damaged(files.read_at(descriptor, HEAD_SIZE, 0)) for _ in range(_LOOKS)):
+            raise ConsumerDamagedError(name, path=path.parent.parent)
+        files.allocate(path, descriptor, 0, size)
         files.write_at(descriptor, describe_this_process(), CURSOR_OWNER)
         return files.map(descriptor, size)
     finally:

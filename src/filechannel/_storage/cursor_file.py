@@ -106,6 +106,16 @@ def read_position(content: Buffer) -> Position | None:
     return None
 
 
+def is_unsettled(content: bytes) -> bool:
+    """Tell whether a name is about to be registered, or was when its owner died: it stands nowhere yet."""
+    return not any(content[:CURSOR_OWNER]) and any(content[CURSOR_OWNER : CURSOR_OWNER + HOLDER.size])
+
+
+def is_damaged(content: bytes) -> bool:
+    """Tell whether there was a position, and cannot be read any more. A file has its owner before it has its name."""
+    return read_position(content) is None and not is_unsettled(content)
+
+
 def read_slots(content: Buffer) -> list[tuple[int, int, int, int]]:
     """Return (generation, offset, sequence, time) of each slot that is whole."""
     found: list[tuple[int, int, int, int]] = []

@@ -20,7 +20,7 @@ from .._format.layout import (
 )
 from .._offset import Offset
 from .background import do_all_at_once
-from .cursor import Cursor
+from .cursor import Cursor, store_position
 from .cursor_file import (
     HEAD_SIZE,
     Position,
@@ -245,6 +245,25 @@ class Cursors:
             if is_group(path):
                 forget_ring(cursor.map)
             self._unflushed.add(name)
+
+    def begin_again(self, place: Mark) -> None:
+        """Put every name somewhere whose file never reached the disk before a power cut, so that nothing is missed.
+
+        Only for a lone process.
+        """
+        for name in self.names():
+            path = self._path(name)
+            if any(self._files.read(path)[:HEAD_SIZE]):
+                continue
+            size = GROUP_SIZE if is_group(path) else CURSOR_SIZE
+            descriptor = self._files.open(path)
+            try:
+                self._files.allocate(path, descriptor, 0, size)
+                store_position(self._files.map(descriptor, size), place.offset, place.sequence, time.time_ns())
+            finally:
+                self._files.close(descriptor)
+            self._unflushed.add(name)
+            _logger.warning("%s was lost in a power cut: consumer %r begins at the oldest message", path, name)
 
     def forget_rings(self) -> None:
         """Let every group begin again at its position. Only for a lone process: what they have handed out is lost."""

@@ -21,6 +21,7 @@ from .._errors import DiskFullError
 
 _FLOCK = struct.Struct("hhqqi")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 _TEMPORARY = ".new"
 _FIFO_SIZE = 65536
 
@@ -100,6 +101,32 @@ class Files:
         """Let those use an open file whom the mode says, unless it says so already."""
         if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
             os.fchmod(descriptor, mode)
+
+    def make(self, path: Path, size: int, content: bytes, position: int, mode: int) -> None:
+        """Make a file of a size, with something in it, unless there is one: it has its name when it is whole.
+
+        Where there are no files without names, whoever is killed in here may leave one that is empty.
+        """
+        with _needing_room(path, size), suppress(FileExistsError):
+            try:
+                descriptor = os.open(path.parent, os.O_RDWR | os.O_CLOEXEC | os.O_TMPFILE, mode)
+            except OSError as error:
+                if error.errno not in _NO_UNNAMED:
+                    raise
+                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, mode)
+            try:
+                os.fchmod(descriptor, mode)  # whatever the umask is: the channel says who may use it
+                os.posix_fallocate(descriptor, 0, size)
+                os.pwrite(descriptor, content, position)
+                if not self.links(descriptor):
+                    # With a directory, which an absolute path does not need: else Python links what lies in /proc.
+                    os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
+            except OSError:
+                if self.links(descriptor):
+                    self.unlink(path)
+                raise
+            finally:
+                os.close(descriptor)
 
     def make_fifo(self, path: Path, mode: int) -> None:
         """Make a FIFO unless there is one."""

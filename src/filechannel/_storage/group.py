@@ -87,9 +87,7 @@ class Group(Cursor):
         except BaseException:
             locks.close()
             raise
-        group = cls(name, content, locks, processes)
-        group.warn_if_damaged(path)
-        return group
+        return cls(name, content, locks, processes)
 
     @property
     def owner(self) -> int:

@@ -13,7 +13,9 @@ from .._format.layout import CURSOR_OWNER, GROUP_MEMBERS, PROCESS_SLOT_COUNT
 from .cursor_file import (
     HEAD_SIZE,
     Position,
+    is_damaged,
     is_group,
+    is_unsettled,
     name_of,
     path_of,
     read_departure,
@@ -33,7 +35,8 @@ class Registration:
     """What the file of a consumer says, and the kernel about its owner."""
 
     name: str
-    position: Position
+    position: Position | None
+    """Where it stands; None if that is damaged. Then it holds back everything, until it is repaired or removed."""
     owner: Holder | None
     """Who has it; None if nobody does that lives."""
     expires: int | None
@@ -95,17 +98,17 @@ class Roster:
         for name in self.names():
             with suppress(FileNotFoundError, IsADirectoryError), self._opened(self._path(name)) as descriptor:
                 head = self._read(descriptor)
-                if any(head):
+                if not is_unsettled(head):
                     found[name] = read_position(head)
         return found
 
     def _read(self, descriptor: int) -> bytes:
-        """Return the position as it is stored; all zeros if there is none yet."""
-        head = self._files.read_at(descriptor, CURSOR_OWNER, 0)
+        """Return what counts of a file, with a position if there is one that can be read."""
+        head = self._files.read_at(descriptor, HEAD_SIZE, 0)
         for _ in range(_LOOKS):  # it may be in the middle of being written, twice
             if read_position(head) is not None:
                 break
-            head = self._files.read_at(descriptor, CURSOR_OWNER, 0)
+            head = self._files.read_at(descriptor, HEAD_SIZE, 0)
         return head
 
     def look(self, name: str) -> Registration | None:
@@ -114,12 +117,11 @@ class Roster:
         with suppress(FileNotFoundError, IsADirectoryError), self._opened(path) as descriptor:
             # Who lives before who left: an owner that goes in between is one who has not left yet.
             is_owned = self._files.locked_range(descriptor, CURSOR_OWNER, 1) is not None
-            head = self._files.read_at(descriptor, HEAD_SIZE, 0)
-            position = read_position(head)
-            if position is not None:
+            head = self._read(descriptor)
+            if not is_unsettled(head):
                 owner = read_owner(head) if is_owned else None
                 members = self._members(descriptor) if is_group(path) else None
-                return Registration(name, position, owner, read_term(head), read_departure(head), members)
+                return Registration(name, read_position(head), owner, read_term(head), read_departure(head), members)
         return None
 
     def _members(self, descriptor: int) -> tuple[int, ...]:
@@ -130,7 +132,10 @@ class Roster:
         """Return a map in which `read` finds the position of a name from now on; None if it is not registered yet."""
         self._check_place()
         with suppress(FileNotFoundError, IsADirectoryError), self._opened(self._path(name)) as descriptor:
-            if any(self._read(descriptor)):
+            head = self._read(descriptor)
+            if is_damaged(head):
+                return mmap.mmap(-1, HEAD_SIZE)  # in which there is no position either; a file may be too short to map
+            if not is_unsettled(head):
                 return self._files.map(descriptor, min(HEAD_SIZE, self._files.size(descriptor)), writable=False)
         return None
 

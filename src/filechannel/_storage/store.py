@@ -141,6 +141,8 @@ class Store:
         self._writable = self._open_parts(membership.processes, alone=alone, resume=resume)
         self._apply_durability(self.manifest.options.durability)  # whoever changed it may have died half-way
         if alone:
+            if self.control.is_of_before(bytes.fromhex(self.manifest.id), boot_id()):
+                self.cursors.begin_again(self.places.earliest())
             self.control.identify(bytes.fromhex(self.manifest.id), boot_id())
             self._finish_purge()
             assert self.segments.spares is not None

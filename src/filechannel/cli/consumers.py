@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from .._channel.consumers import Consumer
-from .._errors import UnknownConsumerError
+from .._errors import UnknownConsumerError, repair_command
 from .failures import Failure, reporting
 from .output import JsonOption, columns, document, remark, safe, show, stderr
 from .target import ChannelArgument, complete_consumer, reading, writing
@@ -67,6 +68,7 @@ def list_consumers(channel: ChannelArgument, json: JsonOption = False) -> None:
         show(consumer_table(found))
     else:
         remark(f"{channel} has no consumers")
+    tell_damaged(channel, found)
 
 
 @consumers.command("remove")
@@ -140,16 +142,26 @@ def consumer_table(found: tuple[Consumer, ...]) -> Table:
     return columns(headings, map(_row, found), right=("NEXT", "BEHIND", "BYTES"))
 
 
+def tell_damaged(channel: Path, found: tuple[Consumer, ...]) -> None:
+    """Say whose position is lost, and what mends that."""
+    for consumer in found:
+        if consumer.damaged:
+            remark(
+                f"the position of {safe(consumer.name)} is damaged: it holds back everything, and nobody can receive "
+                f"under the name until {repair_command(channel)}"
+            )
+
+
 def _row(consumer: Consumer) -> tuple[str, ...]:
     owners = consumer.members or (() if consumer.owner is None else (consumer.owner,))
     term = "" if consumer.expires is None else f" (expires after {span(consumer.expires)})"
     return (
         safe(consumer.name),
         consumer.kind,
-        number(consumer.next_sequence),
+        "damaged" if consumer.damaged else number(consumer.next_sequence),
         number(consumer.lag_messages),
         size(consumer.lag_bytes),
         span(consumer.lag_seconds) if consumer.lag_messages else "-",
-        span(consumer.idle),
+        "-" if consumer.damaged else span(consumer.idle),
         (", ".join(map(process, owners)) or "nobody") + term,
     )

@@ -182,7 +182,7 @@ def clock(patient: Patient) -> Iterator[Advice]:
     newest = max(
         [
             patient.figures.maintained or 0,
-            *(each.position.time for each in patient.watch.roster.registrations()),
+            *(each.position.time for each in patient.watch.roster.registrations() if each.position is not None),
             *_created(patient.watch),
         ]
     )

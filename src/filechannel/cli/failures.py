@@ -23,11 +23,13 @@ from .._errors import (
     ChannelFullError,
     ChannelNotFoundError,
     ConsumerBusyError,
+    ConsumerDamagedError,
     CorruptRecordError,
     DataExpiredError,
     FileChannelError,
     NotAChannelError,
     UnknownConsumerError,
+    repair_command,
 )
 from .wording import shell_words
 
@@ -106,6 +108,9 @@ def explain(error: BaseException) -> str:
             since = "" if error.since is None else f" since {error.since.astimezone():%Y-%m-%d %H:%M:%S}"
             who = "another process" if error.pid is None else f"process {error.pid} on {error.host}"
             return f"consumer {error.name!r} is in use by {who}{since}; end that first"
+        case ConsumerDamagedError():
+            command = repair_command(error.path)
+            return f"the position of consumer {error.name!r} is damaged; {command} lets it begin at the oldest message"
         case Failure() | FileChannelError() | ValueError() if type(error).__module__.startswith("filechannel"):
             return str(error)
         case OSError():

@@ -9,7 +9,7 @@ from .._channel.consumers import Consumer
 from .._channel.statistics import ChannelStatistics, RoomStatistics
 from .._channel.untyped import Description
 from .._options import Compression, Retention, StoredOptions
-from .consumers import consumer_table
+from .consumers import consumer_table, tell_damaged
 from .output import JsonOption, document, facts, remark, show
 from .target import ChannelArgument, opened_store, reading
 from .wording import counted, moment, number, process, size, span
@@ -38,6 +38,7 @@ def info(channel: ChannelArgument, json: JsonOption = False) -> None:
     show(facts(_facts(description, statistics)))
     if consumers:
         show("", consumer_table(consumers))
+    tell_damaged(channel, consumers)
     if not is_current:
         remark("nobody has opened it since the machine was booted: there may be more than the last flush covers")
 

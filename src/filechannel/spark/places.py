@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from .._channel.places import find_place
-from .._errors import UnknownConsumerError
+from .._errors import ConsumerDamagedError, UnknownConsumerError
 from .._storage.index import Mark
 from .._storage.store import Store
 from .options import ReadOptions
@@ -31,4 +31,6 @@ def _start(store: Store, options: ReadOptions) -> Mark:
     registration = store.roster.look(options.consumer)
     if registration is None:
         raise UnknownConsumerError(options.consumer, path=store.path)
+    if registration.position is None:
+        raise ConsumerDamagedError(options.consumer, path=store.path)
     return Mark(registration.position.offset, registration.position.sequence, 0)
