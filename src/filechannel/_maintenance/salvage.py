@@ -19,11 +19,10 @@ from .._errors import FileChannelError
 from .._format import crc32c
 from .._format.layout import CONTROL_IDENTITY, CONTROL_MAGIC, FORMAT_VERSION
 from .._options import ChannelOptions, StoredOptions
-from .._storage.files import Files
+from .._storage.files import REPLACING, Files
 from .._storage.machine import machine_id
 from .._storage.manifest import MANIFEST, Manifest
 from .._storage.segment import begin_of
-from .small_files import REPLACING
 from .survey import Survey
 
 

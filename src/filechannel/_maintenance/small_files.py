@@ -31,12 +31,13 @@ from .._storage.bells import WAKE_FIFOS
 from .._storage.compressed import compressed_begin_of
 from .._storage.control import CONTROL
 from .._storage.cursor_file import CONSUMERS, is_group, name_of, read_position
-from .._storage.files import Files
+from .._storage.files import REPLACING, Files
 from .._storage.group import entry_at, numbers_in
+from .._storage.index import INDEX_SUFFIX, indexed_begin_of
 from .._storage.manifest import MANIFEST
 from .._storage.producers import PRODUCERS
 from .._storage.quarantine import QUARANTINE
-from .._storage.segment import begin_of
+from .._storage.segment import HALF_MADE, begin_of
 from .._storage.segments import SEGMENTS
 from .._storage.spares import SPARE
 from .._storage.staging import STAGING
@@ -44,10 +45,6 @@ from .chain import Chain, segment_begins
 from .findings import Finding, Severity
 from .survey import End, Survey
 
-HALF_MADE = "new-"
-"""What the name of a segment begins with that is being made."""
-REPLACING = ".new"
-"""What the name of a file ends with that is to replace another."""
 _DIRECTORIES = {SEGMENTS, CONSUMERS, PRODUCERS, WAKE_FIFOS, QUARANTINE, STAGING}
 _LOOKS = 100  # at a position that somebody may be writing
 
@@ -224,8 +221,8 @@ def _stray_segment(survey: Survey, path: Path, begins: set[Offset]) -> Iterator[
             size = path.stat().st_size
             if size != survey.manifest.options.segment_size:
                 yield _found(survey, "note", "spare", path, f"a spare file of {size} bytes is of no use")
-    elif name.endswith(".idx"):
-        if begin_of(name.removesuffix(".idx") + ".seg") not in begins and not survey.slots:
+    elif name.endswith(INDEX_SUFFIX):
+        if indexed_begin_of(name) not in begins and not survey.slots:
             yield _found(survey, "warning", "orphan", path, "an index whose segment is gone")
     elif begin_of(name) is None and compressed_begin_of(name) is None:
         yield _found(survey, "note", "stray", path, "not a file of the channel")
