@@ -57,7 +57,7 @@ ELSEWHERE = {
     # Tables of their own below.
     *("RECORD_HEADER_SIZE", "BATCH_CONTINUES", "CONTROL_RECORD", "LENGTH_MASK", "MAX_PAYLOAD", "SEAL"),
     *("SEGMENT_MAGIC", "SEGMENT_HEADER_SIZE", "SEGMENT_END", "SEGMENT_CRC", "SEGMENT_END_CRC"),
-    *("CONTROL_MAGIC", "CONTROL_SIZE", "WRITER_LOCK", "WRITE_TAIL", "APPEND_TAIL", "RESERVED_END"),
+    *("CONTROL_MAGIC", "CONTROL_CHANNEL", "CONTROL_SIZE", "WRITER_LOCK", "WRITE_TAIL", "APPEND_TAIL", "RESERVED_END"),
     *("ALLOCATED_END", "OLDEST_OFFSET", "STATE", "WAKE", "DURABLE_OFFSET", "STATE_SEALED", "STATE_DEFERRED"),
     *("EPOCH", "FLUSH_LOCK", "FAILED_FLUSHES", "WAITING_LOOPS", "WAKE_THREADS", "WAKE_LOOPS", "WAKE_GENERATION"),
     *("CONTENDED", "LOCK_GENERATION_SHIFT", "LOCK_GENERATION_BITS", "LOCK_SLOT_SHIFT"),
@@ -322,6 +322,8 @@ def test_the_control_file() -> None:
         assert [1 << int(bit) for bit in re.findall(r"bit (\d+):", rows[field])] == expected
     assert f"(by {layout.REGISTRY_COUNT}, bit 0 stays)" in PAGE.read_text(encoding="utf-8")
     assert bytes_in(PAGE_TABLES["CONTROL_IDENTITY"][0]["meaning"]) == layout.CONTROL_MAGIC
+    channel_id = next(row for row in PAGE_TABLES["CONTROL_IDENTITY"] if row["field"] == "channel id")
+    assert int(channel_id["position"]) == layout.CONTROL_CHANNEL
     assert f"The pages from position {layout.PROCESS_SLOTS} on" in PAGE.read_text(encoding="utf-8")
 
 

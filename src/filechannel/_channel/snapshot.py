@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from .._errors import FileChannelError, StorageError
 from .._maintenance.retention import Pin, find_plan
-from .._storage.room import ENDLESS, limits_of
+from .._storage.room import finite, limits_of
 from .._storage.store import Store
 from .._wakeup.arrivals import arrivals_of
 from .._wakeup.line import line_of
@@ -58,8 +58,8 @@ def _room_statistics(store: Store) -> RoomStatistics | None:
     return RoomStatistics(
         bytes=used.size,
         messages=used.messages,
-        max_bytes=None if limits.size == ENDLESS else limits.size,
-        max_messages=None if limits.messages == ENDLESS else limits.messages,
+        max_bytes=finite(limits.size),
+        max_messages=finite(limits.messages),
         waiting_senders=0 if store.readonly else len(line_of(store)),
     )
 

@@ -16,6 +16,9 @@ from .codec import Codec, CodecName, codec_for
 from .recipe import Recipe
 from .schema import Schema, build_type
 
+_OURS = ("msgpack", "json")
+"""Codecs that encode what the schema says."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,13 @@ class Description:
     def of(cls, path: Path, manifest: Manifest) -> Self:
         """Describe a channel by its manifest; `ValueError` if the schema in it is damaged."""
         schema = Schema.from_json(manifest.schema)
-        is_known = manifest.codec in ("msgpack", "json")
-        return cls(path, manifest, schema, build_type(schema) if is_known else cast("TypeForm[object]", bytes))
+        message_type = build_type(schema) if manifest.codec in _OURS else cast("TypeForm[object]", bytes)
+        return cls(path, manifest, schema, message_type)
 
     @property
     def is_bytes(self) -> bool:
         """Whether messages are bytes here: the channel is raw, or only the user's own codec knows more."""
-        return self.manifest.codec not in ("msgpack", "json")
+        return self.manifest.codec not in _OURS
 
     def recipe(self, *, readonly: bool = False, options: ChannelOptions | None = None) -> Recipe[object]:
         """Return what opens the channel."""

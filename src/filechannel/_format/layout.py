@@ -84,6 +84,8 @@ CONTROL_RESERVE: Final = 16 * PAGE
 """Disk space behind the pages that nobody maps: given up when something has to be stored although the disk is full."""
 CONTROL_IDENTITY: Final = Struct("<8sII16s16sQQI")
 """magic, version, zero, channel id, boot id, device, inode, crc over all before it."""
+CONTROL_CHANNEL: Final = 16
+"""Position of the channel id."""
 
 WRITER_LOCK: Final = 128
 """A lock word (see below): whoever has it may append."""

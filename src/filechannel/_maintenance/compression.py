@@ -34,13 +34,12 @@ from .._storage.compressed import compressed_begin_of, compressed_path, table_cr
 from .._storage.files import Files
 from .._storage.forms import keep_one_form
 from .._storage.index import index_path
-from .._storage.segment import Header, check_name, valid_end
+from .._storage.segment import HALF_MADE, Header, check_name, valid_end
 from .._storage.store import Store
 from .._storage.stores import STORES
 
 GiveWay: TypeAlias = Callable[[], object]
 """Called after every block; may wait, and may raise to end it."""
-_NEW = "new-"  # what the name of a file begins with that is not whole yet
 _PATIENCE = 10.0  # seconds for whoever else maintains the channel
 _SAMPLES = 4  # blocks; enough to see that there is nothing to be had
 _WORTH = 7 / 8  # of the size; what saves less stays as it is
@@ -188,7 +187,7 @@ class SegmentCompressor:
     def _begin(self, candidate: Candidate) -> tuple[Path, int]:
         """Make an empty file that is locked, so that nobody else writes to it."""
         target = compressed_path(self._segments.path(candidate.begin))
-        path = target.with_name(_NEW + target.name)
+        path = target.with_name(HALF_MADE + target.name)
         for _ in range(2):
             descriptor = self._files.open(path, create=True, mode=self._store.manifest.options.mode)
             if not self._files.lock(descriptor, 0) or not self._files.leads_to(path, descriptor):
@@ -284,7 +283,7 @@ class SegmentCompressor:
 def sweep(store: Store) -> None:
     """Remove what somebody left who died while it compressed: nobody has the lock on it. A step of maintenance."""
     for name in store.files.list(store.segments.directory):
-        if name.startswith(_NEW) and compressed_begin_of(name.removeprefix(_NEW)) is not None:
+        if name.startswith(HALF_MADE) and compressed_begin_of(name.removeprefix(HALF_MADE)) is not None:
             _remove_if_abandoned(store.files, store.segments.directory / name)
 
 

@@ -15,10 +15,9 @@ from .._storage.compressed import CompressedSegment
 from .._storage.files import Files
 from .._storage.index import Mark, index_path, pack_marks
 from .._storage.quarantine import Quarantine
-from .._storage.segment import Header, segment_name
+from .._storage.segment import HALF_MADE, Header, segment_name
 from .pieces import Change, Piece
 from .segment_check import Checked
-from .small_files import HALF_MADE
 from .stretches import PlainFile
 
 _CHUNK = 4 << 20  # bytes that are copied at a time

@@ -90,7 +90,7 @@ def _is_empty_and_right(checked: Checked) -> bool:
 def _may_grow(checked: Checked, end: End | None) -> bool:
     """Tell whether the last segment goes on: it has no end yet, and is whole as far as the log goes."""
     head = checked.head
-    if head.is_compressed or head.end is not None or any(head.content[24:32]):
+    if head.is_compressed or head.end is not None or head.claims_end:
         return False
     return end is None or not end.is_believed or checked.end == end.offset
 

@@ -14,16 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
 from .._errors import ChannelLockedError, NotAChannelError
-from .._format.layout import OPENING_BYTE, PROCESS_SLOT_COUNT, PROCESS_SLOT_SIZE, PROCESS_SLOTS
+from .._format.layout import OPENING_BYTE
 from .._storage.control import CONTROL
 from .._storage.files import Files
 from .._storage.holder import Holder
 from .._storage.kernel_locks import KernelLocks
 from .._storage.manifest import MANIFEST, Manifest
+from .._storage.processes import others_in
 from .._storage.quarantine import QUARANTINE, Quarantine
 from .._storage.stores import STORES
 from .chain import Chain
@@ -126,16 +128,12 @@ def _alone(files: Files, path: Path) -> Generator[None]:
         return
     locks = KernelLocks(files, path / CONTROL)
     try:
-        with locks.holding(OPENING_BYTE, lambda: not _taken(locks)):
-            if _taken(locks):
+        with locks.holding(OPENING_BYTE, lambda: not others_in(locks)):
+            if others_in(locks):
                 raise _locked(path)
             yield
     finally:
         locks.close()
-
-
-def _taken(locks: KernelLocks) -> list[int]:
-    return locks.taken(PROCESS_SLOTS + PROCESS_SLOT_SIZE, PROCESS_SLOTS + PROCESS_SLOT_COUNT * PROCESS_SLOT_SIZE - 1)
 
 
 def _locked(path: Path) -> ChannelLockedError:
@@ -204,7 +202,7 @@ class _Planner:
             if finding.kind in {"half-made", "orphan"}:
                 path = self._survey.path / finding.file
                 what = f"move it to {QUARANTINE}/: {finding.what}"
-                yield Action(file=finding.file, what=what, do=_bound(self._quarantine.take, path, finding.what))
+                yield Action(file=finding.file, what=what, do=partial(self._quarantine.take, path, finding.what))
 
     # Segments
 
@@ -212,14 +210,14 @@ class _Planner:
         for change in changes:
             if change.is_needed:
                 file = self._survey.relative(change.checked.head.path)
-                yield Action(file=file, what=_describe(change), do=_bound(self._mender.change, change))
+                yield Action(file=file, what=_describe(change), do=partial(self._mender.change, change))
 
     def _indexes(self, checked: list[Checked]) -> Iterator[Action]:
         for each in checked:
             if each.bad_entries:
                 finding = next(finding for finding in each.findings if finding.kind == "index")
                 what = f"keep the {len(each.marks)} entries that are right, and the old one in {QUARANTINE}/"
-                do = _bound(self._mender.rewrite_index, each, finding.what)
+                do = partial(self._mender.rewrite_index, each, finding.what)
                 yield Action(file=finding.file, what=what, do=do)
 
     # Positions
@@ -284,10 +282,6 @@ def _manifest_at(files: Files, path: Path) -> Manifest:
         return Manifest.parse(path.read_bytes(), path)
     except FileNotFoundError:
         raise NotAChannelError(path, "it is not there") from None
-
-
-def _bound(work: Callable[..., object], *arguments: object) -> Callable[[], object]:
-    return lambda: work(*arguments)
 
 
 def _nothing() -> None:

@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import cast, final
 
 from .._errors import FileChannelError
-from .._format import crc32c
-from .._format.layout import CONTROL_IDENTITY, CONTROL_MAGIC, FORMAT_VERSION
+from .._format.layout import FORMAT_VERSION
 from .._options import ChannelOptions, StoredOptions
-from .._storage.files import Files
+from .._storage.files import REPLACING, Files
 from .._storage.machine import machine_id
 from .._storage.manifest import MANIFEST, Manifest
 from .._storage.segment import begin_of
-from .small_files import REPLACING
 from .survey import Survey
 
 
@@ -92,11 +90,8 @@ def _what_is_left(path: Path) -> dict[str, object]:
 
 
 def _id_in_control(survey: Survey) -> str | None:
-    if survey.control is None:
-        return None
-    magic, _, _, channel_id, *_, crc = CONTROL_IDENTITY.unpack_from(survey.control.map)
-    is_whole = magic == CONTROL_MAGIC and crc == crc32c(survey.control.map[: CONTROL_IDENTITY.size - 4])
-    return channel_id.hex() if is_whole else None
+    known = None if survey.control is None else survey.control.channel_id
+    return None if known is None else known.hex()
 
 
 def _options(survey: Survey, left: object, like: Manifest | None, guesses: list[str]) -> StoredOptions:

@@ -21,7 +21,7 @@ from .._offset import Offset
 from .._storage.compressed import CompressedSegment, compressed_path
 from .._storage.files import Files
 from .._storage.index import Mark, index_path, read_marks
-from .._storage.segment import Header, check_name, segment_name, valid_end
+from .._storage.segment import COMPRESSED_SUFFIX, Header, check_name, segment_name, valid_end
 from .findings import Finding, Severity
 from .stretches import CheckPayload, PlainFile, Stretch, Tick, Walk
 from .survey import Survey
@@ -44,7 +44,12 @@ class Head:
     @property
     def is_compressed(self) -> bool:
         """Which form it is."""
-        return self.path.name.endswith(".z")
+        return self.path.name.endswith(COMPRESSED_SUFFIX)
+
+    @property
+    def claims_end(self) -> bool:
+        """Whether there is an end in it, right or wrong."""
+        return any(self.content[SEGMENT_END : SEGMENT_END + 8])
 
 
 def read_head(files: Files, directory: Path, begin: Offset) -> Head | None:
@@ -174,8 +179,7 @@ class SegmentCheck:
         head = checked.head
         if head.header is None or head.end is not None:
             return
-        has_end = any(head.content[SEGMENT_END : SEGMENT_END + 8])
-        if has_end:
+        if head.claims_end:
             what = "the end in the header does not match its checksum"
         elif checked.bounds.previous_end is not None:
             what = "the header has no end, although another segment follows"

@@ -12,8 +12,7 @@ from .._format.layout import (
     CHECKPOINT,
     CHECKPOINT_CHECKED,
     CHECKPOINT_SLOTS,
-    CONTROL_IDENTITY,
-    CONTROL_MAGIC,
+    CONTROL_CHANNEL,
     CURSOR_SIZE,
     ENTRY_PASSED,
     ENTRY_STATE,
@@ -24,18 +23,20 @@ from .._format.layout import (
     POSITION_CHECKED,
     POSITION_SIZE,
     POSITION_SLOTS,
+    WRITE_TAIL,
 )
 from .._offset import Offset
 from .._storage.bells import WAKE_FIFOS
 from .._storage.compressed import compressed_begin_of
 from .._storage.control import CONTROL
 from .._storage.cursor_file import CONSUMERS, is_damaged, is_group, name_of, read_position
-from .._storage.files import Files
+from .._storage.files import REPLACING, Files
 from .._storage.group import entry_at, numbers_in
+from .._storage.index import INDEX_SUFFIX, indexed_begin_of
 from .._storage.manifest import MANIFEST
-from .._storage.producers import PRODUCERS
+from .._storage.producers import POSITION_SUFFIX, PRODUCERS
 from .._storage.quarantine import QUARANTINE
-from .._storage.segment import begin_of
+from .._storage.segment import HALF_MADE, begin_of
 from .._storage.segments import SEGMENTS
 from .._storage.spares import SPARE
 from .._storage.staging import STAGING
@@ -43,10 +44,6 @@ from .chain import Chain, segment_begins
 from .findings import Finding, Severity
 from .survey import End, Survey
 
-HALF_MADE = "new-"
-"""What the name of a segment begins with that is being made."""
-REPLACING = ".new"
-"""What the name of a file ends with that is to replace another."""
 _DIRECTORIES = {SEGMENTS, CONSUMERS, PRODUCERS, WAKE_FIFOS, QUARANTINE, STAGING}
 _LOOKS = 100  # at a position that somebody may be writing
 
@@ -84,14 +81,13 @@ def _control(survey: Survey) -> Iterator[Finding]:
         what = f"{survey.control_problem}; whoever opens the channel next has to find the end of the log"
         yield _found(survey, "error", "control", path, what)
         return
-    identity = CONTROL_IDENTITY.unpack_from(control.map)
-    magic, channel_id, crc = identity[0], identity[3], identity[-1]
-    if magic != CONTROL_MAGIC or crc != crc32c(control.map[: CONTROL_IDENTITY.size - 4]):
+    channel_id = control.channel_id
+    if channel_id is None:
         yield _found(survey, "warning", "control", path, "the identity does not match its checksum", 0)
     elif survey.manifest is not None and channel_id != bytes.fromhex(survey.manifest.id):
-        yield _found(survey, "warning", "control", path, "it belongs to another channel", 16)
+        yield _found(survey, "warning", "control", path, "it belongs to another channel", CONTROL_CHANNEL)
     elif not control.has_tail:
-        yield _found(survey, "warning", "control", path, "nothing in it says where the log ends", 192)
+        yield _found(survey, "warning", "control", path, "nothing in it says where the log ends", WRITE_TAIL)
     elif not survey.is_believed and not survey.slots:
         what = "the machine was restarted, or this is a copy: the next one who opens it looks for the end of the log"
         yield _found(survey, "note", "restarted", path, what)
@@ -165,7 +161,7 @@ def _producers(survey: Survey) -> Iterator[Finding]:
     directory = survey.path / PRODUCERS
     for file in survey.files.list(directory):
         path = directory / file
-        if not file.endswith(".position") or not survey.files.is_file(path):
+        if not file.endswith(POSITION_SUFFIX) or not survey.files.is_file(path):
             continue
         content = survey.files.read(path)
         if len(content) < POSITION_SIZE and any(content):
@@ -203,7 +199,7 @@ def _strays(survey: Survey) -> Iterator[Finding]:
         if name_of(name) is None:
             yield _found(survey, "note", "stray", survey.path / CONSUMERS / name, "not a file of the channel")
     for name in survey.files.list(survey.path / PRODUCERS):
-        if not name.endswith(".position"):
+        if not name.endswith(POSITION_SUFFIX):
             yield _found(survey, "note", "stray", survey.path / PRODUCERS / name, "not a file of the channel")
     for name in survey.files.list(survey.path / WAKE_FIFOS):
         path = survey.path / WAKE_FIFOS / name
@@ -224,8 +220,8 @@ def _stray_segment(survey: Survey, path: Path, begins: set[Offset]) -> Iterator[
             size = path.stat().st_size
             if size != survey.manifest.options.segment_size:
                 yield _found(survey, "note", "spare", path, f"a spare file of {size} bytes is of no use")
-    elif name.endswith(".idx"):
-        if begin_of(name.removesuffix(".idx") + ".seg") not in begins and not survey.slots:
+    elif name.endswith(INDEX_SUFFIX):
+        if indexed_begin_of(name) not in begins and not survey.slots:
             yield _found(survey, "warning", "orphan", path, "an index whose segment is gone")
     elif begin_of(name) is None and compressed_begin_of(name) is None:
         yield _found(survey, "note", "stray", path, "not a file of the channel")

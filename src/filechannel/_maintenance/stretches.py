@@ -176,11 +176,6 @@ class Walk:
         self.refusals: int = 0
         self._run()
 
-    @property
-    def messages(self) -> int:
-        """How many whole messages there are."""
-        return sum(stretch.messages for stretch in self.stretches)
-
     def _run(self) -> None:
         while self._at < self._stop:
             stretch = Stretch(self._at, self._at)

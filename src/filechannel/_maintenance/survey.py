@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import final
 
 from .._errors import ChannelNotFoundError, NotAChannelError
-from .._format.layout import CONTROL_IDENTITY, CONTROL_SIZE
+from .._format.layout import CONTROL_SIZE
 from .._offset import Offset
 from .._storage.control import CONTROL, Checkpoint, Control
 from .._storage.files import Files
@@ -89,9 +89,8 @@ class Survey:
         """Whether the words of the control file were written in this boot, into this very file."""
         if self.control is None:
             return False
-        known = bytes.fromhex(self.manifest.id) if self.manifest is not None else None
-        identity = CONTROL_IDENTITY.unpack_from(self.control.map)
-        return self.control.belongs_to(known or identity[3], boot_id()) and self.control.has_tail
+        known = self.control.channel_id if self.manifest is None else bytes.fromhex(self.manifest.id)
+        return known is not None and self.control.belongs_to(known, boot_id()) and self.control.has_tail
 
     def end(self) -> End | None:
         """Return where the log ends; None if nothing says so."""

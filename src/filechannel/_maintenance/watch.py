@@ -25,7 +25,7 @@ from .._format.layout import (
 )
 from .._offset import Offset
 from .._storage.backlog import Backlog, Batch
-from .._storage.control import Control
+from .._storage.control import CONTROL, Control
 from .._storage.creation import open_control_file
 from .._storage.cursor_file import CONSUMERS, Position
 from .._storage.entrance import open_control_to_read
@@ -35,7 +35,7 @@ from .._storage.index import Mark
 from .._storage.manifest import Manifest
 from .._storage.places import Places
 from .._storage.processes import holder_at, slots_taken
-from .._storage.room import ENDLESS, limits_of
+from .._storage.room import finite, limits_of
 from .._storage.roster import Registration, Roster
 from .._storage.segments import SEGMENTS, Segments, Usage
 from .._storage.upkeep import Upkeep
@@ -143,7 +143,7 @@ class Watch:
     @property
     def is_there(self) -> bool:
         """Whether the path still leads to it."""
-        return self.files.leads_to(self.path / "control", self._descriptor)
+        return self.files.leads_to(self.path / CONTROL, self._descriptor)
 
     @property
     def slots(self) -> list[int]:
@@ -180,8 +180,8 @@ class Watch:
             waiting_for_messages=self._waiting(slots, WAKE, WAITING_LOOPS),
             waiting_for_room=self._waiting(slots, ROOM, ROOM_LOOPS),
             used=self._used(),
-            max_bytes=None if limits is None or limits.size == ENDLESS else limits.size,
-            max_messages=None if limits is None or limits.messages == ENDLESS else limits.messages,
+            max_bytes=None if limits is None else finite(limits.size),
+            max_messages=None if limits is None else finite(limits.messages),
             failed_flushes=load_u32(control.map, FAILED_FLUSHES),
             maintenance_errors=self.upkeep.errors,
             maintained=self.upkeep.last_turn,

@@ -123,6 +123,13 @@ class Control:
 
     # Identity
 
+    @property
+    def channel_id(self) -> bytes | None:
+        """The channel that the words were written for; None if that is damaged."""
+        magic, _, _, channel_id, *_, crc = CONTROL_IDENTITY.unpack_from(self.map)
+        is_whole = magic == CONTROL_MAGIC and crc == crc32c(self.map[: CONTROL_IDENTITY.size - 4])
+        return channel_id if is_whole else None
+
     def belongs_to(self, channel_id: bytes, boot: bytes) -> bool:
         """Tell whether the words were written in this boot, by this channel, into this very file."""
         return bytes(self.map[: CONTROL_IDENTITY.size]) == self._identity(channel_id, boot)

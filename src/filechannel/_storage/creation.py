@@ -11,17 +11,17 @@ from .._offset import Offset
 from .bells import WAKE_FIFOS
 from .control import CONTROL, Checkpoint, Control, Tail
 from .cursor_file import CONSUMERS
-from .files import Files, directory_mode
+from .files import REPLACING, Files, directory_mode
+from .index import indexed_begin_of
 from .machine import boot_id, machine_id
 from .manifest import MANIFEST, Manifest
 from .producers import PRODUCERS
-from .segment import begin_of
+from .segment import HALF_MADE
 from .segments import SEGMENTS
 
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "afs")
 _WHILE_IT_IS_MADE = 1.0  # seconds
-_INDEX = ".idx"
-_OURS = {MANIFEST, MANIFEST + ".new", CONTROL, SEGMENTS, CONSUMERS, PRODUCERS, WAKE_FIFOS}
+_OURS = {MANIFEST, MANIFEST + REPLACING, CONTROL, SEGMENTS, CONSUMERS, PRODUCERS, WAKE_FIFOS}
 
 
 def refuse_other_content(files: Files, path: Path) -> None:
@@ -98,12 +98,11 @@ def adopt(files: Files, path: Path, manifest: Manifest) -> Manifest:
     for name in (SEGMENTS, CONSUMERS, WAKE_FIFOS):
         files.make_directory(path / name, mode)
     names = files.list(path / SEGMENTS)
-    segments = {name.partition(".")[0] for name in names if not name.endswith(_INDEX)}
+    segments = {name.partition(".")[0] for name in names if indexed_begin_of(name) is None}
     for name in names:
-        stem = name.removesuffix(_INDEX)
         # An index without its segment is what a power cut left of both.
-        is_orphan = stem != name and stem not in segments and begin_of(f"{stem}.seg") is not None
-        if is_orphan or name.startswith("new-"):
+        is_orphan = indexed_begin_of(name) is not None and name.partition(".")[0] not in segments
+        if is_orphan or name.startswith(HALF_MADE):
             files.unlink(path / SEGMENTS / name)
     for name in files.list(path / WAKE_FIFOS):
         files.unlink(path / WAKE_FIFOS / name)

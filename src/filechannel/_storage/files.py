@@ -22,7 +22,8 @@ from .._errors import DiskFullError
 _FLOCK = struct.Struct("hhqqi")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
-_TEMPORARY = ".new"
+REPLACING = ".new"
+"""What the name of a file ends with that is to replace another."""
 _FIFO_SIZE = 65536
 
 
@@ -294,7 +295,7 @@ class Files:
 
     def write_atomically(self, path: Path, data: bytes, mode: int) -> None:
         """Replace a whole file: whoever reads it, even after a power cut, sees the old or the new content."""
-        temporary = path.with_name(path.name + _TEMPORARY)
+        temporary = path.with_name(path.name + REPLACING)
         self.unlink(temporary)
         descriptor = self.open(temporary, create=True, mode=mode)
         try:

@@ -23,14 +23,22 @@ from .._format import crc32c
 from .._format.layout import INDEX_CHECKED, INDEX_ENTRY, INDEX_SECONDS
 from .._offset import Offset
 from .files import Files
+from .segment import COMPRESSED_SUFFIX, begin_of
 
+INDEX_SUFFIX = ".idx"
+"""What the name of an index ends with."""
 _INDEX_NS = int(INDEX_SECONDS * 1e9)
 
 
 def index_path(segment: Path) -> Path:
     """Return the path of a segment's index, which is the same when it is compressed."""
-    plain = segment.with_suffix("") if segment.suffix == ".z" else segment
-    return plain.with_suffix(".idx")
+    plain = segment.with_suffix("") if segment.suffix == COMPRESSED_SUFFIX else segment
+    return plain.with_suffix(INDEX_SUFFIX)
+
+
+def indexed_begin_of(name: str) -> Offset | None:
+    """Return the offset in the file name of an index; None if it is some other file."""
+    return begin_of(f"{name.removesuffix(INDEX_SUFFIX)}.seg") if name.endswith(INDEX_SUFFIX) else None
 
 
 class Mark(NamedTuple):

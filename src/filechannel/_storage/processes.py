@@ -78,7 +78,7 @@ class Processes:
 
     def others(self) -> list[int]:
         """Return the slots of the other processes that are alive."""
-        return _slots(self._locks.taken(*_TABLE))
+        return others_in(self._locks)
 
     def is_alive(self, word: int) -> bool:
         """Tell whether the process that a lock word names has not ended."""
@@ -145,6 +145,11 @@ def slots_taken(files: Files, descriptor: int) -> list[int]:
 
 def _place(slot: int) -> int:
     return PROCESS_SLOTS + slot * PROCESS_SLOT_SIZE
+
+
+def others_in(locks: KernelLocks) -> list[int]:
+    """Return the slots of the processes that have a channel open for writing, but for this one."""
+    return _slots(locks.taken(*_TABLE))
 
 
 def _slots(taken: list[int]) -> list[int]:

@@ -41,7 +41,8 @@ from .files import Files, directory_mode
 from .segments import Segments
 
 PRODUCERS = "producers"
-_SUFFIX = ".position"
+POSITION_SUFFIX = ".position"
+"""What the name of a producer's file ends with."""
 _logger = logging.getLogger("filechannel")
 
 
@@ -276,7 +277,7 @@ class Producers:
             return producer
 
     def _map(self, key: str) -> Producer:
-        path = self._directory / f"{key}{_SUFFIX}"
+        path = self._directory / f"{key}{POSITION_SUFFIX}"
         is_new = not self._files.exists(path)
         descriptor = self._files.open(path, create=True, mode=self._mode)
         try:
@@ -293,8 +294,8 @@ class Producers:
 
         The caller keeps everybody from appending.
         """
-        names = [name for name in self._files.list(self._directory) if name.endswith(_SUFFIX)]
-        for key in (name.removesuffix(_SUFFIX) for name in names):
+        names = [name for name in self._files.list(self._directory) if name.endswith(POSITION_SUFFIX)]
+        for key in (name.removesuffix(POSITION_SUFFIX) for name in names):
             self.open(key).settle(before)
 
     def flush(self) -> None:

@@ -41,6 +41,11 @@ def limits_of(capacity: Capacity | None, files: Files, path: Path) -> Batch | No
     return Batch(size, ENDLESS if capacity.max_messages is None else capacity.max_messages)
 
 
+def finite(limit: int) -> int | None:
+    """Return one of the two as users know it: None if it is no limit."""
+    return None if limit == ENDLESS else limit
+
+
 class _Seen(NamedTuple):
     """What was so when somebody last asked for room."""
 

@@ -31,6 +31,8 @@ from .maps import Inode, MappedFile, OpenFile
 
 COMPRESSED_SUFFIX = ".z"
 """What the name of a compressed segment has besides."""
+HALF_MADE = "new-"
+"""What the name of a segment begins with that is being made."""
 _SUFFIX = ".seg"
 _DIGITS = 20
 
@@ -162,7 +164,7 @@ class Segment:
         If there is a segment of that name already, it is replaced by one that is on disk: after a power cut there is
         either of them.
         """
-        temporary = path.with_name(f"new-{path.name}")
+        temporary = path.with_name(HALF_MADE + path.name)
         files.unlink(temporary)
         descriptor = files.open(temporary, create=True, mode=mode)
         file = OpenFile(files, descriptor)
