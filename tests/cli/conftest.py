@@ -9,9 +9,9 @@ import pytest
 
 from tests.cli.shell import STARTED, fill
 from tests.processes.crew import Crew
-from tests.storage.conftest import boots, memory
+from tests.storage.conftest import boots
 
-__all__ = ["boots", "memory"]
+__all__ = ["boots"]
 
 
 @pytest.fixture
