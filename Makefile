@@ -17,7 +17,7 @@ BENCH_ARGS ?=
 SOAK_ARGS ?=
 
 SAME_ON_ANY_TWIN := model spark cli docs integrations test_packaging.py test_errors.py test_options.py \
-  test_exported_members.py channel/test_schema.py channel/test_schema_compatibility.py
+  test_exported_members.py channel/test_schema.py channel/test_schema_compatibility.py blocking/test_polling.py
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
