@@ -10,12 +10,14 @@ SHELL := /bin/sh
 PYTHON ?= $(shell .ci/python)
 VENV ?= .venv
 VERSIONS ?= 3.11 3.12 3.13
-WORKERS ?= 2
+# One more than there are cores: tests of processes and clocks wait as much as they compute.
+WORKERS ?= $(shell expr 1 + $$(nproc 2>/dev/null || echo 2))
 TEST_ARGS ?=
 BENCH_ARGS ?=
 SOAK_ARGS ?=
 
-SAME_ON_ANY_TWIN := model spark cli docs integrations test_packaging.py
+SAME_ON_ANY_TWIN := model spark cli docs integrations test_packaging.py test_errors.py test_options.py \
+  test_exported_members.py channel/test_schema.py channel/test_schema_compatibility.py blocking/test_polling.py
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
@@ -32,10 +34,10 @@ DOCS := $(VENV)/.docs
 PEERS := .venvs/peers/.installed
 WHEELHOUSE := $(VENV)/wheelhouse/.complete
 
-.PHONY: help setup demo test lint types native pure bench bench-spark docs site versions soak java clean dist
+.PHONY: help setup demo test checks lint types mypy pyright known native pure bench bench-spark docs site versions soak java clean dist
 
 help:  ## This list
-	@echo "usage: make [target] [PYTHON=python3.12] [WORKERS=2] [TEST_ARGS='-k name']"
+	@echo "usage: make [target] [PYTHON=python3.12] [WORKERS=3] [TEST_ARGS='-k name']"
 	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
 
 setup: $(NATIVE) $(DOCS)  ## Create .venv with the package (editable) and every tool
@@ -43,16 +45,26 @@ setup: $(NATIVE) $(DOCS)  ## Create .venv with the package (editable) and every 
 demo: $(NATIVE) java  ## Set up and run the main job
 	$(BIN)/filechannel demo
 
-test: lint types site native pure  ## Set up, then lint, types, the site and the suite on both twins
+test: checks native pure  ## Set up, then lint, types, the site and the suite on both twins
+
+# Two at a time, when everything they look at is there.
+checks: $(NATIVE) $(DOCS)
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target mypy pyright site known lint
 
 lint: $(INSTALLED)  ## Style, format and the import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 
-types: $(INSTALLED)  ## mypy --strict, pyright, and 100 % of the public types known
+types: mypy pyright known  ## mypy --strict, pyright, and 100 % of the public types known
+
+mypy: $(INSTALLED)
 	$(BIN)/mypy --strict --python-executable $(BIN)/python
+
+pyright: $(INSTALLED)
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+known: $(INSTALLED)
 	. $(BIN)/activate && pyright --verifytypes filechannel --ignoreexternal  # knows no --pythonpath
 
 native: $(NATIVE) $(WHEELHOUSE) java  ## The suite on the native core

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,11 +30,25 @@ MAY_TOUCH_FILES = {
     # A finalizer of some other test's process, whenever the collector comes to it.
     "multiprocessing/resource_tracker.py": {"_check_alive", "_send"},
 }
+MEMORY, ENOUGH = Path("/dev/shm"), 1 << 30
 NEVER_ON_A_LOOP = ("os.fsync", "os.fdatasync", "os.open", "os.pread", "os.pwrite", "os.posix_fallocate", "fcntl.fcntl")
 
 
-# To the pure twin, which is slow, uvloop is the same as asyncio.
+# To the pure twin, which is slow, uvloop is the same as asyncio, and trio too where nobody waits.
 LOOPS = ["asyncio", "trio"] if PURE else list(BACKENDS)
+WAITING = {"test_wakeup.py", "test_receiver.py", "test_sender.py", "test_close.py", "test_cancellation.py"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave trio out on the pure twin, but where somebody waits, or stops waiting."""
+    left_out = [item for item in items if PURE and _loop_of(item) == "trio" and item.path.name not in WAITING]
+    gone = set(left_out)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in gone]
+
+
+def _loop_of(item: pytest.Item) -> object:
+    return item.callspec.params.get("anyio_backend") if hasattr(item, "callspec") else None
 
 
 @pytest.fixture(params=LOOPS)
@@ -59,6 +75,26 @@ def trio_only(backend_name: str) -> None:
     """Leave the asyncio halves of a test out: it is about trio's own functions."""
     if backend_name != "trio":
         pytest.skip("about trio's own functions")
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A directory in memory, where there is room: for tests that would wait for the disk for no reason."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if _has_room(MEMORY) else None) as directory:
+        yield Path(directory)
+
+
+def _has_room(directory: Path) -> bool:
+    return os.access(directory, os.W_OK) and shutil.disk_usage(directory).free > ENOUGH
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of the test's own: in memory, unless the test is about the disk and marked so."""
+    if request.node.get_closest_marker("disk") is not None:
+        return tmp_path_factory.mktemp("disk")
+    directory: Path = request.getfixturevalue("memory")
+    return directory
 
 
 @pytest.fixture

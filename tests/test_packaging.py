@@ -35,7 +35,7 @@ asyncio.run(main())
 
 WHICH_TWIN = "import filechannel._format as f; print('pure' if f.PURE else 'native')"
 
-pytestmark = pytest.mark.xdist_group("packaging")
+pytestmark = [pytest.mark.xdist_group("packaging"), pytest.mark.disk]
 
 
 class Shipped(NamedTuple):

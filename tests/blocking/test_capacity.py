@@ -14,7 +14,7 @@ from filechannel import Capacity, ChannelFullError, ChannelOptions, Durability
 from filechannel.blocking import FileChannel, open_channel
 from tests.processes.crew import until
 
-SOON = 20.0
+SOON = 60.0
 
 
 @pytest.fixture(params=[Durability.OS, Durability.FSYNC], ids=["os", "fsync"])

@@ -135,9 +135,10 @@ say("fine")
 """
 
 
-def test_forking_while_other_threads_are_in_the_middle_of_everything(path: Path) -> None:
+@pytest.mark.parametrize("rounds", [15, pytest.param(600, marks=pytest.mark.soak)])
+def test_forking_while_other_threads_are_in_the_middle_of_everything(path: Path, rounds: int) -> None:
     """Children that send and receive end well, again and again, whatever the parent's threads were doing."""
-    with running(FORKING + STORM.replace("ROUNDS", "60"), path) as child:
+    with running(FORKING + STORM.replace("ROUNDS", str(rounds)), path) as child:
         child.expect("fine")
         child.end()
 

@@ -19,6 +19,9 @@ from filechannel.blocking import Acknowledgable, FileChannel, GroupReceiver, ope
 from tests.blocking.children import running
 from tests.blocking.threads import all_at_once, in_thread, until
 
+TRIES = 20
+"""A busy machine may be late again and again; who does not look is so every time."""
+
 WAYS: dict[str, Callable[[GroupReceiver[int]], object]] = {
     "receive": lambda rx: rx.receive(),
     "receive with a timeout": lambda rx: rx.receive(timeout=60),
@@ -84,14 +87,20 @@ def test_a_lease_that_ends_wakes_nobody_but_who_looks(path: Path) -> None:
     """A thread that waits looks when it is due."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         with channel.group("g", lease=0.05) as slow, channel.group("g") as other:
-            tx.send(1)
-            late = slow.receive_delivery()
-            begun = time.monotonic()
-            again = other.receive_delivery(timeout=60)
-            assert 0.04 < time.monotonic() - begun < 0.9
-            assert (again.value, again.attempt) == (1, 2)
-            with pytest.raises(LeaseExpiredError):
-                late.ack()
+            for _ in range(TRIES):
+                tx.send(1)
+                late = slow.receive_delivery()
+                begun = time.monotonic()
+                again = other.receive_delivery(timeout=60)
+                assert time.monotonic() - begun > 0.04
+                assert (again.value, again.attempt) == (1, 2)
+                with pytest.raises(LeaseExpiredError):
+                    late.ack()
+                if time.monotonic() - begun < 0.5:
+                    break
+                again.ack()
+            else:
+                pytest.fail("it was not due before everybody looks")
 
 
 def test_a_timeout_counts_while_others_have_something(path: Path) -> None:

@@ -373,7 +373,7 @@ def test_processes_that_send_through_a_pickled_sender(
     path: Path, context: BaseContext, work: Callable[..., object]
 ) -> None:
     """Spawned, served or forked: each process sends, and the parent receives everything, each one's in order."""
-    each, total = 3, 50
+    each, total = 2, 50
     channel = open_channel(path, tuple[int, int])
     tx = channel.sender() if work is send_some else cast("object", asyncio.run(async_sender(path)))
     with channel, channel.receiver() as rx:
@@ -417,8 +417,8 @@ def test_processes_that_receive_through_a_pickled_channel(path: Path, context: B
     with open_channel(path, tuple[int, int]) as channel, channel.sender() as tx, channel.receiver() as rx:
         tx.send_many([(-1, number) for number in range(500)])
         rx.seek("latest")
-        run_all(context, use_channel, [(channel, who, 500) for who in range(3)])
-        assert sorted(rx.receive_many(9)) == [(0, 500), (1, 500), (2, 500)]
+        run_all(context, use_channel, [(channel, who, 500) for who in range(2)])
+        assert sorted(rx.receive_many(9)) == [(0, 500), (1, 500)]
         assert [writer.pid for writer in channel.statistics().writers] == [os.getpid()]
 
 

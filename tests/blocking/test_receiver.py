@@ -66,7 +66,7 @@ def test_a_timeout_takes_nothing(path: Path, way: Callable[[Receiver[int], float
             before = time.monotonic()
             with pytest.raises(TimeoutError, match="no message"):
                 way(rx, timeout)
-            assert timeout <= time.monotonic() - before < 5
+            assert timeout <= time.monotonic() - before < 60
         assert channel.statistics().waiters == 0
         tx.send(1)
         assert rx.receive(timeout=0) == 1

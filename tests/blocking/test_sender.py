@@ -262,7 +262,7 @@ def test_a_timeout_while_another_process_keeps_the_channel(path: Path) -> None:
                 tx.send(1, timeout)
             with pytest.raises(TimeoutError):
                 tx.send_many([1, 2], timeout=timeout)
-            assert time.monotonic() - before < 5
+            assert time.monotonic() - before < 60
         assert channel.statistics().messages == 0
         with in_thread(partial(tx.send, 3)) as sending:
             until(lambda: bool(channel._store.control.map))
@@ -349,7 +349,7 @@ def test_an_event_loop_goes_on_while_a_thread_waits_for_another_process(path: Pa
                 for _ in range(5):
                     before = time.monotonic()
                     await asyncio.sleep(0.001)
-                    assert time.monotonic() - before < 2
+                    assert time.monotonic() - before < 60
                 other.go_on()
 
     with open_channel(path, int) as channel, channel.sender() as tx, running(HOLDER, path) as other:

@@ -499,7 +499,7 @@ async def test_nothing_is_left_of_a_channel_that_was_closed(path: Path) -> None:
                 await tx.send(4)
             stores.add(channel._store)
         del channel, tx
-    with anyio.fail_after(20):  # a thread of maintenance may be about to let go of the last one
+    with anyio.fail_after(60):  # a thread of maintenance may be about to let go of the last one
         while stores:
             await anyio.wait_all_tasks_blocked()  # trio lets go of what it watched in a task of its own
             gc.collect()

@@ -14,7 +14,7 @@ from anyio.to_thread import run_sync
 from filechannel import ChannelOptions, Durability, StorageError, open_channel
 from tests.channel.gates import Gate
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.disk]
 
 FSYNC = ChannelOptions(durability=Durability.FSYNC)
 

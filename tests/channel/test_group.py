@@ -35,6 +35,8 @@ from tests.storage.clocks import Clock
 
 pytestmark = pytest.mark.anyio
 SHORT = 0.05
+TRIES = 20
+"""A busy machine may be late again and again; who is not woken is so every time."""
 SMALL = ChannelOptions(segment_size=4096)
 
 
@@ -211,13 +213,19 @@ async def test_a_nack_wakes_other_members(path: Path) -> None:
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         with channel.group("g") as rx, channel.group("g") as other:
-            delivery = await rx.receive_delivery()
-            with anyio.fail_after(0.9):  # not only at the look that comes every second
+            for _ in range(TRIES):
+                delivery = await rx.receive_delivery()
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(other.receive)
                     await anyio.wait_all_tasks_blocked()
+                    begun = time.monotonic()
                     delivery.nack()
-            assert other.unack_count == 1
+                assert other.unack_count == 1
+                if time.monotonic() - begun < 0.5:
+                    break  # and not only at the look that comes every second
+                other.nack()
+            else:
+                pytest.fail("nobody is woken")
 
 
 async def test_a_delayed_nack_comes_when_it_is_due(path: Path) -> None:
@@ -572,7 +580,7 @@ async def test_join_waits_until_everything_is_acked(path: Path) -> None:
                 await channel.join("g")
             assert scope.cancelled_caught
             first.ack()
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 await channel.join("g")
 
 

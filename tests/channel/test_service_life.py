@@ -303,7 +303,7 @@ async def test_grace_ends_the_patience_with_a_handler(path: Path, threads: bool)
             assert gate.wait(30)
             ended.append("left alone")
 
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             async with channel.serve(block if threads else handle, grace=0.01) as service:
                 await until(entered.is_set)
         assert ended == ([] if threads else ["cancelled"])

@@ -17,8 +17,8 @@ from filechannel import ChannelOptions, blocking, open_channel
 from filechannel._wakeup import arrivals, watchdog
 
 SOON = 0.5
-"""Seconds: a sleep that nobody ends takes one. At its best of some tries whatever is ended takes less."""
-TRIES = 3
+"""Seconds: a sleep that nobody ends takes one. At its best of many tries whatever is ended takes less."""
+TRIES = 20
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -66,7 +66,9 @@ def test_a_thread_that_sleeps_hears_of_everything(path: Path, spin: float) -> No
         found = [message, again, closed, end]
         assert [what for what, _ in found] == [1, 1, ClosedResourceError, EndOfStream]
         seconds.append([after for _, after in found])
-    assert all(min(tries) < SOON for tries in zip(*seconds, strict=True)), seconds
+        if all(min(tries) < SOON for tries in zip(*seconds, strict=True)):
+            return
+    pytest.fail(f"nobody is woken soon: {seconds}")
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05, 1.2])
@@ -79,7 +81,10 @@ def test_a_timeout_is_kept(path: Path, timeout: float) -> None:
             with pytest.raises(TimeoutError):
                 rx.receive(timeout)
             seconds.append(time.monotonic() - began)
-    assert timeout <= min(seconds) < timeout + SOON
+            assert seconds[-1] >= timeout
+            if seconds[-1] < timeout + SOON:
+                return
+    pytest.fail(f"it ends too late: {seconds}")
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])

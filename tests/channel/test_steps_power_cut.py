@@ -26,15 +26,15 @@ from tests.channel.steps import Chain, chain, made_of_all
 from tests.storage.background import Background
 from tests.storage.boots import Boots
 from tests.storage.compressing import compress_all
-from tests.storage.conftest import background, boots, memory
+from tests.storage.conftest import background, boots
 from tests.storage.lives import _let_go_of_processes
 from tests.storage.power import Directory, Image, PowerFiles
 
-__all__ = ["background", "boots", "memory"]
+__all__ = ["background", "boots"]
 
 SEED = os.environ.get("FILECHANNEL_SEED")
 GROUPS = 5
-ROUNDS = 2 if PURE else 12
+ROUNDS = 2 if PURE else 8
 
 
 @pytest.fixture(autouse=True)

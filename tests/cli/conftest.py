@@ -9,9 +9,9 @@ import pytest
 
 from tests.cli.shell import STARTED, fill
 from tests.processes.conftest import crew
-from tests.storage.conftest import boots, memory
+from tests.storage.conftest import boots
 
-__all__ = ["boots", "crew", "memory"]
+__all__ = ["boots", "crew"]
 
 
 @pytest.fixture

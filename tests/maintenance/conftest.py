@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.storage.clocks import Clock
-from tests.storage.conftest import background, boots, memory, path
+from tests.storage.conftest import background, boots
 
-__all__ = ["background", "boots", "clock", "memory", "path"]
+__all__ = ["background", "boots", "clock"]
 
 
 @pytest.fixture

@@ -189,7 +189,6 @@ def test_readers_are_told_before_and_not_afterwards(path: Path) -> None:
     ("name", "which"),
     [
         ("removed last segment", "kinds"),
-        ("cursor", "kinds"),
         *(
             pytest.param(name, "each", marks=pytest.mark.soak)
             for name in ("removed last segment", "two records", "block", "cursor", "index", "tail")

@@ -9,9 +9,6 @@ import pytest
 
 from filechannel._format import PURE
 from tests.processes.crew import Crew
-from tests.storage.conftest import memory
-
-__all__ = ["memory"]
 
 
 @pytest.fixture(autouse=True)

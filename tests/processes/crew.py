@@ -23,7 +23,7 @@ from anyio.to_thread import run_sync
 
 from tests.backends import BACKENDS
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 """How long nobody has to wait for anything, on the slowest machine."""
 _PRELOAD = ["trio", "uvloop", "anyio._backends._asyncio", "pytest", "tests.processes.tasks", "tests.storage.faults"]
 

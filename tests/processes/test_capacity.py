@@ -36,7 +36,7 @@ from tests.processes.senders import (
     take_when_told,
 )
 
-SOON = 20.0
+SOON = 60.0
 
 
 def limited(capacity: Capacity, durability: Durability = Durability.OS) -> ChannelOptions:

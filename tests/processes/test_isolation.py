@@ -22,7 +22,7 @@ from tests.processes.test_killed import surviving
 
 ROOT = Path(__file__).parents[2]
 CONTAINER = ["unshare", "--pid", "--fork", "--kill-child"]
-SOON = 10.0
+SOON = 60.0
 BIG = ChannelOptions(segment_size=1 << 20)
 
 

@@ -17,7 +17,7 @@ from tests.processes.tasks import create, obey, read, stop_in_a_roll
 
 LOOPS = pytest.mark.parametrize("loop", list(BACKENDS))
 STOPPED, WAITING = 1, 2
-SOON = 5.0
+SOON = 60.0
 
 
 def beside_a_stopped_writer(

@@ -13,7 +13,7 @@ from tests.processes.crew import Child, Crew, until
 from tests.processes.tasks import answer, answer_in_threads, ask, create, wait_for_one, wait_in_anothers_place
 from tests.processes.test_killed import is_armed
 
-SOON = 20.0
+SOON = 60.0
 
 
 def play(*children: Child) -> None:

@@ -20,6 +20,9 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 
 
+_BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that lives for a minute: to compile well takes longer than it saves."""
+
 several_writers = pytest.mark.skipif(PURE, reason="the pure twin lets one process at a time write to a channel")
 
 
@@ -35,12 +38,13 @@ def java() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one worker run everything here, or leave out what needs Java where there is none."""
+    """Let one worker run what shares a session and another one the rest; leave out what needs Java and has none."""
     missing = None if java() else "no Java 17 or newer: install one or set JAVA_HOME"
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
-            if missing is not None and "spark" in getattr(item, "fixturenames", ()):
+            shares = "spark" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("spark" if shares else "programs with spark"))
+            if missing is not None and shares:
                 item.add_marker(pytest.mark.skip(reason=missing))
 
 
@@ -56,7 +60,8 @@ def start_spark(master: str, directory: Path, modules: Sequence[str] = ()) -> Sp
         "spark.local.dir": str(directory / "local"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.pollingDelay": "10",
-        "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory}",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory} {_BRIEF}",
+        "spark.executor.extraJavaOptions": _BRIEF,
     }
     builder = SparkSession.builder.master(master).appName("filechannel")
     for name, value in settings.items():

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from filechannel import Capacity, ChannelOptions, FileChannelError, Retention
+from filechannel._maintenance import retention
 from filechannel._storage.files import Files
 from filechannel._storage.log import Records
 from filechannel._storage.staging import Staging
@@ -175,8 +176,9 @@ def test_what_failed_attempts_left_is_swept(path: Path) -> None:
     assert received(path) == [Order(1, "a"), Order(1, "a")]
 
 
-def test_a_channel_that_only_spark_writes_to_is_maintained(path: Path) -> None:
+def test_a_channel_that_only_spark_writes_to_is_maintained(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each commit removes what retention says, for perhaps nobody else ever opens the channel."""
+    monkeypatch.setattr(retention, "_PATIENCE", 0.0)  # as if the commits were a second apart
     fill(path, [], bytes, segment_size=4096, retention=Retention(max_bytes=16384))
     for number in range(40):
         staged = Staging(Files(), path, "group", 0o600).write([Records.of([b"x" * 1000])])

@@ -16,6 +16,8 @@ from filechannel._storage.store import Store
 from tests.storage.channels import opened, payloads_of, reader_of
 from tests.storage.reclaiming import reclaim
 
+pytestmark = pytest.mark.disk
+
 SIZE = 4 << 20
 
 

@@ -15,6 +15,8 @@ from filechannel import DiskFullError
 from filechannel._storage.files import Files, directory_mode
 from tests.storage.faults import FaultyFiles, disk_full, input_output_error
 
+pytestmark = pytest.mark.disk
+
 files = Files()
 
 

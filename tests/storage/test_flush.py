@@ -18,6 +18,8 @@ from tests.storage.channels import opened, payloads_of
 from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
 from tests.storage.resources import descriptors_under
 
+pytestmark = pytest.mark.disk
+
 OS = ChannelOptions(segment_size=4096, durability=Durability.OS)
 FSYNC = ChannelOptions(segment_size=4096, durability=Durability.FSYNC)
 LARGE = b"." * 1500

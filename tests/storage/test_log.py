@@ -39,9 +39,10 @@ def _send(store: Store, *payloads: bytes) -> None:
 # Bytes
 
 
-def test_every_length_is_read_back_after_reopening(memory: Path) -> None:
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.soak)])
+def test_every_length_is_read_back_after_reopening(memory: Path, step: int) -> None:
     """Payloads of 0 to 1,100 bytes, each sent by another open, are all there in the end."""
-    lengths = range(0, 1101, 7 if PURE else 1)
+    lengths = range(0, 1101, step)  # seven at a time: with each number of bytes up to the next word
     last: list[bytes] = []
     place = None
     for length in lengths:

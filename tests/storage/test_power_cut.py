@@ -22,7 +22,7 @@ from tests.storage.histories import History
 
 SEED = os.environ.get("FILECHANNEL_SEED")
 GROUPS = 10
-ROUNDS = 4 if PURE else 25
+ROUNDS = 4 if PURE else 10
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 from filechannel._format import PURE
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 25 if PURE else 100
+SEEDS = 25 if PURE else 40
 
 
 def _run(first: int, count: int, timeout: float = 100) -> int:

@@ -240,6 +240,7 @@ def test_wipe_zeroes_between_two_offsets(tmp_path: Path) -> None:
     assert not segment.map[position + 100 :].strip(b"\0")
 
 
+@pytest.mark.disk
 def test_wipe_takes_no_room(tmp_path: Path) -> None:
     """A hole stays a hole: writing to it could fail on a full disk, and through a map that is fatal."""
     path = tmp_path / segment_name(0)
