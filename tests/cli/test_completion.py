@@ -16,13 +16,13 @@ def complete(words: str) -> list[str]:
     environment = {
         "_FILECHANNEL_COMPLETE": "complete_bash",
         "COMP_WORDS": f"filechannel {words}",
-        "COMP_CWORD": str(len(f"filechannel {words}".split(" ")) - 1),
+        "COMP_CWORD": str(len(words.split(" "))),
     }
     program = "from filechannel.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, check=True
     )
-    return done.stdout.split()
+    return [line for line in done.stdout.splitlines() if line]
 
 
 def test_the_shell_completes_commands_and_consumers(path: Path) -> None:
@@ -35,3 +35,17 @@ def test_the_shell_completes_commands_and_consumers(path: Path) -> None:
     assert complete(f"seek {path} b") == ["backup", "billing"]
     assert complete(f"consumers remove {path} a") == ["audit"]
     assert complete("seek /nowhere a") == []
+
+
+def test_places_have_names() -> None:
+    """Two of them, wherever one is typed."""
+    assert complete("seek here billing ") == ["earliest", "latest"]
+    assert complete("tail here --from e") == ["earliest"]
+
+
+def test_names_that_the_shell_would_take_apart(path: Path) -> None:
+    """Are completed as they have to be typed."""
+    fill(path, 1)
+    with blocking.open_channel(path, Order) as opened:
+        opened.receiver("the biller's").close()
+    assert complete(f"seek {path} th") == [r"the\ biller\'s"]

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from .bench import bench
+from .command import Command
 from .compress import compress
 from .consumers import consumers
 from .demo import demo
@@ -61,22 +63,26 @@ def _filechannel(
     """
 
 
-app.command()(reporting(demo))
-app.command()(reporting(info))
-app.command()(reporting(top))
-app.command()(reporting(tail))
-app.command()(reporting(send))
+def _add(command: Callable[..., object], name: str | None = None) -> None:
+    app.command(name, cls=Command)(reporting(command))
+
+
+_add(demo)
+_add(info)
+_add(top)
+_add(tail)
+_add(send)
 app.add_typer(consumers)
-app.command()(reporting(seek))
-app.command()(reporting(verify))
-app.command()(reporting(repair))
-app.command()(reporting(doctor))
-app.command()(reporting(gc))
-app.command()(reporting(compress))
-app.command()(reporting(export))
-app.command("import")(reporting(import_))
-app.command()(reporting(ship))
-app.command()(reporting(bench))
+_add(seek)
+_add(verify)
+_add(repair)
+_add(doctor)
+_add(gc)
+_add(compress)
+_add(export)
+_add(import_, "import")
+_add(ship)
+_add(bench)
 
 
 def run() -> int:

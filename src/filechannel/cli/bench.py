@@ -47,9 +47,11 @@ class Figure:
 
 def bench(
     directory: Annotated[
-        Path, typer.Argument(metavar="[DIRECTORY]", help="On the disk to measure; nothing is left in it.")
+        Path, typer.Argument(metavar="DIRECTORY", help="On the disk to measure; nothing is left in it.")
     ] = Path(),
-    seconds: Annotated[float, typer.Option("--seconds", min=0.05, max=60, help="For each line.")] = 0.5,
+    seconds: Annotated[
+        float, typer.Option("--seconds", metavar="NUMBER", min=0.05, max=60, help="For each line.")
+    ] = 0.5,
     json: JsonOption = False,
 ) -> None:
     """Measure how fast a channel is on this machine and disk.

@@ -21,7 +21,7 @@ def compress(
         Literal["zstd", "lz4", "gzip"] | None,
         typer.Option(help="Instead of what the channel's options say, or zstd.", show_default=False),
     ] = None,
-    level: Annotated[int | None, typer.Option(help="Of that method.", show_default=False)] = None,
+    level: Annotated[int | None, typer.Option(metavar="NUMBER", help="Of that method.", show_default=False)] = None,
     json: JsonOption = False,
 ) -> None:
     """Compress every finished segment now, however old it is.

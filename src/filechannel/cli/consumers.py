@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 
 from .._channel.consumers import Consumer
 from .._errors import UnknownConsumerError, repair_command
+from .command import Command
 from .failures import Failure, reporting
 from .output import JsonOption, columns, document, remark, safe, show, stderr
 from .target import ChannelArgument, complete_consumer, reading, writing
@@ -47,7 +48,7 @@ consumers: typer.Typer = typer.Typer(
 )
 
 
-@consumers.command("list")
+@consumers.command("list", cls=Command)
 @reporting
 def list_consumers(channel: ChannelArgument, json: JsonOption = False) -> None:
     """List everybody who is registered.
@@ -71,12 +72,12 @@ def list_consumers(channel: ChannelArgument, json: JsonOption = False) -> None:
     tell_damaged(channel, found)
 
 
-@consumers.command("remove")
+@consumers.command("remove", cls=Command)
 @reporting
 def remove_consumers(
     channel: ChannelArgument,
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Who to forget.", autocompletion=complete_consumer)
+        list[str], typer.Argument(metavar="NAME", help="Who to forget.", autocompletion=complete_consumer)
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:

@@ -53,7 +53,7 @@ def demo(
         results = [*_kills(directory / "orders"), *_crew(directory), *_bounds(directory / "bytes")]
         if spark:
             results += _pipeline()
-        show("", _figures(directory))
+        show(_figures(directory))
     return _close(results, time.monotonic() - began)
 
 
@@ -85,7 +85,8 @@ def _bounds(path: Path) -> list[_Result]:
     from .show import pictures
     from .show.bounds import CAPACITY, stay_small
 
-    _announce(f"A gigabyte goes through a channel that takes {size(CAPACITY)}: when it is full the sender waits.")
+    limit = f"in which {size(CAPACITY)} may wait to be received: the sender waits then"
+    _announce(f"A gigabyte goes through a channel {limit}. What was received leaves the disk.")
     end = _play(stay_small(path), pictures.bounds)
     came_of_it = f"{size(end.received)} went through, at most {size(end.most)} on disk"
     return [_Result("a channel with a limit", came_of_it, end.is_fine)]

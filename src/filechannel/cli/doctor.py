@@ -22,9 +22,7 @@ _COLORS = {"error": "bold red", "warning": "yellow", "note": "dim"}
 def doctor(
     channels: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="[CHANNEL]...", help="Their directories. Without any: this machine.", show_default=False
-        ),
+        typer.Argument(metavar="CHANNEL", help="Their directories. Without any: this machine.", show_default=False),
     ] = None,
     json: JsonOption = False,
 ) -> int:

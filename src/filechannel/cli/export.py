@@ -23,7 +23,7 @@ from .files import replacing
 from .formats import Format, FormatOption, format_of
 from .header import header_of
 from .output import JsonOption, document, remark
-from .position import PLACES, bounds
+from .position import PLACES, bounds, complete_position
 from .progress import Tell, progress
 from .target import ChannelArgument, find, opened_store
 from .untyped import Json
@@ -38,10 +38,15 @@ def export(
     channel: ChannelArgument,
     output: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="Where to; stdout if none is given.", show_default=False, readable=False),
+        typer.Argument(metavar="FILE", help="Where to; stdout if none is given.", show_default=False, readable=False),
     ] = None,
-    start: Annotated[str, typer.Option("--from", metavar="POSITION", help=f"Where to begin: {PLACES}.")] = "earliest",
-    stop: Annotated[str, typer.Option("--to", metavar="POSITION", help="Before what to end.")] = "latest",
+    start: Annotated[
+        str,
+        typer.Option("--from", metavar="POSITION", help=f"Where to begin: {PLACES}.", autocompletion=complete_position),
+    ] = "earliest",
+    stop: Annotated[
+        str, typer.Option("--to", metavar="POSITION", help="Before what to end.", autocompletion=complete_position)
+    ] = "latest",
     form: FormatOption = None,
     header: Annotated[
         bool, typer.Option("--header", help="Begin with a line that has the schema, for 'import' to make a channel.")

@@ -35,9 +35,7 @@ def import_(
     channel: ChannelArgument,
     file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[FILE]", help="Where from; stdin if none is given.", show_default=False, readable=False
-        ),
+        typer.Argument(metavar="FILE", help="Where from; stdin if none is given.", show_default=False, readable=False),
     ] = None,
     like: Annotated[
         Path | None,

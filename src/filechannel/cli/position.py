@@ -22,6 +22,11 @@ PLACES: Final = (
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
+def complete_position(incomplete: str) -> list[str]:
+    """Return the places that have names, for the shell to complete one."""
+    return [name for name in ("earliest", "latest") if name.startswith(incomplete)]
+
+
 def place(text: str, numbered: Callable[[int], Offset], option: str) -> Start:
     """Return the place that is meant; `BadParameter`, naming the option, if it is none.
 

@@ -11,7 +11,7 @@ from .._channel.consumers import Consumer
 from .._errors import UnknownConsumerError
 from .consumers import refuse_owned
 from .output import JsonOption, document, show
-from .position import PLACES, place
+from .position import PLACES, complete_position, place
 from .target import ChannelArgument, complete_consumer, writing
 from .wording import counted
 
@@ -19,7 +19,7 @@ from .wording import counted
 def seek(
     channel: ChannelArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The consumer.", autocompletion=complete_consumer)],
-    position: Annotated[str, typer.Argument(metavar="POSITION", help=f"{PLACES}.")],
+    position: Annotated[str, typer.Argument(metavar="POSITION", help=f"{PLACES}.", autocompletion=complete_position)],
     json: JsonOption = False,
 ) -> None:
     """Let a consumer go on at another place.

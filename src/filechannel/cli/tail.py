@@ -15,7 +15,7 @@ from .._channel.places import Start
 from .._errors import DataExpiredError, DecodeError
 from .._options import ChannelOptions
 from .output import JsonOption, remark, write_line
-from .position import PLACES, place
+from .position import PLACES, complete_position, place
 from .rendering import Rendering
 from .target import ChannelArgument, reading
 
@@ -25,10 +25,15 @@ _POLL: Final = 0.01
 
 def tail(
     channel: ChannelArgument,
-    count: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many of the last messages.")] = 10,
+    count: Annotated[
+        int, typer.Option("-n", "--lines", metavar="NUMBER", min=0, help="How many of the last messages.")
+    ] = 10,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is sent from now on.")] = False,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="POSITION", help=f"Begin there instead: {PLACES}.")
+        str | None,
+        typer.Option(
+            "--from", metavar="POSITION", help=f"Begin there instead: {PLACES}.", autocompletion=complete_position
+        ),
     ] = None,
     skip_damage: Annotated[bool, typer.Option("--skip-damage", help="Pass damaged records instead of ending.")] = False,
     json: JsonOption = False,

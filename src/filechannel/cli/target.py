@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -101,9 +102,11 @@ def opened_store(description: Description, *, readonly: bool = False) -> Generat
 
 def complete_consumer(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the consumers of the channel that was typed already, for the shell to complete one."""
+    is_bash = os.environ.get("_FILECHANNEL_COMPLETE") == "complete_bash"  # which takes it as typed; others quote
     try:
         with reading(Path(str(ctx.params["channel"]))) as target:
-            return [each.name for each in target.channel.consumers() if each.name.startswith(incomplete)]
+            names = [each.name for each in target.channel.consumers() if each.name.startswith(incomplete)]
+        return [re.sub(r"[^\w@%+=:,./-]", r"\\\g<0>", name) if is_bash else name for name in names]
     except Exception:  # nobody wants to read about it while typing
         return []
 

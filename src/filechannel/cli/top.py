@@ -30,15 +30,18 @@ def top(
     channels: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[CHANNEL]...",
+            metavar="CHANNEL",
             help="Channels, directories with channels in them, or patterns; none: those in this directory.",
             show_default=False,
         ),
     ] = None,
     updates: Annotated[
-        int | None, typer.Option("-n", "--updates", min=1, help="End after so many.", show_default="until q")
+        int | None,
+        typer.Option("-n", "--updates", metavar="NUMBER", min=1, help="End after so many.", show_default="until q"),
     ] = None,
-    interval: Annotated[float, typer.Option("-i", "--interval", min=0.05, help="Seconds between two updates.")] = 1.0,
+    interval: Annotated[
+        float, typer.Option("-i", "--interval", metavar="SECONDS", min=0.05, help="Seconds between two updates.")
+    ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look for one interval, print that and end.")] = False,
     json: JsonOption = False,
 ) -> None:

@@ -25,7 +25,8 @@ def verify(
         bool, typer.Option("--payloads", help="Decode every message, too, by the schema of the channel.")
     ] = False,
     threads: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Segments to look at at once.", show_default="one a core")
+        int | None,
+        typer.Option(metavar="NUMBER", min=1, max=64, help="Segments to look at at once.", show_default="one a core"),
     ] = None,
     json: JsonOption = False,
 ) -> int:

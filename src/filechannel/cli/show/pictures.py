@@ -62,11 +62,10 @@ def bounds(usage: Usage) -> RenderableType:
 
 def figures(nanoseconds: Mapping[str, float]) -> RenderableType:
     """Draw what a message costs, beside the first line."""
-    numbers = ("each", "per second", "ratio")
+    numbers = ("each", "per second", "times as long")
     yardstick = next(iter(nanoseconds.values()))
     rows = [
-        (name, _duration(each), number(int(1e9 / each)), f"{each / yardstick:.2f} x")
-        for name, each in nanoseconds.items()
+        (name, _duration(each), number(int(1e9 / each)), _ratio(each / yardstick)) for name, each in nanoseconds.items()
     ]
     return columns(["send and receive an order of five fields", *numbers], rows, right=numbers)
 
@@ -77,6 +76,10 @@ def promises(results: Sequence[tuple[str, str, bool]]) -> RenderableType:
     for done, came_of_it, is_fine in results:
         table.add_row(verdict(is_fine, "kept", "BROKEN"), done, came_of_it)
     return table
+
+
+def _ratio(times: float) -> str:
+    return f"{times:.2f}" if times < 100 else f"{times:,.0f}"
 
 
 def _duration(nanoseconds: float) -> str:
