@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -50,8 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def start_spark(master: str, directory: Path, modules: Sequence[str] = ()) -> SparkSession:
     """Start Spark so that its workers run this Python and find the package, these tests and *modules*."""
+    python = _worker(directory, os.pathsep.join([str(ROOT), str(ROOT / "src"), *modules]))
     settings = {
-        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.python": python,
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -67,11 +69,22 @@ def start_spark(master: str, directory: Path, modules: Sequence[str] = ()) -> Sp
     for name, value in settings.items():
         builder = builder.config(name, value)
     with pytest.MonkeyPatch.context() as patch:  # the JVM inherits it; other tests must not
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src"), *modules]))
+        patch.setenv("PYSPARK_PYTHON", python)
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     return session
+
+
+def _worker(directory: Path, path: str) -> str:
+    """Make the program that Spark's workers are: this Python, with Spark as it is installed.
+
+    Spark puts an archive of itself in front, which each process compiles anew, all of it. One that plans a stream has
+    ten seconds to answer, whatever the machine has to do meanwhile; compiling alone may take them.
+    """
+    program = directory / "python"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(path)} exec {shlex.quote(sys.executable)} "$@"\n')
+    program.chmod(0o700)
+    return str(program)
 
 
 @pytest.fixture(scope="session")

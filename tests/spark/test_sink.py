@@ -101,7 +101,7 @@ def stream(spark: SparkSession, source: Path, target: Path, checkpoint: Path, **
         .trigger(availableNow=True)
         .start(str(target))
     )
-    query.awaitTermination(100)
+    query.awaitTermination()
 
 
 def test_a_query_that_does_a_batch_again_writes_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_other_output_modes_are_refused(spark: SparkSession, tmp_path: Path, mod
     with pytest.raises(PySparkException, match=expected):
         rows.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start(
             str(target)
-        ).awaitTermination(60)
+        ).awaitTermination()
     assert received(target, Older) == []
 
 

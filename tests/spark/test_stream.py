@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming import StreamingQuery
 
 from filechannel import ConsumerBusyError, FileChannelError, Retention
+from filechannel._storage.manifest import MANIFEST
 from filechannel.blocking import open_channel
 from filechannel.spark import ChannelSource, schema_of
+from filechannel.spark.stream import StreamReader
+from tests.processes.doors import HookedFiles
 from tests.spark.conftest import several_writers
 from tests.spark.messages import Order, fill, orders
 
@@ -37,8 +41,7 @@ def drain(spark: SparkSession, path: object, target: Path, **options: object) ->
 
 def drained(spark: SparkSession, path: object, target: Path, **options: object) -> list[int]:
     """Drain a channel; return the ids that were found so far."""
-    query = drain(spark, path, target, **options)
-    query.awaitTermination(100)
+    drain(spark, path, target, **options).awaitTermination()
     return found(spark, target)
 
 
@@ -111,7 +114,7 @@ def test_a_live_owner_is_not_robbed(spark: SparkSession, path: Path, tmp_path: P
     with open_channel(path, Order) as channel, channel.receiver("spark") as receiver:
         query = drain(spark, path, tmp_path, consumer="spark")
         with pytest.raises(PySparkException, match=ConsumerBusyError.__name__):
-            query.awaitTermination(100)
+            query.awaitTermination()
         assert receiver.receive() == orders(1)[0]
 
 
@@ -139,6 +142,8 @@ def test_a_channel_that_is_made_later_is_followed(spark: SparkSession, tmp_path:
     query = frame.writeStream.foreachBatch(collect).option("checkpointLocation", str(checkpoint)).start()
     try:
         wait_until(query, lambda: found == set(range(5)))
+        fill(tmp_path / "orders-b", [])
+        wait_until(query, lambda: len(batches(tmp_path)[-1]) == 2)  # a batch in which there is nothing to read
         fill(tmp_path / "orders-b", orders(5, 5))
         wait_until(query, lambda: found == set(range(10)))
         fill(tmp_path / "orders-b", orders(5, 10))
@@ -146,13 +151,44 @@ def test_a_channel_that_is_made_later_is_followed(spark: SparkSession, tmp_path:
         wait_until(query, lambda: found == set(range(20)))
     finally:
         query.stop()
-    assert len(batches(tmp_path)[-1]) == 2
 
 
 def wait_until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
     """Wait for what a query does; fail as it does."""
     while not is_so():
         assert not query.awaitTermination(0.05), "the query has ended"
+
+
+def test_a_channel_is_followed_as_soon_as_it_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a glob finds of a channel that somebody is making is passed over, step by step, until it is whole."""
+    path = tmp_path / "orders-b"
+    monkeypatch.setattr("filechannel.spark.stream._LOOK", 0.0)
+    fill(tmp_path / "orders-a", orders(5))
+    reader = ChannelSource({"path": str(tmp_path / "orders-*")}).streamReader(schema_of(Order))
+    limit, looks = reader.getDefaultReadLimit(), set[str]()
+    start = reader.latestOffset(reader.initialOffset(), limit)
+
+    def look(call: str, name: str) -> None:
+        if not (path / MANIFEST).exists():
+            assert reader.latestOffset(start, limit) == start
+            looks.add(f"{call} {name}")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("filechannel._storage.stores.Files", lambda: HookedFiles(look))
+        fill(path, [])
+    assert {"make_directory orders-b", "open control", "make_directory segments", f"replace {MANIFEST}.new"} <= looks
+    empty = reader.latestOffset(start, limit)
+    assert len(empty) == 2
+    assert reader.partitions(start, empty) == []
+    fill(path, orders(5, 5))
+    end = reader.latestOffset(empty, limit)
+    assert [row for task in reader.partitions(empty, end) for row in ids(reader, task)] == list(range(5, 10))
+    reader.stop()
+
+
+def ids(reader: StreamReader, task: InputPartition) -> list[int]:
+    """Return the ids that a task finds."""
+    return [row for batch in reader.read(task) for row in batch.column("id").to_pylist()]
 
 
 def test_a_reader_is_asked_in_its_own_way(path: Path) -> None:
@@ -169,9 +205,7 @@ def test_a_reader_is_asked_in_its_own_way(path: Path) -> None:
         assert [each.lag_messages for each in channel.consumers()] == [10]
     tasks = pickle.loads(pickle.dumps(list(reader.partitions(middle, end))))
     worker = pickle.loads(pickle.dumps(reader))
-    assert [row for task in tasks for batch in worker.read(task) for row in batch.column("id").to_pylist()] == list(
-        range(10, 20)
-    )
+    assert [row for task in tasks for row in ids(worker, task)] == list(range(10, 20))
     reader.stop()
     reader.stop()
 
@@ -204,7 +238,7 @@ def test_another_channel_in_its_place_is_noticed(spark: SparkSession, path: Path
     fill(path, orders(10))
     query = drain(spark, path, tmp_path)
     with pytest.raises(PySparkException, match=r"the checkpoint speaks of channel .* another checkpointLocation"):
-        query.awaitTermination(100)
+        query.awaitTermination()
 
 
 def test_what_is_gone_is_an_error(spark: SparkSession, path: Path, tmp_path: Path) -> None:
@@ -217,4 +251,4 @@ def test_what_is_gone_is_an_error(spark: SparkSession, path: Path, tmp_path: Pat
         sender.send_many(orders(10, 20))
     query = drain(spark, path, tmp_path)
     with pytest.raises(PySparkException, match="DataExpiredError"):
-        query.awaitTermination(100)
+        query.awaitTermination()

@@ -43,6 +43,22 @@ def test_an_empty_channel_begins_where_it_ends(store: Store) -> None:
     assert store.places.earliest().offset == store.places.earliest().sequence == 0
 
 
+def test_the_first_message_may_come_while_somebody_looks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest place of an empty channel is that of the first message, also if it is sent in this moment."""
+    following = store.segments.following
+
+    def late(begin: int) -> Offset | None:
+        found = following(begin)
+        monkeypatch.undo()
+        store.log.append([b"first"])
+        return found
+
+    monkeypatch.setattr(store.segments, "following", late)
+    earliest = store.places.earliest()
+    assert (earliest.offset, earliest.sequence) == (0, 0)
+    assert store.places.latest().sequence == 1
+
+
 def test_every_offset_is_found_with_its_sequence(store: Store) -> None:
     """Each record's offset leads to it, and behind the last one is the end."""
     for message in _send_all(store):

@@ -43,6 +43,7 @@ class Places:
                 return first
 
     def _first_from(self, oldest: Offset) -> Mark:
+        sequence = self._control.tail().sequence  # before the look: what is sent meanwhile lies behind that place
         begin = self._segments.covering(oldest)
         if begin is None or begin < oldest:
             begin = self._segments.following(oldest)
@@ -53,7 +54,7 @@ class Places:
                 begin = self._segments.following(begin)
             else:
                 return Mark(oldest, first.sequence, first.time)
-        return Mark(oldest, self._control.tail().sequence, 0)
+        return Mark(oldest, sequence, 0)
 
     def latest(self) -> Mark:
         """Return where the next message will begin."""
