@@ -305,4 +305,4 @@ def test_an_interrupted_export_leaves_nothing(path: Path, file: Path) -> None:
 def test_what_a_copy_leaves_out_is_said(channel: Path, boots: Boots) -> None:
     """Only who opens a channel for writing finds its end after a restart: an export that may be short says so."""
     boots.again()
-    assert "what the last flush does not cover is left out" in run("export", channel).stderr
+    assert "what the last flush does not cover is not shown" in run("export", channel).stderr
