@@ -128,7 +128,7 @@ class _Export:
     async def _write_file(self, draft: Path, header: bool) -> None:
         import aiofiles
 
-        async with aiofiles.open(draft, "xb") as file:
+        async with aiofiles.open(draft, "wb") as file:
             await self.write_lines(file.write, header)
 
     async def write_lines(self, write: Write, header: bool) -> None:
