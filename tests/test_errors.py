@@ -184,7 +184,12 @@ class OwnError(errors.StorageError):
     [
         (errors.ChannelNotFoundError("data/orders"), ["data/orders", "create=True"]),
         (errors.ChannelNotFoundError("data/orders", readonly=True), ["data/orders", "readonly=True"]),
-        (errors.NotAChannelError("data", "it is a file"), ["data", "it is a file", "nothing was changed"]),
+        (
+            errors.NotAChannelError("data", "it is a file"),
+            ["it is a file", "nothing was changed", "another path"],
+        ),
+        (errors.NotAChannelError("data", "cut off", "mend it"), ["data", "cut off", "nothing was changed, mend it"]),
+        (errors.NotAChannelError.without_manifest("data", "cut off"), ["filechannel repair --like OTHER data --apply"]),
         (errors.ChannelSealedError("data"), ["data", "sealed"]),
         (errors.ChannelLockedError("data", 4711, "box", SINCE), ["4711", "box", "2026-01-02 03:04:05+00:00"]),
         (errors.ChannelLockedError("data", None, None, None), ["another process"]),
@@ -204,6 +209,7 @@ class OwnError(errors.StorageError):
         (errors.DiskFullError("data", 4096), ["data", "4,096", "nothing was written"]),
         (errors.DataExpiredError(5, Offset(100)), ["5", "100"]),
         (errors.CorruptRecordError("0.seg", Offset(3), "odd"), ["0.seg", "3", "odd", "on_corruption='skip'"]),
+        (errors.CorruptRecordError("0.seg", Offset(3), "odd", path="data"), ["filechannel repair data --apply"]),
         (errors.UnsupportedFormatError(7, 1), ["version 7", "version 1", "newer filechannel"]),
         (errors.UnsupportedFormatError(7, 1, path="data"), ["data", "version 7", "version 1", "nothing was changed"]),
         (errors.UnsupportedFormatError("zstd", "none", "install filechannel[zstd]"), ["zstd", "filechannel[zstd]"]),

@@ -135,13 +135,23 @@ class NotAChannelError(FileChannelError):
 
     path: Path
     reason: str
+    advice: str | None
+    """What mends it, if it was a channel once."""
 
-    def __init__(self, path: str | os.PathLike[str], reason: str) -> None:
+    def __init__(self, path: str | os.PathLike[str], reason: str, advice: str | None = None) -> None:
         self.path = Path(path)
         self.reason = reason
+        self.advice = advice
         super().__init__(
-            f"{self.path} is not a channel: {reason}; nothing was changed, choose another path or restore it"
+            f"{self.path} is not a channel: {reason}; nothing was changed, "
+            f"{advice or 'choose another path or restore it'}"
         )
+
+    @classmethod
+    def without_manifest(cls, path: str | os.PathLike[str], reason: str) -> Self:
+        """Return the error for a channel whose manifest is damaged or gone."""
+        command = repair_command(path, "--like OTHER ")
+        return cls(path, reason, f"{command} makes it anew, as that of OTHER: a like channel, or a copy of the file")
 
 
 class ChannelLockedError(FileChannelError):
@@ -491,15 +501,20 @@ class CorruptRecordError(StorageError):
     segment: str
     """The file name of the segment."""
     offset: Offset
+    path: Path | None
+    """The channel's directory, if known."""
 
-    def __init__(self, segment: str, offset: Offset, reason: str) -> None:
+    def __init__(
+        self, segment: str, offset: Offset, reason: str, *, path: str | os.PathLike[str] | None = None
+    ) -> None:
         super().__init__(
-            f"{segment} is damaged at offset {offset}: {reason}; "
-            "open the channel with on_corruption='skip' to go on at the next valid record"
+            f"{segment} is damaged at offset {offset}: {reason}; open the channel with on_corruption='skip' to go on "
+            f"at the next valid record, {repair_command(path)} leaves out for good what cannot be read"
         )
         self.segment = segment
         self.offset = offset
         self.reason = reason
+        self.path = _path(path)
 
 
 class UnsupportedFormatError(StorageError):

@@ -20,7 +20,8 @@ from pyarrow import parquet
 
 from filechannel import ChannelOptions, Compression, blocking
 from filechannel._channel.codec import CodecName
-from tests.cli.shell import SMALL, Order, error, fill, orders, real, report, run, start
+from filechannel.cli.files import replacing
+from tests.cli.shell import SMALL, Order, error, fill, finish, orders, real, report, run, start
 from tests.storage.boots import Boots
 
 
@@ -302,7 +303,56 @@ def test_an_interrupted_export_leaves_nothing(path: Path, file: Path) -> None:
         assert os.listdir(path.parent) == [path.name]
 
 
+@pytest.fixture
+def dying(tmp_path: Path) -> dict[str, str]:
+    """An environment in which whoever flushes a file by its descriptor is killed instead."""
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.fsync = lambda _: os.kill(os.getpid(), 9)\n")
+    return {"PYTHONPATH": str(tmp_path)}
+
+
+def drafts(path: Path) -> list[str]:
+    """Return what is there beside channels and files under their own names."""
+    return [name for name in os.listdir(path.parent) if name.startswith(".")]
+
+
+def test_what_a_killed_export_left_goes_with_the_next(channel: Path, file: Path, dying: dict[str, str]) -> None:
+    """Also if that has nothing to do; what is not ours stays, and so does what a living one is making."""
+    assert real("export", channel, file, environment=dying)[0] == -signal.SIGKILL
+    assert len(drafts(file)) == 1
+    mine = file.with_name(f".{file.name}.notes.part")
+    mine.write_text("mine")
+    with replacing(file, force=False) as other:
+        run("export", channel, file)
+        assert sorted(drafts(file)) == sorted([mine.name, other.name])
+        file.unlink()
+        other.write_text("made meanwhile")
+    assert file.read_text() == "made meanwhile"
+    assert real("export", channel, file, "--force", environment=dying)[0] == -signal.SIGKILL
+    error("export", channel, file, code=2)
+    assert drafts(file) == [mine.name]
+
+
+def test_what_a_killed_import_left_goes_with_the_next(channel: Path, file: Path, path: Path) -> None:
+    """A channel that was not complete is gone; one that is being made is not."""
+    run("export", channel, file)
+    new = path.with_name("new")
+    processes = [start("import", new, "--like", channel) for _ in range(2)]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write(file.read_bytes())
+        process.stdin.flush()
+    while len(drafts(new)) < 2:
+        pass
+    processes[0].kill()
+    processes[0].communicate()
+    run("import", new, file, "--like", channel)
+    assert len(drafts(new)) == 1
+    assert "is there by now" in finish(processes[1])[2]
+    assert drafts(new) == []
+    assert len(orders(new)) == 100
+
+
 def test_what_a_copy_leaves_out_is_said(channel: Path, boots: Boots) -> None:
     """Only who opens a channel for writing finds its end after a restart: an export that may be short says so."""
     boots.again()
-    assert "what the last flush does not cover is left out" in run("export", channel).stderr
+    assert "what the last flush does not cover is not shown" in run("export", channel).stderr

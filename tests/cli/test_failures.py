@@ -13,7 +13,7 @@ from unittest.mock import ANY
 import pytest
 
 from filechannel import blocking
-from tests.cli.shell import SMALL, Order, error, fill, finish, interrupt, orders, real, run_as, start
+from tests.cli.shell import SMALL, Order, error, fill, finish, interrupt, orders, real, run, run_as, start
 from tests.processes.crew import Crew
 
 SOMEBODY = 54321
@@ -59,9 +59,29 @@ def test_not_a_channel(command: list[str], path: Path) -> None:
 
 @each_command
 def test_a_damaged_manifest(command: list[str], channel: Path) -> None:
-    """It is told what is wrong with the file."""
+    """It is told what is wrong with the file, and what mends it; a channel is there, so it is no wrong usage."""
+    mends = f"filechannel repair --like OTHER {channel} --apply"
     (channel / "channel.json").write_text('{"format": 1,')
-    assert f"{channel} is not a channel: channel.json is damaged" in error(*about(command, channel), code=2)
+    text = error(*about(command, channel), code=1)
+    assert text.startswith(f"{channel} is not a channel: channel.json is damaged")
+    assert mends in text
+    for damage in (lambda: (channel / "channel.json").unlink(), lambda: (channel / "channel.json").mkdir()):
+        damage()
+        assert mends in error(*about(command, channel), code=1)
+
+
+@pytest.mark.parametrize("command", [["info"], ["tail"], ["consumers"], ["gc", "--dry-run"], ["export"]], ids=" ".join)
+@pytest.mark.parametrize("damage", ["missing", "cut off", "zeros"])
+def test_a_damaged_control_file(command: list[str], channel: Path, damage: str) -> None:
+    """Who only reads cannot tell where the log ends, and says what finds it."""
+    control = channel / "control"
+    content = control.read_bytes()
+    control.write_bytes(content[:100] if damage == "cut off" else bytes(len(content)))
+    if damage == "missing":
+        control.unlink()
+    assert f"filechannel repair {channel} --apply" in error(command[0], channel, *command[1:], code=1)
+    run("repair", channel, "--apply")
+    assert len(orders(channel)) == 100
 
 
 @by_root
@@ -114,6 +134,7 @@ def test_a_damaged_record(channel: Path) -> None:
     text = error("tail", channel, "--from", "earliest")
     assert text.startswith(f"{segment.name} is damaged at offset ")
     assert "checksum" in text
+    assert f"filechannel repair {channel} --apply" in text
     code, out, _ = real("tail", channel, "--from", "earliest", "--skip-damage")
     assert code == 0
     assert len(out.splitlines()) == 99

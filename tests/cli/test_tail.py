@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +146,15 @@ def test_a_codec_of_the_users_own(path: Path) -> None:
         sender.send("hello")
     assert run("tail", path).stdout == "0  HELLO\n"
     assert run("export", path).stdout == '"SEVMTE8="\n'
+
+
+def test_what_a_copy_does_not_show_is_said(channel: Path, tmp_path: Path) -> None:
+    """Where only the last flush is known, nobody takes what is shown for all there is; the command named finds it."""
+    copy = shutil.copytree(channel, tmp_path / "the copy")
+    assert run("tail", channel).stderr == ""
+    for command in ("tail", "consumers"):
+        assert f"filechannel gc '{copy}'" in run(command, copy).stderr
+    assert numbers(copy) == []
+    run("gc", copy)
+    assert run("tail", copy).stderr == ""
+    assert numbers(copy) == list(range(90, 100))

@@ -134,3 +134,34 @@ def test_what_follows_a_lost_beginning_stays(path: Path, boots: Boots) -> None:
     run("repair", path, "--apply")
     assert report("verify", path)["messages"] == left
     assert [order.id for order in orders(path)] == list(range(300 - left, 300))
+
+
+def test_without_a_manifest_nothing_is_done_over_and_over(path: Path) -> None:
+    """What opening the channel would mend waits until it can be opened; then everything is mended."""
+    fill(path, 100)
+    like = fill(path.with_name("like"), 1)
+    (path / "channel.json").unlink()
+    (path / "channel.json").mkdir()
+    os.truncate(path / "control", 10)
+    assert report("repair", path, "--apply", code=1)["actions"] == []
+    assert not (path / "quarantine").exists()
+    [advice, *_] = report("doctor", path, code=1)["channels"][0]["advice"]
+    assert "channel.json is a directory" in advice["what"]
+    assert [each["file"] for each in report("repair", path, "--apply", "--like", like)["actions"]] == [
+        "channel.json",
+        "control",
+    ]
+    assert len(orders(path)) == 100
+
+
+def test_a_directory_in_place_of_the_control_file(path: Path) -> None:
+    """It is put aside, and the end of the log is found anew."""
+    fill(path, 100)
+    (path / "control").unlink()
+    (path / "control").mkdir()
+    (path / "control" / "mine").write_text("something")
+    for command in ("tail", "gc"):
+        assert f"filechannel repair {path} --apply" in run(command, path, code=1).stderr
+    run("repair", path, "--apply")
+    assert len(orders(path)) == 100
+    assert [each.read_text() for each in (path / "quarantine").glob("*-control/mine")] == ["something"]

@@ -182,7 +182,7 @@ def test_whoever_only_reads_needs_a_whole_control_file(path: Path) -> None:
     """A file that was cut off is a typed error that says how to repair it."""
     open_store(path).close()
     os.truncate(path / "control", 100)
-    with pytest.raises(StorageError, match="open the channel for writing once"), opened(path, readonly=True):
+    with pytest.raises(StorageError, match=f"filechannel repair {path} --apply"), opened(path, readonly=True):
         pass
     open_store(path).close()
     with opened(path, readonly=True) as store:

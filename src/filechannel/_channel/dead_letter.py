@@ -83,7 +83,7 @@ def stored_payload(store: Store, options: OpenOptions, offset: Offset, sequence:
     finally:
         reader.close()
     if isinstance(found, Nothing) or found[1] != offset:
-        raise CorruptRecordError(store.path.name, offset, "it was readable before")
+        raise CorruptRecordError(store.path.name, offset, "it was readable before", path=store.path)
     return cast("bytes", found[0])
 
 

@@ -118,7 +118,9 @@ class Recipe(Generic[T]):
         try:
             stored = Schema.from_json(manifest.schema)
         except ValueError as error:
-            raise NotAChannelError(self.path, f"the schema in {MANIFEST} is damaged ({error})") from error
+            raise NotAChannelError.without_manifest(
+                self.path, f"the schema in {MANIFEST} is damaged ({error})"
+            ) from error
         if manifest.codec != self._chosen.name:
             raise self._other_codec(manifest.codec, stored)
         difference = find_difference(stored, self._schema)

@@ -10,8 +10,10 @@ from typing_extensions import TypeForm
 
 from .._errors import ChannelNotFoundError, NotAChannelError
 from .._options import ChannelOptions
+from .._storage.control import CONTROL
 from .._storage.files import Files
 from .._storage.manifest import MANIFEST, Manifest
+from .._storage.segments import SEGMENTS
 from .codec import Codec, CodecName, codec_for
 from .recipe import Recipe
 from .schema import Schema, build_type
@@ -69,14 +71,21 @@ def describe_channel(path: Path) -> Description:
         manifest = Manifest.read(Files(), path)
     except FileNotFoundError:
         if path.is_dir():
-            raise NotAChannelError(path, f"it has no {MANIFEST}") from None
+            raise _without_manifest(path) from None
         raise ChannelNotFoundError(path, readonly=True) from None
     except NotADirectoryError:
         raise NotAChannelError(path, "it is a file") from None
     try:
         return Description.of(path, manifest)
     except ValueError as error:
-        raise NotAChannelError(path, f"{MANIFEST} is damaged ({error})") from error
+        raise NotAChannelError.without_manifest(path, f"{MANIFEST} is damaged ({error})") from error
+
+
+def _without_manifest(path: Path) -> NotAChannelError:
+    """Return the error for a directory, which may have been that of a channel."""
+    reason = f"it has no {MANIFEST}"
+    was_one = any((path / part).exists() for part in (CONTROL, SEGMENTS))
+    return NotAChannelError.without_manifest(path, reason) if was_one else NotAChannelError(path, reason)
 
 
 @final

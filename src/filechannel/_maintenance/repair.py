@@ -166,7 +166,8 @@ class _Planner:
         actions += self._segments(plan_pieces(checked, chain.end))
         actions += self._indexes(checked)
         actions += self._positions(report, chain)
-        actions += self._control(report, chain, checked, has_others=bool(actions))
+        if not hopeless:  # its control file is mended by opening it, which needs a manifest
+            actions += self._control(report, chain, checked, has_others=bool(actions))
         return Plan(
             report=report,
             actions=tuple(actions),
@@ -188,8 +189,11 @@ class _Planner:
             return
 
         def write() -> None:
-            if survey.files.exists(survey.path / MANIFEST):
-                self._quarantine.keep(survey.path / MANIFEST, survey.manifest_problem or "damaged")
+            path, problem = survey.path / MANIFEST, survey.manifest_problem or "damaged"
+            if survey.files.is_file(path):
+                self._quarantine.keep(path, problem)
+            elif survey.files.exists(path):
+                self._quarantine.take(path, problem)
             salvaged.manifest.write(survey.files, survey.path)
 
         guesses = f" ({'; '.join(salvaged.guesses)})" if salvaged.guesses else ""
@@ -240,6 +244,8 @@ class _Planner:
             def keep() -> None:
                 if survey.files.is_file(path):
                     self._quarantine.keep_content(CONTROL, survey.files.read(path), reason)
+                elif survey.files.exists(path):
+                    self._quarantine.take(path, reason)
 
             what = f"keep a copy in {QUARANTINE}/ and open the channel, which finds the end of the log anew"
             yield Action(file=CONTROL, what=what, do=keep)

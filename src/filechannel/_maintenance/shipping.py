@@ -211,7 +211,8 @@ class _Shipper:
                 return 0
             segment = CompressedSegment.open(Files(), local)
             if (segment.end, segment.next_sequence) != (candidate.end, candidate.next_sequence):
-                raise CorruptRecordError(plain.name, candidate.begin, "it does not end where the next one begins")
+                reason = "it does not end where the next one begins"
+                raise CorruptRecordError(plain.name, candidate.begin, reason, path=self._store.path)
             # First: whoever finds the segment finds its index. It may be removed in this moment.
             with suppress(FileNotFoundError):
                 index = shutil.copyfile(index_path(plain), index_path(local))
@@ -232,7 +233,8 @@ class _Shipper:
                     return True
         if candidate.begin < self._store.control.oldest_offset:
             return False
-        raise CorruptRecordError(plain.name, candidate.begin, "it cannot be read, and was not shipped")
+        reason = "it cannot be read, and was not shipped"
+        raise CorruptRecordError(plain.name, candidate.begin, reason, path=self._store.path)
 
     def _follows_a_gap(self, begin: Offset, there: list[Offset]) -> bool:
         """Tell whether something is missing in the archive before a segment that was just copied."""

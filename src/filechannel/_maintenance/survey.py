@@ -139,5 +139,3 @@ def _manifest(files: Files, path: Path) -> tuple[Manifest | None, str | None]:
         return None, f"{MANIFEST} is missing"
     except NotAChannelError as error:
         return None, error.reason
-    except IsADirectoryError:
-        return None, f"{MANIFEST} is a directory"

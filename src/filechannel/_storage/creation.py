@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from .._errors import NotAChannelError, StorageError
+from .._errors import NotAChannelError, StorageError, repair_command
 from .._offset import Offset
 from .bells import WAKE_FIFOS
 from .control import CONTROL, Checkpoint, Control, Tail
@@ -28,19 +28,19 @@ def refuse_other_content(files: Files, path: Path) -> None:
     """A directory of somebody else's is not ours to turn into a channel; one that somebody began to make is."""
     if path.exists() and not path.is_dir():
         raise NotAChannelError(path, "it is a file, and a channel is a directory")
-    reason = _other_content(files, path)
+    error = _other_content(files, path)
     # Looked for again: the others may be from whoever has made the channel in this moment.
-    if reason and not files.exists(path / MANIFEST):
-        raise NotAChannelError(path, reason)
+    if error is not None and not files.exists(path / MANIFEST):
+        raise error
 
 
-def _other_content(files: Files, path: Path) -> str:
+def _other_content(files: Files, path: Path) -> NotAChannelError | None:
     foreign = [name for name in files.list(path) if name not in _OURS]
     if foreign:
-        return f"the directory has other content ({foreign[0]}) and no {MANIFEST}"
+        return NotAChannelError(path, f"the directory has other content ({foreign[0]}) and no {MANIFEST}")
     # The manifest is the last thing that is made: with segments but without it, it was lost.
     lost = [f"{parts}/{name}" for parts in (SEGMENTS, CONSUMERS) for name in files.list(path / parts)]
-    return f"{MANIFEST} is missing, but not {lost[0]}; restore it from a copy" if lost else ""
+    return NotAChannelError.without_manifest(path, f"{MANIFEST} is missing, but not {lost[0]}") if lost else None
 
 
 def prepare_directory(files: Files, path: Path, manifest: Manifest) -> None:
@@ -76,7 +76,11 @@ def open_control_file(files: Files, path: Path, readonly: bool, mode: int) -> in
     try:
         return files.open(path / CONTROL, create=not readonly, writable=not readonly, mode=mode)
     except FileNotFoundError as error:
-        raise NotAChannelError(path, f"{CONTROL} is missing") from error
+        advice = f"{repair_command(path)} finds the end of the log and makes it anew"
+        raise NotAChannelError(path, f"{CONTROL} is missing", advice) from error
+    except IsADirectoryError as error:
+        advice = f"{repair_command(path)} puts that aside, finds the end of the log and makes it anew"
+        raise NotAChannelError(path, f"{CONTROL} is a directory", advice) from error
 
 
 def create(files: Files, path: Path, descriptor: int, control: Control, manifest: Manifest) -> None:

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._errors import ChannelLockedError, StorageError
+from .._errors import ChannelLockedError, StorageError, repair_command
 from .._format import PURE
 from .._format.layout import CONTROL_SIZE, MODE_BYTE, OPENING_BYTE
-from .._offset import Offset
 from .bells import WAKE_FIFOS, remove_fifo
-from .control import CONTROL, Checkpoint, Control, Tail
+from .control import CONTROL, Control, Tail
 from .files import Files
 from .holder import Holder
 from .kernel_locks import KernelLocks
@@ -73,13 +72,15 @@ def entering(files: Files, path: Path, descriptor: int, wanted: Callable[[], boo
 def open_control_to_read(files: Files, path: Path, descriptor: int, manifest: Manifest) -> Control:
     """Return the control page for somebody who changes nothing."""
     if files.size(descriptor) < CONTROL_SIZE:
-        raise StorageError(f"{path / CONTROL} is cut off; open the channel for writing once, which repairs it")
+        raise StorageError(f"{path / CONTROL} is cut off; {repair_command(path)} finds the end of the log anew")
     control = Control(files, descriptor, writable=False)
     if control.belongs_to(bytes.fromhex(manifest.id), boot_id()) and control.has_tail:
         return control
     # Nobody has recovered it yet: show what the last checkpoint covers, in a copy of our own.
     control = Control(files, descriptor, private=True)
-    checkpoint = control.checkpoint() or Checkpoint(Offset(0), 0, Offset(0))
+    checkpoint = control.checkpoint()
+    if checkpoint is None:
+        raise StorageError(f"{path / CONTROL} does not say where the log ends; {repair_command(path)} finds it")
     tail = Tail(checkpoint.offset, checkpoint.sequence, checkpoint.offset)
     control.start_over(tail, checkpoint.oldest, sealed=checkpoint.sealed)
     return control

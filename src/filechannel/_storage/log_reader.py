@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from threading import get_ident
 from typing import NoReturn
 
@@ -169,7 +170,10 @@ class LogReader:
 
     def _missing(self, offset: Offset, reason: str) -> CorruptRecordError:
         begin = self._segments.covering(offset)
-        return CorruptRecordError(self._segments.path(offset if begin is None else begin).name, offset, reason)
+        return self._corrupt(self._segments.path(offset if begin is None else begin), offset, reason)
+
+    def _corrupt(self, segment: Path, offset: Offset, reason: str) -> CorruptRecordError:
+        return CorruptRecordError(segment.name, offset, reason, path=self._segments.directory.parent)
 
     def _next_readable(self, offset: Offset) -> Mark:
         """Return where the first segment behind an offset begins that can be opened, or the end of the log."""
@@ -216,7 +220,7 @@ class LogReader:
         elif self._skip_damage:
             self._pass(reader, self._behind(segment, offset, reader.sequence), segment.explain(offset, reason))
         else:
-            raise CorruptRecordError(segment.path.name, offset, segment.explain(offset, reason))
+            raise self._corrupt(segment.path, offset, segment.explain(offset, reason))
 
     def _behind(self, segment: StoredSegment, offset: Offset, sequence: int) -> Mark:
         """Return where to go on; how many messages were lost is known only at a mark, and one at the least."""

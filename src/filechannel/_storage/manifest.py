@@ -53,7 +53,10 @@ class Manifest:
     @classmethod
     def read(cls, files: Files, directory: Path) -> Manifest:
         """Load it; an error names what is wrong with the file."""
-        return cls.parse(files.read(directory / MANIFEST), directory)
+        try:
+            return cls.parse(files.read(directory / MANIFEST), directory)
+        except IsADirectoryError:
+            raise NotAChannelError.without_manifest(directory, f"{MANIFEST} is a directory") from None
 
     @classmethod
     def parse(cls, text: bytes, directory: Path) -> Manifest:
@@ -61,13 +64,13 @@ class Manifest:
         try:
             content: object = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise NotAChannelError(directory, f"{MANIFEST} is damaged ({error})") from error
+            raise NotAChannelError.without_manifest(directory, f"{MANIFEST} is damaged ({error})") from error
         if not isinstance(content, dict):
-            raise NotAChannelError(directory, f"{MANIFEST} is not a JSON object")
+            raise NotAChannelError.without_manifest(directory, f"{MANIFEST} is not a JSON object")
         fields = cast("dict[str, object]", content)
         version = fields.get("format")
         if type(version) is not int or version < 1:
-            raise NotAChannelError(directory, f"{MANIFEST} is damaged ('format' is {version!r})")
+            raise NotAChannelError.without_manifest(directory, f"{MANIFEST} is damaged ('format' is {version!r})")
         if version > FORMAT_VERSION:
             raise UnsupportedFormatError(version, FORMAT_VERSION, path=directory)
         try:
@@ -81,7 +84,7 @@ class Manifest:
                 options=StoredOptions.from_json(fields.get("options")),
             )
         except ValueError as error:
-            raise NotAChannelError(directory, f"{MANIFEST} is damaged ({error})") from error
+            raise NotAChannelError.without_manifest(directory, f"{MANIFEST} is damaged ({error})") from error
 
 
 def _field(fields: dict[str, object], name: str, kind: type[_V]) -> _V:

@@ -94,7 +94,8 @@ class Places:
         previous_end = tail.offset if following is None else self._segments.get(following).header.previous_end
         if offset < previous_end:
             name = self._segments.path(offset if begin is None else begin).name
-            raise CorruptRecordError(name, Offset(offset), f"the records up to {previous_end} are missing")
+            reason = f"the records up to {previous_end} are missing"
+            raise CorruptRecordError(name, Offset(offset), reason, path=self._segments.directory.parent)
         if following is not None and offset == previous_end:
             return _first(self._segments.get(following))
         raise ValueError(f"no record begins at offset {offset}: no offsets were used there")

@@ -238,7 +238,8 @@ class _Records:
             try:
                 word, payload = segment.read(at, min(segment.limit, end))
             except ValueError as error:
-                raise CorruptRecordError(segment.path.name, at, segment.explain(at, str(error))) from error
+                reason, channel = segment.explain(at, str(error)), self._segments.directory.parent
+                raise CorruptRecordError(segment.path.name, at, reason, path=channel) from error
             if word & CONTROL_RECORD:
                 yield at, payload
             at = Offset(at + RECORD_HEADER_SIZE + len(payload))
@@ -247,8 +248,8 @@ class _Records:
         """Pass offsets that were left out on purpose."""
         previous_end = self._segments.get(following).header.previous_end
         if previous_end > at:
-            name = self._segments.path(following).name
-            raise CorruptRecordError(name, at, f"the records up to {previous_end} are missing")
+            name, channel = self._segments.path(following).name, self._segments.directory.parent
+            raise CorruptRecordError(name, at, f"the records up to {previous_end} are missing", path=channel)
         return following
 
 

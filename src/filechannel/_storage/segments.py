@@ -226,7 +226,7 @@ class Segments:
         name, cause = problem
         if isinstance(cause, UnsupportedFormatError):
             raise cause
-        raise CorruptRecordError(name, begin, str(cause)) from cause
+        raise CorruptRecordError(name, begin, str(cause), path=self.directory.parent) from cause
 
     def forget(self, begin: Offset) -> None:
         """Open the segment anew the next time: another file has taken its name."""

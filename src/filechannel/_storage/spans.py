@@ -75,7 +75,8 @@ def windows(store: Store, span: Span) -> Iterator[Window]:
             continue
         following = store.segments.following(offset)
         if following is None or store.segments.get(following).header.previous_end > offset:
-            raise CorruptRecordError(store.segments.path(offset).name, offset, "the segment is missing")
+            name = store.segments.path(offset).name
+            raise CorruptRecordError(name, offset, "the segment is missing", path=store.path)
         offset = following
 
 

@@ -14,7 +14,7 @@ from .._errors import UnknownConsumerError, repair_command
 from .command import Command
 from .failures import Failure, reporting
 from .output import JsonOption, columns, document, remark, safe, show, stderr
-from .target import ChannelArgument, complete_consumer, reading, writing
+from .target import ChannelArgument, complete_consumer, reading, tell_incomplete, writing
 from .wording import counted, number, process, size, span
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ def list_consumers(channel: ChannelArgument, json: JsonOption = False) -> None:
     """
     with reading(channel) as target:
         found = target.channel.consumers()
+        if not target.is_current:
+            tell_incomplete(channel)
     if json:
         document(found)
     elif found:

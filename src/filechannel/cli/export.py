@@ -25,7 +25,7 @@ from .header import header_of
 from .output import JsonOption, document, remark
 from .position import PLACES, bounds, complete_position
 from .progress import Tell, progress
-from .target import ChannelArgument, find, opened_store
+from .target import ChannelArgument, find, opened_store, tell_incomplete
 from .untyped import Json
 from .wording import counted, size
 
@@ -78,7 +78,7 @@ def export(
         raise typer.BadParameter("stdout has the messages: name a file", param_hint="--json")
     with opened_store(description, readonly=True) as store:
         if not store.is_current:
-            remark("a copy, or not opened since a restart: what the last flush does not cover is left out")
+            tell_incomplete(channel)
         begin, end = bounds(store, start, stop)
         is_in_the_way = target is None and sys.stdout.isatty()
         with progress("exporting", end.offset - begin.offset, is_wanted=not is_in_the_way) as tell:
@@ -133,7 +133,7 @@ class _Export:
     async def _write_file(self, draft: Path, header: bool) -> None:
         import aiofiles
 
-        async with aiofiles.open(draft, "xb") as file:
+        async with aiofiles.open(draft, "wb") as file:
             await self.write_lines(file.write, header)
 
     async def write_lines(self, write: Write, header: bool) -> None:

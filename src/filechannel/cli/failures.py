@@ -86,7 +86,9 @@ def tell(error: BaseException) -> int:
     _say(explain(error))
     if isinstance(error, Failure):
         return error.code
-    return USAGE if isinstance(error, ChannelNotFoundError | NotAChannelError) else FINDINGS
+    if isinstance(error, NotAChannelError):
+        return USAGE if error.advice is None else FINDINGS
+    return USAGE if isinstance(error, ChannelNotFoundError) else FINDINGS
 
 
 def explain(error: BaseException) -> str:
@@ -95,13 +97,15 @@ def explain(error: BaseException) -> str:
         case ChannelNotFoundError():
             return f"there is no channel at {error.path}"
         case NotAChannelError():
-            return f"{error.path} is not a channel: {error.reason}"
+            advice = "" if error.advice is None else f"; {error.advice}"
+            return f"{error.path} is not a channel: {error.reason}{advice}"
         case ChannelFullError():
             return f"{error.path} is full until its slowest consumer has taken more"
         case DataExpiredError():
             return f"{error.missed:,} messages were removed before they could be read"
         case CorruptRecordError():
-            return f"{error.segment} is damaged at offset {error.offset}: {error.reason}"
+            where = f"{error.segment} is damaged at offset {error.offset}: {error.reason}"
+            return f"{where}; {repair_command(error.path)} leaves out what cannot be read"
         case UnknownConsumerError():
             return f"there is no consumer {error.name!r}; {_lister(error.path)} lists them"
         case ConsumerBusyError():

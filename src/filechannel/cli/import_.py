@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import secrets
-import shutil
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +17,10 @@ from .._channel.schema import find_difference, reads
 from .._channel.untyped import Description
 from .._errors import ChannelNotFoundError, FileChannelError
 from .._options import ChannelOptions
+from .._storage.files import Files, directory_mode
 from .._storage.stores import STORES
 from .failures import USAGE, Failure, explain
-from .files import flush
+from .files import drafting, flush, sweep
 from .formats import FormatOption, format_of
 from .header import described_by, is_header
 from .lines import Lines, opened_lines
@@ -154,15 +154,15 @@ def _check_schema(found: Description, given: Description) -> None:
 @contextmanager
 def _made(path: Path, wanted: Description, *, copy_options: bool) -> Generator[Description]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    stored = wanted.manifest.options
-    options = ChannelOptions(**{each.name: getattr(stored, each.name) for each in fields(stored)})
-    try:
-        STORES.close(wanted.recipe_for(draft, options if copy_options else None).open_store())
+    sweep(path)
+    stored, options = wanted.manifest.options, ChannelOptions()
+    if copy_options:
+        options = ChannelOptions(**{each.name: getattr(stored, each.name) for each in fields(stored)})
+    mode = directory_mode(options.resolve().mode)
+    with drafting(path, partial(Files().make_directory, mode=mode)) as draft:
+        STORES.close(wanted.recipe_for(draft, options).open_store())
         yield find(draft)
         _put(draft, path)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _put(draft: Path, path: Path) -> None:

@@ -10,8 +10,8 @@ from .._channel.statistics import ChannelStatistics, RoomStatistics
 from .._channel.untyped import Description
 from .._options import Compression, Retention, StoredOptions
 from .consumers import consumer_table, tell_damaged
-from .output import JsonOption, document, facts, remark, show
-from .target import ChannelArgument, opened_store, reading
+from .output import JsonOption, document, facts, show
+from .target import ChannelArgument, reading, tell_incomplete
 from .wording import counted, moment, number, process, size, span
 
 
@@ -29,9 +29,7 @@ def info(channel: ChannelArgument, json: JsonOption = False) -> None:
     """
     with reading(channel) as target:
         statistics, consumers = target.channel.statistics(), target.channel.consumers()
-        description = target.description
-        with opened_store(description, readonly=True) as store:
-            is_current = store.is_current
+        description, is_current = target.description, target.is_current
     if json:
         document({"is_current": is_current} | _report(description, statistics, consumers))
         return
@@ -40,7 +38,7 @@ def info(channel: ChannelArgument, json: JsonOption = False) -> None:
         show("", consumer_table(consumers))
     tell_damaged(channel, consumers)
     if not is_current:
-        remark("nobody has opened it since the machine was booted: there may be more than the last flush covers")
+        tell_incomplete(channel)
 
 
 def _report(

@@ -17,7 +17,7 @@ from .._options import ChannelOptions
 from .output import JsonOption, remark, write_line
 from .position import PLACES, complete_position, place
 from .rendering import Rendering
-from .target import ChannelArgument, reading
+from .target import ChannelArgument, reading, tell_incomplete
 
 _POLL: Final = 0.01
 """Seconds between two looks: who only reads cannot say that it waits."""
@@ -53,6 +53,8 @@ def tail(
     """
     options = ChannelOptions(poll_interval=_POLL, on_corruption="skip" if skip_damage else "raise")
     with reading(channel, options) as target:
+        if not target.is_current:
+            tell_incomplete(channel)
         rendering = Rendering(target.description, as_json=json)
         begin = _last(target.channel, count) if start is None else place(start, target.channel.offset_of, "--from")
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from .._options import ChannelOptions
 from .._storage.store import Store
 from .._storage.stores import STORES
 from .failures import Failure
+from .output import remark
 
 ChannelArgument: TypeAlias = Annotated[
     Path, typer.Argument(metavar="CHANNEL", help="The directory of the channel.", show_default=False, readable=False)
@@ -35,6 +37,8 @@ class Target:
 
     description: Description
     channel: blocking.FileChannel[object]
+    is_current: bool
+    """Whether everything is to be seen; else what the last flush covers, until somebody opens it to send or receive."""
 
 
 @contextmanager
@@ -42,7 +46,9 @@ def reading(path: Path, options: ChannelOptions | None = None) -> Generator[Targ
     """Open a channel to look at it: nothing in it changes, and the right to read is enough."""
     description = find(path)
     with opened(description.recipe(readonly=True, options=options), "read") as channel:
-        yield Target(description, channel)
+        with opened_store(description, readonly=True) as store:
+            is_current = store.is_current
+        yield Target(description, channel, is_current)
 
 
 @contextmanager
@@ -50,7 +56,15 @@ def writing(path: Path, options: ChannelOptions | None = None) -> Generator[Targ
     """Open a channel to change it, as any process does that sends or receives. It must be there."""
     description = find(path)
     with opened(description.recipe(options=options), "change") as channel:
-        yield Target(description, channel)
+        yield Target(description, channel, is_current=True)
+
+
+def tell_incomplete(path: Path) -> None:
+    """Say that there may be more in a channel than whoever only reads can know of."""
+    remark(
+        f"{path} is a copy, or was not opened since a restart: what the last flush does not cover is not shown; "
+        f"whoever opens it to send or receive finds it, and so does 'filechannel gc {shlex.quote(str(path))}'"
+    )
 
 
 def find(path: Path) -> Description:

@@ -213,5 +213,7 @@ def _what_is_wrong(window: Window, position: int, offset: Offset, reason: str) -
     try:
         _, payload = read_record(window.buffer, position, window.stop, offset)
     except ValueError:
-        return CorruptRecordError(window.segment.path.name, offset, window.segment.explain(offset, reason))
+        segment = window.segment
+        channel = segment.path.parent.parent
+        return CorruptRecordError(segment.path.name, offset, segment.explain(offset, reason), path=channel)
     return DecodeError(offset, Offset(offset + RECORD_HEADER_SIZE + len(payload)), reason, payload)
