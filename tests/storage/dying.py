@@ -21,7 +21,7 @@ from typing import NamedTuple
 import pytest
 
 from filechannel import ChannelOptions, Durability
-from filechannel._format import NOTHING, load_u64, store_u64
+from filechannel._format import NOTHING, Writer, load_u64, store_u64
 from filechannel._storage.compressed import StoredSegment
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
@@ -81,12 +81,19 @@ class DyingFiles(Files):
         self._last = last
         self._counts = counts
 
+    def begin_next(self, writer: Writer, payload: bytes) -> int | None:
+        """Die at each step of it that is taken."""
+        return writer.go_on(payload, lambda _: self._step())
 
-def _dying(name: str) -> Callable[..., object]:
-    def method(self: DyingFiles, *arguments: object, **options: object) -> object:
+    def _step(self) -> None:
         self._counts["steps"] += 1
         if self._counts["steps"] == self._last:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _dying(name: str) -> Callable[..., object]:
+    def method(self: DyingFiles, *arguments: object, **options: object) -> object:
+        self._step()
         return getattr(Files, name)(self, *arguments, **options)
 
     return method
@@ -142,6 +149,7 @@ def _send(store: Store, batches: list[list[bytes]], counts: Counts) -> None:
     for batch in batches:
         if len(batch) == 1 and len(batch[0]) > 3000 and isinstance(active := _active(store), Segment):
             store.segments.prepare_spare(active)  # into which it goes on
+            store.log.get_ready()
         store.log.append(batch)
         if store.log.writer.deferred:
             store.flusher.commit()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,13 +11,14 @@ from .._errors import CorruptRecordError, DiskFullError
 from .._format import Writer
 from .._format.layout import INDEX_CHECKED, PAGE, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
 from .._options import StoredOptions
-from .control import Control
+from .control import Control, Tail
 from .files import Files
 from .index import ActiveIndex, LateMarks, latest_time, not_before
+from .maps import MappedFile
 from .pages_ahead import PagesAhead
-from .preparation import Preparation
+from .preparation import SMALLEST, Preparation
 from .room import Room
-from .segment import Header, Segment
+from .segment import Header, Segment, segment_name
 from .segments import Segments
 from .unflushed import Unflushed
 
@@ -48,7 +50,8 @@ class ActiveSegment:
         """Called before a file is made; raises if the directory is not the channel's any more."""
         self._index = ActiveIndex(files, options.mode, lambda: self.check_place())  # noqa: PLW0108 - set later
         self._pages = PagesAhead(writer)
-        self._preparation = Preparation(segments, self._pages.begin)
+        self._preparation = Preparation(segments, self._prepare_writer)
+        segments.on_let_go = writer.forget_next
         self._held = b""
         self.segment: Segment | None = None
 
@@ -65,28 +68,64 @@ class ActiveSegment:
         self._unflushed.names_changed = True
         self._bind(segment)
 
-    def begin_next(self, begin: int, sequence: int, length: int) -> bool:
-        """Finish the segment and begin another for a record of this length, if a file waits; tell whether one did.
+    # Going on by itself
 
-        In the order of `begin`, and nothing but what cannot wait.
+    def get_ready(self) -> None:
+        """Let the writer go on to the next segment by itself, if a file waits. The caller has the log's mutex.
+
+        Without the word: as long as nothing is prepared, nobody but us changes what the writer is bound to.
         """
-        assert self.segment is not None
-        if SEGMENT_HEADER_SIZE + RECORD_HEADER_SIZE + length > self._options.segment_size:
-            return False
-        header = Header.new(begin, sequence, begin, self._creation_time())
-        # Before anything is published beyond it: a reader that sees more must see where this one ends.
-        self.segment.finish(begin)
-        if (segment := self._renew_spare(header)) is None:
-            self.segment.reopen()
-            return False
-        self._allocate(segment, begin + RECORD_HEADER_SIZE + length)
-        self._segments.add(segment)
+        segment = self.segment
+        if segment is None or self._segments.ready_spare() is None or not self._may_go_on:
+            return
+        if not self._preparation.is_asked_for(segment):
+            self._preparation.is_ready(segment)
+            allocated = min(self._control.allocated_end, segment.room_end)
+            if self._writer.current and self._writer.pending <= allocated:
+                self._pages.advance(segment, self._writer.pending, allocated)
+                self._writer.open_window(allocated, self._index.due)
+        self._prepare_writer()
+
+    @property
+    def _may_go_on(self) -> bool:
+        return not (self._writer.deferred or self._room.has_limits)
+
+    def _prepare_writer(self) -> None:
+        """Give the writer what it needs to go on by itself. Any thread may call this."""
+        ready = self._segments.ready_spare()
+        if ready is None:
+            return
+        spare, file = ready
+        self._pages.begin(file.map)
+        if self._may_go_on:
+            header = Header.new(0, 0, 0).pack()
+            room = len(file.map) - SEGMENT_HEADER_SIZE
+            window = room if len(file.map) < SMALLEST else room // 2
+            paths = os.fsencode(spare.path), os.fsencode(self._segments.path(0))
+            digits = len(paths[1]) - len(segment_name(0))
+            self._writer.prepare_next(file, file.map, header, *spare.inode, *paths, digits, window)
+
+    def follow(self) -> Tail | None:
+        """Know of the segment that the writer has gone on to, and return where the one before ended; None if nowhere.
+
+        The caller has the log's mutex. Until this is done, the writer does not go on again.
+        """
+        file, finished = self._writer.gone_on, self.segment
+        if finished is None or not isinstance(file, MappedFile):
+            return None
+        header = Header.unpack(file.map[:SEGMENT_HEADER_SIZE])
+        if self._segments.spares is not None:
+            self._segments.spares.forget(file.inode)
+        segment = self._segments.add(Segment(self._segments.path(header.begin), header, file))
+        marks = self._take_visible_marks(header.begin - 1)  # those behind are of the next one
+        self._leave_index(marks, header.begin)
+        self.segment = segment
         self._unflushed.names_changed = True
-        self._bind(segment)
-        allocated = self._control.allocated_end
-        self._pages.advance(segment, begin, allocated)
-        self._writer.open_window(min(allocated, self._preparation.advance(segment, begin)), self._index.due)
-        return True
+        self._unflushed.add(segment)
+        self._writer.note_gone_on()
+        return Tail(header.begin, header.first_sequence, finished.begin)
+
+    # Otherwise
 
     def _creation_time(self) -> int:
         """Return the present, or a time that nothing in the segments before is later than: the clock may go back."""
@@ -177,7 +216,7 @@ class ActiveSegment:
         return marks[:stop]
 
     def _bind(self, segment: Segment) -> None:
-        self._leave_index()
+        self._leave_visible()
         self.segment = segment
         self._unflushed.add(segment)
         self._writer.bind(segment.map, segment.begin)
@@ -185,21 +224,24 @@ class ActiveSegment:
     def let_go(self) -> None:
         """Write to none, until another one is made or taken up."""
         self.store_marks()
-        self._leave_index()
+        self._leave_visible()
         self._writer.unbind()
         self._pages.close()
         self._preparation.close()
         self.segment = None
 
-    def _leave_index(self) -> None:
-        """Leave what the index of the segment still has to have to whoever flushes it."""
-        if self.segment is not None:
-            visible = self._control.write_offset
-            if marks := self._take_visible_marks(visible):
-                self._index.late.append(LateMarks(self.segment.begin, self.segment.path, marks, visible))
-            if len(self._index.late) > _MOST_LATE:
-                self._index.store_late(lambda: self._control.oldest_offset)
+    def _leave_visible(self) -> None:
+        """Leave the segment, and forget the marks of what was taken back in it."""
+        visible = self._control.write_offset
+        self._leave_index(self._take_visible_marks(visible) if self.segment is not None else b"", visible)
         self._held = b""
+
+    def _leave_index(self, marks: bytes, visible: int) -> None:
+        """Leave what the index of the segment still has to have to whoever flushes it."""
+        if self.segment is not None and marks:
+            self._index.late.append(LateMarks(self.segment.begin, self.segment.path, marks, visible))
+        if len(self._index.late) > _MOST_LATE:
+            self._index.store_late(lambda: self._control.oldest_offset)
         self._index.close()
 
     def fits(self, length: int) -> bool:

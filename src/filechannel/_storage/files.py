@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import final
 
 from .._errors import DiskFullError
+from .._format import Writer
 
 _FLOCK = struct.Struct("hhqqi")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -240,6 +241,10 @@ class Files:
         """Rename, over what may be there."""
         with _needing_room(target, 0):
             os.replace(source, target)
+
+    def begin_next(self, writer: Writer, payload: bytes) -> int | None:
+        """Look, rename and append the first record of the next segment, all in one; None if that is not simple."""
+        return writer.go_on(payload, None)
 
     def link(self, source: Path, target: Path) -> None:
         """Give a file another name, which is free."""

@@ -16,7 +16,7 @@ static uint8_t *words(const Writer *self) { return (uint8_t *)self->control.buf;
 static uint8_t *tail(const Writer *self) { return words(self) + (self->deferred ? APPEND_TAIL : WRITE_TAIL); }
 
 /* Learn where the tail is; another writer may have moved it. Returns 0 when no slot agrees with the offset. */
-static int refresh_tail(Writer *self) {
+int writer_refresh_tail(Writer *self) {
     uint8_t *at = tail(self);
     uint64_t end = load_acquire_u64(at);
     if (end == self->tail_end && self->tail_slot >= 0) return 1;
@@ -66,6 +66,8 @@ static uint8_t *record_at(const Writer *self, uint64_t offset) {
 /* Remember a record for the index. Its time is taken before it can be seen: nothing before it is younger. */
 static void mark(Writer *self, uint64_t offset, uint64_t sequence) {
     self->next_mark = offset > UINT64_MAX - INDEX_BYTES ? UINT64_MAX : offset + INDEX_BYTES;
+    uint64_t now = exact_clock_ns();
+    self->latest = now < self->latest ? UINT64_MAX : now;
     if (self->marked == self->mark_room) {
         unsigned int room = self->mark_room ? 2 * self->mark_room : FIRST_MARKS;
         Mark *marks = room > MOST_MARKS ? NULL : PyMem_Realloc(self->marks, room * sizeof *marks);
@@ -73,7 +75,7 @@ static void mark(Writer *self, uint64_t offset, uint64_t sequence) {
         self->marks = marks;
         self->mark_room = room;
     }
-    self->marks[self->marked++] = (Mark){offset, sequence, exact_clock_ns()};
+    self->marks[self->marked++] = (Mark){offset, sequence, now};
 }
 
 static void put_record(const Writer *self, uint64_t offset, uint32_t word, uint32_t crc, const char *payload) {
@@ -108,7 +110,7 @@ static int index_is_due(Writer *self) {
 }
 
 /* Who holds the word needs it for a fraction of a microsecond, unless it was interrupted: then we had better sleep. */
-static int take_writer_word(Writer *self) {
+int writer_take_word(Writer *self) {
     uint8_t *at = words(self) + WRITER_LOCK;
     for (int i = 0; i < SPINS; i++) {
         if (swap_if_u32(at, 0, self->owner)) return 1;
@@ -117,15 +119,15 @@ static int take_writer_word(Writer *self) {
     return 0;
 }
 
-static int is_current(const Writer *self) {
+int writer_is_current(const Writer *self) {
     return load_acquire_u32(words(self) + EPOCH) == self->epoch &&
            load_acquire_u32(words(self) + STATE) == (self->deferred ? STATE_DEFERRED : 0);
 }
 
 /* Take the word and make sure that `count` more records of `size` bytes are simple; 0 means: go to overflow. */
 static int enter(Writer *self, uint64_t size, uint64_t count) {
-    if (!take_writer_word(self)) return 0;
-    if (self->segment.obj && is_current(self) && refresh_tail(self) && fits_window(self, self->tail_end, size) &&
+    if (!writer_take_word(self)) return 0;
+    if (self->segment.obj && writer_is_current(self) && writer_refresh_tail(self) && fits_window(self, self->tail_end, size) &&
         fits_limit(self, count) && !index_is_due(self)) {
         /* Known before the first byte is touched: whoever takes over from us dead has to wipe up to here. */
         store_release_u64(words(self) + RESERVED_END, self->tail_end + size);
@@ -154,6 +156,16 @@ static enum appended leave(Writer *self, uint64_t end, uint64_t sequence) {
     turn_charge(end - start);
     if (end >= self->ahead_at && go_ahead(self, end)) PyErr_Clear(); /* it only would have been faster */
     return !self->deferred && wake_armed(self) ? APPEND_FAILED : APPENDED;
+}
+
+/* The first record of a segment that is bound. Whoever waits is told by the caller, without the word. */
+void writer_put_first(Writer *self, uint32_t length, uint32_t crc, const char *payload) {
+    uint64_t end = self->tail_end + RECORD_HEADER_SIZE + length;
+    store_release_u64(words(self) + RESERVED_END, end);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    mark(self, self->tail_end, self->tail_sequence);
+    put_record(self, self->tail_end, length, crc, payload);
+    publish(self, end, self->tail_sequence + 1);
 }
 
 /* Before work that would be for nothing: the tail only grows. `enter` looks again, with the word taken. */
@@ -286,7 +298,7 @@ static PyObject *py_append_all(PyObject *self, PyObject *payloads) { return appe
 static PyObject *py_start(PyObject *op, PyObject *Py_UNUSED(none)) {
     Writer *self = (Writer *)op;
     self->tail_slot = -1;
-    if (!refresh_tail(self)) {
+    if (!writer_refresh_tail(self)) {
         PyErr_SetString(PyExc_ValueError, "no tail slot agrees with the offset");
         return NULL;
     }
@@ -412,6 +424,8 @@ static PyObject *py_tell_waiters(PyObject *op, PyObject *Py_UNUSED(none)) {
 static void unbind(Writer *self) {
     self->window_end = 0;
     self->ahead_at = UINT64_MAX;
+    forget_next(self);
+    Py_CLEAR(self->gone_on);
     let_go(&self->segment);
 }
 
@@ -428,6 +442,7 @@ static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) 
     self->epoch = load_acquire_u32(words(self) + EPOCH);
     self->next_mark = 0;
     self->marked = 0;
+    self->latest = 0;
     self->alone = begin == self->pending;
     self->ahead_from = 0;
     Py_RETURN_NONE;
@@ -548,6 +563,8 @@ static int writer_traverse(PyObject *op, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(op));
     Py_VISIT(self->overflow);
     Py_VISIT(self->notify);
+    Py_VISIT(self->next.what);
+    Py_VISIT(self->gone_on);
     /* Not the buffers: the collector would clear a memoryview that still exports to us, and releasing it would crash. */
     return 0;
 }
@@ -567,7 +584,7 @@ static void writer_dealloc(PyObject *op) {
 
 static PyObject *get_current(PyObject *op, void *Py_UNUSED(closure)) {
     const Writer *self = (Writer *)op;
-    return PyBool_FromLong(self->segment.obj && is_current(self));
+    return PyBool_FromLong(self->segment.obj && writer_is_current(self));
 }
 static PyObject *get_pending(PyObject *op, void *Py_UNUSED(closure)) {
     return PyLong_FromUnsignedLongLong(((Writer *)op)->pending);
@@ -577,6 +594,15 @@ static PyObject *get_pending_sequence(PyObject *op, void *Py_UNUSED(closure)) {
 }
 static PyObject *get_deferred(PyObject *op, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(((Writer *)op)->deferred);
+}
+
+static PyObject *get_gone_on(PyObject *op, void *Py_UNUSED(closure)) {
+    PyObject *gone_on = ((Writer *)op)->gone_on;
+    return Py_NewRef(gone_on ? gone_on : Py_None);
+}
+static PyObject *py_note_gone_on(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Py_CLEAR(((Writer *)op)->gone_on);
+    Py_RETURN_NONE;
 }
 
 static PyObject *get_alone(PyObject *op, void *Py_UNUSED(closure)) {
@@ -616,6 +642,14 @@ static PyMethodDef methods[] = {
     {"stay_ahead", FAST(py_stay_ahead), METH_FASTCALL,
      "stay_ahead($self, end, distance, /)\n--\n\n"
      "Have so many bytes before the tail made present by another thread, up to an end, until a segment is bound."},
+    {"prepare_next", FAST(py_prepare_next), METH_FASTCALL,
+     "prepare_next($self, what, map, header, device, inode, source, target, digits, window, /)\n--\n\n"
+     "Have a file ready for `go_on`, unless nobody took note of the last one yet."},
+    {"forget_next", py_forget_next, METH_O, "forget_next($self, what, /)\n--\n\nLet go of a file that was prepared."},
+    {"go_on", FAST(py_go_on), METH_FASTCALL,
+     "go_on($self, payload, watch, /)\n--\n\n"
+     "Append the first record of the next segment, if the one before is full, and return its offset; None if it is not simple."},
+    {"note_gone_on", py_note_gone_on, METH_NOARGS, "note_gone_on($self, /)\n--\n\nKnow of the segment that `gone_on` tells of."},
     {"unbind", py_unbind, METH_NOARGS, "unbind($self, /)\n--\n\nLet go of the segment; every append overflows."},
     {"defer", py_defer, METH_O,
      "defer($self, deferred, /)\n--\n\nMove the append tail instead of what readers see, or stop doing so."},
@@ -626,6 +660,7 @@ static PyGetSetDef getset[] = {
     {"pending_sequence", get_pending_sequence, NULL, "Sequence that belongs to pending.", NULL},
     {"current", get_current, NULL, "Whether nobody called `change` since the segment was bound, or sealed the channel.", NULL},
     {"alone", get_alone, NULL, "Whether nobody else has written to the segment since it was bound, which was empty then.", NULL},
+    {"gone_on", get_gone_on, NULL, "The file that `go_on` has gone on to, if nobody took note of that yet.", NULL},
     {"deferred", get_deferred, NULL, "Whether publishing is left to a flusher.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
