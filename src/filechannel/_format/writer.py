@@ -371,7 +371,7 @@ class Writer:
     def prepare_next(
         self,
         what: object,
-        map: Buffer,  # noqa: A002 - as it is called
+        map: Buffer,
         header: Buffer,
         device: int,
         inode: int,
