@@ -427,7 +427,11 @@ class Writer:
                 return None
             self._publish_first(following, payload, size, watch)
         finally:
-            release_word(self._control, WRITER_LOCK)
+            try:
+                release_word(self._control, WRITER_LOCK)
+            except BaseException:  # Ctrl-C, on the way in: nobody else would ever free it
+                release_word(self._control, WRITER_LOCK)
+                raise
         charge_turn(size)
         return start
 
