@@ -15,6 +15,8 @@ TEST_ARGS ?=
 BENCH_ARGS ?=
 SOAK_ARGS ?=
 
+SAME_ON_ANY_TWIN := model spark cli docs integrations test_packaging.py
+
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 NATIVE_SOURCES := $(wildcard src/filechannel/_format/_native/*.c src/filechannel/_format/_native/*.h)
@@ -58,10 +60,8 @@ native: $(NATIVE) $(WHEELHOUSE) java  ## The suite on the native core
 	  else echo "native: skipped, the native core could not be built here; make pure runs the suite on its twin"; fi
 
 pure: $(NATIVE)  ## The suite on the pure-Python twin
-	@# The models and the wheel are the same on any twin, and what Spark needs of one is tested in tests/format
-	@# and tests/storage.
-	FILECHANNEL_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --ignore=tests/model --ignore=tests/spark \
-	  --ignore=tests/test_packaging.py $(TEST_ARGS)
+	@# What is the same on any twin is left out; what Spark needs of one is tested in tests/format and tests/storage.
+	FILECHANNEL_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(SAME_ON_ANY_TWIN:%=--ignore=tests/%) $(TEST_ARGS)
 
 bench: $(NATIVE) $(PEERS)  ## Measure; arguments in BENCH_ARGS
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

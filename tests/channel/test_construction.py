@@ -112,7 +112,7 @@ def test_what_is_built_reads_and_writes_the_same(message_type: Any) -> None:
         (Sale | Refund, Refund(1)),
         (Pair, Pair(1)),
         (Spot, Spot(1, 2)),
-        (Item, Item("a")),
+        (Item, Item("a", uuid.UUID(int=1))),
         (Odd, {"class": 1, "__x": 2, "field_0": 3}),
         (dict[int, tuple[int, ...]], {1: (2, 3)}),
     ],

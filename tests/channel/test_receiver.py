@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from anyio import ClosedResourceError, WouldBlock
+from anyio import ClosedResourceError, EndOfStream, WouldBlock
 from anyio.to_thread import run_sync
 
 from filechannel import (
@@ -75,6 +75,36 @@ async def test_receive_record_tells_where_the_message_is(path: Path) -> None:
             group.start_soon(receive)
             await anyio.wait_all_tasks_blocked()
             await tx.send("b")
+
+
+async def test_receive_record_nowait_does_not_wait(path: Path) -> None:
+    """It gives the record that is there, and raises `WouldBlock` where none is."""
+    async with open_channel(path, str) as channel, channel.sender() as tx, channel.receiver() as rx:
+        with pytest.raises(WouldBlock):
+            rx.receive_record_nowait()
+        offset = tx.send_nowait("a")
+        assert rx.receive_record_nowait() == Record("a", offset, 0)
+        with pytest.raises(WouldBlock):
+            rx.receive_record_nowait()
+        await channel.seal()
+        with pytest.raises(EndOfStream):
+            rx.receive_record_nowait()
+
+
+@one_loop
+@pytest.mark.parametrize("way", ["ack_receiver", "group"])
+async def test_a_record_that_was_received_without_waiting_is_acknowledged_as_any(path: Path, way: str) -> None:
+    """It is outstanding until then, and comes again if it never is."""
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        await tx.send_many([7, 8])
+        for expected in (7, 8):
+            with channel.ack_receiver("it") if way == "ack_receiver" else channel.group("it") as rx:
+                for number in range(expected, 9):
+                    assert rx.receive_record_nowait().value == number
+                assert rx.unack_count == 9 - expected
+                with pytest.raises(WouldBlock):
+                    rx.receive_record_nowait()
+                rx.ack()
 
 
 async def test_none_is_a_message(path: Path) -> None:
@@ -259,6 +289,7 @@ EVERY_WAY: dict[str, Callable[[Receiver[int]], Awaitable[object]]] = {
     "receive": lambda rx: rx.receive(),
     "receive_nowait": lambda rx: now(rx.receive_nowait),
     "receive_record": lambda rx: rx.receive_record(),
+    "receive_record_nowait": lambda rx: now(rx.receive_record_nowait),
     "receive_many": lambda rx: rx.receive_many(3),
     "receive_many, many": lambda rx: rx.receive_many(10_000),
     "receive_many_nowait": lambda rx: now(lambda: rx.receive_many_nowait(3)),
@@ -577,6 +608,7 @@ async def test_a_closed_receiver_refuses_everything(path: Path) -> None:
         rx.close()
         for call in (
             rx.receive_nowait,
+            rx.receive_record_nowait,
             lambda: rx.receive_many_nowait(1),
             rx.peek,
             rx.clone,

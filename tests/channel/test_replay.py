@@ -41,6 +41,7 @@ EVERY_WAY: dict[str, Callable[[Receiver[int]], Awaitable[object]]] = {
     "receive": lambda rx: rx.receive(),
     "receive_nowait": lambda rx: now(rx.receive_nowait),
     "receive_record": lambda rx: rx.receive_record(),
+    "receive_record_nowait": lambda rx: now(rx.receive_record_nowait),
     "receive_many": lambda rx: rx.receive_many(3),
     "receive_many, many": lambda rx: rx.receive_many(10_000),
     "receive_many, linger": lambda rx: rx.receive_many(3, linger=600),

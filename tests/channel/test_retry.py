@@ -56,6 +56,16 @@ def test_only_some_errors_are_worth_another_attempt() -> None:
     assert pauses(policy, ValueError()) == [None]
 
 
+def test_some_errors_are_not_worth_another_attempt() -> None:
+    """Although their base is; what is derived from them is not either."""
+    policy = RetryPolicy(max_attempts=2, retry_on=(OSError, LookupError), give_up_on=ConnectionError, jitter=0)
+    assert pauses(policy, OSError()) == [0.1, None]
+    assert pauses(policy, ConnectionError()) == [None]
+    assert pauses(policy, ConnectionResetError()) == [None]
+    assert pauses(RetryPolicy(give_up_on=(KeyError, TypeError)), KeyError()) == [None]
+    assert pauses(policy, ValueError()) == [None]
+
+
 @pytest.mark.parametrize(
     ("field", "value", "error"),
     [
@@ -73,6 +83,9 @@ def test_only_some_errors_are_worth_another_attempt() -> None:
         ("retry_on", BaseException, TypeError),
         ("retry_on", (ValueError, "KeyError"), TypeError),
         ("retry_on", ValueError(), TypeError),
+        ("give_up_on", KeyboardInterrupt, TypeError),
+        ("give_up_on", (ValueError, None), TypeError),
+        ("give_up_on", None, TypeError),
     ],
 )
 def test_a_wrong_field_is_named(field: str, value: object, error: type[Exception]) -> None:

@@ -27,6 +27,12 @@ def channel(path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
+def _no_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing says how wide a line may be, whatever started the tests; a library may have said so meanwhile."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def _nobody_stays() -> Iterator[None]:
     """No command outlives its test, however that ends."""
     yield

@@ -1,6 +1,7 @@
 """`filechannel demo`: the show itself, with real kills."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from filechannel._format import PURE
+from tests.cli.shell import finish, start
 
 pytestmark = pytest.mark.xdist_group("demo")
 
@@ -31,6 +33,26 @@ def test_the_demo_keeps_every_promise_and_leaves_nothing_behind(tmp_path: Path) 
     assert "Every promise was kept." in result.stdout
     assert "asyncio.Queue" in result.stdout
     assert result.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that one has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+@pytest.mark.parametrize("moment", ["", "msgspec"], ids=["made", "importing"])
+def test_ctrl_c_ends_everybody_without_a_word(tmp_path: Path, moment: str) -> None:
+    """A terminal tells the whole group: no process complains, none is left, and neither is the directory."""
+    demo = start("demo", "--no-spark", environment={"TMPDIR": str(tmp_path)}, start_new_session=True)
+    while not (children := children_of(demo.pid)):
+        assert demo.poll() is None
+    while moment not in Path(f"/proc/{children[0]}/maps").read_text():
+        assert demo.poll() is None
+    os.killpg(demo.pid, signal.SIGINT)
+    code, _, said = finish(demo)
+    assert (code, said) == (130, "")
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -55,5 +55,6 @@ def test_it_is_a_command(words: list[str]) -> None:
         assert "list" in command.commands, words
         command = command.commands["list"]
     with command.make_context("it", ["--help"], resilient_parsing=True) as context:
-        known = {option for parameter in command.get_params(context) for option in parameter.opts}
+        parameters = command.get_params(context)
+        known = {option for each in parameters for option in (*each.opts, *each.secondary_opts)}
     assert {word for word in rest if re.match(r"--?[a-z]", word)} <= known | {"-h", "--help"}

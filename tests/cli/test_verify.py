@@ -10,6 +10,7 @@ from pathlib import Path
 from filechannel import blocking
 from tests.cli.shell import Order, error, fill, orders, real, report, run, start
 from tests.maintenance.damage import overwrite, segments_of
+from tests.storage.boots import Boots
 
 
 def damage(path: Path) -> None:
@@ -118,3 +119,17 @@ def test_the_end_of_a_killed_repair_is_another_one(path: Path) -> None:
     process.communicate()
     run("repair", path, "--apply")
     assert report("verify", path)["clean"]
+
+
+def test_what_follows_a_lost_beginning_stays(path: Path, boots: Boots) -> None:
+    """After a power cut, a channel whose first segment is gone keeps every message behind it, with its number."""
+    fill(path, 300)
+    boots.again()
+    first, *rest = segments_of(path)
+    assert rest
+    first.unlink()
+    left = report("verify", path, code=1)["messages"]
+    assert 0 < left < 300
+    run("repair", path, "--apply")
+    assert report("verify", path)["messages"] == left
+    assert [order.id for order in orders(path)] == list(range(300 - left, 300))

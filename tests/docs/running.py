@@ -10,10 +10,8 @@ from pathlib import Path
 
 from .pages import ROOT
 
-TIMEOUT = 110
 
-
-def run(page: Path, directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def run(page: Path, directory: Path, *options: str, timeout: float = 110) -> subprocess.CompletedProcess[str]:
     """Run a page from top to bottom; whatever it left running is ended with it."""
     tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     process = subprocess.Popen(
@@ -27,7 +25,7 @@ def run(page: Path, directory: Path, *options: str) -> subprocess.CompletedProce
         start_new_session=True,
     )
     try:
-        printed, errors = process.communicate(timeout=TIMEOUT)
+        printed, errors = process.communicate(timeout=timeout)
     finally:
         try:
             os.killpg(process.pid, signal.SIGKILL)

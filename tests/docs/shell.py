@@ -49,9 +49,9 @@ class Shell:
         self._bash.communicate('jobs=$(jobs -p); [ -z "$jobs" ] || { kill $jobs; wait $jobs; } 2>/dev/null\n')
 
     def run(self, line: str) -> tuple[str, int]:
-        """Run a command; return what it printed and its exit code. One that ends with `&` prints into a file."""
+        """Run a command; return what it printed and its exit code. What a job prints (`&`) goes into a file."""
         if line.endswith(" &"):
-            line = f"{line[:-2]} >>background.log 2>&1 </dev/null &"
+            line = f">>background.log 2>&1 </dev/null {line}"  # in front, so that the page may say otherwise
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
         # The code is put back, for a page may ask for it with `echo $?`.

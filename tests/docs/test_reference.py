@@ -6,8 +6,10 @@ import importlib
 import importlib.util
 import pkgutil
 import re
+import textwrap
 
 import filechannel
+from filechannel import _errors
 from tests.docs.pages import ROOT
 
 ENTRY = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
@@ -42,3 +44,10 @@ def test_every_public_name_is_in_the_reference() -> None:
         )
     ]
     assert not missing
+
+
+def test_the_tree_of_errors_is_that_of_the_code() -> None:
+    """The page draws the tree as the module does that defines the errors."""
+    assert _errors.__doc__ is not None
+    tree = textwrap.dedent(_errors.__doc__.partition("::\n\n")[2].partition("\n\n")[0])
+    assert f"```text\n{tree}\n```" in (ROOT / "docs/reference/errors.md").read_text()

@@ -42,6 +42,9 @@ $ echo $?
 1
 $ python -c 'import time; time.sleep(1000)' &
 $ kill %1 && wait
+$ echo said > kept.log &
+$ wait; cat kept.log
+said
 ```
 """
 

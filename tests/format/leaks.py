@@ -489,12 +489,35 @@ def shared() -> None:
     second.take()
 
 
+def rows() -> None:
+    """Shapes and columns, right and wrong."""
+    number, text = ("int", 8, 1, (b"\x01",), ()), ("string", 0, 0, (), ())
+    shape = ("struct", 0, 0, (b"\xa1tx",), ((b"\xa1a", number), (b"\xa1b", text)))
+    encoder = _core.RowEncoder(shape)
+    offsets = (3).to_bytes(8, "big")[::-1][:4].rjust(8, b"\0")
+    for value in (1, 2):
+        columns = ((1, 0, None, None, value.to_bytes(8, "little"), ()), (1, 0, None, offsets, b"abc", ()))
+        for given in (
+            (1, 0, None, None, None, columns),
+            (2, 0, None, None, None, columns),
+            (1, 0, None, None, None, ()),
+        ):
+            with suppress(*ERRORS):
+                encoder.encode(given)
+    for wrong in (None, 5, shape[:4], (*shape[:4], ((b"", number), (b"", None))), (*shape[:3], (b"a", "b"), ())):
+        with suppress(*ERRORS):
+            _core.RowEncoder(wrong)
+    for wrong in ([b"a", 5], None, [b"a", b""]):
+        with suppress(*ERRORS):
+            _core.split_records(_core.join_records(wrong) + b"x")
+
+
 def main() -> int:
     """Measure every case and say which ones leak."""
     warnings.simplefilter("ignore")
     tracemalloc.start()
     leaks = 0
-    for case in (functions, writer, send_path, reader, held, shared, cores, cycles):
+    for case in (functions, writer, send_path, reader, held, shared, rows, cores, cycles):
         leak = leak_of(case)
         if leak > MOST:
             leaks += 1

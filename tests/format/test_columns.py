@@ -407,3 +407,24 @@ def test_both_twins_agree_on_garbage(data: Any) -> None:
             outcomes.append(str(error))
             assert columns.length == 0
     assert repr(outcomes[0]) == repr(outcomes[1])
+
+
+def test_names_of_any_length_in_any_order(twin: SimpleNamespace) -> None:
+    """A field is found by its whole name, however long, wherever it comes and whatever begins alike."""
+    names = ["n" * length for length in (1, 2, 6, 7, 8, 9, 15, 31, 32, 300)] + ["nnnnnnnx", "nnnnnnnnx"]
+    plan = plan_of(**dict.fromkeys(names, ("int", True, ())))
+    row = {name: number * 50 for number, name in enumerate(names)}
+    backwards, last = dict(reversed(row.items())), {"other": 1, names[-1]: None}
+    assert table(twin, plan, row, backwards, last, {}) == [row, row, dict.fromkeys(names), dict.fromkeys(names)]
+
+
+def test_short_texts_are_checked(twin: SimpleNamespace) -> None:
+    """Texts of up to eight bytes and beyond, at the very end of a message and before something else."""
+    plan = plan_of(a=("string", False, ()), b=("string", True, ()))
+    for size in range(12):
+        for text in ("x" * size, "ü" * (size // 2)):
+            rows = [{"a": text, "b": text * 9}, {"a": text, "b": text}, {"b": None, "a": text}]
+            assert table(twin, plan, *rows) == rows
+        wrong = twin.Columns(plan)
+        with pytest.raises(ValueError, match="it is no UTF-8"):
+            wrong.put(b"\x82\xa1a" + bytes([0xA0 + size + 1]) + b"x" * size + b"\xff" + b"\xa1b\xa8abcdefgh", 0)

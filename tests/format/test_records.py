@@ -376,3 +376,24 @@ def test_a_payload_must_have_bytes(twin: SimpleNamespace, payload: object) -> No
     with pytest.raises(TypeError, match="bytes-like object is required"):
         twin.write_record(buffer, 0, 0, 0, payload)
     assert buffer == bytes(100)
+
+
+def test_joined_records_are_those_of_a_log(twin: SimpleNamespace) -> None:
+    """Payloads come back from their records, which are those of a log that begins with them."""
+    payloads = [b"", b"a", bytes(100), bytes(70000)]
+    joined = twin.join_records(payloads)
+    assert joined == packed_records(payloads, 0)
+    assert twin.split_records(joined) == payloads
+    assert (twin.join_records([]), twin.split_records(b"")) == (b"", [])
+
+
+def test_damage_is_found_when_records_are_split(twin: SimpleNamespace) -> None:
+    """Not one byte can change, or be missing."""
+    joined = twin.join_records([b"abc", b"de"])
+    for place in range(len(joined)):
+        wrong = bytearray(joined)
+        wrong[place] ^= 0x10
+        with pytest.raises(ValueError, match=r"checksum mismatch|beyond the end"):
+            twin.split_records(wrong)
+    with pytest.raises(ValueError, match="beyond the end"):
+        twin.split_records(joined[:-1])

@@ -708,6 +708,8 @@ SOUND: dict[str, Callable[[], list[Any]]] = {
     "turn_is_over": list,
     "own_send": lambda: [int],
     "own_receive": lambda: [int],
+    "join_records": lambda: [[b"x", b""]],
+    "split_records": lambda: [packed_record(b"x", 0)],
     "populate": lambda: [bytearray(16), 0, 0],
     "populate_soon": lambda: [bytearray(16), 0, 0],
     "populate_settle": list,
@@ -718,6 +720,7 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Writer", "start"): list,
     ("Writer", "change"): list,
     ("Writer", "write"): lambda: [[b"x"], 0, 0],
+    ("Writer", "copy"): lambda: [packed_record(b"x", 7), 0, 9, 7, 0],
     ("Writer", "longest"): lambda: [[b"x", b"xyz", b""]],
     ("Writer", "tell_waiters"): list,
     ("Writer", "publish"): list,
@@ -763,6 +766,7 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Columns", "take"): lambda: [packed_record(b"\x05", 7), 0, 9, 7, 1],
     ("Columns", "put"): lambda: [b"\x05", 7],
     ("Columns", "finish"): list,
+    ("RowEncoder", "encode"): lambda: [(1, 0, None, None, b"\x05", ())],
     ("SendPath", "put"): lambda: ["x"],
     ("SendPath", "put_in_turn"): lambda: ["x"],
     ("SendPath", "put_all"): lambda: [["x"]],
@@ -777,6 +781,7 @@ CONSTRUCTORS: dict[str, Callable[[], list[Any]]] = {
     "Reader": lambda: [new_control(), new_cursor(), None, None, None, None, True],
     "SendPath": lambda: [TARGET, None, None, None, ()],
     "Columns": lambda: [("int", False, ())],
+    "RowEncoder": lambda: [("int", 1, 0, (), ())],
     "SendCore": list,
     "ReceiveCore": list,
     "AckCore": list,
@@ -842,6 +847,8 @@ def in_use(twin: SimpleNamespace, class_: str) -> Any:
         return ReaderRun(twin, 0, [(b"a", 0)] * 5).reader
     if class_ == "Columns":
         return twin.Columns(("int", False, ()))
+    if class_ == "RowEncoder":
+        return twin.RowEncoder(("int", 1, 0, (), ()))
     if class_.endswith("Core"):
         return getattr(twin, class_)()
     run = WriterRun(twin, 0)
@@ -856,7 +863,7 @@ def test_hostile_arguments_of_methods(both: Twins, class_: str, method: str) -> 
 
     def call(twin: SimpleNamespace) -> Callable[..., Any]:
         thing = in_use(twin, class_)
-        if method in ("publish", "write"):
+        if method in ("publish", "write", "copy"):
             thing.start()
         return getattr(thing, method)
 

@@ -252,6 +252,43 @@ def test_write_stops_where_the_messages_end(twin: SimpleNamespace) -> None:
     assert bench.writer.pending_sequence == 2
 
 
+def test_records_are_copied_to_their_place(twin: SimpleNamespace) -> None:
+    """What was written elsewhere becomes a batch, part by part, as far as the window and the messages allow."""
+    bench = Bench(twin, end=40, sequence=3)
+    payloads = [b"a", b"", b"ccc", b"d" * 100]
+    content = twin.join_records(payloads)
+    bench.take()
+    assert bench.writer.copy(content, 0, len(content), 0, BATCH_CONTINUES) == len(content)
+    bench.writer.limit_window(9, 0)
+    assert bench.writer.copy(content, 0, len(content), 0, 0) == size_of(b"a", b"")
+    bench.writer.open_window(bench.writer.pending + 20, FOREVER)
+    assert bench.writer.copy(content, 17, len(content), 17, 0) == size_of(b"a", b"", b"ccc")
+    bench.writer.open_window(4096, FOREVER)
+    assert bench.writer.copy(content, 28, len(content), 28, 0) == len(content)
+    bench.writer.publish()
+    bench.release()
+    assert bench.records[40:].startswith(batch_of(payloads * 2, 40))
+    assert tail_of(bench.control) == (40 + 2 * len(content), 11, 0)
+
+
+@pytest.mark.parametrize("place", [0, 4, 8, 9, 12])
+def test_damaged_records_are_not_copied(twin: SimpleNamespace, place: int) -> None:
+    """Those before it are, unpublished; a record that ends elsewhere, or has flags, is none either."""
+    content = bytearray(twin.join_records([b"a", b"bcd"]))
+    content[place] ^= 1
+    bench = Bench(twin)
+    bench.take()
+    with pytest.raises(ValueError, match=r"checksum mismatch|record reaches beyond the end"):
+        bench.writer.copy(content, 0, len(content), 0, 0)
+    assert bench.writer.pending == (9 if place >= 9 else 0)
+    for stop in (5, 8, 11):
+        with pytest.raises(ValueError, match="record reaches beyond the end"):
+            bench.writer.copy(packed_record(b"abcd", 0), 0, stop, 0, 0)
+    with pytest.raises(ValueError, match="record reaches beyond the end"):
+        bench.writer.copy(packed_record(b"abcd", 0, CONTROL_RECORD), 0, 12, 0, 0)
+    bench.release()
+
+
 # Overflow: called exactly when something is not simple
 
 

@@ -161,6 +161,17 @@ def test_damage_after_a_power_cut(path: Path, boots: Boots) -> None:
         assert payloads_of(store) == [payload for number, payload in enumerate(sent) if number != 16]
 
 
+def test_a_segment_and_its_index_are_damaged(path: Path) -> None:
+    """A wrong index goes with a segment of which nothing is left."""
+    make_channel(path)
+    segment = segments_of(path)[1]
+    segment.write_bytes(bytes(segment.stat().st_size))
+    index = segment.with_suffix(".idx")
+    index.write_bytes(index.read_bytes() + bytes(range(100)))
+    repair(path)
+    assert verify(path).is_clean
+
+
 def test_readers_are_told_before_and_not_afterwards(path: Path) -> None:
     """Before a repair a reader is told of damage; afterwards it passes where that was."""
     make_channel(path)
@@ -172,7 +183,13 @@ def test_readers_are_told_before_and_not_afterwards(path: Path) -> None:
         assert len(payloads_of(store)) == SENT - 1
 
 
-@pytest.mark.parametrize("name", ["two records", "block", "cursor", "removed last segment", "index", "tail"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "removed last segment",
+        *(pytest.param(name, marks=pytest.mark.soak) for name in ("two records", "block", "cursor", "index", "tail")),
+    ],
+)
 def test_repair_may_die_at_every_step(name: str) -> None:
     """The channel is no worse, and running it again finishes."""
     command = [sys.executable, "-m", "tests.maintenance.dying_mender", name]

@@ -42,13 +42,15 @@ def test_nobody_who_is_registered_finds_its_data_gone(crew: Crew, path: Path, se
     for child in (sender, steady, *visitors):
         child.tell("go")
     time.sleep(SECONDS)  # as many races as fit
-    for child in (sender, steady, *visitors, *caretakers):
-        child.tell("end")
-    assert sender.result() >= steady.result() > 0
     for visitor in visitors:
+        visitor.tell("end")
+    for visitor in visitors:  # while somebody sends: each waits for one more message before it leaves
         came, went_back = visitor.result()
         assert came > 10, seed
         assert went_back > 0, seed
+    for child in (sender, steady, *caretakers):
+        child.tell("end")
+    assert sender.result() >= steady.result() > 0
     for caretaker in caretakers:
         caretaker.result()
     with blocking.open_channel(path, bytes) as channel:

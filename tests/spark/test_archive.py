@@ -172,6 +172,18 @@ def test_an_archive_belongs_to_one_channel(path: Path, archive: str, tmp_path: P
         ship(path, "ftp://host/a")
 
 
+def test_a_damaged_end_is_told(path: Path, archive: str) -> None:
+    """An archive whose last segment cannot be opened names it, to readers; who ships copies it again."""
+    fill(path, orders(300), segment_size=4096)
+    ship(path, archive)
+    last = segments(archive) / names(archive)[-1]
+    last.write_bytes(b"nothing")
+    with pytest.raises(CorruptRecordError, match=last.name):
+        ids(archive)
+    assert ship(path, archive, consumer="archive").segments == 1
+    assert ids(archive) == list(range(finished(path)))
+
+
 def test_who_ships_is_killed(path: Path, archive: str) -> None:
     """Whatever has its name is whole; the next one goes on, and removes what was left on the way."""
     fill(path, orders(20_000), segment_size=4096)
@@ -231,6 +243,10 @@ def test_spark_ships_and_reads_where_only_it_can(spark: SparkSession, path: Path
     )
     assert sorted(row.id for row in later.collect()) == list(range(500, 600))
     assert read_archive(spark, archive, options={"startingOffset": "latest"}).count() == 0
+    (segments(archive).parent / "channel.json").write_bytes((path.with_name("gone") / "channel.json").read_bytes())
+    assert read_archive(spark, archive).count() == expected
+    with pytest.raises(ValueError, match=r"archive='nowhere://x': Spark cannot open it .*nowhere"):
+        ship(path.with_name("gone"), "nowhere://x", spark=spark)
     with pytest.raises(ValueError, match="no field 'nothing'"):
         read_archive(spark, archive, schema="nothing int")
     with pytest.raises(ValueError, match="option 'consumer' is not known for an archive"):

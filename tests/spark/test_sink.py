@@ -212,7 +212,7 @@ def test_a_batch_waits_only_so_long(path: Path) -> None:
         channel.sender() as sender,
     ):
         sender.send_many([0, 1, 2])
-        staged = Staging(Files(), path, "group", 0o600).write([[b"\x03"]])
+        staged = Staging(Files(), path, "group", 0o600).write([Records.of([b"\x03"])])
         with pytest.raises(TimeoutError, match=r"option roomTimeout=0.05: after so many seconds .* is full: no room"):
             publish(path, [Written(staged, "query")], 0, 0.05)
         with pytest.raises(TimeoutError, match=r"option roomTimeout=0\.0"):

@@ -16,6 +16,7 @@ from filechannel._format.layout import RECORD_HEADER_SIZE
 from filechannel._offset import Offset
 from filechannel._storage.backlog import Batch
 from filechannel._storage.ledger import Ledger
+from filechannel._storage.log import Records
 from tests.maintenance.stores import consume, fill, reclaim
 from tests.storage import numbering
 from tests.storage.channels import SMALL, opened, payloads_of
@@ -63,6 +64,32 @@ def test_a_batch_that_fails_was_not_appended(path: Path) -> None:
         assert ledger.last is None
         assert payloads_of(store) == []
         assert append(ledger, 0, [[b"0"]]) is not None
+
+
+def test_records_are_moved_to_their_place(path: Path) -> None:
+    """A batch of records runs through several segments, and lists may be parts of it as well."""
+    payloads = [b"%d" % number + bytes(number % 700) for number in range(200)]
+    parts = [Records.of(payloads[:150]), [], payloads[150:160], Records.of([]), Records.of(payloads[160:])]
+    with opened(path, SMALL) as store:
+        batch = Batch.of(sum(map(len, payloads)), len(payloads))
+        assert Ledger(store, "a").append(0, batch, lambda: parts) is not None
+        assert payloads_of(store) == payloads
+        assert len(store.segments.begins) > 2
+    with opened(path, SMALL) as store:
+        assert payloads_of(store) == payloads
+
+
+def test_damaged_records_take_the_batch_back(path: Path) -> None:
+    """Nothing of it is there, and the next batch is."""
+    whole = Records.of([b"a", b"b" * 100])
+    for content in (whole.content[:-1] + b"x", whole.content[:-1], whole.content[:12], b"abc"):
+        with opened(path) as store:
+            with pytest.raises(StorageError, match="nothing was sent, because a record of it is damaged"):
+                store.log.append_parts([[b"before"], Records(2, content)], Batch.of(107, 3))
+            assert payloads_of(store) == []
+    with opened(path) as store:
+        store.log.append_parts([whole], Batch.of(101, 2))
+        assert payloads_of(store) == [b"a", b"b" * 100]
 
 
 def test_two_at_once_append_a_batch_once(path: Path) -> None:

@@ -35,6 +35,16 @@ def test_payloads_come_back(path: Path) -> None:
     assert list(staging(path).payloads(staging(path).write([]))) == []
 
 
+def test_what_is_taken_is_gone(path: Path) -> None:
+    """A file is removed once all of it was taken, and not before."""
+    staged = staging(path).write(records([b"a"], [b"b"]))
+    taken = staging(path).take(staged)
+    assert next(taken) == Records.of([b"a"])
+    assert list(path.glob("staging/*/*")) != []
+    assert list(taken) == records([b"b"])
+    assert list(path.glob("staging/*/*")) == []
+
+
 def test_nobody_else_may_look(path: Path) -> None:
     """Files have the mode of the channel's, directories the one that goes with it."""
     staging(path).write(records([b"a"]))

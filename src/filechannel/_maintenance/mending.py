@@ -109,6 +109,8 @@ class Mender:
 
     def rewrite_index(self, checked: Checked, reason: str) -> None:
         """Leave only the entries of an index that are right."""
+        if not self._files.exists(index_path(checked.head.path)):
+            return  # it was put aside with its segment
         self._quarantine.keep(index_path(checked.head.path), reason)
         self._write_index(checked.head.path, checked.marks)
 

@@ -254,7 +254,7 @@ class _Planner:
 
 def _is_cut_short(chain: Chain, checked: list[Checked]) -> bool:
     """Tell whether the log ends behind the last record that is left."""
-    if chain.end is None or not chain.end.is_believed:
+    if chain.end is None:
         return False
     reached = checked[-1].end if checked else chain.end.oldest
     return reached < chain.end.offset

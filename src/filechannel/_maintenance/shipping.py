@@ -19,7 +19,7 @@ from typing import final
 from .._errors import Busy, CorruptRecordError
 from .._offset import Offset
 from .._policies import Compression
-from .._storage.archive import archived, archived_path
+from .._storage.archive import archived, archived_path, open_archived
 from .._storage.compressed import CompressedSegment, compressed_path
 from .._storage.files import Files
 from .._storage.index import Mark, index_path
@@ -140,8 +140,8 @@ class _Shipper:
         """Return the oldest place that has to be kept: behind what was shipped, or all there is."""
         begins = archived(self._archive, self._path)
         earliest = self._store.places.earliest()
-        if begins:
-            last = CompressedSegment.open(self._archive, archived_path(self._path, begins[-1]))
+        if begins and self._is_there(begins[-1], verify=False):
+            last = open_archived(self._archive, self._path, begins[-1])
             if last.end >= earliest.offset:
                 return Mark(last.end, last.next_sequence, 0)
         return earliest
@@ -165,7 +165,7 @@ class _Shipper:
         if verify:
             self._verify_others(there)
         self._sweep(there)
-        end = CompressedSegment.open(self._archive, archived_path(self._path, there[-1])).end if there else Offset(0)
+        end = open_archived(self._archive, self._path, there[-1]).end if there else Offset(0)
         return Shipped(segments, size, present, end, gaps)
 
     def _candidates(self) -> Iterator[Candidate]:
@@ -187,10 +187,10 @@ class _Shipper:
     def _is_there(self, begin: Offset, *, verify: bool) -> bool:
         """Tell whether the archive has a segment, whole as far as its size and table tell; *verify* reads all of it."""
         try:
-            segment = CompressedSegment.open(self._archive, archived_path(self._path, begin))
+            segment = open_archived(self._archive, self._path, begin)
             if verify:
                 segment.check()
-        except (FileNotFoundError, ValueError):
+        except (CorruptRecordError, FileNotFoundError, ValueError):
             return False
         return segment.is_whole
 
@@ -212,9 +212,10 @@ class _Shipper:
             segment = CompressedSegment.open(Files(), local)
             if (segment.end, segment.next_sequence) != (candidate.end, candidate.next_sequence):
                 raise CorruptRecordError(plain.name, candidate.begin, "it does not end where the next one begins")
-            # First: whoever finds the segment finds its index.
-            if self._store.files.exists(index_path(plain)):
-                self._archive.put(index_path(plain), index_path(target))
+            # First: whoever finds the segment finds its index. It may be removed in this moment.
+            with suppress(FileNotFoundError):
+                index = shutil.copyfile(index_path(plain), index_path(local))
+                self._archive.put(index, index_path(target))
             self._archive.put(local, target)
             return local.stat().st_size
 
@@ -238,8 +239,8 @@ class _Shipper:
         before = [other for other in there if other < begin]
         if not before:
             return False
-        end = CompressedSegment.open(self._archive, archived_path(self._path, before[-1])).end
-        previous = CompressedSegment.open(self._archive, archived_path(self._path, begin)).header.previous_end
+        end = open_archived(self._archive, self._path, before[-1]).end
+        previous = open_archived(self._archive, self._path, begin).header.previous_end
         if previous > end:
             _logger.warning(
                 "%s: offsets %d to %d were removed before they were shipped; a consumer's name keeps them until then",

@@ -126,8 +126,8 @@ def _consumers(survey: Survey, end: End | None) -> Iterator[Finding]:
 def _consumer(survey: Survey, path: Path, descriptor: int, end: End | None) -> Iterator[Finding]:
     size = GROUP_SIZE if is_group(path) else CURSOR_SIZE
     content = survey.files.read_at(descriptor, size, 0)
-    for _ in range(_LOOKS):
-        if read_position(content) is not None or not survey.slots:
+    for _ in range(_LOOKS if survey.slots else 0):  # somebody may be writing to it
+        if read_position(content) is not None and _ring_problem(path, content) is None:
             break
         content = survey.files.read_at(descriptor, size, 0)
     position = read_position(content)
@@ -142,7 +142,7 @@ def _consumer(survey: Survey, path: Path, descriptor: int, end: End | None) -> I
     if end is not None and end.is_believed and position.offset > _end_now(survey, end):
         what = f"consumer {name_of(path.name)!r} stands at offset {position.offset}, behind the end of the log"
         yield _found(survey, "error", "cursor", path, what, 0)
-    if is_group(path) and len(content) == size and (problem := _ring_problem(content)):
+    if (problem := _ring_problem(path, content)) is not None:
         yield _found(survey, "warning", "group", path, f"the ring of the group is damaged: {problem}", GROUP_HEAD)
 
 
@@ -155,12 +155,12 @@ def _word(content: bytes, position: int) -> int:
     return int.from_bytes(content[position : position + 8], "little")
 
 
-def _ring_problem(content: bytes) -> str | None:
-    """Say what cannot be in the ring of a group; nothing that others change meanwhile is compared."""
-    if not _word(content, GROUP_BEGUN):
+def _ring_problem(path: Path, content: bytes) -> str | None:
+    """Say what cannot be in the ring of a group."""
+    if not is_group(path) or len(content) < GROUP_SIZE or not _word(content, GROUP_BEGUN):
         return None
     head, tail = _word(content, GROUP_HEAD), _word(content, GROUP_TAIL)
-    if not head <= tail + 1 or tail - head > 2 * GROUP_ENTRIES:
+    if not head <= tail <= head + GROUP_ENTRIES:
         return f"entries {head} to {tail}"
     for number in range(head, min(tail, head + GROUP_ENTRIES)):
         at = GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE

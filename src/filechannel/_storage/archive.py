@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .._errors import CorruptRecordError
 from .._offset import Offset
 from .compressed import CompressedSegment, compressed_begin_of, compressed_path
 from .control import Control, Tail
@@ -32,11 +33,20 @@ def archived_path(path: Path, begin: int) -> Path:
     return compressed_path(path / SEGMENTS / segment_name(begin))
 
 
+def open_archived(files: Files, path: Path, begin: Offset) -> CompressedSegment:
+    """Open a segment of an archive; `CorruptRecordError` if it is damaged, `FileNotFoundError` if it is not there."""
+    place = archived_path(path, begin)
+    try:
+        return CompressedSegment.open(files, place)
+    except ValueError as error:
+        raise CorruptRecordError(place.name, begin, str(error)) from error
+
+
 def open_archive(files: Files, path: Path) -> Store:
-    """Open an archive to read it; the caller closes it. `NotAChannelError` if there is none."""
+    """Open an archive to read it; the caller closes it. `FileNotFoundError` if there is none."""
     manifest = Manifest.read(files, path)
     begins = archived(files, path)
-    last = CompressedSegment.open(files, archived_path(path, begins[-1])) if begins else None
+    last = open_archived(files, path, begins[-1]) if begins else None
     descriptor = files.open(path / MANIFEST, writable=False)
     control = Control(files, descriptor, private=True)
     tail = Tail(Offset(0), 0, Offset(0)) if last is None else Tail(last.end, last.next_sequence, last.begin)

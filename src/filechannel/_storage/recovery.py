@@ -154,6 +154,10 @@ class Recovery:
         cut = _Cut(checkpoint.offset, checkpoint.sequence, checkpoint.sealed)
         begin = self._segments.covering(checkpoint.offset)
         at, sequence = checkpoint.offset, checkpoint.sequence
+        if begin is None and self._segments.begins:
+            first = self._segments.get(self._segments.begins[0]).header
+            if first.previous_end == at:  # nothing is left before it, and it says so
+                begin, at, sequence = first.begin, first.begin, first.first_sequence
         while begin is not None:
             segment, following = self._segments.get(begin), self._segments.following(begin)
             end = self._extent(segment, following)

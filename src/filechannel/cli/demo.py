@@ -6,15 +6,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeVar
 
 import typer
-from rich.console import RenderableType
 
 from .._format import PURE
 from .failures import FINDINGS
 from .output import show, stdout
 from .wording import counted, number, size, span
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 _State = TypeVar("_State")
 _WIDEST: Final = 100
@@ -32,11 +34,11 @@ class _Result(NamedTuple):
 def demo(
     spark: Annotated[bool, typer.Option("--spark/--no-spark", help="The Spark pipeline too, which needs Java.")] = True,
 ) -> int:
-    r"""Show what a channel promises, on this machine, in under three minutes.
+    """Show what a channel promises, on this machine.
 
-    Processes are killed with SIGKILL while they send and while they work, a gigabyte goes through a few megabytes of
-    disk, a stream goes through Spark, and the figures of this machine close the show. Everything happens in a temporary
-    directory, which is removed.
+    It takes less than three minutes. Processes are killed with SIGKILL while they send and while they work, a gigabyte
+    goes through a few megabytes of disk, a stream goes through Spark, and the figures of this machine close the show.
+    Everything happens in a temporary directory, which is removed.
 
     Exits with 0 if every promise was kept, and with 1 if not.
 

@@ -8,94 +8,31 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeAlias, final
 
 from .._errors import FileChannelError, UnsupportedFormatError
-from .._format import load_u64
-from .._format.layout import (
-    ENTRY,
-    ENTRY_ATTEMPT_SHIFT,
-    ENTRY_ATTEMPTS,
-    ENTRY_OUT,
-    ENTRY_READY,
-    ENTRY_STATE,
-    GROUP_BEGUN,
-    GROUP_ENTRIES,
-    GROUP_ENTRY_SIZE,
-    GROUP_HEAD,
-    GROUP_RING,
-    GROUP_SIZE,
-    GROUP_TAIL,
-)
 from .._maintenance.chain import read_chain
 from .._maintenance.findings import Severity
 from .._maintenance.small_files import check_small_files
 from .._maintenance.survey import Survey
-from .._maintenance.watch import ConsumerFigures, Figures, Watch
+from .._maintenance.watch import Watch
 from .._storage.codecs import require
 from .._storage.creation import is_remote
-from .._storage.cursor_file import CONSUMERS, group_file_name
 from .._storage.files import Files
 from .._storage.processes import holder_at
 from .._storage.quarantine import QUARANTINE
+from .advice import Advice, Check, Patient
+from .consumer_checks import groups, idle_consumers, nobody_registered, stuck_consumers
 from .local_process import LocalProcess, find_local
 from .wording import counted, size, span
 
-_HOUR, _DAY = 3600.0, 86_400.0
 _NEARLY = 0.9  # of a capacity
 _LITTLE_DISK = 0.05
 _UNATTENDED = 900.0  # seconds; a quiet channel is looked at every five minutes
 _MANY_SEGMENTS, _TINY = 1000, 1 << 20
-_MANY_ATTEMPTS = 5
 _CLOCK = 60.0  # seconds
 _IN_MEMORY = ("tmpfs", "ramfs")
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """One thing that somebody should know."""
-
-    severity: Severity
-    kind: str
-    """What it is, in a word that stays the same: for programs."""
-    what: str
-    mend: str | None = None
-    """The command that mends it, or what else to do."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return it as plain JSON."""
-        return asdict(self)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of the environment."""
-
-    name: str
-    found: str
-    advice: Advice | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Patient:
-    """A channel that is looked at."""
-
-    watch: Watch
-    figures: Figures
-
-    @property
-    def path(self) -> str:
-        """As it is written in a command."""
-        return shlex.quote(str(self.watch.path))
-
-
-Check: TypeAlias = Callable[[Patient], Iterator[Advice]]
 
 
 def diagnose(path: Path, files: Files | None = None) -> list[Advice]:
@@ -129,82 +66,6 @@ def _damage(path: Path, files: Files) -> Iterator[Advice]:
     for finding in found:
         if finding.kind == "restarted":
             yield Advice(severity="note", kind="restarted", what=finding.what)
-
-
-# Consumers
-
-
-def idle_consumers(patient: Patient) -> Iterator[Advice]:
-    """Names that nobody has, and which hold data back."""
-    for consumer in patient.figures.consumers:
-        if consumer.owner is None and consumer.lag_messages and consumer.idle >= _HOUR:
-            held, idle = _held(consumer), span(consumer.idle)
-            what = f"{held} held by consumer `{consumer.name}`, idle for {idle}"
-            if consumer.expires is not None:
-                yield Advice(severity="note", kind="idle", what=f"{what}; it expires after {span(consumer.expires)}")
-                continue
-            mend = f"filechannel consumers remove {patient.path} {shlex.quote(consumer.name)}"
-            yield Advice(severity="warning", kind="idle", what=what, mend=mend)
-
-
-def stuck_consumers(patient: Patient) -> Iterator[Advice]:
-    """Names that somebody has, and that do not move although there are messages."""
-    for consumer in patient.figures.consumers:
-        owner = consumer.owner
-        if owner is not None and consumer.lag_messages and consumer.idle >= _HOUR:
-            what = (
-                f"consumer `{consumer.name}`, process {owner.pid} on {owner.host}, has not moved for "
-                f"{span(consumer.idle)}, with {_held(consumer)} before it"
-            )
-            mend = f"look at process {owner.pid}: it waits for something, or acknowledges nothing"
-            yield Advice(severity="warning", kind="stuck", what=what, mend=mend)
-
-
-def nobody_registered(patient: Patient) -> Iterator[Advice]:
-    """Without a consumer nothing counts as consumed."""
-    options, figures = patient.watch.manifest.options, patient.figures
-    is_bounded = options.retention.max_bytes or options.retention.max_age or options.capacity
-    if figures.consumers or is_bounded or options.retention.after_consumed == "keep" or figures.sealed:
-        return
-    if figures.usage.plain + figures.usage.compressed > 1:
-        what = f"{size(figures.usage.bytes)} stored and no consumer registered: nothing is ever removed"
-        mend = "register a receiver, or limit it: channel.configure(retention=Retention(max_bytes=...))"
-        yield Advice(severity="warning", kind="nobody", what=what, mend=mend)
-
-
-def groups(patient: Patient) -> Iterator[Advice]:
-    """Messages that come again and again, and leases that ended with nobody to notice."""
-    for consumer in patient.figures.consumers:
-        if not consumer.is_group:
-            continue
-        path = patient.watch.path / CONSUMERS / group_file_name(consumer.name)
-        try:
-            content = patient.watch.files.read(path)
-        except FileNotFoundError:
-            continue
-        expired, worst, where = _ring(content, time.monotonic_ns())
-        if worst >= _MANY_ATTEMPTS:
-            what = f"group `{consumer.name}`: the message at offset {where} was handed out {worst} times"
-            mend = "look at what its handler says, or give serve() a RetryPolicy and a dead-letter channel"
-            yield Advice(severity="warning", kind="attempts", what=what, mend=mend)
-        if expired and not consumer.members:
-            what = f"group `{consumer.name}`: {counted(expired, 'lease')} ended and no member is there to go on"
-            yield Advice(severity="warning", kind="leases", what=what, mend="start a member of the group")
-
-
-def _ring(content: bytes, now: int) -> tuple[int, int, int]:
-    """Return how many leases are over, the most attempts of a message, and where that one is."""
-    expired, worst, where = 0, 0, 0
-    if len(content) < GROUP_SIZE or not load_u64(content, GROUP_BEGUN):
-        return expired, worst, where
-    head, tail = load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
-    for number in range(head, min(tail, head + GROUP_ENTRIES)):
-        at = GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE
-        word, offset, _, _, deadline = ENTRY.unpack_from(content, at)
-        if word & ENTRY_STATE in (ENTRY_OUT, ENTRY_READY):
-            expired += word & ENTRY_STATE == ENTRY_OUT and deadline < now
-            worst, where = max((worst, where), (word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS, offset))
-    return expired, worst, where
 
 
 # Room
@@ -383,10 +244,6 @@ CHECKS: tuple[Check, ...] = (
     clock,
     processes,
 )
-
-
-def _held(consumer: ConsumerFigures) -> str:
-    return f"{size(consumer.lag_bytes)} ({counted(consumer.lag_messages, 'message')})"
 
 
 def _people(count: int) -> str:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from .diagnosis import Advice, Part, diagnose
+from .advice import Advice, Part
+from .diagnosis import diagnose
 from .failures import FINDINGS
 from .output import JsonOption, document, facts, safe, show
 from .target import rights

@@ -18,7 +18,7 @@ from .._errors import UnsupportedFormatError
 from .._format import PURE
 from .._maintenance.findings import Severity
 from .._storage.codecs import require
-from .diagnosis import Advice, Part
+from .advice import Advice, Part
 
 _FEW_FILES = 1024
 _FEW_MAPS = 65_530

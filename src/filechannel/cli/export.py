@@ -72,6 +72,8 @@ def export(
     if json and target is None:
         raise typer.BadParameter("stdout has the messages: name a file", param_hint="--json")
     with opened_store(description, readonly=True) as store:
+        if not store.is_current:
+            remark("a copy, or not opened since a restart: what the last flush does not cover is left out")
         begin, end = bounds(store, start, stop)
         is_in_the_way = target is None and sys.stdout.isatty()
         with progress("exporting", end.offset - begin.offset, is_wanted=not is_in_the_way) as tell:

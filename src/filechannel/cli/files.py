@@ -22,12 +22,12 @@ def replacing(path: Path, *, force: bool) -> Generator[Path]:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         yield draft
-        _flush(draft)
+        flush(draft)
         if force:
             os.replace(draft, path)
         else:
             _name(draft, path)
-        _flush(path.parent)
+        flush(path.parent)
     finally:
         with suppress(FileNotFoundError):
             draft.unlink()
@@ -41,7 +41,8 @@ def _name(draft: Path, path: Path) -> None:
         raise Failure(f"{path} is there by now: give --force to replace it", USAGE) from None
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -20,6 +20,7 @@ from .._errors import ChannelNotFoundError, FileChannelError
 from .._options import ChannelOptions
 from .._storage.stores import STORES
 from .failures import USAGE, Failure, explain
+from .files import flush
 from .formats import FormatOption, format_of
 from .header import described_by, is_header
 from .lines import Lines, opened_lines
@@ -56,7 +57,7 @@ def import_(
     All or nothing: the messages become visible at once, as one batch, when the last one was read and all of them fit
     the channel's schema. On an error, or interrupted, nothing was imported. A channel that is not there is made with
     the schema of another (--like) or the one that the file has in it ('export --header', Parquet), and appears when it
-    is complete. For what is sent as it comes there is 'filechannel send'.
+    is complete. When it is done, everything is on disk. For what is sent as it comes there is 'filechannel send'.
 
     \b
     Examples:
@@ -111,9 +112,11 @@ def _import_parquet(channel: Path, file: Path, like: Path | None) -> int:
 def _publish(target: Description, payloads: Iterator[list[bytes]]) -> int:
     with opened_store(target) as store:
         try:
-            return publish(store, payloads)
+            count = publish(store, payloads)
         except (WrongLineError, FileChannelError, Failure) as error:
             raise Failure(f"{explain(error)}; nothing was imported") from error
+        store.flusher.flush()  # under any durability: a channel that is made gets its name with all that is in it
+        return count
 
 
 @contextmanager
@@ -168,5 +171,6 @@ def _put(draft: Path, path: Path) -> None:
     """Give a channel its place, unless something else is there by now."""
     try:
         os.rename(draft, path)
+        flush(path.parent)
     except OSError as error:
         raise Failure(f"{path} is there by now ({error.strerror}); nothing was imported") from error

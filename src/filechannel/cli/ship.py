@@ -35,11 +35,12 @@ def ship(
     ] = False,
     json: JsonOption = False,
 ) -> int:
-    """Copy finished segments to an archive, where Spark reads them without the channel.
+    """Copy finished segments to an archive, for Spark to read.
 
-    Whoever has the channel open goes on. What is there already stays, and what was cut off is copied again: call it as
-    often as you like. Messages that the channel has removed before they were shipped leave a gap, and exit code 1; a
-    consumer's name keeps them. Needs the extra 'spark', and --hadoop a Java as well.
+    Nobody needs the channel to read them there, and whoever has it open goes on. What is there already stays, and what
+    was cut off is copied again: call it as often as you like. Messages that the channel has removed before they were
+    shipped leave a gap, and exit code 1; a consumer's name keeps them. Needs the extra 'spark', and --hadoop a Java as
+    well.
 
     \b
     Examples:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, Self, cast, final
 
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # pyright: ignore[reportMissingTypeStubs]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from .._storage.remote import RemoteFile, RemoteFiles
@@ -43,6 +45,7 @@ class _JavaFileSystem(Protocol):
     ) -> None: ...
     def rename(self, source: _JavaPath, target: _JavaPath, /) -> bool: ...
     def delete(self, path: _JavaPath, recursive: bool, /) -> bool: ...
+    def getRawFileSystem(self) -> _JavaFileSystem: ...  # noqa: N802
 
 
 _Read = Callable[[_Stream, int], bytes]
@@ -61,15 +64,21 @@ class HadoopFiles(RemoteFiles):
 
     @classmethod
     def of(cls, uri: str, spark: SparkSession) -> tuple[Self, Path]:
-        """Return the file system that a URI speaks of, and the path in it."""
+        """Return the file system that a URI speaks of, and the path in it; `ValueError` if Spark knows none."""
         context = spark.sparkContext
         java: object = context._jvm  # pyright: ignore[reportPrivateUsage]
         java_path = cast("Callable[[str], _JavaPath]", _member(java, "org", "apache", "hadoop", "fs", "Path"))
         read = cast("_Read", _member(java, "org", "apache", "commons", "io", "IOUtils", "toByteArray"))
         configuration = cast("Callable[[], object]", _member(context, "_jsc", "hadoopConfiguration"))()
-        root = java_path(uri)
-        files = cls(uri, root.getFileSystem(configuration), java_path, read)
-        return files, Path(root.toUri().getPath())
+        try:
+            root = java_path(uri)
+            system = root.getFileSystem(configuration)
+        except (Py4JError, PySparkException) as error:
+            reason = str(getattr(error, "java_exception", error))
+            raise ValueError(f"archive={uri!r}: Spark cannot open it ({reason})") from None
+        if uri.startswith("file:"):
+            system = system.getRawFileSystem()  # checksums beside files would not fit what others write there
+        return cls(uri, system, java_path, read), Path(root.toUri().getPath())
 
     def describe(self, path: Path) -> str:
         """Return the URI."""

@@ -207,6 +207,7 @@ class _Given:
         for other in ("path", "paths", "consumer"):
             if self.text(other) is not None:
                 raise ValueError(f"options 'archive' and {other!r} do not go together: an archive is no live channel")
+        uri = uri if ":" in uri else Path(uri).absolute().as_uri()  # workers may be in another directory
         return uri, ArrowFiles.of(uri)[1]
 
     def seconds(self, name: str) -> float | None:

@@ -40,11 +40,11 @@ class Task(InputPartition):
 
 def plan(store: Store, start: Mark, stop: Mark, parts: int | None) -> list[Task]:
     """Cut what lies between two places into spans of about the same size, at the boundaries of records."""
-    parts = parts or _tasks_for(stop.offset - start.offset, os.cpu_count() or 1)
+    parts = parts or tasks_for(stop.offset - start.offset, os.cpu_count() or 1)
     return [Task(store.path, span) for span in split(store, start, stop, parts)]
 
 
-def _tasks_for(size: int, cores: int) -> int:
+def tasks_for(size: int, cores: int) -> int:
     """Return how many tasks are best: few, and no core without one in the last turn. Cores are those of the driver."""
     by_size = -(-size // _BYTES_A_TASK)
     if by_size > cores:

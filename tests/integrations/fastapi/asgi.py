@@ -53,7 +53,7 @@ class Stream:
             "query_string": query.encode(),
             "headers": headers,
         }
-        self._write, self._read = anyio.create_memory_object_stream[Message](1000)
+        self._write, self._read = anyio.create_memory_object_stream[Message](0)
         self._gone = anyio.Event()
         self._asked = False
         self._rest = ""
@@ -62,12 +62,12 @@ class Stream:
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Stream]:
         """Read it while the body runs, and go then."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._run)
-            self.status = (await self._read.receive())["status"]
-            yield self
-            self._gone.set()
-        self._read.close()
+        with self._read:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._run)
+                self.status = (await self._read.receive())["status"]
+                yield self
+                self._gone.set()
 
     async def _run(self) -> None:
         with self._write:

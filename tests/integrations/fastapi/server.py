@@ -19,16 +19,19 @@ import httpx
 from tests.integrations.fastapi.shop import DIRECTORY
 from tests.processes.crew import PATIENCE, until
 
-APP = "tests.integrations.fastapi.shop"
+APP = "tests.integrations.fastapi.shop:app"
 ROOT = Path(__file__).parent.parent.parent.parent
 
 
 class Server:
-    """A shop that is open until it is told to stop, or killed."""
+    """A shop, or another app, that is open until it is told to stop, or killed."""
 
-    def __init__(self, directory: Path, workers: int = 1) -> None:
-        command = [sys.executable, "-m", "uvicorn", f"{APP}:app", "--port=0", f"--workers={workers}", "--no-access-log"]
-        environment = os.environ | {DIRECTORY: str(directory)}
+    def __init__(
+        self, directory: Path, workers: int = 1, app: str = APP, place: str = DIRECTORY, *options: str
+    ) -> None:
+        command = [sys.executable, "-m", "uvicorn", app, "--port=0", f"--workers={workers}", "--no-access-log"]
+        command += options
+        environment = os.environ | {place: str(directory)}
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
         self.url = self._read_url()
         lone = httpx.Limits(max_keepalive_connections=0)  # any worker may answer the next time
@@ -46,7 +49,7 @@ class Server:
 
     def _answers(self) -> bool:
         with suppress(httpx.ConnectError):
-            return self.client.get("/pid").is_success
+            return self.client.get("/openapi.json").is_success
         return False
 
     def place(self, number: int) -> bool:

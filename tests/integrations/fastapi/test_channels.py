@@ -134,6 +134,35 @@ async def test_handlers_run_beside_the_app(tmp_path: Path) -> None:
     assert (billed, packed) == ([1], [1])
 
 
+async def test_what_is_at_work_at_the_end_may_still_send(tmp_path: Path) -> None:
+    """Channels are closed when every handler has ended, in whatever order they were declared."""
+    channels = Channels(tmp_path)
+    before, orders, after = (channels.add(name, Order) for name in ("before", "orders", "after"))
+    begun, over = anyio.Event(), anyio.Event()
+
+    @orders.handler("billing")
+    async def bill(order: Order) -> None:
+        begun.set()
+        await over.wait()
+        for channel in (before, after):
+            await (await channel.sender()).send(order)
+
+    async with anyio.create_task_group() as tasks:
+
+        async def end_later() -> None:
+            await anyio.wait_all_tasks_blocked()
+            over.set()
+
+        async with channels.lifespan():
+            await (await orders.sender()).send(Order(1))
+            await begun.wait()
+            tasks.start_soon(end_later)
+    async with channels.lifespan():
+        for channel in (before, after):
+            assert (await channel.channel()).statistics().messages == 1
+        assert [consumer.lag_messages for consumer in (await orders.channel()).consumers()] == [0]
+
+
 async def test_messages_wait_for_a_process_that_serves(tmp_path: Path) -> None:
     """With `serve=False` nothing is handled, and nothing is lost."""
     handled = []
@@ -201,7 +230,7 @@ async def test_without_a_group_one_serves_and_others_stand_by(tmp_path: Path, mo
         orders.handler("billing", group=False)(lambda order, name=name: handled.append((name, order.id)))  # type: ignore[misc]
         apps.append((channels, orders))
     (first, _), (second, orders) = apps
-    async with second.lifespan() if False else first.lifespan():
+    async with first.lifespan():
         async with anyio.create_task_group() as tasks:
             over = anyio.Event()
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+import anyio
 import msgspec
 import pytest
 from fastapi import Depends, FastAPI
@@ -96,7 +97,23 @@ async def test_silence_is_filled(tmp_path: Path) -> None:
         assert await stream.messages(1) == [{"id": 1}]
 
 
-@pytest.mark.parametrize("text", ["x", "0", "-1-0", "0-1", "1-0", "999999-3", "9" * 30, "0-0 ", "٣-٣"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "0",
+        "-1-0",
+        "0-1",
+        "1-0",
+        "999999-3",
+        "9" * 30,
+        f"{2**63}-0",
+        "0-" + "9" * 19,
+        "9" * 19 + "-" + "9" * 19,
+        "0-0 ",
+        "٣-٣",
+    ],
+)
 @pytest.mark.parametrize("place", ["header", "query"])
 async def test_what_is_no_id_is_refused(text: str, place: str, tmp_path: Path) -> None:
     """An id that this channel never gave gets the status 400."""
@@ -233,6 +250,37 @@ async def test_an_endpoint_chooses_what_is_shown(tmp_path: Path) -> None:
             ("even", {"half": 1}),
             ("even", {"half": 2}),
         ]
+
+
+async def test_an_error_of_what_is_shown_ends_the_stream(tmp_path: Path) -> None:
+    """It is raised as it is, for the server to log, and leaves no receiver behind."""
+    shop = Shop(tmp_path)
+
+    @shop.app.get("/broken", response_class=EventStream)
+    async def broken(stream: Annotated[EventStream[Order], Depends(shop.orders.events())]) -> EventStream:
+        return stream.map(lambda order: 1 // order.id)
+
+    async with running(shop.channels, shop.app):
+        with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+            async with Stream(shop.app, "/broken").open() as stream:
+                await stream.next()
+                await shop.send(0)
+                with pytest.raises(anyio.EndOfStream):
+                    await stream.next()
+        assert (await shop.channel()).statistics().receivers == 0
+
+
+async def test_a_slow_client_is_not_read_ahead_of(tmp_path: Path) -> None:
+    """Who does not read holds no more than a chunk in memory, and nothing when it goes."""
+    shop = Shop(tmp_path)
+    async with running(shop.channels, shop.app):
+        await shop.send(*range(20_000))
+        async with shop.stream("?since=earliest").open() as stream:
+            await stream.next()
+            await anyio.wait_all_tasks_blocked()
+            [receiver] = shop.channels._streams._receivers
+            assert 0 < receiver.statistics().next_sequence < 10_000
+        assert (await shop.channel()).statistics().receivers == 0
 
 
 @pytest.mark.parametrize("wrong", [{"start": "middle"}, {"heartbeat": 0}, {"event": ""}, {"event": "a\nb"}])

@@ -158,6 +158,41 @@ async def test_nothing_is_stored_if_the_endpoint_fails(error: Exception, tmp_pat
         assert (await queue.channel.channel()).statistics().messages == 0
 
 
+async def test_what_cannot_be_stored_is_not_answered_as_if(tmp_path: Path) -> None:
+    """The client gets an error when its tasks could not be stored, although the endpoint has returned."""
+    channels, queue = make(tmp_path, serve=False)
+    app = FastAPI()
+
+    @app.post("/orders")
+    async def place(tasks: Annotated[DurableTasks, Depends(queue.tasks)]) -> None:
+        tasks.add_task(fail, Order(1))
+
+    async with channels.lifespan(app):
+        await (await queue.channel.channel()).seal()
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+            assert (await client.post("/orders")).status_code == 500
+
+
+async def test_a_request_that_is_cancelled_stores_nothing(tmp_path: Path) -> None:
+    """Neither a part of its tasks nor all: nobody was told that they are."""
+    channels, queue = make(tmp_path, serve=False)
+    app, added = FastAPI(), anyio.Event()
+
+    @app.post("/orders")
+    async def place(tasks: Annotated[DurableTasks, Depends(queue.tasks)]) -> None:
+        tasks.add_task(fail, Order(1))
+        added.set()
+        await anyio.sleep_forever()
+
+    async with running(channels, app) as client:
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.post, "/orders")
+            await added.wait()
+            group.cancel_scope.cancel()
+        assert (await queue.channel.channel()).statistics().messages == 0
+
+
 async def test_calls_wait_for_a_process_that_serves(tmp_path: Path) -> None:
     """What was stored by a process that only accepts is run by the next one that serves."""
     channels, queue = make(tmp_path, serve=False)

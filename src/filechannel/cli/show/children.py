@@ -5,18 +5,24 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+
+from ..interrupts import uninterrupted
 
 
 @contextmanager
 def started(module: str, *arguments: object) -> Generator[subprocess.Popen[bytes]]:
-    """Run a module of this package in a process of its own; it does not outlive the block."""
+    """Run a module of this package in a process of its own; it does not outlive the block.
+
+    Ctrl-C does not reach it: it would have something to say about that.
+    """
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
+    with ExitStack() as ending:
+        with uninterrupted():  # or nobody would know of the process that was just made
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, process_group=0)
+            ending.enter_context(child)
+            ending.callback(child.kill)
+        yield child
 
 
 def numbers_from(child: subprocess.Popen[bytes]) -> Iterator[int]:

@@ -137,8 +137,8 @@ class EventStream(Response, Generic[T_co]):
         self._head = b"" if event is None else f"event: {event}\n".encode()
         self._show: Callable[[T_co], object] = _as_it_is
         statistics = channel.statistics()
-        self._has_ended = statistics.sealed and place.offset >= statistics.write_offset
-        self.status_code = 204 if self._has_ended else status_code
+        self._has_ended = statistics.sealed and place.sequence >= statistics.next_sequence
+        self.status_code: int = 204 if self._has_ended else status_code
         self.background: BackgroundTask | None = None
         self.init_headers(_HEADERS)
 
@@ -174,9 +174,9 @@ class EventStream(Response, Generic[T_co]):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         if not self._has_ended:
             receiver = self._open()
+            chunk: bytes | None = self._begin(receiver)
             self._streams.enter(receiver)
             try:
-                chunk: bytes | None = self._begin(receiver)
                 while chunk is not None:
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})
                     chunk = await self._next(receiver)

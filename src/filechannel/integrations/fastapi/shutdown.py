@@ -10,7 +10,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from ..._wakeup.loops import in_trio
@@ -32,7 +32,8 @@ def told_to_stop(tell: Callable[[], object]) -> Generator[None]:
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
     def hear(number: int, frame: FrameType | None) -> None:
-        tell_soon()
+        with suppress(RuntimeError):  # this loop is over, and somebody else has kept us
+            tell_soon()
         if callable(listener := before[signal.Signals(number)]):
             listener(number, frame)
 

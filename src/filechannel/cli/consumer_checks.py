@@ -1,0 +1,109 @@
+"""What `doctor` has to say about consumers: those that hold data back, do not move, or are missing."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from .._format import load_u64
+from .._format.layout import (
+    ENTRY,
+    ENTRY_ATTEMPT_SHIFT,
+    ENTRY_ATTEMPTS,
+    ENTRY_OUT,
+    ENTRY_READY,
+    ENTRY_STATE,
+    GROUP_BEGUN,
+    GROUP_ENTRIES,
+    GROUP_ENTRY_SIZE,
+    GROUP_HEAD,
+    GROUP_RING,
+    GROUP_SIZE,
+    GROUP_TAIL,
+)
+from .._maintenance.watch import ConsumerFigures
+from .._storage.cursor_file import CONSUMERS, group_file_name
+from .advice import Advice, Patient
+from .wording import counted, size, span
+
+_IDLE: Final = 3600.0  # seconds
+_MANY_ATTEMPTS: Final = 5
+
+
+def idle_consumers(patient: Patient) -> Iterator[Advice]:
+    """Names that nobody has, and which hold data back."""
+    for consumer in patient.figures.consumers:
+        if consumer.owner is None and consumer.lag_messages and consumer.idle >= _IDLE:
+            held, idle = _held(consumer), span(consumer.idle)
+            what = f"{held} held by consumer `{consumer.name}`, idle for {idle}"
+            if consumer.expires is not None:
+                yield Advice(severity="note", kind="idle", what=f"{what}; it expires after {span(consumer.expires)}")
+                continue
+            mend = f"filechannel consumers remove {patient.path} {shlex.quote(consumer.name)}"
+            yield Advice(severity="warning", kind="idle", what=what, mend=mend)
+
+
+def stuck_consumers(patient: Patient) -> Iterator[Advice]:
+    """Names that somebody has, and that do not move although there are messages."""
+    for consumer in patient.figures.consumers:
+        owner = consumer.owner
+        if owner is not None and consumer.lag_messages and consumer.idle >= _IDLE:
+            what = (
+                f"consumer `{consumer.name}`, process {owner.pid} on {owner.host}, has not moved for "
+                f"{span(consumer.idle)}, with {_held(consumer)} before it"
+            )
+            mend = f"look at process {owner.pid}: it waits for something, or acknowledges nothing"
+            yield Advice(severity="warning", kind="stuck", what=what, mend=mend)
+
+
+def nobody_registered(patient: Patient) -> Iterator[Advice]:
+    """Without a consumer nothing counts as consumed."""
+    options, figures = patient.watch.manifest.options, patient.figures
+    is_bounded = options.retention.max_bytes or options.retention.max_age or options.capacity
+    if figures.consumers or is_bounded or options.retention.after_consumed == "keep" or figures.sealed:
+        return
+    if figures.usage.plain + figures.usage.compressed > 1:
+        what = f"{size(figures.usage.bytes)} stored and no consumer registered: nothing is ever removed"
+        mend = "register a receiver, or limit it: channel.configure(retention=Retention(max_bytes=...))"
+        yield Advice(severity="warning", kind="nobody", what=what, mend=mend)
+
+
+def groups(patient: Patient) -> Iterator[Advice]:
+    """Messages that come again and again, and leases that ended with nobody to notice."""
+    for consumer in patient.figures.consumers:
+        if not consumer.is_group:
+            continue
+        path = patient.watch.path / CONSUMERS / group_file_name(consumer.name)
+        try:
+            content = patient.watch.files.read(path)
+        except FileNotFoundError:
+            continue
+        expired, worst, where = _ring(content, time.monotonic_ns())
+        if worst >= _MANY_ATTEMPTS:
+            what = f"group `{consumer.name}`: the message at offset {where} was handed out {worst} times"
+            mend = "look at what its handler says, or give serve() a RetryPolicy and a dead-letter channel"
+            yield Advice(severity="warning", kind="attempts", what=what, mend=mend)
+        if expired and not consumer.members:
+            what = f"group `{consumer.name}`: {counted(expired, 'lease')} ended and no member is there to go on"
+            yield Advice(severity="warning", kind="leases", what=what, mend="start a member of the group")
+
+
+def _ring(content: bytes, now: int) -> tuple[int, int, int]:
+    """Return how many leases are over, the most attempts of a message, and where that one is."""
+    expired, worst, where = 0, 0, 0
+    if len(content) < GROUP_SIZE or not load_u64(content, GROUP_BEGUN):
+        return expired, worst, where
+    head, tail = load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
+    for number in range(head, min(tail, head + GROUP_ENTRIES)):
+        at = GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE
+        word, offset, _, _, deadline = ENTRY.unpack_from(content, at)
+        if word & ENTRY_STATE in (ENTRY_OUT, ENTRY_READY):
+            expired += word & ENTRY_STATE == ENTRY_OUT and deadline < now
+            worst, where = max((worst, where), (word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS, offset))
+    return expired, worst, where
+
+
+def _held(consumer: ConsumerFigures) -> str:
+    return f"{size(consumer.lag_bytes)} ({counted(consumer.lag_messages, 'message')})"

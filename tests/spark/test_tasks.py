@@ -1,0 +1,27 @@
+"""How much a task reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from filechannel.spark.tasks import tasks_for
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("size", "cores", "tasks"),
+    [
+        (0, 4, 1),
+        (1, 4, 1),
+        (17 * MIB, 4, 2),
+        (290 * MIB, 2, 2),
+        (290 * MIB, 64, 19),
+        (2048 * MIB, 64, 64),
+        (600 * MIB, 2, 4),
+        (2560 * MIB, 4, 12),
+    ],
+)
+def test_few_tasks_that_keep_every_core_busy(size: int, cores: int, tasks: int) -> None:
+    """Small channels are one task, larger ones one for each core, and the largest the same number for each."""
+    assert tasks_for(size, cores) == tasks
