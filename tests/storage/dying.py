@@ -21,7 +21,7 @@ from typing import NamedTuple
 import pytest
 
 from filechannel import ChannelOptions, Durability
-from filechannel._format import NOTHING, Writer, load_u64, store_u64
+from filechannel._format import NOTHING, load_u64, store_u64
 from filechannel._storage.compressed import StoredSegment
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
@@ -81,9 +81,10 @@ class DyingFiles(Files):
         self._last = last
         self._counts = counts
 
-    def begin_next(self, writer: Writer, payload: bytes) -> int | None:
+    @property
+    def watch_going_on(self) -> Callable[[str], object]:
         """Die at each step of it that is taken."""
-        return writer.go_on(payload, lambda _: self._step())
+        return lambda _: self._step()
 
     def _step(self) -> None:
         self._counts["steps"] += 1

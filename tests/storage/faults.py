@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from filechannel import DiskFullError
-from filechannel._format import Writer
 from filechannel._storage.files import Files
 
 NEEDING_ROOM = frozenset({"make_directory", "create", "write_at", "allocate", "replace"})
@@ -94,9 +93,10 @@ class FaultyFiles(Files):
         self._called("replace", target)
         super().replace(source, target)
 
-    def begin_next(self, writer: Writer, payload: bytes) -> int | None:
+    @property
+    def watch_going_on(self) -> Callable[[str], object]:
         """Fail at any step, or go on."""
-        return writer.go_on(payload, lambda step: self._called(step, Path("the next segment")))
+        return lambda step: self._called(step, Path("the next segment"))
 
     def unlink(self, path: Path) -> None:
         """Fail or remove."""

@@ -6,7 +6,8 @@ only now. Then `Writer.go_on` does what `Log` would do, in the same order and wi
     is the name still that file? -> end of the one before -> header -> rename -> epoch -> record -> publish
 
 Whoever dies in between leaves what any writer may leave that dies while it rolls. What only this process has to know
-comes later: `Writer.gone_on` says so until somebody has taken note, and until then nothing can be prepared.
+comes later: `Writer.gone_on` says so until somebody has taken note, and until then nothing can be prepared. Who is to be
+told is told by the next append: the one that goes on takes long enough.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class Successor:
     """from this position on."""
     window: int
     """How many bytes of it to open."""
+    told: Callable[[], object]
+    """Called by the append after the one that goes on to it."""
+    watch: Watch
+    """For tests."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be one."""
@@ -90,9 +95,9 @@ class Successor:
         header[SEGMENT_CRC:] = crc.to_bytes(4, "little") + bytes(4)
         return bytes(header)
 
-    def begin(self, before: memoryview, before_begin: int, begin: int, header: bytes, watch: Watch) -> bool:
+    def begin(self, before: memoryview, before_begin: int, begin: int, header: bytes) -> bool:
         """Finish the segment before and give this one its name; tell whether that was possible."""
-        step = watch or _nobody
+        step = self.watch or _nobody
         step("look")
         if not self.is_there():
             return False

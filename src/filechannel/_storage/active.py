@@ -20,6 +20,7 @@ from .preparation import SMALLEST, Preparation
 from .room import Room
 from .segment import Header, Segment, segment_name
 from .segments import Segments
+from .spares import Spare
 from .unflushed import Unflushed
 
 _STEP = 1 << 20  # of disk space; in a RAM file system it takes a third of a millisecond
@@ -50,7 +51,11 @@ class ActiveSegment:
         """Called before a file is made; raises if the directory is not the channel's any more."""
         self._index = ActiveIndex(files, options.mode, lambda: self.check_place())  # noqa: PLW0108 - set later
         self._pages = PagesAhead(writer)
-        self._preparation = Preparation(segments, self._prepare_writer)
+        self.on_ready: Callable[[], object] = lambda: None
+        """Called, from any thread, when a file is ready to be the next segment; it calls `get_ready`."""
+        self.on_gone_on: Callable[[], object] = lambda: None
+        """Called by the append after one with which the writer has gone on to a segment by itself."""
+        self._preparation = Preparation(segments, lambda: self.on_ready())  # noqa: PLW0108 - set later
         segments.on_let_go = writer.forget_next
         self._held = b""
         self.segment: Segment | None = None
@@ -73,57 +78,75 @@ class ActiveSegment:
     def get_ready(self) -> None:
         """Let the writer go on to the next segment by itself, if a file waits. The caller has the log's mutex.
 
-        Without the word: as long as nothing is prepared, nobody but us changes what the writer is bound to.
+        Without the word, for which whoever sends would have to wait.
         """
-        segment = self.segment
-        if segment is None or self._segments.ready_spare() is None or not self._may_go_on:
+        segment, ready = self.segment, self._segments.ready_spare()
+        if segment is None or ready is None:
             return
-        if not self._preparation.is_asked_for(segment):
-            self._preparation.is_ready(segment)
-            allocated = min(self._control.allocated_end, segment.room_end)
-            if self._writer.current and self._writer.pending <= allocated:
-                self._pages.advance(segment, self._writer.pending, allocated)
-                self._writer.open_window(allocated, self._index.due)
-        self._prepare_writer()
+        spare, file = ready
+        if self._may_go_on:
+            if not self._preparation.is_asked_for(segment):
+                self._preparation.is_ready(segment)
+                self._open_all(segment)
+            self._hand_over(spare, file)
+        if self._preparation.is_asked_for(segment):
+            self._pages.begin(file.map)
 
     @property
     def _may_go_on(self) -> bool:
         return not (self._writer.deferred or self._room.has_limits)
 
-    def _prepare_writer(self) -> None:
-        """Give the writer what it needs to go on by itself. Any thread may call this."""
-        ready = self._segments.ready_spare()
-        if ready is None:
-            return
-        spare, file = ready
-        self._pages.begin(file.map)
-        if self._may_go_on:
-            header = Header.new(0, 0, 0).pack()
-            room = len(file.map) - SEGMENT_HEADER_SIZE
-            window = room if len(file.map) < SMALLEST else room // 2
-            paths = os.fsencode(spare.path), os.fsencode(self._segments.path(0))
-            digits = len(paths[1]) - len(segment_name(0))
-            self._writer.prepare_next(file, file.map, header, *spare.inode, *paths, digits, window)
+    def _open_all(self, segment: Segment) -> None:
+        """Nobody has to ask half-way: let the writer fill the segment."""
+        allocated = min(self._control.allocated_end, segment.room_end)
+        if self._writer.current and self._writer.pending <= allocated:
+            with suppress(ValueError):  # it has gone on in this moment, and its window is another one's
+                self._pages.advance(segment, self._writer.pending, allocated)
+                self._writer.open_window(allocated, self._index.due)
+
+    def _hand_over(self, spare: Spare, file: MappedFile) -> None:
+        """Give the writer what it needs to go on by itself."""
+        room = len(file.map) - SEGMENT_HEADER_SIZE
+        window = room if len(file.map) < SMALLEST else room // 2
+        target = os.fsencode(self._segments.path(0))
+        digits = len(target) - len(segment_name(0))
+        self._writer.prepare_next(
+            file,
+            file.map,
+            Header.new(0, 0, 0).pack(),
+            *spare.inode,
+            os.fsencode(spare.path),
+            target,
+            digits,
+            window,
+            self.on_gone_on,
+            self._files.watch_going_on,
+        )
 
     def follow(self) -> Tail | None:
-        """Know of the segment that the writer has gone on to, and return where the one before ended; None if nowhere.
+        """Know of the segment that the writer has gone on to, and return where it begins; None if it has not.
 
-        The caller has the log's mutex. Until this is done, the writer does not go on again.
+        The caller has the log's mutex. It may be done again, and until `note_gone_on` nothing else can be prepared.
         """
-        file, finished = self._writer.gone_on, self.segment
-        if finished is None or not isinstance(file, MappedFile):
+        gone_on = self._writer.gone_on
+        if gone_on is None:
             return None
-        header = Header.unpack(file.map[:SEGMENT_HEADER_SIZE])
+        file, content = gone_on
+        assert isinstance(file, MappedFile)
+        # As it was written: by now another process may have given it up, and the file may be another segment's.
+        header = Header.unpack(content)
+        segment = Segment(self._segments.path(header.begin), header, file)
         if self._segments.spares is not None:
             self._segments.spares.forget(file.inode)
-        segment = self._segments.add(Segment(self._segments.path(header.begin), header, file))
-        marks = self._take_visible_marks(header.begin - 1)  # those behind are of the next one
-        self._leave_index(marks, header.begin)
-        self.segment = segment
+        if segment.is_valid:
+            segment = self._segments.add(segment)
+        if self.segment is None or self.segment.begin != segment.begin:
+            # The marks from there on are of the next one.
+            self._leave_index(self._take_visible_marks(header.begin - 1), header.begin)
+            self.segment = segment
         self._unflushed.names_changed = True
         self._unflushed.add(segment)
-        self._writer.note_gone_on()
-        return Tail(header.begin, header.first_sequence, finished.begin)
+        return Tail(header.begin, header.first_sequence, header.begin)
 
     # Otherwise
 

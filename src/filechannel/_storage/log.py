@@ -38,7 +38,7 @@ from .._offset import Offset
 from .._options import StoredOptions
 from .active import ActiveSegment
 from .backlog import Batch
-from .control import Control
+from .control import Control, Tail
 from .files import Files
 from .holder import Holder
 from .index import Mark
@@ -109,7 +109,7 @@ class Log:
         self.on_finished: Callable[[], object] = _nothing
         """Called after an append that finished a segment, or by `catch_up`."""
         self.on_rolled: Callable[[], object] = _nothing
-        """Called after an append that finished a segment and left the rest to `catch_up`: soon, on another thread."""
+        """Called by the append after one that finished a segment and left the rest to `catch_up`, on another thread."""
         self.on_dropped: Callable[[], object] = _nothing
         """Called after an append that gave up the oldest segments, whose files are still there."""
         self.on_changed: Callable[[], object] = _nothing
@@ -126,6 +126,8 @@ class Log:
         self.writer: Writer = Writer(control.map, processes.owner, options.max_message_size, self.append, notify)
         self._unflushed = Unflushed()
         self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed, room)
+        self._active.on_ready = self.get_ready
+        self._active.on_gone_on = self._has_gone_on
         self._jump = Jump(files, control, segments, self._active, self._unflushed)
 
     def begin(self, *, alone: bool, beyond: Offset | None) -> None:
@@ -232,8 +234,6 @@ class Log:
         if lead is None and len(payloads) == 1:
             start = self._go_on(payloads[0])
             if start is not None:
-                self.on_rolled()
-                self.tell_waiters()
                 return Offset(start)
         self.check_sizes(payloads)
         return self.append_parts([payloads], Batch.of(sum(map(len, payloads)), len(payloads)), lead)
@@ -242,10 +242,11 @@ class Log:
         """Append the first record of the next segment, if its file is ready and nothing is in the way; None if not.
 
         Code that runs once in thousands of messages is in no cache, and each Python function takes microseconds: so
-        the writer does it alone, in one call, and what only this process has to know of it comes later.
+        the writer does it alone, and what only this process has to know of it comes later. The C core has tried
+        before it came here, unless somebody watches.
         """
         try:
-            return self._files.begin_next(self.writer, payload)
+            return self.writer.go_on(payload)
         except BaseException as error:
             with self.writing():
                 self._take_back()
@@ -258,23 +259,41 @@ class Log:
         if self.writer.gone_on is not None:
             with self.mutex:
                 self._follow()
-        if self._finished:
-            self._finished = False
+        self._tell_finished()
+
+    def _tell_finished(self) -> None:
+        """Say that a segment was finished, once."""
+        if not self._finished:
+            return
+        self._finished = False
+        try:
             self.on_finished()
+        except BaseException:
+            self._finished = True  # whoever comes next says it
+            raise
 
     def get_ready(self) -> None:
-        """Let the next segment begin with a file that waits, if there is one. Not on a sender's thread."""
+        """Let the next segment begin with a file that waits, if there is one. Any thread may call this."""
         with self.mutex:
-            self._follow()
-            self._active.get_ready()
+            if not self._closed:
+                self._follow()
+                self._active.get_ready()
 
     def _follow(self) -> None:
         """Know of the segment that the writer has gone on to by itself. The caller has the mutex."""
         boundary = self._active.follow()
         if boundary is not None:
-            self._unflushed.finished(boundary, self._control.oldest_offset)
-            self._between_batches.append(boundary.offset)
-            self._finished = True
+            self._note_finished(boundary)
+            self.writer.note_gone_on()  # last: whoever is interrupted before it does all of it again
+
+    def _note_finished(self, boundary: Tail) -> None:
+        """A segment was finished between two batches."""
+        self._unflushed.finished(boundary, self._control.oldest_offset)
+        self._between_batches.append(boundary.offset)
+        self._finished = True
+
+    def _has_gone_on(self) -> None:
+        self.on_rolled()
 
     def append_parts(self, parts: Iterable[Part], batch: Batch, lead: Lead | None = None) -> Offset:
         """Append the messages of several parts, not all of them empty, as one batch; otherwise like `append`.
@@ -308,10 +327,8 @@ class Log:
             if not self._find_room(batch):
                 return None
             start = self._append(parts, 0, lead)
-            finished, self._finished = self._finished, False
             dropped, self._dropped = self._dropped, False
-        if finished:
-            self.on_finished()  # not with the word: starting a thread takes locks, and runs finalizers, of others
+        self._tell_finished()  # not with the word: starting a thread takes locks, and runs finalizers, of others
         if dropped:
             self.on_dropped()
         if changed and self.writer.deferred:
@@ -491,9 +508,16 @@ class Log:
             return
         try:
             self._discard_unpublished()
+            self._look_for_boundary()
         except BaseException:
             self._lock.leave_behind()
             raise
+
+    def _look_for_boundary(self) -> None:
+        """Who was interrupted may have finished a segment, and not have said so."""
+        tail, active = self._control.tail(deferred=self.writer.deferred), self._active.segment
+        if active is None or active.begin == tail.offset:
+            self._note_finished(tail)
 
     def _discard_unpublished(self) -> None:
         """Take back whatever lies behind the tail: our own unfinished batch, or that of a writer who died.

@@ -121,6 +121,8 @@ typedef struct {
     PyObject *source, *target; /* paths, as bytes; in the latter: */
     Py_ssize_t digits;         /* the position of the digits of an offset */
     uint64_t window;           /* how many bytes of it to open */
+    PyObject *told;            /* called by the append after the one that goes on */
+    PyObject *watch;           /* for tests; else NULL */
 } Successor;
 typedef struct {
     PyObject_HEAD
@@ -147,6 +149,8 @@ typedef struct {
     uint32_t registrations; /* what REGISTRATIONS was when that was looked at */
     Successor next;
     PyObject *gone_on; /* what `next` was when we went on to it, until somebody takes note; or NULL */
+    uint8_t gone_on_header[SEGMENT_HEADER_SIZE]; /* what it was given then */
+    PyObject *told; /* who is yet to be told of it; or NULL */
     PyObject *overflow, *notify;
 } Writer;
 extern PyTypeObject *WriterType;
@@ -163,14 +167,20 @@ PyObject *writer_overflow(Writer *self, const Piece *pieces, PyObject *const *ow
 int writer_refresh_tail(Writer *self);
 int writer_take_word(Writer *self);
 int writer_is_current(const Writer *self);
-void writer_put_first(Writer *self, uint32_t length, uint32_t crc, const char *payload); /* and publish it */
+int writer_fits_window(const Writer *self, uint64_t offset, uint64_t size);
+int writer_wake_armed(Writer *self);
+void writer_put_first(Writer *self, const Piece *piece); /* and publish it */
 PyObject *pieces_as_bytes(const Piece *pieces, PyObject *const *owners, size_t count); /* owners: bytes objects or NULL */
 
 /* going_on.c: from one segment to the next */
 void forget_next(Writer *self);
+enum appended writer_go_on(Writer *self, Piece *piece, uint64_t *offset);
+int writer_tell(Writer *self);
 PyObject *py_prepare_next(PyObject *writer, PyObject *const *args, Py_ssize_t count);
 PyObject *py_forget_next(PyObject *writer, PyObject *what);
-PyObject *py_go_on(PyObject *writer, PyObject *const *args, Py_ssize_t count);
+PyObject *py_go_on(PyObject *writer, PyObject *payload);
+PyObject *py_note_gone_on(PyObject *writer, PyObject *none);
+PyObject *get_gone_on(PyObject *writer, void *closure);
 
 /* callee.c: a Python callable, called without detours where it is a C function */
 typedef struct {

@@ -11,6 +11,8 @@ static void release(Successor *next) {
     let_go(&next->map);
     Py_CLEAR(next->source);
     Py_CLEAR(next->target);
+    Py_CLEAR(next->told);
+    Py_CLEAR(next->watch);
     Py_CLEAR(next->what);
 }
 
@@ -39,7 +41,7 @@ PyObject *py_prepare_next(PyObject *op, PyObject *const *args, Py_ssize_t count)
     Successor next = {0};
     uint64_t digits;
     Py_buffer header;
-    if (check_count("prepare_next", count, 9) || unsigned_from(args[3], UINT64_MAX, &next.device) ||
+    if (check_count("prepare_next", count, 11) || unsigned_from(args[3], UINT64_MAX, &next.device) ||
         unsigned_from(args[4], UINT64_MAX, &next.inode) || unsigned_from(args[7], UINT64_MAX, &digits) ||
         unsigned_from(args[8], UINT64_MAX, &next.window) || check_path(args[5]) || check_path(args[6]))
         return NULL;
@@ -60,6 +62,8 @@ PyObject *py_prepare_next(PyObject *op, PyObject *const *args, Py_ssize_t count)
     next.digits = (Py_ssize_t)digits;
     next.source = Py_NewRef(args[5]);
     next.target = PyBytes_FromStringAndSize(PyBytes_AS_STRING(args[6]), (Py_ssize_t)length); /* ours, and written to */
+    next.told = Py_NewRef(args[9]);
+    next.watch = args[10] == Py_None ? NULL : Py_NewRef(args[10]);
     next.what = Py_NewRef(args[0]);
     if (!next.target || self->gone_on) {
         int failed = !next.target;
@@ -78,10 +82,10 @@ PyObject *py_forget_next(PyObject *op, PyObject *what) {
 }
 
 /* For tests, which fail or die there. They may also have run anything, so we look whether we still are where we were. */
-static int watched(const Writer *self, PyObject *watch, const char *step) {
-    if (watch == Py_None) return 0;
+static int watched(const Writer *self, const Successor *next, const char *step) {
+    if (!next->watch) return 0;
     const void *segment = self->segment.buf;
-    PyObject *done = PyObject_CallFunction(watch, "s", step);
+    PyObject *done = PyObject_CallFunction(next->watch, "s", step);
     Py_XDECREF(done);
     if (done && self->segment.obj && self->segment.buf == segment) return 0;
     if (done) PyErr_SetString(PyExc_RuntimeError, "the writer was changed meanwhile");
@@ -93,6 +97,8 @@ static int is_simple(Writer *self, const Successor *next, uint64_t size, uint64_
     if (!self->segment.obj || self->deferred || self->limited || !writer_is_current(self) || !writer_refresh_tail(self) ||
         !self->alone || self->tail_end <= self->begin)
         return 0;
+    /* A window that was closed says that somebody has to ask for room first. */
+    if (!writer_fits_window(self, self->tail_end, 0)) return 0;
     uint64_t used = self->tail_end - self->begin, room = (uint64_t)self->segment.len - SEGMENT_HEADER_SIZE;
     uint64_t next_room = (uint64_t)next->map.len - SEGMENT_HEADER_SIZE;
     if (used > room || size <= room - used || size > next_room || next_room > UINT64_MAX - self->tail_end) return 0;
@@ -148,26 +154,28 @@ static Py_buffer bind_next(Writer *self, Successor *next, uint64_t size) {
     self->ahead_from = self->begin; /* its first pages were made present when it was prepared */
     self->ahead_at = was_ahead && self->ahead / 2 < room ? self->begin + self->ahead / 2 : UINT64_MAX;
     self->gone_on = next->what;
-    next->what = NULL;
+    memcpy(self->gone_on_header, next->header, SEGMENT_HEADER_SIZE);
+    self->told = next->told;
+    next->what = next->told = NULL;
     store_release_u64((uint8_t *)self->control.buf + ALLOCATED_END, self->begin + room);
     return before;
 }
 
 /* 1: the next segment has its name; 0: it could not be done, and nothing is; -1: an exception. The word is taken. */
-static int begin_next(Writer *self, Successor *next, PyObject *watch, uint64_t now) {
-    if (watched(self, watch, "look")) return -1;
+static int begin_next(Writer *self, Successor *next, uint64_t now) {
+    if (watched(self, next, "look")) return -1;
     if (!is_there(next)) return 0;
     fill_header(self, next, now);
-    if (watched(self, watch, "end")) return -1;
+    if (watched(self, next, "end")) return -1;
     /* Before anything is published beyond it: a reader that sees more must see where this one ends. */
     store_end(self, self->tail_end);
-    int failed = watched(self, watch, "header");
+    int failed = watched(self, next, "header");
     if (!failed) {
         memcpy(next->map.buf, next->header, SEGMENT_HEADER_SIZE);
-        failed = watched(self, watch, "replace");
+        failed = watched(self, next, "replace");
     }
     if (!failed && !rename(PyBytes_AS_STRING(next->source), PyBytes_AS_STRING(next->target))) {
-        if (!watched(self, watch, "publish")) return 1;
+        if (!watched(self, next, "publish")) return 1;
         change(self); /* whoever cleans up finds the new name */
         return -1;
     }
@@ -175,31 +183,73 @@ static int begin_next(Writer *self, Successor *next, PyObject *watch, uint64_t n
     return failed ? -1 : 0;
 }
 
-PyObject *py_go_on(PyObject *op, PyObject *const *args, Py_ssize_t count) {
-    Writer *self = (Writer *)op;
-    if (check_count("go_on", count, 2)) return NULL;
-    if (!PyBytes_Check(args[0]))
-        return PyErr_Format(PyExc_TypeError, "payload must be bytes, not %.100s", Py_TYPE(args[0])->tp_name);
-    uint64_t length = (uint64_t)PyBytes_GET_SIZE(args[0]), size = RECORD_HEADER_SIZE + length, now = exact_clock_ns();
-    if (!self->next.what || length > self->max_payload || !writer_take_word(self)) Py_RETURN_NONE;
+/* Append the first record of the next segment; the CRC of its payload is known. */
+static enum appended go_on(Writer *self, const Piece *piece, uint64_t *offset) {
+    uint64_t size = RECORD_HEADER_SIZE + (uint64_t)piece->length, now = exact_clock_ns();
+    if (!writer_take_word(self)) return OVERFLOWS;
     if (!is_simple(self, &self->next, size, now)) {
         release_word((uint8_t *)self->control.buf + WRITER_LOCK);
-        Py_RETURN_NONE;
+        return OVERFLOWS;
     }
     Successor next = take_next(self);
     Py_buffer before = {0};
-    uint64_t offset = self->tail_end;
-    int begun = begin_next(self, &next, args[1], now);
+    PyObject *untold = NULL;
+    *offset = self->tail_end;
+    int begun = begin_next(self, &next, now);
     if (begun > 0) {
+        untold = self->told;
         before = bind_next(self, &next, size);
         change(self);
-        writer_put_first(self, (uint32_t)length, crc32c(0, PyBytes_AS_STRING(args[0]), length), PyBytes_AS_STRING(args[0]));
+        writer_put_first(self, piece);
     }
     release_word((uint8_t *)self->control.buf + WRITER_LOCK);
     let_go(&before);
     release(&next);
-    if (begun < 0) return NULL;
-    if (!begun) Py_RETURN_NONE;
+    Py_XDECREF(untold);
+    if (begun <= 0) return begun < 0 ? APPEND_FAILED : OVERFLOWS;
     turn_charge(size);
-    return PyLong_FromUnsignedLongLong(offset);
+    return writer_wake_armed(self) ? APPEND_FAILED : APPENDED;
+}
+
+/* Where a test watches, the way is over Python: it may end in an exception, after which there is something to clean up. */
+enum appended writer_go_on(Writer *self, Piece *piece, uint64_t *offset) {
+    if (!self->next.what || self->next.watch) return OVERFLOWS;
+    piece->crc = crc32c(0, piece->data, piece->length);
+    return go_on(self, piece, offset);
+}
+
+PyObject *py_go_on(PyObject *op, PyObject *payload) {
+    Writer *self = (Writer *)op;
+    if (!PyBytes_Check(payload)) return PyErr_Format(PyExc_TypeError, "payload must be bytes, not %.100s", Py_TYPE(payload)->tp_name);
+    uint64_t length = (uint64_t)PyBytes_GET_SIZE(payload), offset;
+    if (!self->next.what || length > self->max_payload) Py_RETURN_NONE;
+    const char *data = PyBytes_AS_STRING(payload);
+    const Piece piece = {.data = data, .length = (uint32_t)length, .crc = crc32c(0, data, length)};
+    switch (go_on(self, &piece, &offset)) {
+    case APPENDED: return PyLong_FromUnsignedLongLong(offset);
+    case APPEND_FAILED: return NULL;
+    case OVERFLOWS: break;
+    }
+    Py_RETURN_NONE;
+}
+
+/* Not in the call that goes on, which takes long enough. */
+int writer_tell(Writer *self) {
+    PyObject *told = self->told;
+    self->told = NULL; /* first: it may append */
+    PyObject *done = PyObject_CallNoArgs(told);
+    Py_DECREF(told);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+PyObject *get_gone_on(PyObject *op, void *Py_UNUSED(closure)) {
+    const Writer *self = (Writer *)op;
+    if (!self->gone_on) Py_RETURN_NONE;
+    return Py_BuildValue("Oy#", self->gone_on, self->gone_on_header, (Py_ssize_t)SEGMENT_HEADER_SIZE);
+}
+
+PyObject *py_note_gone_on(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Py_CLEAR(((Writer *)op)->gone_on);
+    Py_RETURN_NONE;
 }
