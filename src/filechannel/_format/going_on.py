@@ -6,8 +6,8 @@ only now. Then `Writer.go_on` does what `Log` would do, in the same order and wi
     is the name still that file? -> end of the one before -> header -> rename -> epoch -> record -> publish
 
 Whoever dies in between leaves what any writer may leave that dies while it rolls. What only this process has to know
-comes later: `Writer.gone_on` says so until somebody has taken note, and until then nothing can be prepared. Who is to be
-told is told by the next append: the one that goes on takes long enough.
+comes later: `Writer.gone_on` says so until somebody has taken note, and until then nothing can be prepared. The next
+append tells who is to be told: the one that goes on takes long enough.
 """
 
 from __future__ import annotations

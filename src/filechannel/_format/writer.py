@@ -394,9 +394,7 @@ class Writer:
             if not isinstance(path, bytes):
                 raise TypeError(f"expected bytes, {type(path).__name__} found")
         content = bytes(readable(header))
-        successor = Successor(
-            what, writable(map), content, device, inode, source, target, digits, window, told, watch
-        )
+        successor = Successor(what, writable(map), content, device, inode, source, target, digits, window, told, watch)
         if self._gone_on is None:
             self._next = successor
 

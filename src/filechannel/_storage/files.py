@@ -244,7 +244,7 @@ class Files:
 
     @property
     def watch_going_on(self) -> Callable[[str], object] | None:
-        """Called with each step when a writer goes on to the next segment, which it does without this door. For tests."""
+        """Called with each step of `Writer.go_on`, which does not come through this door; None but for tests."""
         return None
 
     def link(self, source: Path, target: Path) -> None:
