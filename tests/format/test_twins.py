@@ -7,6 +7,8 @@ import mmap
 from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from filechannel._format import NOTHING, layout
+from filechannel._format import NOTHING, crc32c, layout
 from filechannel._format.layout import (
     APPEND_TAIL,
     BATCH_CONTINUES,
@@ -28,7 +30,10 @@ from filechannel._format.layout import (
     RESERVED_END,
     ROOM,
     ROOM_WATCHED,
+    SEGMENT_CRC,
+    SEGMENT_CREATED,
     SEGMENT_END,
+    SEGMENT_END_CRC,
     SEGMENT_HEADER_SIZE,
     STATE,
     STATE_SEALED,
@@ -138,7 +143,7 @@ def test_the_numbers_of_the_c_core_are_those_of_the_layout() -> None:
     expected |= {f"TAIL_SLOT_{index}": distance for index, distance in enumerate(layout.TAIL_SLOTS)}
     expected |= {f"CURSOR_SLOT_{index}": position for index, position in enumerate(layout.CURSOR_SLOTS)}
     assert expected == _core.LAYOUT
-    assert len(_core.LAYOUT) == 55
+    assert len(_core.LAYOUT) == 63
 
 
 @pytest.mark.usefixtures("both")
@@ -264,11 +269,19 @@ def steps(**kinds: tuple[st.SearchStrategy[Any], ...]) -> st.SearchStrategy[list
     return st.lists(st.one_of(one), min_size=1, max_size=25)
 
 
+def timeless(segment: bytes | bytearray) -> bytes:
+    """Return a segment without when it was begun, which is in its checksum too; that has to be right."""
+    if any(segment[SEGMENT_CREATED : SEGMENT_CREATED + 8]):
+        crc = crc32c(segment[SEGMENT_END + 8 : SEGMENT_CRC], crc32c(segment[:SEGMENT_END]))
+        assert crc.to_bytes(4, "little") == segment[SEGMENT_CRC:SEGMENT_END_CRC]
+    return bytes(segment[:SEGMENT_CREATED] + segment[SEGMENT_END_CRC:])
+
+
 class WriterRun:
     """One twin's writer and send path on pages of their own."""
 
-    def __init__(self, twin: SimpleNamespace, begin: int) -> None:
-        self.begin = begin
+    def __init__(self, twin: SimpleNamespace, begin: int, directory: Path | None = None) -> None:
+        self.begin, self.directory = begin, directory
         self.control = new_control(begin, 3, begin)
         self.segments: list[bytearray] = []
         self.calls: list[Any] = []
@@ -276,7 +289,9 @@ class WriterRun:
         self.path = twin.SendPath(self.writer, self.encode, self.refuse, self.encode_into, (str,))
 
     def overflow(self, payloads: list[bytes]) -> int:
-        """Note what overflowed, and fail now and then."""
+        """Go on to the next segment, as a log would; else note what overflowed, and fail now and then."""
+        if len(payloads) == 1 and (start := self.writer.go_on(payloads[0])) is not None:
+            return int(start)
         self.calls.append(("overflow", list(payloads)))
         if payloads and payloads[0].startswith(b"E"):
             raise OSError("overflow")
@@ -311,6 +326,36 @@ class WriterRun:
         self.segments.append(new_segment(room))
         self.writer.bind(self.segments[-1], self.begin + distance)
 
+    def do_spare(self, room: int, window: int, watched: str | None, kept: bool) -> None:
+        """Have a file ready to go on to, which may be gone; somebody may watch, and fail at a step."""
+        assert self.directory is not None
+        number = len(self.segments)
+        path, target = self.directory / f"spare-{number}", self.directory / f"{0:020}.seg"
+        path.touch()
+        found = path.stat()
+        if not kept:
+            path.unlink()
+        self.segments.append(new_segment(room))
+        header = self.segments[-1][:SEGMENT_HEADER_SIZE]
+        arguments = header, found.st_dev, found.st_ino, bytes(path), bytes(target), len(bytes(target)) - 24, window
+        watch = None if watched is None else partial(self.watch, watched)
+        self.writer.prepare_next(number, self.segments[-1], *arguments, lambda: self.calls.append("told"), watch)
+
+    def watch(self, failing: str, step: str) -> None:
+        """Note a step of going on, and fail at one of them."""
+        self.calls.append(step)
+        if step == failing:
+            raise StopNow
+
+    def do_forget(self, back: int) -> None:
+        """Let go of a file that was made ready lately."""
+        self.writer.forget_next(len(self.segments) - back)
+
+    def do_gone_on(self) -> Any:
+        """Tell what it has gone on to, but not when."""
+        gone_on = self.writer.gone_on
+        return gone_on and (gone_on[0], timeless(gone_on[1]))
+
     def do_room(self, end: int, due: int) -> None:
         """Open a window."""
         self.writer.open_window(self.begin + end, due)
@@ -336,7 +381,8 @@ class WriterRun:
         writer = self.writer
         return (
             bytes(self.control),
-            [bytes(segment) for segment in self.segments],
+            [timeless(segment) for segment in self.segments],
+            self.directory and sorted(path.name for path in self.directory.iterdir()),
             self.calls,
             writer.pending,
             writer.pending_sequence,
@@ -391,6 +437,59 @@ def test_writers_agree(both: Twins, begin: int, plan: list[Step]) -> None:
     for name, arguments in opening + plan:
         assert pure.do(name, arguments) == native.do(name, arguments), name
         assert pure.state() == native.state(), name
+
+
+going_on = steps(
+    append=(payloads,),
+    put=(items,),
+    append_all=(lists,),
+    go_on=(payloads,),
+    spare=(
+        st.integers(0, 200),
+        st.one_of(st.integers(0, 210), numbers),
+        st.sampled_from([None, None, "", "look", "end", "header", "replace", "publish"]),
+        st.sampled_from([True, True, True, False]),
+    ),
+    forget=(st.integers(0, 2),),
+    gone_on=(),
+    note_gone_on=(),
+    marks=(),
+    change=(),
+    start=(),
+    fresh_segment=(st.integers(20, 200), st.sampled_from([0, 40])),
+    room=(st.integers(-5, 210), st.sampled_from([FOREVER, FOREVER, 0])),
+    limit_window=(st.integers(0, 9), st.just(0)),
+    ahead=(st.integers(-5, 210), st.integers(0, 100)),
+    defer=(st.sampled_from([False, False, True]),),
+    move_tail=(tails, st.integers(0, 60), st.integers(0, 1)),
+    poke=(pokes, st.sampled_from([b"\x00", b"\x01", b"\x00" * 4])),
+)
+nearly_full: list[Step] = [
+    ("start", ()),
+    ("fresh_segment", (100, 0)),
+    ("room", (100, FOREVER)),
+    ("append", (bytes(40),)),
+    ("append", (bytes(30),)),
+    ("spare", (150, 100, None, True)),
+]
+
+
+@settings(quick, max_examples=300)
+@example(begin=0, plan=[("append", (b"first",)), ("append", (b"second",)), ("gone_on", ()), ("marks", ())])
+@example(begin=0, plan=[("spare", (150, 100, "publish", True)), ("append", (b"first",)), ("gone_on", ())])
+@given(begin=st.sampled_from([0, 1 << 40, TOP - 150, TOP - 1000]), plan=going_on)
+def test_writers_that_go_on_agree(
+    both: Twins, tmp_path_factory: pytest.TempPathFactory, begin: int, plan: list[Step]
+) -> None:
+    """From one segment to the next: the same bytes, names, answers and calls, whatever was in the way."""
+    with TemporaryDirectory(dir=tmp_path_factory.getbasetemp()) as directory:
+        places = [Path(directory, name) for name in ("pure", "native")]
+        for place in places:
+            place.mkdir()
+        pure, native = (WriterRun(twin, begin, place) for twin, place in zip(both, places, strict=True))
+        for name, arguments in nearly_full + plan:
+            assert pure.do(name, arguments) == native.do(name, arguments), name
+            assert pure.state() == native.state(), name
 
 
 class ReaderRun:
@@ -728,6 +827,10 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Writer", "open_window"): lambda: [100, FOREVER],
     ("Writer", "limit_window"): lambda: [100, 5],
     ("Writer", "unbind"): list,
+    ("Writer", "prepare_next"): lambda: [5, bytearray(200), bytes(64), 1, 2, b"spare", b"0" * 20, 0, 100, int, None],
+    ("Writer", "forget_next"): lambda: [5],
+    ("Writer", "go_on"): lambda: [b"x"],
+    ("Writer", "note_gone_on"): list,
     ("Writer", "mark_next"): list,
     ("Writer", "take_marks"): list,
     ("Writer", "stay_ahead"): lambda: [100, 50],

@@ -42,13 +42,13 @@ class Counts:
     def __setitem__(self, name: str, value: int) -> None:
         store_u64(self._words, 8 * _NAMES.index(name), value)
 
-    def step(self, last: int) -> None:
-        """Count a step, and die before the last one. Where nobody dies, note its kind."""
+    def step(self, last: int, name: str = "") -> None:
+        """Count a step, and die before the last one. Where nobody dies, note its kind: where it is, and its *name*."""
         self["steps"] = number = self["steps"] + 1
         if number == last:
             os.kill(os.getpid(), signal.SIGKILL)
         if last == NEVER:
-            store_u64(self._words, self._kind_at(number), _kind())
+            store_u64(self._words, self._kind_at(number), _kind(name))
 
     def steps(self, *, each: bool) -> list[int]:
         """Return every step that was taken, or the first one of each kind."""
@@ -64,11 +64,11 @@ class Counts:
         return 8 * (len(_NAMES) + number - 1)
 
 
-def _kind() -> int:
-    """Return a number that tells from which lines of the package the caller's caller was called."""
-    lines: list[str] = []
+def _kind(name: str) -> int:
+    """Return a number that tells the name, and from which lines of the package the caller's caller was called."""
+    lines = [name]
     frame = sys._getframe(2)
-    while frame is not None and len(lines) < DEPTH:
+    while frame is not None and len(lines) <= DEPTH:
         if frame.f_globals.get("__name__", "").startswith("filechannel."):
             lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
         frame = frame.f_back  # type: ignore[assignment]

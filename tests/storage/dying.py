@@ -41,6 +41,11 @@ class DyingFiles(Files):
         self._last = last
         self._counts = counts
 
+    @property
+    def watch_going_on(self) -> Callable[[str], object]:
+        """Die at each step of it that is taken."""
+        return lambda step: self._counts.step(self._last, step)
+
 
 def _dying(name: str) -> Callable[..., object]:
     def method(self: DyingFiles, *arguments: object, **options: object) -> object:
@@ -100,6 +105,7 @@ def _send(store: Store, batches: list[list[bytes]], counts: Counts) -> None:
     for batch in batches:
         if len(batch) == 1 and len(batch[0]) > 3000 and isinstance(active := _active(store), Segment):
             store.segments.prepare_spare(active)  # into which it goes on
+            store.log.get_ready()
         store.log.append(batch)
         if store.log.writer.deferred:
             store.flusher.commit()

@@ -98,6 +98,11 @@ class FaultyFiles(Files):
         self._called("replace", target)
         super().replace(source, target)
 
+    @property
+    def watch_going_on(self) -> Callable[[str], object]:
+        """Fail at any step, or go on."""
+        return lambda step: self._called(step, Path("the next segment"))
+
     def unlink(self, path: Path) -> None:
         """Fail or remove."""
         self._called("unlink", path)

@@ -43,12 +43,18 @@ SEGMENT_MAGIC: Final = b"fchan\x1aSG"
 SEGMENT_HEADER: Final = Struct("<8sIIQQQQQII")
 """magic, version, id, begin, end, first sequence, previous end, created, crc, end crc."""
 SEGMENT_HEADER_SIZE: Final = 64
+SEGMENT_BEGIN: Final = 16
 SEGMENT_END: Final = 24
 """Position of `end`: 0 while the segment is active, else the offset after its last record."""
+SEGMENT_FIRST_SEQUENCE: Final = 32
+SEGMENT_PREVIOUS_END: Final = 40
+SEGMENT_CREATED: Final = 48
 SEGMENT_CRC: Final = 56
 """CRC-32C over every header byte before it except `end`, which changes during the segment's life."""
 SEGMENT_END_CRC: Final = 60
 """CRC-32C over begin and end; 0 while active."""
+SEGMENT_DIGITS: Final = 20
+"""Of the offset in the name of a segment's file."""
 SEGMENT_EXTENT: Final = Struct("<QQ")
 """begin, end: what the end crc covers."""
 

@@ -21,7 +21,9 @@ from typing_extensions import Buffer
 from .arguments import U32, readable, unsigned, writable
 from .checksum import crc32c
 from .clock import charge_turn, wall_clock_ns
+from .going_on import Successor, Watch, created
 from .layout import (
+    ALLOCATED_END,
     APPEND_TAIL,
     BATCH_CONTINUES,
     CONTROL_RECORD,
@@ -81,6 +83,12 @@ class Writer:
         self._index_due = 0
         self._next_mark = 0
         self._marks: list[tuple[int, int, int]] = []
+        self._latest = 0
+        """The time of the segment's last mark; never, if the clock has gone back since."""
+        self._next: Successor | None = None
+        self._gone_on: tuple[object, bytes] | None = None
+        self._told: Callable[[], object] | None = None
+        """Who is yet to be told that the writer has gone on."""
         self._ahead = self._ahead_end = 0
         """Make so many bytes before the tail present, up to this offset."""
         self._ahead_from, self._ahead_at = 0, _NEVER
@@ -145,6 +153,9 @@ class Writer:
             self._go_ahead(start + size)
         if not self._deferred:
             self.tell_waiters()
+        told, self._told = self._told, None
+        if told is not None:
+            told()
         return start
 
     def _append_simply(self, payloads: list[bytes], size: int) -> int | None:
@@ -296,7 +307,8 @@ class Writer:
             raise ValueError("segment is shorter than its header")
         self._segment, self._begin, self._window_end = view, begin, 0
         self._epoch = load_u32(self._control, EPOCH)
-        self._next_mark, self._marks = 0, []
+        self._next_mark, self._marks, self._latest = 0, [], 0
+        self._next = self._gone_on = self._told = None
         self._alone = begin == self._pending
         self._ahead_from, self._ahead_at = 0, _NEVER
 
@@ -348,14 +360,121 @@ class Writer:
     def _mark(self) -> None:
         """Remember a record. Its time is taken before it can be seen: nothing before it is younger."""
         self._next_mark = self._pending + INDEX_BYTES
+        now = wall_clock_ns()
+        self._latest = now if now >= self._latest else _NEVER
         if len(self._marks) < _MOST_MARKS:
-            self._marks.append((self._pending, self._pending_sequence, wall_clock_ns()))
+            self._marks.append((self._pending, self._pending_sequence, now))
 
     def unbind(self) -> None:
         """Let go of the segment; every append overflows."""
-        self._segment = None
+        self._segment = self._next = self._gone_on = self._told = None
         self._window_end = 0
         self._ahead_at = _NEVER
+
+    # Going on to the next segment (see going_on.py)
+
+    def prepare_next(
+        self,
+        what: object,
+        map: Buffer,
+        header: Buffer,
+        device: int,
+        inode: int,
+        source: bytes,
+        target: bytes,
+        digits: int,
+        window: int,
+        told: Callable[[], object],
+        watch: Watch,
+        /,
+    ) -> None:
+        """Have a file ready for `go_on`, unless nobody took note of the last one yet."""
+        device, inode, digits, window = unsigned(device), unsigned(inode), unsigned(digits), unsigned(window)
+        for path in (source, target):
+            if not isinstance(path, bytes):
+                raise TypeError(f"expected bytes, {type(path).__name__} found")
+        content = bytes(readable(header))
+        successor = Successor(what, writable(map), content, device, inode, source, target, digits, window, told, watch)
+        if self._gone_on is None:
+            self._next = successor
+
+    def forget_next(self, what: object, /) -> None:
+        """Let go of a file that was prepared."""
+        if self._next is not None and self._next.what is what:
+            self._next = None
+
+    @property
+    def gone_on(self) -> tuple[object, bytes] | None:
+        """The file that the writer has gone on to, and the header it has, if nobody took note of that yet."""
+        return self._gone_on
+
+    def note_gone_on(self) -> None:
+        """Know of the segment that `gone_on` tells of."""
+        self._gone_on = None
+
+    def go_on(self, payload: bytes, /) -> int | None:
+        """Append the first record of the next segment, if the one before is full, and return its offset.
+
+        None if it is not simple: then nothing was done.
+        """
+        if not isinstance(payload, bytes):
+            raise TypeError(f"payload must be bytes, not {type(payload).__name__}")
+        size, following, now = RECORD_HEADER_SIZE + len(payload), self._next, wall_clock_ns()
+        if following is None or len(payload) > self._max_payload or get_ident() in self._inside:
+            return None
+        if not swap_if_u32(self._control, WRITER_LOCK, 0, self._owner):
+            return None
+        try:
+            segment = self._segment
+            if segment is None or not self._may_go_on(segment, following, size, now):
+                return None
+            self._next, start = None, self._tail_end
+            header = following.full_header(start, self._tail_sequence, now)
+            if not following.begin(segment, self._begin, start, header):
+                return None
+            self._publish_first(following, header, payload, size)
+        finally:
+            try:
+                release_word(self._control, WRITER_LOCK)
+            except BaseException:  # Ctrl-C, on the way in: nobody else would ever free it
+                release_word(self._control, WRITER_LOCK)
+                raise
+        charge_turn(size)
+        self.tell_waiters()
+        return start
+
+    def _may_go_on(self, segment: memoryview, following: Successor, size: int, now: int) -> bool:
+        """Tell whether a record of this size is the first of the next segment, and nothing is in the way."""
+        if self._deferred or self._limit is not None or not self.current or not self._refresh_tail():
+            return False
+        if not self._fits_window(self._tail_end, 0):
+            return False  # it was closed: somebody has to ask for room first
+        used, room = self._tail_end - self._begin, segment.nbytes - SEGMENT_HEADER_SIZE
+        is_full = 0 < used <= room < used + size
+        fits = size <= following.room <= _NEVER - self._tail_end
+        # If the clock went back, it takes more to say when the segment begins: times never do.
+        return self._alone and is_full and fits and now >= max(self._latest, created(segment))
+
+    def _publish_first(self, following: Successor, header: bytes, payload: bytes, size: int) -> None:
+        """Write to the file that has its name now."""
+        try:
+            if following.watch is not None:
+                following.watch("publish")
+        finally:
+            self.change()  # whatever happens: the name is new
+        was_ahead = self._ahead_end > self._begin
+        self._gone_on, self._told = (following.what, header), following.told
+        self._segment, self._begin = following.map, self._tail_end
+        self._window_end = self._begin + max(min(following.window, following.room), size)
+        self._next_mark = self._latest = 0
+        self._ahead_end = self._begin + following.room if was_ahead else 0
+        self._ahead_from = self._begin  # its first pages were made present when it was prepared
+        is_ahead = was_ahead and self._ahead // 2 < following.room
+        self._ahead_at = self._begin + self._ahead // 2 if is_ahead else _NEVER
+        store_u64(self._control, ALLOCATED_END, self._begin + following.room)
+        self._pending, self._pending_sequence = self._tail_end, self._tail_sequence
+        self.write([payload], 0, 0)
+        self.publish()
 
     def defer(self, deferred: bool, /) -> None:
         """Move the append tail instead of what readers see, or stop doing so."""

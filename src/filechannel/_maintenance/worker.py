@@ -5,6 +5,9 @@ is the one in which a segment was finished, a consumer went on to the next or a 
 looks from time to time, the less often the longer a channel is quiet. One process at a time has its turn, by the
 kernel's lock on a byte (see `upkeep`), so that nobody has to be elected and nobody is missed who dies.
 
+Waking a thread takes longer than many messages, and it would be the sender who pays for it. So for a second after each
+nudge the thread looks by itself, every few hundredths, whether there are others.
+
 It works on storage alone. What goes wrong is logged, counted where every process sees it, and tried again, at ever
 longer intervals; senders and receivers never hear of it.
 """
@@ -15,6 +18,7 @@ import logging
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -38,6 +42,7 @@ STEPS: list[Step] = [reclaim, compress_step]
 _MANY = 8  # segments; whoever fills more than that before anybody has looked makes room itself
 _PATIENCE = 1.0  # seconds that it waits for whoever is at it
 _SOON = 0.02  # seconds; who fills many small segments has them looked at together
+_ATTENTIVE = 1.0  # seconds after a nudge in which the thread looks so often whether there are others
 _BUSY = 0.2
 _EMPTY = 60.0
 _LONGEST = 60.0
@@ -76,6 +81,10 @@ class Worker:
         """A heap of who is due when; those whose time has changed since stay until they are at the top."""
         self._count = 0
         self._running = False
+        self._nudged: deque[_Charge] = deque()
+        """Those that the thread does not know of yet."""
+        self._attentive_until = 0.0
+        self._must_be_woken = True
 
     def look_after(self, store: Store) -> None:
         """Maintain a channel until it is closed. Telling twice is telling once."""
@@ -110,10 +119,12 @@ class Worker:
         charge = self._charges.get(store)
         if charge is not None and not charge.is_nudged:
             charge.is_nudged = True
-            with self._changed:
-                # One that is in trouble has its own time.
-                if not charge.failures and charge.due > time.monotonic() + _SOON:
-                    self._schedule(charge, _SOON)
+            self._nudged.append(charge)
+            # In this order: the thread says that it must be woken, and only then looks whether somebody was nudged.
+            if self._must_be_woken:
+                with self._changed:
+                    self._begin()
+                    self._changed.notify()
 
     def keep_up(self, store: Store) -> None:
         """Look at a channel in which a segment was filled soon; now and here if nobody has looked for many of them.
@@ -166,10 +177,12 @@ class Worker:
         with self._changed:
             if not self._charges:
                 self._running = False
+                self._must_be_woken = True
                 return None
             now = time.monotonic()
+            self._take_nudged(now)
             if not self._queue or self._queue[0][0] > now:
-                self._changed.wait(self._queue[0][0] - now if self._queue else None)
+                self._wait(now)
                 return []
             found: list[_Charge] = []
             while self._queue and self._queue[0][0] <= now:
@@ -177,6 +190,30 @@ class Worker:
                 if due == charge.due:  # else it is somewhere else in the queue
                     found.append(charge)
             return found
+
+    def _take_nudged(self, now: float) -> None:
+        """Learn who was nudged. If nobody was for a while, more may be in this moment, and are looked at together."""
+        soon = _SOON if now >= self._attentive_until else 0.0
+        while self._nudged:
+            charge = self._nudged.popleft()
+            self._attentive_until = now + _ATTENTIVE
+            # One that is in trouble has its own time.
+            is_known = charge.is_nudged and charge.store in self._charges
+            if is_known and not charge.failures and charge.due > now + soon:
+                self._schedule(charge, soon)
+
+    def _wait(self, now: float) -> None:
+        """Sleep until somebody's time comes, or it is time to look who was nudged."""
+        due = self._queue[0][0] - now if self._queue else None
+        if now < self._attentive_until:
+            self._changed.wait(_SOON if due is None else min(due, _SOON))
+            return
+        self._must_be_woken = True
+        try:
+            if not self._nudged:
+                self._changed.wait(due)
+        finally:
+            self._must_be_woken = False
 
     def _attend(self, charge: _Charge) -> None:
         with charge.working:

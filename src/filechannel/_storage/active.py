@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,14 +11,16 @@ from .._errors import CorruptRecordError, DiskFullError
 from .._format import Writer
 from .._format.layout import INDEX_CHECKED, PAGE, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
 from .._options import StoredOptions
-from .control import Control
+from .control import Control, Tail
 from .files import Files
 from .index import ActiveIndex, LateMarks, latest_time, not_before
+from .maps import MappedFile
 from .pages_ahead import PagesAhead
-from .preparation import Preparation
+from .preparation import SMALLEST, Preparation
 from .room import Room
-from .segment import Header, Segment
+from .segment import Header, Segment, segment_name
 from .segments import Segments
+from .spares import Spare
 from .unflushed import Unflushed
 
 _STEP = 1 << 20  # of disk space; in a RAM file system it takes a third of a millisecond
@@ -48,7 +51,12 @@ class ActiveSegment:
         """Called before a file is made; raises if the directory is not the channel's any more."""
         self._index = ActiveIndex(files, options.mode, lambda: self.check_place())  # noqa: PLW0108 - set later
         self._pages = PagesAhead(writer)
-        self._preparation = Preparation(segments, self._pages.begin)
+        self.on_ready: Callable[[], object] = lambda: None
+        """Called, from any thread, when a file is ready to be the next segment; it calls `get_ready`."""
+        self.on_gone_on: Callable[[], object] = lambda: None
+        """Called by the append after one with which the writer has gone on to a segment by itself."""
+        self._preparation = Preparation(segments, lambda: self.on_ready())  # noqa: PLW0108 - set later
+        segments.on_let_go = writer.forget_next
         self._held = b""
         self.segment: Segment | None = None
 
@@ -65,28 +73,82 @@ class ActiveSegment:
         self._unflushed.names_changed = True
         self._bind(segment)
 
-    def begin_next(self, begin: int, sequence: int, length: int) -> bool:
-        """Finish the segment and begin another for a record of this length, if a file waits; tell whether one did.
+    # Going on by itself
 
-        In the order of `begin`, and nothing but what cannot wait.
+    def get_ready(self) -> None:
+        """Let the writer go on to the next segment by itself, if a file waits. The caller has the log's mutex.
+
+        Without the word, for which whoever sends would have to wait.
         """
-        assert self.segment is not None
-        if SEGMENT_HEADER_SIZE + RECORD_HEADER_SIZE + length > self._options.segment_size:
-            return False
-        header = Header.new(begin, sequence, begin, self._creation_time())
-        # Before anything is published beyond it: a reader that sees more must see where this one ends.
-        self.segment.finish(begin)
-        if (segment := self._renew_spare(header)) is None:
-            self.segment.reopen()
-            return False
-        self._allocate(segment, begin + RECORD_HEADER_SIZE + length)
-        self._segments.add(segment)
+        segment, ready = self.segment, self._segments.ready_spare()
+        if segment is None or ready is None:
+            return
+        spare, file = ready
+        if self._may_go_on:
+            if not self._preparation.is_asked_for(segment):
+                self._preparation.is_ready(segment)
+                self._open_all(segment)
+            self._hand_over(spare, file)
+        if self._preparation.is_asked_for(segment):
+            self._pages.begin(file.map)
+
+    @property
+    def _may_go_on(self) -> bool:
+        return not (self._writer.deferred or self._room.has_limits)
+
+    def _open_all(self, segment: Segment) -> None:
+        """Nobody has to ask half-way: let the writer fill the segment."""
+        allocated = min(self._control.allocated_end, segment.room_end)
+        if self._writer.current and self._writer.pending <= allocated:
+            with suppress(ValueError):  # it has gone on in this moment, and its window is another one's
+                self._pages.advance(segment, self._writer.pending, allocated)
+                self._writer.open_window(allocated, self._index.due)
+
+    def _hand_over(self, spare: Spare, file: MappedFile) -> None:
+        """Give the writer what it needs to go on by itself."""
+        room = len(file.map) - SEGMENT_HEADER_SIZE
+        window = room if len(file.map) < SMALLEST else room // 2
+        target = os.fsencode(self._segments.path(0))
+        digits = len(target) - len(segment_name(0))
+        self._writer.prepare_next(
+            file,
+            file.map,
+            Header.new(0, 0, 0).pack(),
+            *spare.inode,
+            os.fsencode(spare.path),
+            target,
+            digits,
+            window,
+            self.on_gone_on,
+            self._files.watch_going_on,
+        )
+
+    def follow(self) -> Tail | None:
+        """Know of the segment that the writer has gone on to, and return where it begins; None if it has not.
+
+        The caller has the log's mutex. It may be done again, and until `note_gone_on` nothing else can be prepared.
+        """
+        gone_on = self._writer.gone_on
+        if gone_on is None:
+            return None
+        file, content = gone_on
+        assert isinstance(file, MappedFile)
+        # As it was written: by now another process may have given it up, and the file may be another segment's.
+        header = Header.unpack(content)
+        segment = Segment(self._segments.path(header.begin), header, file)
+        if self._segments.spares is not None:
+            self._segments.spares.forget(file.inode)
+        if segment.is_valid:
+            segment = self._segments.add(segment)
+        if self.segment is None or self.segment.begin != segment.begin:
+            # The marks from there on are of the next one.
+            self._leave_index(self._take_visible_marks(header.begin - 1), header.begin)
+            self.segment = segment
         self._unflushed.names_changed = True
-        self._bind(segment)
-        allocated = self._control.allocated_end
-        self._pages.advance(segment, begin, allocated)
-        self._writer.open_window(min(allocated, self._preparation.advance(segment, begin)), self._index.due)
-        return True
+        self._unflushed.add(segment)
+        return Tail(header.begin, header.first_sequence, header.begin)
+
+    # Otherwise
 
     def _creation_time(self) -> int:
         """Return the present, or a time that nothing in the segments before is later than: the clock may go back."""
@@ -177,7 +239,7 @@ class ActiveSegment:
         return marks[:stop]
 
     def _bind(self, segment: Segment) -> None:
-        self._leave_index()
+        self._leave_visible()
         self.segment = segment
         self._unflushed.add(segment)
         self._writer.bind(segment.map, segment.begin)
@@ -185,21 +247,24 @@ class ActiveSegment:
     def let_go(self) -> None:
         """Write to none, until another one is made or taken up."""
         self.store_marks()
-        self._leave_index()
+        self._leave_visible()
         self._writer.unbind()
         self._pages.close()
         self._preparation.close()
         self.segment = None
 
-    def _leave_index(self) -> None:
-        """Leave what the index of the segment still has to have to whoever flushes it."""
-        if self.segment is not None:
-            visible = self._control.write_offset
-            if marks := self._take_visible_marks(visible):
-                self._index.late.append(LateMarks(self.segment.begin, self.segment.path, marks, visible))
-            if len(self._index.late) > _MOST_LATE:
-                self._index.store_late(lambda: self._control.oldest_offset)
+    def _leave_visible(self) -> None:
+        """Leave the segment, and forget the marks of what was taken back in it."""
+        visible = self._control.write_offset
+        self._leave_index(self._take_visible_marks(visible) if self.segment is not None else b"", visible)
         self._held = b""
+
+    def _leave_index(self, marks: bytes, visible: int) -> None:
+        """Leave what the index of the segment still has to have to whoever flushes it."""
+        if self.segment is not None and marks:
+            self._index.late.append(LateMarks(self.segment.begin, self.segment.path, marks, visible))
+        if len(self._index.late) > _MOST_LATE:
+            self._index.store_late(lambda: self._control.oldest_offset)
         self._index.close()
 
     def fits(self, length: int) -> bool:

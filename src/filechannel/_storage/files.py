@@ -13,6 +13,7 @@ import shutil
 import stat
 import struct
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import final
@@ -274,6 +275,11 @@ class Files:
         """Rename, over what may be there."""
         with _needing_room(target, 0):
             os.replace(source, target)
+
+    @property
+    def watch_going_on(self) -> Callable[[str], object] | None:
+        """Called with each step of `Writer.go_on`, which does not come through this door; None but for tests."""
+        return None
 
     def link(self, source: Path, target: Path) -> None:
         """Give a file another name, which is free."""

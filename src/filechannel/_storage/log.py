@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import NamedTuple, NoReturn, TypeAlias
@@ -52,7 +51,6 @@ from .shared_lock import SharedLock
 from .unflushed import Unflushed, Work
 
 _REMEMBERED = 64  # segments
-_LEFT_OVER = 4  # boundaries that wait for another thread; whoever passes more of them does all of it here
 
 
 class Lead(NamedTuple):
@@ -111,7 +109,7 @@ class Log:
         self.on_finished: Callable[[], object] = _nothing
         """Called after an append that finished a segment, or by `catch_up`."""
         self.on_rolled: Callable[[], object] = _nothing
-        """Called after an append that finished a segment and left the rest to `catch_up`: soon, on another thread."""
+        """Called by the append after one that finished a segment and left the rest to `catch_up`, on another thread."""
         self.on_dropped: Callable[[], object] = _nothing
         """Called after an append that gave up the oldest segments, whose files are still there."""
         self.on_changed: Callable[[], object] = _nothing
@@ -125,11 +123,11 @@ class Log:
         self._closed = self._is_closing = self._forked = False
         self._durability_changed = self._finished = self._dropped = False
         self._between_batches: deque[Offset] = deque(maxlen=_REMEMBERED)
-        self._boundaries: list[Tail] = []
-        """Where segments were finished of which only others know so far."""
         self.writer: Writer = Writer(control.map, processes.owner, options.max_message_size, self.append, notify)
         self._unflushed = Unflushed()
         self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed, room)
+        self._active.on_ready = self.get_ready
+        self._active.on_gone_on = self._has_gone_on
         self._jump = Jump(files, control, segments, self._active, self._unflushed)
 
     def begin(self, *, alone: bool, beyond: Offset | None) -> None:
@@ -183,7 +181,7 @@ class Log:
         if self._closed:
             self.on_closed()
             raise StorageError(f"{self._path} is closed")
-        self._note_boundaries()
+        self._follow()
         self._follow_durability()
         if from_the_dead:
             self._segments.scan()
@@ -233,68 +231,69 @@ class Log:
 
     def append(self, payloads: list[bytes], lead: Lead | None = None) -> Offset:
         """Append payloads as one batch and return where it begins. All of them, or an error and none."""
-        if lead is None and len(payloads) == 1 and self._is_full(len(payloads[0])):
-            start = self._lock.do_at_once(partial(self._go_on, payloads))
+        if lead is None and len(payloads) == 1:
+            start = self._go_on(payloads[0])
             if start is not None:
-                self.on_rolled()
-                self.tell_waiters()
-                return start
+                return Offset(start)
         self.check_sizes(payloads)
         return self.append_parts([payloads], Batch.of(sum(map(len, payloads)), len(payloads)), lead)
 
-    def _is_full(self, length: int) -> bool:
-        """Tell whether a record of this length is the first of the next segment, as far as this process knows."""
-        segment = self._active.segment
-        return segment is not None and self.writer.pending + RECORD_HEADER_SIZE + length > segment.room_end
-
-    def _go_on(self, payloads: list[bytes]) -> Offset | None:
+    def _go_on(self, payload: bytes) -> int | None:
         """Append the first record of the next segment, if its file is ready and nothing is in the way; None if not.
 
-        It is the same as `_append`, in the same order, without what can wait: code that runs once in thousands of
-        messages is in no cache, and each function that it calls takes microseconds. The caller holds the word.
+        Code that runs once in thousands of messages is in no cache, and each Python function takes microseconds: so
+        the writer does it alone, and what only this process has to know of it comes later. The C core has tried
+        before it came here, unless somebody watches.
         """
-        writer, segment, length = self.writer, self._active.segment, len(payloads[0])
-        writer.start()
-        begin, sequence = writer.pending, writer.pending_sequence
-        is_simple = writer.current and not (writer.deferred or self._room.has_limits or self._closed or self._forked)
-        if not is_simple or segment is None or begin == segment.begin or length > self._max_message_size:
-            return None
-        if len(self._boundaries) >= _LEFT_OVER:
-            return None
-        if not self._is_full(length):
-            return None
         try:
-            if not self._active.begin_next(begin, sequence, length):
-                return None
-            self.announce_change()
-            if self._forked:
-                self._refuse_child()
-            if not writer.write(payloads, 0, 0):
-                raise OSError("no room in a new segment")
-            self._boundaries.append(Tail(Offset(begin), sequence, segment.begin))
-            writer.publish()
-        except (OSError, FileChannelError):
-            self._take_back()
-            return None  # whoever comes the long way finds out what it is
-        except BaseException:
-            self._take_back()
+            return self.writer.go_on(payload)
+        except BaseException as error:
+            with self.writing():
+                self._take_back()
+            if isinstance(error, (OSError, FileChannelError)):
+                return None  # whoever comes the long way finds out what it is
             raise
-        return Offset(begin)
 
     def catch_up(self) -> None:
         """Do what an append has left to be done, on another thread."""
-        if self._boundaries:
-            with self.writing():
-                finished, self._finished = self._finished, False
-            if finished:
-                self.on_finished()
+        if self.writer.gone_on is not None:
+            with self.mutex:
+                self._follow()
+        self._tell_finished()
 
-    def _note_boundaries(self) -> None:
-        boundaries, self._boundaries = self._boundaries, []
-        for boundary in boundaries:
-            self._unflushed.finished(boundary, self._control.oldest_offset)
-            self._between_batches.append(boundary.offset)
-            self._finished = True
+    def _tell_finished(self) -> None:
+        """Say that a segment was finished, once."""
+        if not self._finished:
+            return
+        self._finished = False
+        try:
+            self.on_finished()
+        except BaseException:
+            self._finished = True  # whoever comes next says it
+            raise
+
+    def get_ready(self) -> None:
+        """Let the next segment begin with a file that waits, if there is one. Any thread may call this."""
+        with self.mutex:
+            if not self._closed:
+                self._follow()
+                self._active.get_ready()
+
+    def _follow(self) -> None:
+        """Know of the segment that the writer has gone on to by itself. The caller has the mutex."""
+        boundary = self._active.follow()
+        if boundary is not None:
+            self._note_finished(boundary)
+            self.writer.note_gone_on()  # last: whoever is interrupted before it does all of it again
+
+    def _note_finished(self, boundary: Tail) -> None:
+        """A segment was finished between two batches."""
+        self._unflushed.finished(boundary, self._control.oldest_offset)
+        self._between_batches.append(boundary.offset)
+        self._finished = True
+
+    def _has_gone_on(self) -> None:
+        self.on_rolled()
 
     def append_parts(self, parts: Iterable[Part], batch: Batch, lead: Lead | None = None) -> Offset:
         """Append the messages of several parts, not all of them empty, as one batch; otherwise like `append`.
@@ -328,10 +327,8 @@ class Log:
             if not self._find_room(batch):
                 return None
             start = self._append(parts, 0, lead)
-            finished, self._finished = self._finished, False
             dropped, self._dropped = self._dropped, False
-        if finished:
-            self.on_finished()  # not with the word: starting a thread takes locks, and runs finalizers, of others
+        self._tell_finished()  # not with the word: starting a thread takes locks, and runs finalizers, of others
         if dropped:
             self.on_dropped()
         if changed and self.writer.deferred:
@@ -485,6 +482,7 @@ class Log:
     def store_marks(self) -> None:
         """Bring the index of the active segment up to date, as far as this process wrote it."""
         with self.mutex:
+            self._follow()
             self._active.store_marks()
 
     def finish_segment(self) -> None:
@@ -510,9 +508,16 @@ class Log:
             return
         try:
             self._discard_unpublished()
+            self._look_for_boundary()
         except BaseException:
             self._lock.leave_behind()
             raise
+
+    def _look_for_boundary(self) -> None:
+        """Who was interrupted may have finished a segment, and not have said so."""
+        tail, active = self._control.tail(deferred=self.writer.deferred), self._active.segment
+        if active is None or active.begin == tail.offset:
+            self._note_finished(tail)
 
     def _discard_unpublished(self) -> None:
         """Take back whatever lies behind the tail: our own unfinished batch, or that of a writer who died.
@@ -647,6 +652,7 @@ class Log:
             try:
                 with self.writing() if PURE else self.mutex:
                     self._closed = True
+                    self._follow()
                     self._active.let_go()
                     self._unflushed.clear()
             finally:

@@ -8,7 +8,6 @@ does that, and leaves the file mapped. If it fails, or is not done in time, whoe
 from __future__ import annotations
 
 import logging
-import mmap
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -25,8 +24,8 @@ _logger = logging.getLogger("filechannel")
 class Preparation:
     """Prepares the next segment of one writer. The caller holds the writer word."""
 
-    def __init__(self, segments: Segments, on_ready: Callable[[mmap.mmap], object]) -> None:
-        """*on_ready* is called, from any thread, with the map of the file that is ready."""
+    def __init__(self, segments: Segments, on_ready: Callable[[], object]) -> None:
+        """*on_ready* is called, from any thread, when a file is ready."""
         self._segments = segments
         self._on_ready = on_ready
         self._asked: Segment | None = None
@@ -39,8 +38,8 @@ class Preparation:
         if offset < middle:
             return middle
         self._asked = segment
-        if (file := self._segments.ready_spare()) is not None:
-            self._on_ready(file.map)
+        if self._segments.ready_spare() is not None:
+            self._on_ready()
         else:
             with suppress(RuntimeError):  # the interpreter is shutting down
                 background_threads().submit(self._prepare, segment)
@@ -55,7 +54,15 @@ class Preparation:
             _logger.warning("%s: the next segment could not be prepared: %s", segment.path.parent.parent, error)
             return
         if self._asked is segment and file is not None:
-            self._on_ready(file.map)
+            self._on_ready()
+
+    def is_asked_for(self, segment: Segment) -> bool:
+        """Tell whether nothing is left to do until a segment is full."""
+        return segment is self._asked
+
+    def is_ready(self, segment: Segment) -> None:
+        """A file waits already: nobody has to ask for one."""
+        self._asked = segment
 
     def close(self) -> None:
         """Forget what was asked for."""

@@ -165,6 +165,7 @@ class Reclaim:
         self._upkeep.count_reclaimed(len(stale), size)
         with self._log.writing(briefly()):
             self._log.announce_change()
+        self._log.get_ready()
 
     def _say_on_disk(self, oldest: Offset) -> None:
         """Write a checkpoint that says where the log begins."""

@@ -67,6 +67,8 @@ class Segments:
         self._maps = Maps(most_mapped, self._is_newest, self._let_go)
         self.on_dropped: Callable[[Segment], object] = lambda _: None
         """Called when a segment is not to be mapped any more, because others are used: readers have to let go of it."""
+        self.on_let_go: Callable[[MappedFile], object] = lambda _: None
+        """Called when a file, a segment's or a spare, is not to be mapped any more."""
         self.spares: Spares | None = None
         """Where the files of consumed segments go; None: they are removed."""
         self._closed = False
@@ -235,9 +237,15 @@ class Segments:
             self._headers.pop(begin, None)
             self._compressed.forget(compressed_path(self.path(begin)))
 
-    def add(self, segment: Segment) -> None:
-        """Take in a segment that was just made, in place of what may have had its name."""
+    def add(self, segment: Segment) -> Segment:
+        """Take in a segment that was just made, in place of what may have had its name.
+
+        Returns what it is known as, which is another object if a reader has found it already.
+        """
         with self._lock:
+            known = self._mapped.get(segment.begin)
+            if known is not None and known.file is segment.file and known.header == segment.header:
+                segment = known
             # Its file may have been another segment, which somebody else has given up or compressed.
             for other in [each for each in self._mapped.values() if each.file is segment.file]:
                 self.forget(other.begin)
@@ -247,6 +255,7 @@ class Segments:
             if self._begins[place : place + 1] != [segment.begin]:
                 insort(self._begins, segment.begin)
             self.keep(segment)
+            return segment
 
     # Removing
 
@@ -344,10 +353,11 @@ class Segments:
                 self._files.unlink(spare.path)
         return None
 
-    def ready_spare(self) -> MappedFile | None:
+    def ready_spare(self) -> tuple[Spare, MappedFile] | None:
         """Return the spare file that is taken next, if it has its disk space and is mapped."""
         spare = None if self.spares is None else self.spares.next
-        return self._maps.get(spare.inode) if spare is not None and spare.is_whole else None
+        file = self._maps.get(spare.inode) if spare is not None and spare.is_whole else None
+        return None if spare is None or file is None else (spare, file)
 
     def prepare_spare(self, active: Segment) -> MappedFile | None:
         """See to it that a spare file waits to follow a segment, with its disk space and mapped.
@@ -376,6 +386,7 @@ class Segments:
         return newest is not None and newest.file is file
 
     def _let_go(self, file: MappedFile) -> None:
+        self.on_let_go(file)
         for segment in [segment for segment in self._mapped.values() if segment.file is file]:
             del self._mapped[segment.begin]
             self.on_dropped(segment)

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import RLock, get_ident
-from typing import TypeVar
 
 from typing_extensions import Buffer
 
@@ -23,7 +22,6 @@ from .._format.layout import CONTENDED, LOCK_GENERATION_SHIFT
 from .holder import Holder
 from .processes import Processes
 
-R = TypeVar("R")
 _SPIN = 50e-6
 _LONGEST_SLEEP = 0.1
 _NOBODY = 1 << LOCK_GENERATION_SHIFT  # slot 0 is nobody's, and never was
@@ -79,26 +77,6 @@ class SharedLock:
                 raise Busy
             self._sleep(taken_by)
             slept = True
-
-    def do_at_once(self, work: Callable[[], R]) -> R | None:
-        """Do something with the lock held, or return None if somebody has it. *entered* is not called.
-
-        The same as `held`, for where every call counts: nobody is waited for, and nobody dead is looked for.
-        """
-        if self._user:
-            return None
-        with self.mutex:
-            if self._depth:
-                return None
-            try:
-                self._depth, self._user = 1, get_ident()
-                if not take_word(self._words, self._position, self._processes.owner, 0.0):
-                    return None
-                self._taken = True
-                return work()
-            finally:
-                self._depth = self._user = 0  # first, as above
-                self._free()
 
     def _look_at_mutex(self) -> None:
         """Give up where another thread keeps the mutex, as for a flush.

@@ -192,6 +192,12 @@ class Spares:
             if self._files.identity_of(spare.path) == spare.inode:
                 return spare
 
+    def forget(self, inode: Inode) -> None:
+        """Somebody has taken this one."""
+        for spare in [each for each in self._waiting if each.inode == inode]:
+            with suppress(ValueError):  # taken in this moment
+                self._waiting.remove(spare)
+
     def remove_all(self) -> None:
         """Remove all that wait, for the room they take. Whoever is about to take one finds out, and makes a file."""
         self._waiting.clear()

@@ -112,6 +112,18 @@ static inline int turn_over(void) { return turn_units <= 0 && turn_over_by_clock
 typedef struct {
     uint64_t offset, sequence, time;
 } Mark;
+/* A file that waits to become the next segment, with everything that can be known beforehand. */
+typedef struct {
+    PyObject *what; /* as others know it; NULL: there is none */
+    Py_buffer map;
+    uint8_t header[SEGMENT_HEADER_SIZE];
+    uint64_t device, inode;
+    PyObject *source, *target; /* paths, as bytes; in the latter: */
+    Py_ssize_t digits;         /* the position of the digits of an offset */
+    uint64_t window;           /* how many bytes of it to open */
+    PyObject *told;            /* called by the append after the one that goes on */
+    PyObject *watch;           /* for tests; else NULL */
+} Successor;
 typedef struct {
     PyObject_HEAD
     Py_buffer control, segment; /* .obj is NULL while nothing is bound */
@@ -125,6 +137,7 @@ typedef struct {
     uint64_t next_mark; /* the record at or behind this offset goes into the index */
     Mark *marks;
     unsigned int marked, mark_room; /* how many there are, and have room */
+    uint64_t latest; /* time of the segment's last mark; UINT64_MAX: the clock has gone back since */
     uint64_t ahead, ahead_end;       /* make so many bytes before the tail present, up to this offset */
     uint64_t ahead_from, ahead_at;   /* where the next ones begin, and at which tail they are due */
     int tail_slot;
@@ -134,6 +147,10 @@ typedef struct {
     char alone;    /* nobody else has moved the tail since the segment was begun */
     char limited;  /* the window ends where there is no more room, as it was: */
     uint32_t registrations; /* what REGISTRATIONS was when that was looked at */
+    Successor next;
+    PyObject *gone_on; /* what `next` was when we went on to it, until somebody takes note; or NULL */
+    uint8_t gone_on_header[SEGMENT_HEADER_SIZE]; /* what it was given then */
+    PyObject *told; /* who is yet to be told of it; or NULL */
     PyObject *overflow, *notify;
 } Writer;
 extern PyTypeObject *WriterType;
@@ -146,7 +163,24 @@ enum appended { APPENDED, OVERFLOWS, APPEND_FAILED /* with an exception */ };
 enum appended writer_append(Writer *self, Piece *pieces, size_t count, uint64_t *offset);
 PyObject *writer_append_list(Writer *self, PyObject *payloads); /* of bytes, all of them; the offset */
 PyObject *writer_overflow(Writer *self, const Piece *pieces, PyObject *const *owners, size_t count); /* the slow way */
+/* For going_on.c. */
+int writer_refresh_tail(Writer *self);
+int writer_take_word(Writer *self);
+int writer_is_current(const Writer *self);
+int writer_fits_window(const Writer *self, uint64_t offset, uint64_t size);
+int writer_wake_armed(Writer *self);
+void writer_put_first(Writer *self, const Piece *piece); /* and publish it */
 PyObject *pieces_as_bytes(const Piece *pieces, PyObject *const *owners, size_t count); /* owners: bytes objects or NULL */
+
+/* going_on.c: from one segment to the next */
+void forget_next(Writer *self);
+enum appended writer_go_on(Writer *self, Piece *piece, uint64_t *offset);
+int writer_tell(Writer *self);
+PyObject *py_prepare_next(PyObject *writer, PyObject *const *args, Py_ssize_t count);
+PyObject *py_forget_next(PyObject *writer, PyObject *what);
+PyObject *py_go_on(PyObject *writer, PyObject *payload);
+PyObject *py_note_gone_on(PyObject *writer, PyObject *none);
+PyObject *get_gone_on(PyObject *writer, void *closure);
 
 /* callee.c: a Python callable, called without detours where it is a C function */
 typedef struct {

@@ -16,7 +16,7 @@ static uint8_t *words(const Writer *self) { return (uint8_t *)self->control.buf;
 static uint8_t *tail(const Writer *self) { return words(self) + (self->deferred ? APPEND_TAIL : WRITE_TAIL); }
 
 /* Learn where the tail is; another writer may have moved it. Returns 0 when no slot agrees with the offset. */
-static int refresh_tail(Writer *self) {
+int writer_refresh_tail(Writer *self) {
     uint8_t *at = tail(self);
     uint64_t end = load_acquire_u64(at);
     if (end == self->tail_end && self->tail_slot >= 0) return 1;
@@ -48,7 +48,7 @@ static void publish(Writer *self, uint64_t end, uint64_t sequence) {
 }
 
 /* Readers that are armed must hear of what was published. A full fence lies between that and this. */
-static int wake_armed(Writer *self) {
+int writer_wake_armed(Writer *self) {
     uint8_t *wake = words(self) + WAKE;
     if (!(load_acquire_u32(wake) & (WAKE_THREADS | WAKE_LOOPS))) return 0;
     uint32_t woken = wake_waiters(wake);
@@ -66,6 +66,8 @@ static uint8_t *record_at(const Writer *self, uint64_t offset) {
 /* Remember a record for the index. Its time is taken before it can be seen: nothing before it is younger. */
 static void mark(Writer *self, uint64_t offset, uint64_t sequence) {
     self->next_mark = offset > UINT64_MAX - INDEX_BYTES ? UINT64_MAX : offset + INDEX_BYTES;
+    uint64_t now = exact_clock_ns();
+    self->latest = now < self->latest ? UINT64_MAX : now;
     if (self->marked == self->mark_room) {
         unsigned int room = self->mark_room ? 2 * self->mark_room : FIRST_MARKS;
         Mark *marks = room > MOST_MARKS ? NULL : PyMem_Realloc(self->marks, room * sizeof *marks);
@@ -73,7 +75,7 @@ static void mark(Writer *self, uint64_t offset, uint64_t sequence) {
         self->marks = marks;
         self->mark_room = room;
     }
-    self->marks[self->marked++] = (Mark){offset, sequence, exact_clock_ns()};
+    self->marks[self->marked++] = (Mark){offset, sequence, now};
 }
 
 static void put_record(const Writer *self, uint64_t offset, uint32_t word, uint32_t crc, const char *payload) {
@@ -84,7 +86,7 @@ static void put_record(const Writer *self, uint64_t offset, uint32_t word, uint3
 }
 
 /* Whether `size` more bytes behind an offset lie inside the window. */
-static int fits_window(const Writer *self, uint64_t offset, uint64_t size) {
+int writer_fits_window(const Writer *self, uint64_t offset, uint64_t size) {
     return offset >= self->begin && offset <= self->window_end && size <= self->window_end - offset;
 }
 
@@ -108,7 +110,7 @@ static int index_is_due(Writer *self) {
 }
 
 /* Who holds the word needs it for a fraction of a microsecond, unless it was interrupted: then we had better sleep. */
-static int take_writer_word(Writer *self) {
+int writer_take_word(Writer *self) {
     uint8_t *at = words(self) + WRITER_LOCK;
     for (int i = 0; i < SPINS; i++) {
         if (swap_if_u32(at, 0, self->owner)) return 1;
@@ -117,15 +119,15 @@ static int take_writer_word(Writer *self) {
     return 0;
 }
 
-static int is_current(const Writer *self) {
+int writer_is_current(const Writer *self) {
     return load_acquire_u32(words(self) + EPOCH) == self->epoch &&
            load_acquire_u32(words(self) + STATE) == (self->deferred ? STATE_DEFERRED : 0);
 }
 
 /* Take the word and make sure that `count` more records of `size` bytes are simple; 0 means: go to overflow. */
 static int enter(Writer *self, uint64_t size, uint64_t count) {
-    if (!take_writer_word(self)) return 0;
-    if (self->segment.obj && is_current(self) && refresh_tail(self) && fits_window(self, self->tail_end, size) &&
+    if (!writer_take_word(self)) return 0;
+    if (self->segment.obj && writer_is_current(self) && writer_refresh_tail(self) && writer_fits_window(self, self->tail_end, size) &&
         fits_limit(self, count) && !index_is_due(self)) {
         /* Known before the first byte is touched: whoever takes over from us dead has to wipe up to here. */
         store_release_u64(words(self) + RESERVED_END, self->tail_end + size);
@@ -153,12 +155,23 @@ static enum appended leave(Writer *self, uint64_t end, uint64_t sequence) {
     release_word(words(self) + WRITER_LOCK);
     turn_charge(end - start);
     if (end >= self->ahead_at && go_ahead(self, end)) PyErr_Clear(); /* it only would have been faster */
-    return !self->deferred && wake_armed(self) ? APPEND_FAILED : APPENDED;
+    if (!self->deferred && writer_wake_armed(self)) return APPEND_FAILED;
+    return self->told && writer_tell(self) ? APPEND_FAILED : APPENDED;
+}
+
+/* The first record of a segment that is bound. Whoever waits is told by the caller, without the word. */
+void writer_put_first(Writer *self, const Piece *piece) {
+    uint64_t end = self->tail_end + RECORD_HEADER_SIZE + piece->length;
+    store_release_u64(words(self) + RESERVED_END, end);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    mark(self, self->tail_end, self->tail_sequence);
+    put_record(self, self->tail_end, piece->length, piece->crc, piece->data);
+    publish(self, end, self->tail_sequence + 1);
 }
 
 /* Before work that would be for nothing: the tail only grows. `enter` looks again, with the word taken. */
 static int may_fit(const Writer *self, uint64_t size) {
-    return size && fits_window(self, load_acquire_u64(tail(self)), size);
+    return size && writer_fits_window(self, load_acquire_u64(tail(self)), size);
 }
 
 enum appended writer_append(Writer *self, Piece *pieces, size_t count, uint64_t *offset) {
@@ -167,7 +180,7 @@ enum appended writer_append(Writer *self, Piece *pieces, size_t count, uint64_t 
         if (pieces[i].length > self->max_payload) return OVERFLOWS;
         total += RECORD_HEADER_SIZE + pieces[i].length;
     }
-    if (!may_fit(self, total)) return OVERFLOWS;
+    if (!may_fit(self, total)) return count == 1 ? writer_go_on(self, pieces, offset) : OVERFLOWS;
     for (size_t i = 0; i < count; i++) pieces[i].crc = crc32c(0, pieces[i].data, pieces[i].length);
     if (!enter(self, total, count)) return OVERFLOWS;
     uint64_t at = *offset = self->tail_end;
@@ -220,6 +233,11 @@ static int check_words(PyObject *payloads, uint64_t flags) {
     return fit ? 0 : -1;
 }
 
+static enum appended go_on_with(Writer *self, PyObject *payload, uint64_t *offset) {
+    Piece piece = {.data = PyBytes_AS_STRING(payload), .length = (uint32_t)PyBytes_GET_SIZE(payload)};
+    return writer_go_on(self, &piece, offset);
+}
+
 /* The same as writer_append for a list of bytes: nothing in between runs Python code, so they need no owners. */
 static enum appended append_bytes(Writer *self, PyObject *payloads, uint64_t *offset) {
     Py_ssize_t count = PyList_GET_SIZE(payloads);
@@ -229,7 +247,7 @@ static enum appended append_bytes(Writer *self, PyObject *payloads, uint64_t *of
         if (length > self->max_payload) return OVERFLOWS;
         total += RECORD_HEADER_SIZE + length;
     }
-    if (!may_fit(self, total)) return OVERFLOWS;
+    if (!may_fit(self, total)) return count == 1 ? go_on_with(self, PyList_GET_ITEM(payloads, 0), offset) : OVERFLOWS;
     uint32_t *crcs = PyMem_Malloc((size_t)count * sizeof *crcs);
     if (!crcs) return PyErr_NoMemory(), APPEND_FAILED;
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -286,7 +304,7 @@ static PyObject *py_append_all(PyObject *self, PyObject *payloads) { return appe
 static PyObject *py_start(PyObject *op, PyObject *Py_UNUSED(none)) {
     Writer *self = (Writer *)op;
     self->tail_slot = -1;
-    if (!refresh_tail(self)) {
+    if (!writer_refresh_tail(self)) {
         PyErr_SetString(PyExc_ValueError, "no tail slot agrees with the offset");
         return NULL;
     }
@@ -312,7 +330,7 @@ static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count)
         return NULL;
     uint64_t total = (uint64_t)PyList_GET_SIZE(args[0]);
     /* Known before the first byte is touched: whoever takes over from us dead has to wipe up to here. */
-    if (self->segment.obj && fits_window(self, self->pending, 0)) {
+    if (self->segment.obj && writer_fits_window(self, self->pending, 0)) {
         uint64_t room = self->window_end - self->pending, need = 0;
         for (uint64_t i = index; i < total && need < room; i++)
             need += RECORD_HEADER_SIZE + (uint64_t)PyBytes_GET_SIZE(PyList_GET_ITEM(args[0], (Py_ssize_t)i));
@@ -322,7 +340,7 @@ static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count)
     for (; index < total && self->segment.obj; index++) {
         PyObject *payload = PyList_GET_ITEM(args[0], (Py_ssize_t)index);
         uint64_t length = (uint64_t)PyBytes_GET_SIZE(payload), size = RECORD_HEADER_SIZE + length;
-        if (!fits_window(self, self->pending, size)) break;
+        if (!writer_fits_window(self, self->pending, size)) break;
         if (self->limited && !within_limit(self, self->pending_sequence, !(flags & CONTROL_RECORD))) break;
         uint32_t word = (uint32_t)length | (uint32_t)flags | (index + 1 < total ? BATCH_CONTINUES : 0);
         if (self->pending >= self->next_mark) mark(self, self->pending, self->pending_sequence);
@@ -342,7 +360,7 @@ static enum record_state copy_records(Writer *self, const uint8_t *base, uint64_
         uint32_t length = get_u32(at); /* a word without flags: whose batch it is, is decided here */
         uint64_t size = RECORD_HEADER_SIZE + (uint64_t)length, end = *position + size;
         if (length > LENGTH_MASK || stop - *position < size) return RECORD_CUT;
-        if (!fits_window(self, self->pending, size)) break;
+        if (!writer_fits_window(self, self->pending, size)) break;
         if (self->limited && !within_limit(self, self->pending_sequence, 1)) break;
         uint32_t crc = crc32c(0, at + RECORD_HEADER_SIZE, length);
         if (record_crc(crc, length, offset + (*position - first)) != get_u32(at + 4)) return RECORD_BAD;
@@ -369,7 +387,7 @@ static PyObject *py_copy(PyObject *op, PyObject *const *args, Py_ssize_t count) 
     else if (flags & ~(uint64_t)BATCH_CONTINUES)
         PyErr_SetString(PyExc_ValueError, "payload or flags do not fit the word");
     else if (self->segment.obj) {
-        if (fits_window(self, self->pending, 0)) {
+        if (writer_fits_window(self, self->pending, 0)) {
             store_release_u64(words(self) + RESERVED_END, self->window_end);
             __atomic_thread_fence(__ATOMIC_RELEASE);
         }
@@ -405,13 +423,16 @@ static PyObject *py_publish(PyObject *op, PyObject *Py_UNUSED(none)) {
 
 static PyObject *py_tell_waiters(PyObject *op, PyObject *Py_UNUSED(none)) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    if (wake_armed((Writer *)op)) return NULL;
+    if (writer_wake_armed((Writer *)op)) return NULL;
     Py_RETURN_NONE;
 }
 
 static void unbind(Writer *self) {
     self->window_end = 0;
     self->ahead_at = UINT64_MAX;
+    forget_next(self);
+    Py_CLEAR(self->gone_on);
+    Py_CLEAR(self->told);
     let_go(&self->segment);
 }
 
@@ -428,6 +449,7 @@ static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) 
     self->epoch = load_acquire_u32(words(self) + EPOCH);
     self->next_mark = 0;
     self->marked = 0;
+    self->latest = 0;
     self->alone = begin == self->pending;
     self->ahead_from = 0;
     Py_RETURN_NONE;
@@ -548,6 +570,11 @@ static int writer_traverse(PyObject *op, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(op));
     Py_VISIT(self->overflow);
     Py_VISIT(self->notify);
+    Py_VISIT(self->next.what);
+    Py_VISIT(self->next.told);
+    Py_VISIT(self->next.watch);
+    Py_VISIT(self->gone_on);
+    Py_VISIT(self->told);
     /* Not the buffers: the collector would clear a memoryview that still exports to us, and releasing it would crash. */
     return 0;
 }
@@ -567,7 +594,7 @@ static void writer_dealloc(PyObject *op) {
 
 static PyObject *get_current(PyObject *op, void *Py_UNUSED(closure)) {
     const Writer *self = (Writer *)op;
-    return PyBool_FromLong(self->segment.obj && is_current(self));
+    return PyBool_FromLong(self->segment.obj && writer_is_current(self));
 }
 static PyObject *get_pending(PyObject *op, void *Py_UNUSED(closure)) {
     return PyLong_FromUnsignedLongLong(((Writer *)op)->pending);
@@ -578,7 +605,6 @@ static PyObject *get_pending_sequence(PyObject *op, void *Py_UNUSED(closure)) {
 static PyObject *get_deferred(PyObject *op, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(((Writer *)op)->deferred);
 }
-
 static PyObject *get_alone(PyObject *op, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(((Writer *)op)->alone);
 }
@@ -616,6 +642,14 @@ static PyMethodDef methods[] = {
     {"stay_ahead", FAST(py_stay_ahead), METH_FASTCALL,
      "stay_ahead($self, end, distance, /)\n--\n\n"
      "Have so many bytes before the tail made present by another thread, up to an end, until a segment is bound."},
+    {"prepare_next", FAST(py_prepare_next), METH_FASTCALL,
+     "prepare_next($self, what, map, header, device, inode, source, target, digits, window, told, watch, /)\n--\n\n"
+     "Have a file ready for `go_on`, unless nobody took note of the last one yet."},
+    {"forget_next", py_forget_next, METH_O, "forget_next($self, what, /)\n--\n\nLet go of a file that was prepared."},
+    {"go_on", py_go_on, METH_O,
+     "go_on($self, payload, /)\n--\n\n"
+     "Append the first record of the next segment, if the one before is full, and return its offset; None if it is not simple."},
+    {"note_gone_on", py_note_gone_on, METH_NOARGS, "note_gone_on($self, /)\n--\n\nKnow of the segment that `gone_on` tells of."},
     {"unbind", py_unbind, METH_NOARGS, "unbind($self, /)\n--\n\nLet go of the segment; every append overflows."},
     {"defer", py_defer, METH_O,
      "defer($self, deferred, /)\n--\n\nMove the append tail instead of what readers see, or stop doing so."},
@@ -626,6 +660,7 @@ static PyGetSetDef getset[] = {
     {"pending_sequence", get_pending_sequence, NULL, "Sequence that belongs to pending.", NULL},
     {"current", get_current, NULL, "Whether nobody called `change` since the segment was bound, or sealed the channel.", NULL},
     {"alone", get_alone, NULL, "Whether nobody else has written to the segment since it was bound, which was empty then.", NULL},
+    {"gone_on", get_gone_on, NULL, "The file that the writer has gone on to, and the header it has, if nobody took note of that yet.", NULL},
     {"deferred", get_deferred, NULL, "Whether publishing is left to a flusher.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
