@@ -92,12 +92,17 @@ class Stream:
         fields = dict(line.split(": ", 1) for line in text.split("\n") if line != ":")
         return msgspec.convert(fields, Event)
 
+    async def event(self) -> Event:
+        """Return the next event, which comes."""
+        event = await self.next()
+        assert event is not None
+        return event
+
     async def messages(self, count: int) -> list[object]:
         """Return the data of so many events, passing over those without."""
         found: list[object] = []
         while len(found) < count:
-            event = await self.next()
-            assert event is not None
+            event = await self.event()
             if event.data is not None:
                 found.append(event.value)
         return found

@@ -63,8 +63,7 @@ async def test_a_client_goes_on_behind_the_last_event_it_had(tmp_path: Path) -> 
         await shop.send(1, 2)
         async with shop.stream("?since=earliest").open() as stream:
             await stream.next()
-            first = await stream.next()
-    assert first is not None
+            first = await stream.event()
     async with running(shop.channels, shop.app):
         await shop.send(3)
         async with shop.stream("?since=latest", first.id).open() as stream:
@@ -78,8 +77,7 @@ async def test_a_client_that_had_no_event_yet_misses_none(tmp_path: Path) -> Non
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         async with shop.stream().open() as stream:
-            begin = await stream.next()
-        assert begin is not None
+            begin = await stream.event()
         assert begin == Event(begin.id)
         await shop.send(1)
         async with shop.stream(last_id=begin.id).open() as stream:
@@ -135,14 +133,12 @@ async def test_what_is_gone_is_told(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         async with shop.stream().open() as stream:
-            begin = await stream.next()
-        assert begin is not None
+            begin = await stream.event()
         await shop.send(1, 2, 3)
         await (await shop.channel()).purge()
         await shop.send(4)
         async with shop.stream(last_id=begin.id).open() as stream:
-            missed = await stream.next()
-            assert missed is not None
+            missed = await stream.event()
             assert (missed.name, missed.value) == ("missed", {"missed": 3})
             assert await stream.messages(1) == [{"id": 4}]
         async with shop.stream(last_id=missed.id).open() as stream:
@@ -180,8 +176,7 @@ async def test_what_does_not_decode_is_told_and_passed(tmp_path: Path) -> None:
         await shop.send(2)
         async with shop.stream("?since=earliest").open() as stream:
             assert await stream.messages(1) == [{"id": 1}]
-            event = await stream.next()
-            assert event is not None
+            event = await stream.event()
             assert event.name == "undecodable"
             assert await stream.messages(1) == [{"id": 2}]
         async with shop.stream(last_id=event.id).open() as stream:
@@ -196,8 +191,7 @@ async def test_a_sealed_channel_has_an_end(tmp_path: Path) -> None:
         async with shop.stream("?since=earliest").open() as stream:
             assert await stream.messages(1) == [{"id": 1}]
             await (await shop.channel()).seal()
-            last = await stream.next()
-            assert last is not None
+            last = await stream.event()
             assert last.name == "end"
             assert await stream.next() is None
         async with shop.stream(last_id=last.id).open() as stream:
