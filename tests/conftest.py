@@ -93,7 +93,8 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """A directory of the test's own: in memory, unless the test is about the disk and marked so."""
     if request.node.get_closest_marker("disk") is not None:
         return tmp_path_factory.mktemp("disk")
-    directory: Path = request.getfixturevalue("memory")
+    directory: Path = request.getfixturevalue("memory") / "test"  # so that it has neighbours of its own as well
+    directory.mkdir()
     return directory
 
 

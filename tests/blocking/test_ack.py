@@ -231,5 +231,5 @@ def test_a_consumer_killed_at_any_moment_loses_nothing(tmp_path: Path, seed: int
         acked.update(int(line) for line in child.process.stdout if line.endswith("\n"))
     with open_channel(path, int) as channel, channel.ack_receiver() as rx:
         first = rx.peek()[0]
-        assert set(range(first)) <= acked | {first - 1}  # the last one it was killed before saying
+        assert len(set(range(first)) - acked) <= 1  # any of them, which it was killed before saying
         assert rx.receive_many(40_000) == list(range(first, 20_000))
