@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 _NAME: Final = "spark_pipeline.py"
-_PATIENCE: Final = 10.0  # seconds
+_PATIENCE: Final = 2.0  # seconds
 
 
 def script() -> Path:
