@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import typer
 
 from filechannel.cli.app import app
-from tests.cli.shell import error, real, run
+from tests.cli.shell import error, fill, real, run
 
 GROUP = typer.main.get_command(app)
 NAMES = sorted(GROUP.commands)  # type: ignore[attr-defined]
@@ -64,3 +67,22 @@ def test_it_starts_without_what_it_may_not_need() -> None:
     program = "import sys, filechannel.cli.app; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"rich", "pydantic", "pyarrow", "pyspark", "aiofiles", "importlib.metadata"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "places"),
+    [
+        ("info", (), ".statistics.messages"),
+        ("tail", ("-n", 1), ".value.sku"),
+        ("doctor", (), ".channels[].advice[].mend"),
+        ("top", ("--once", "-i", 0.05), ".channels[].messages"),
+    ],
+)
+def test_examples_look_where_something_is(path: Path, command: str, more: tuple[object, ...], places: str) -> None:
+    """What the help of a command gives to jq is there."""
+    assert places in run(command, "--help").stdout
+    fill(path, 1000)  # about which doctor has something to say
+    found = [json.loads(run(command, path, *more, "--json", code=int(command == "doctor")).stdout)]
+    for name, is_list in re.findall(r"\.(\w+)(\[\])?", places):
+        found = [inner for each in found for inner in (each[name] if is_list else [each[name]])]
+    assert found

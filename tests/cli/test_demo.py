@@ -65,6 +65,18 @@ def test_a_missing_java_is_named_before_anything_is_started(monkeypatch: pytest.
     assert "openjdk" in (what_is_missing() or "")
 
 
+def test_the_pipeline_leaves_nothing_behind_when_it_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its files are in the directory of the demo, which goes however the demo ends."""
+    from filechannel.cli.show import pipeline
+
+    example = tmp_path / "example.py"
+    example.write_text("import os, tempfile\ntempfile.mkdtemp()\nos.kill(os.getpid(), 9)\n")
+    monkeypatch.setattr(pipeline, "script", lambda: example)
+    (tmp_path / "demo").mkdir()
+    assert not pipeline.run_pipeline(tmp_path / "demo")
+    assert len(list((tmp_path / "demo").iterdir())) == 1
+
+
 def test_the_pipeline_is_found_in_a_checkout() -> None:
     """The example that the demo runs is the one among the examples."""
     from filechannel.cli.show.pipeline import script

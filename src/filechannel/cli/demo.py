@@ -52,7 +52,7 @@ def demo(
         directory = Path(name)
         results = [*_kills(directory / "orders"), *_crew(directory), *_bounds(directory / "bytes")]
         if spark:
-            results += _pipeline()
+            results += _pipeline(directory)
         show(_figures(directory))
     return _close(results, time.monotonic() - began)
 
@@ -92,14 +92,14 @@ def _bounds(path: Path) -> list[_Result]:
     return [_Result("a channel with a limit", came_of_it, end.is_fine)]
 
 
-def _pipeline() -> list[_Result]:
+def _pipeline(directory: Path) -> list[_Result]:
     from .show.pipeline import run_pipeline, what_is_missing
 
     _announce("A stream goes through Spark, windowed second by second; its producer is killed on the way.")
     missing = _ONE_PROCESS if PURE else what_is_missing()
     if missing is not None:
         return _leave_out(missing)
-    is_fine = run_pipeline()
+    is_fine = run_pipeline(directory)
     came_of_it = "nothing lost, nothing counted twice" if is_fine else "it failed: see above"
     return [_Result("a producer killed before Spark", came_of_it, is_fine)]
 

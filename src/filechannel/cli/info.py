@@ -25,7 +25,7 @@ def info(channel: ChannelArgument, json: JsonOption = False) -> None:
     \b
     Examples:
       filechannel info data/orders
-      filechannel info data/orders --json | jq .messages
+      filechannel info data/orders --json | jq .statistics.messages
     """
     with reading(channel) as target:
         statistics, consumers = target.channel.statistics(), target.channel.consumers()

@@ -7,11 +7,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 _NAME: Final = "spark_pipeline.py"
+_PATIENCE: Final = 2.0  # seconds
 
 
 def script() -> Path:
@@ -30,13 +33,28 @@ def what_is_missing() -> str | None:
     return None
 
 
-def run_pipeline() -> bool:
-    """Run it where it can be seen, and return whether nothing was lost. What Java has to say is shown if it failed."""
+def run_pipeline(directory: Path) -> bool:
+    """Run it where it can be seen, and return whether nothing was lost. What Java has to say is shown if it failed.
+
+    All its files are in a directory of the caller's: interrupted, it may have no time to remove them.
+    """
     sys.stdout.flush()
     with tempfile.TemporaryFile() as remarks:
-        command = [sys.executable, str(script())]
-        ended = subprocess.run(command, stdin=subprocess.DEVNULL, stderr=remarks, check=False)
-        if ended.returncode:
+        code = _run([sys.executable, str(script())], remarks, os.environ | {"TMPDIR": str(directory)})
+        if code:
             remarks.seek(0)
             sys.stderr.write(remarks.read().decode(errors="replace"))
-    return ended.returncode == 0
+    return code == 0
+
+
+def _run(command: Sequence[str], stderr: BinaryIO, environment: Mapping[str, str]) -> int:
+    """Wait for the end of a process, also if that is because of Ctrl-C, of which a terminal tells it too."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr, env=environment) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE)
+            raise
+        finally:
+            process.kill()
