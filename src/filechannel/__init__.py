@@ -5,6 +5,7 @@ It feels like an anyio memory stream, survives restarts and `kill -9`, and needs
 
 from __future__ import annotations
 
+from . import _starting as _starting  # isort: skip - before everything that takes a while to import
 from ._channel.ack import AckReceiver
 from ._channel.any_ack_receiver import Acknowledgable
 from ._channel.any_receiver import Record

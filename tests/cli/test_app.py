@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -52,6 +53,45 @@ def test_the_version() -> None:
 def test_wrong_usage_has_the_exit_code_2(arguments: list[str]) -> None:
     """And says what is wrong, and where to read on."""
     assert "Try 'filechannel" in error(*arguments, code=2)
+
+
+INTERRUPTING = """\
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["INTERRUPT_AT"]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+"""
+SCRIPT = [str(Path(sys.executable).with_name("filechannel"))]
+
+
+@pytest.mark.parametrize("module", ["msgspec", "filechannel.cli", "typer", "filechannel.cli.info"])
+@pytest.mark.parametrize(
+    "command",
+    [SCRIPT, [sys.executable, "-m", "filechannel"], [sys.executable, "-X", "utf8", "-mfilechannel"]],
+    ids=["script", "module", "short"],
+)
+def test_ctrl_c_while_it_starts(command: list[str], module: str, tmp_path: Path) -> None:
+    """It ends without a word, whatever is being imported; where Ctrl-C is ignored, it goes on."""
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTING)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "INTERRUPT_AT": module}
+    whole = [*command, "--version"]
+    done = subprocess.run(whole, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    patient = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *whole]
+    done = subprocess.run(patient, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"filechannel {version('filechannel')}\n")
+
+
+def test_whoever_imports_the_package_keeps_ctrl_c() -> None:
+    """It is answered at once only where nothing but the command line can be meant."""
+    program = "import signal, filechannel, filechannel.cli; print(signal.getsignal(2) is signal.default_int_handler)"
+    for command in (["-c", program], ["-c", program, "-m", "filechannel"]):
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+        assert done.stdout.splitlines()[0] == "True", done.stderr
 
 
 def test_without_the_extra_it_says_which_one_to_install() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from importlib.util import find_spec
 
@@ -16,6 +17,8 @@ def main() -> None:
     try:
         from .app import run
 
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a command cleans up; before, there was nothing
         code = run()
     except KeyboardInterrupt:  # before a command has begun, or after it has ended
         code = 130

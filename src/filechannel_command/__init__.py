@@ -1,0 +1,17 @@
+"""What `filechannel` in a shell runs first: Ctrl-C ends it quietly while everything else is still being imported."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line, and exit with its code."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored, as under nohup
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    from filechannel.cli import main as run
+
+    run()
