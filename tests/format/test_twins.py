@@ -469,7 +469,7 @@ nearly_full: list[Step] = [
     ("fresh_segment", (100, 0)),
     ("room", (100, FOREVER)),
     ("append", (bytes(40),)),
-    ("append", (bytes(30),)),
+    ("append", (bytes(36),)),
     ("spare", (150, 100, None, True)),
 ]
 
@@ -490,6 +490,21 @@ def test_writers_that_go_on_agree(
         for name, arguments in nearly_full + plan:
             assert pure.do(name, arguments) == native.do(name, arguments), name
             assert pure.state() == native.state(), name
+
+
+def test_the_next_segment_is_begun_by_either_twin(twin: SimpleNamespace, tmp_path: Path) -> None:
+    """It has its name and its first record, the one before its end; who is to be told is told by the next append."""
+    run = WriterRun(twin, 0, tmp_path)
+    for name, arguments in nearly_full:
+        run.do(name, arguments)
+    assert run.writer.append(b"first") == 92
+    assert [path.name for path in tmp_path.iterdir()] == [f"{92:020}.seg"]
+    assert int.from_bytes(run.segments[0][SEGMENT_END : SEGMENT_END + 8], "little") == 92
+    assert run.segments[1][SEGMENT_HEADER_SIZE:].startswith(packed_record(b"first", 92))
+    assert run.writer.gone_on == (1, bytes(run.segments[1][:SEGMENT_HEADER_SIZE]))
+    assert run.calls == []
+    assert run.writer.append(b"second") == 105
+    assert run.calls == ["told"]
 
 
 class ReaderRun:

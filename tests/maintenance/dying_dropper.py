@@ -18,7 +18,7 @@ import pytest
 from filechannel import Capacity, ChannelOptions, DataExpiredError, Durability
 from filechannel._format import PURE
 from filechannel._format.layout import TRANSACTION
-from filechannel._storage.log import Lead
+from filechannel._storage.parts import Lead
 from filechannel._storage.producers import Place
 from filechannel._storage.store import Store
 from tests.maintenance.dying import die_at_shared_stores

@@ -117,6 +117,44 @@ def test_what_happens_here_is_looked_at_soon(store: Store, steps: Steps) -> None
     assert not worker._charges
 
 
+def test_who_is_nudged_often_is_looked_at_without_being_woken(
+    store: Store, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever nudges waits for nobody then, not even for the lock under which the thread would be woken."""
+    monkeypatch.setattr(module, "_ATTENTIVE", 3600.0)
+    worker, held, free = Worker(), Event(), Event()
+
+    def hold() -> None:
+        with worker._changed:
+            held.set()
+            assert free.wait(PATIENCE)
+
+    worker.look_after(store)
+    steps.wait()
+    worker.nudge(store)
+    assert steps.wait() is store
+    holder = Thread(target=hold)
+    holder.start()
+    assert held.wait(PATIENCE)
+    worker.nudge(store)
+    free.set()
+    holder.join(PATIENCE)
+    assert steps.wait() is store
+    worker.forget(store)
+
+
+def test_who_is_nudged_seldom_wakes_the_thread(store: Store, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it would sleep otherwise."""
+    monkeypatch.setattr(module, "_ATTENTIVE", 0.0)
+    worker = Worker()
+    worker.look_after(store)
+    steps.wait()
+    for _ in range(10):
+        worker.nudge(store)
+        assert steps.wait() is store
+    worker.forget(store)
+
+
 def test_a_sender_makes_room_itself_where_the_thread_gets_no_chance(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

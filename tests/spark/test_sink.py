@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from filechannel import Capacity, ChannelOptions, FileChannelError, Retention
 from filechannel._maintenance import retention
 from filechannel._storage.files import Files
-from filechannel._storage.log import Records
+from filechannel._storage.parts import Records
 from filechannel._storage.staging import Staging
 from filechannel.blocking import open_channel
 from filechannel.spark import ChannelSource, schema_of

@@ -13,7 +13,7 @@ from pathlib import Path
 from filechannel._storage.backlog import Batch
 from filechannel._storage.files import Files
 from filechannel._storage.ledger import Ledger
-from filechannel._storage.log import Records
+from filechannel._storage.parts import Records
 from filechannel._storage.staging import Staging
 from tests.storage.channels import opened
 

@@ -12,6 +12,7 @@ from types import FrameType
 import pytest
 
 from filechannel import ChannelOptions, Durability
+from filechannel._format import PURE
 from filechannel._storage.files import Files
 from filechannel._storage.index import index_path, read_marks
 from filechannel._storage.segment import Segment
@@ -130,6 +131,61 @@ def test_what_is_longer_than_the_file_that_waits_gets_its_own(path: Path) -> Non
         store.log.writer.append(bytes(SIZE))
         assert payloads_of(store) == [*[MESSAGE] * FULL, bytes(SIZE)]
         assert len(list((path / "segments").glob("spare-*"))) == 1
+
+
+def test_whoever_has_to_ask_for_room_does_not_go_on(path: Path) -> None:
+    """A window that was closed, as for a capacity that is new, keeps the writer from going on by itself."""
+    with opened(path, OPTIONS) as store:
+        _fill(store)
+        with store.log.writing():
+            store.log.close_window()
+        store.log.get_ready()
+        assert store.log.writer.go_on(NEXT) is None
+        store.log.writer.append(NEXT)
+        assert payloads_of(store) == [*[MESSAGE] * FULL, NEXT]
+
+
+@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+def test_another_process_may_give_it_up_before_anybody_has_noted(path: Path) -> None:
+    """What the file is by then is not taken for what it was, and no name is known that is not there."""
+    with opened(path, OPTIONS) as store, opened(path) as other:
+        store.log.writer.append(MESSAGE)
+        _top_up(store)
+        store.log.writer.append(NEXT)
+        gone_on = store.log.writer.gone_on
+        assert gone_on is not None
+        with other.log.writing():
+            other.log.finish_segment()
+        other.log.append([MESSAGE])
+        reclaim(other, other.segments.begins[-1])
+        _top_up(other)
+        other.log.writer.append(b"in the same file" * 20)
+        assert store.segments.begins == other.segments.begins  # looked at before it is noted
+        store.log.catch_up()
+        assert store.segments.begins == other.segments.begins
+        store.log.writer.append(b"after it")
+        assert payloads_of(store) == payloads_of(other)
+        assert payloads_of(store)[0] == MESSAGE
+        assert payloads_of(store)[2:] == [b"in the same file" * 20, b"after it"]
+
+
+@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+def test_two_that_have_the_same_file_ready_do_not_get_into_each_others_way(path: Path) -> None:
+    """One goes on to it; the other finds that out, and follows."""
+    with opened(path, OPTIONS) as store, opened(path) as other:
+        store.log.writer.append(MESSAGE)
+        expected = [MESSAGE]
+        for number, (one, two) in enumerate([(store, other), (other, store)] * 5):
+            one.log.writer.append(b"%d" % number)
+            two.log.writer.append(b"and %d" % number)
+            _top_up(one)
+            _top_up(two)
+            one.log.writer.append(NEXT)
+            two.log.writer.append(NEXT)
+            assert payloads_of(one) == payloads_of(two)
+            assert one.segments.begins == two.segments.begins
+            expected += [b"%d" % number, b"and %d" % number, NEXT, NEXT]
+        assert [payload for payload in payloads_of(store) if payload.strip(b"\0")] == expected
 
 
 # Ctrl-C

@@ -16,7 +16,7 @@ from filechannel._format.layout import RECORD_HEADER_SIZE
 from filechannel._offset import Offset
 from filechannel._storage.backlog import Batch
 from filechannel._storage.ledger import Ledger
-from filechannel._storage.log import Records
+from filechannel._storage.parts import Records
 from tests.maintenance.stores import consume, fill, reclaim
 from tests.storage import numbering
 from tests.storage.channels import SMALL, opened, payloads_of

@@ -11,7 +11,7 @@ from filechannel import ChannelOptions, CorruptRecordError, Durability
 from filechannel._format import PURE
 from filechannel._format.layout import POSITION_SIZE, POSITION_SLOTS, RECORD_HEADER_SIZE
 from filechannel._offset import Offset
-from filechannel._storage.log import Lead
+from filechannel._storage.parts import Lead
 from filechannel._storage.producers import Place, Producer
 from filechannel._storage.segment import Segment, segment_name
 from filechannel._storage.store import Store

@@ -13,7 +13,7 @@ from filechannel._storage.backlog import Batch
 from filechannel._storage.files import Files
 from filechannel._storage.flush import Ticket
 from filechannel._storage.index import Mark
-from filechannel._storage.log import Lead
+from filechannel._storage.parts import Lead
 from filechannel._storage.producers import Place
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, reader_of

@@ -11,7 +11,7 @@ import pytest
 
 from filechannel import StorageError
 from filechannel._storage.files import Files
-from filechannel._storage.log import Records
+from filechannel._storage.parts import Records
 from filechannel._storage.staging import Staging
 
 

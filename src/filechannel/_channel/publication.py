@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from .._errors import MessageTooLargeError
 from .._storage.backlog import Batch
-from .._storage.log import Records
+from .._storage.parts import Records
 from .._storage.staging import Staging
 from .._storage.store import Store
 from .._wakeup.arrivals import arrivals_of

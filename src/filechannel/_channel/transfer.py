@@ -26,7 +26,7 @@ from .._format.layout import TRANSACTION
 from .._offset import Offset
 from .._storage.cursor import Cursor
 from .._storage.cursor_file import Origin, encoded_name
-from .._storage.log import Lead
+from .._storage.parts import Lead
 from .._storage.producers import Place, Producer
 from .._storage.store import Store
 from .ack_source import AckSource

@@ -73,6 +73,11 @@ class ActiveSegment:
         self._unflushed.names_changed = True
         self._bind(segment)
 
+    def announce_change(self) -> None:
+        """Let the other processes know that segments came or went, and know it ourselves."""
+        self._writer.change()
+        self._segments.knows_all()
+
     # Going on by itself
 
     def get_ready(self) -> None:

@@ -13,6 +13,7 @@ from .._offset import Offset
 from .active import ActiveSegment
 from .control import Checkpoint, Control, Tail
 from .files import Files
+from .segment import Segment
 from .segments import Segments
 from .unflushed import Unflushed
 
@@ -44,6 +45,23 @@ class Jump:
         self._control.publish(moved, deferred=True)
         self._control.publish(moved)
         self._control.reserved_end = begin
+
+    def leave(self, segment: Segment | None, cause: OSError) -> None:
+        """Go on in a fresh file: the active one, if there is any, cannot be flushed any more."""
+        tail = self._control.tail()
+        self._active.let_go()
+        self._unflushed.clear()
+        end = tail.offset
+        if segment is not None and segment.begin < tail.offset:
+            segment.finish(tail.offset)
+        elif segment is not None:
+            end = segment.header.previous_end
+            self._unflushed.failed(cause)  # until there is another file
+        self._segments.remove_spares()  # a fresh file, not one that the disk may refuse as well
+        self.go(max(tail.offset, self._control.reserved_end), end)
+        self._control.given_up = self._control.write_offset
+        self._active.announce_change()
+        self._unflushed.clear_failure(cause)
 
     def _settle(self, begin: Offset, end: Offset, sequence: int, stale: list[Offset]) -> None:
         try:

@@ -13,7 +13,7 @@ from .._format.layout import SINK
 from .._offset import Offset
 from .backlog import Batch
 from .cursor_file import encoded_name
-from .log import Lead, Part
+from .parts import Lead, Part
 from .producers import Place, Producer
 from .store import Store
 

@@ -6,78 +6,41 @@ own `append` is its fast path and comes here when something is not simple.
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from threading import RLock
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import NoReturn
 
 from .._errors import (
     Busy,
     ChannelFullError,
     ChannelSealedError,
-    CorruptRecordError,
     FileChannelError,
     MessageTooLargeError,
     StorageError,
 )
-from .._format import PURE, Writer, join_records
-from .._format.layout import (
-    BATCH_CONTINUES,
-    CONTROL_RECORD,
-    LENGTH_MASK,
-    RECORD_HEADER,
-    RECORD_HEADER_SIZE,
-    SEAL,
-    WRITER_LOCK,
-)
+from .._format import PURE, Writer
+from .._format.layout import BATCH_CONTINUES, CONTROL_RECORD, RECORD_HEADER_SIZE, SEAL, WRITER_LOCK
 from .._offset import Offset
 from .._options import StoredOptions
 from .active import ActiveSegment
 from .backlog import Batch
-from .control import Control, Tail
+from .batch_writer import BatchWriter
+from .control import Control
 from .files import Files
+from .flush_work import FlushWork
 from .holder import Holder
 from .index import Mark
 from .jump import Jump
+from .parts import Lead, Part
 from .processes import Processes
+from .rolling import Rolling
 from .room import Room
-from .segment import Segment
 from .segments import Segments
 from .shared_lock import SharedLock
 from .unflushed import Unflushed, Work
-
-_REMEMBERED = 64  # segments
-
-
-class Lead(NamedTuple):
-    """A control record in front of a batch, which is a part of it."""
-
-    size: int
-    """How long its payload is."""
-    make: Callable[[Offset], bytes]
-    """Called with its offset and with the word taken, directly before anything is written; may refuse by raising."""
-
-
-@dataclass(frozen=True, slots=True)
-class Records:
-    """Messages that are records already, and only have to be moved to their place."""
-
-    count: int
-    content: bytes
-    """As they would lie in a log that begins with them."""
-
-    @classmethod
-    def of(cls, payloads: list[bytes]) -> Records:
-        """Make records of payloads."""
-        return cls(len(payloads), join_records(payloads))
-
-
-Part: TypeAlias = list[bytes] | Records
-"""Some of the messages of a batch."""
+from .unpublished import Unpublished
 
 
 class Log:
@@ -121,13 +84,19 @@ class Log:
         self.on_closed: Callable[[], object] = _nothing
         """Called when somebody comes too late; may raise an error of its own."""
         self._closed = self._is_closing = self._forked = False
-        self._durability_changed = self._finished = self._dropped = False
-        self._between_batches: deque[Offset] = deque(maxlen=_REMEMBERED)
+        self._durability_changed = self._dropped = False
         self.writer: Writer = Writer(control.map, processes.owner, options.max_message_size, self.append, notify)
         self._unflushed = Unflushed()
         self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed, room)
         self._active.on_ready = self.get_ready
-        self._active.on_gone_on = self._has_gone_on
+        self._active.on_gone_on = lambda: self.on_rolled()  # noqa: PLW0108 - set later
+        shared = files, control, segments, self.writer, self._active, self._unflushed
+        self._rolling = Rolling(*shared)
+        self._rolling.on_finished = lambda: self.on_finished()  # noqa: PLW0108 - set later
+        self._unpublished = Unpublished(*shared)
+        check = self._check_not_forked
+        self._batch = BatchWriter(path, self.writer, self._active, self._rolling, self._unpublished, check)
+        self._work = FlushWork(control, segments, self._active, self._unflushed)
         self._jump = Jump(files, control, segments, self._active, self._unflushed)
 
     def begin(self, *, alone: bool, beyond: Offset | None) -> None:
@@ -144,8 +113,8 @@ class Log:
                 self._jump.go(beyond, self._control.write_offset)
                 self.announce_change()
             else:
-                self._inherit_unflushed()
-                self._discard_unpublished()
+                self._work.inherit()
+                self._unpublished.discard()
 
     def writing(self, may_sleep: Callable[[], bool] | None = None) -> AbstractContextManager[None]:
         """Hold the writer word. Whoever holds it may come in again; `StorageError` if the log is closed."""
@@ -169,6 +138,10 @@ class Log:
         self.writer.unbind()
         self._lock.abandon()
 
+    def _check_not_forked(self) -> None:
+        if self._forked:
+            self._refuse_child()
+
     def _refuse_child(self) -> NoReturn:
         raise StorageError(f"{self._path}: nothing was sent, because this process was forked in the middle of it")
 
@@ -181,11 +154,11 @@ class Log:
         if self._closed:
             self.on_closed()
             raise StorageError(f"{self._path} is closed")
-        self._follow()
+        self._rolling.follow()
         self._follow_durability()
         if from_the_dead:
             self._segments.scan()
-            self._discard_unpublished()
+            self._unpublished.discard()
         self.writer.start()
         if not self.writer.current and not self._is_closing:
             self._catch_up()
@@ -198,7 +171,7 @@ class Log:
     def _catch_up(self) -> None:
         """Another process has gone on to another segment, or changed the options: do so too."""
         self.on_changed()
-        segment = self._unfinished_at(Offset(self.writer.pending))
+        segment = self._unpublished.unfinished_at(Offset(self.writer.pending))
         if segment is not self._active.segment:
             self._active.let_go()
         if segment is not None:
@@ -209,8 +182,7 @@ class Log:
 
         After they did, and before anything is published: a reader that sees more must look again at what there is.
         """
-        self.writer.change()
-        self._segments.knows_all()
+        self._active.announce_change()
 
     def close_window(self) -> None:
         """Let the next append ask for room, whatever it was given before. The caller holds the word."""
@@ -258,42 +230,15 @@ class Log:
         """Do what an append has left to be done, on another thread."""
         if self.writer.gone_on is not None:
             with self.mutex:
-                self._follow()
-        self._tell_finished()
-
-    def _tell_finished(self) -> None:
-        """Say that a segment was finished, once."""
-        if not self._finished:
-            return
-        self._finished = False
-        try:
-            self.on_finished()
-        except BaseException:
-            self._finished = True  # whoever comes next says it
-            raise
+                self._rolling.follow()
+        self._rolling.tell_finished()
 
     def get_ready(self) -> None:
         """Let the next segment begin with a file that waits, if there is one. Any thread may call this."""
         with self.mutex:
             if not self._closed:
-                self._follow()
+                self._rolling.follow()
                 self._active.get_ready()
-
-    def _follow(self) -> None:
-        """Know of the segment that the writer has gone on to by itself. The caller has the mutex."""
-        boundary = self._active.follow()
-        if boundary is not None:
-            self._note_finished(boundary)
-            self.writer.note_gone_on()  # last: whoever is interrupted before it does all of it again
-
-    def _note_finished(self, boundary: Tail) -> None:
-        """A segment was finished between two batches."""
-        self._unflushed.finished(boundary, self._control.oldest_offset)
-        self._between_batches.append(boundary.offset)
-        self._finished = True
-
-    def _has_gone_on(self) -> None:
-        self.on_rolled()
 
     def append_parts(self, parts: Iterable[Part], batch: Batch, lead: Lead | None = None) -> Offset:
         """Append the messages of several parts, not all of them empty, as one batch; otherwise like `append`.
@@ -328,7 +273,8 @@ class Log:
                 return None
             start = self._append(parts, 0, lead)
             dropped, self._dropped = self._dropped, False
-        self._tell_finished()  # not with the word: starting a thread takes locks, and runs finalizers, of others
+        # Not with the word: starting a thread takes locks, and runs finalizers, of others.
+        self._rolling.tell_finished()
         if dropped:
             self.on_dropped()
         if changed and self.writer.deferred:
@@ -363,9 +309,9 @@ class Log:
     def _begin_anew(self) -> Mark:
         """Finish the active segment: not even with that alone there is room."""
         if self._active.segment is None:
-            self._discard_unpublished()
+            self._unpublished.discard()
         with self._all_or_nothing():
-            self._roll(0)
+            self._rolling.roll(0)
         return self._end()
 
     def _end(self) -> Mark:
@@ -375,15 +321,14 @@ class Log:
         start = Offset(self.writer.pending)
         with self._all_or_nothing():
             if lead is not None:
-                self._write([lead.make(start)], CONTROL_RECORD | BATCH_CONTINUES)
+                self._batch.write([lead.make(start)], CONTROL_RECORD | BATCH_CONTINUES)
             last: Part = []
             for part in parts:
                 if part if isinstance(part, list) else part.count:
-                    self._write_part(last, flags | BATCH_CONTINUES)
+                    self._batch.write(last, flags | BATCH_CONTINUES)
                     last = part
-            self._write_part(last, flags)
-            if self._forked:
-                self._refuse_child()
+            self._batch.write(last, flags)
+            self._check_not_forked()
             self.writer.publish()
         return start
 
@@ -415,90 +360,26 @@ class Log:
             index = next(index for index, payload in enumerate(payloads) if len(payload) == longest)
             raise MessageTooLargeError(longest, limit, index if len(payloads) > 1 else None)
 
-    def _write_part(self, part: Part, flags: int) -> None:
-        if isinstance(part, list):
-            self._write(part, flags)
-        else:
-            self._copy(part.content, flags)
-
-    def _copy(self, content: bytes, flags: int) -> None:
-        if time.time_ns() >= self._active.mark_due:
-            self._make_room(_length_at(content, 0))
-        position = 0
-        try:
-            while (position := self.writer.copy(content, position, len(content), position, flags)) < len(content):
-                self._make_room(_length_at(content, position))
-        except ValueError as error:
-            raise StorageError(f"{self._path}: nothing was sent, because a record of it is damaged: {error}") from error
-
-    def _write(self, payloads: list[bytes], flags: int) -> None:
-        index = 0
-        if time.time_ns() >= self._active.mark_due and payloads:
-            self._make_room(len(payloads[0]))
-        while (index := self.writer.write(payloads, index, flags)) < len(payloads):
-            self._make_room(len(payloads[index]))
-
-    def _make_room(self, length: int) -> None:
-        """Open a window that takes at least one more record of this length."""
-        if self._forked:
-            self._refuse_child()
-        if self._active.segment is None:
-            self._discard_unpublished()  # perhaps it was cut short by an error
-        if not self._active.fits(length):
-            self._roll(RECORD_HEADER_SIZE + length)
-        self._active.open_window(length)
-
-    def _roll(self, need: int) -> None:
-        """Finish the active segment where we are, and begin another that takes at least so many bytes."""
-        self._active.check_place()
-        begin, sequence, previous_end = self.writer.pending, self.writer.pending_sequence, self.writer.pending
-        finished = self._active.segment
-        if finished is None:
-            self._active.begin(begin, sequence, previous_end, need)
-        elif finished.begin == begin:
-            # Nothing in it yet and still too small: a larger file takes its name.
-            self._active.begin(begin, sequence, finished.header.previous_end, need)
-            # After a power cut the name must not lead back to what is made unreadable now.
-            self._files.flush_directory(self._segments.directory)
-            finished.invalidate()
-        else:
-            # Before anything is published beyond it: a reader that sees more must see where this one ends.
-            finished.finish(begin)
-            self._active.begin(begin, sequence, previous_end, need)
-            tail = self._control.tail(deferred=self.writer.deferred)
-            self._unflushed.finished(tail, self._control.oldest_offset)
-            if tail.offset == begin:
-                self._between_batches.append(Offset(begin))
-            self._finished = True
-        self.announce_change()
-
     def is_between_batches(self, begin: int) -> bool:
-        """Tell whether a segment is known to begin where a batch does: then the log may begin there as well.
-
-        Nothing before it has to be on disk for that, since nothing before it belongs to what is left.
-        """
-        return begin in self._between_batches
+        """Tell whether a segment is known to begin where a batch does: then the log may begin there as well."""
+        return self._rolling.is_between_batches(begin)
 
     def store_marks(self) -> None:
         """Bring the index of the active segment up to date, as far as this process wrote it."""
         with self.mutex:
-            self._follow()
+            self._rolling.follow()
             self._active.store_marks()
 
     def finish_segment(self) -> None:
         """Finish the active segment unless it is empty. The caller holds the word and has nothing pending."""
-        segment = self._active.segment
-        if segment is not None and segment.begin < self.writer.pending:
-            self._active.let_go()
-            segment.finish(self.writer.pending)
-            self.announce_change()
+        self._rolling.finish_segment()
 
     def begin_segment(self) -> None:
         """Begin one if there is none. The caller holds the word and has nothing pending."""
         if self._active.segment is None:
-            self._discard_unpublished()
+            self._unpublished.discard()
         if self._active.segment is None:
-            self._roll(0)
+            self._rolling.roll(0)
 
     # Taking back
 
@@ -507,124 +388,28 @@ class Log:
         if self._forked:
             return
         try:
-            self._discard_unpublished()
-            self._look_for_boundary()
+            self._unpublished.discard()
+            self._rolling.look_for_boundary()
         except BaseException:
             self._lock.leave_behind()
             raise
-
-    def _look_for_boundary(self) -> None:
-        """Who was interrupted may have finished a segment, and not have said so."""
-        tail, active = self._control.tail(deferred=self.writer.deferred), self._active.segment
-        if active is None or active.begin == tail.offset:
-            self._note_finished(tail)
-
-    def _discard_unpublished(self) -> None:
-        """Take back whatever lies behind the tail: our own unfinished batch, or that of a writer who died.
-
-        Idempotent, so that dying in here is no different from dying before.
-        """
-        tail = self._control.tail(deferred=self.writer.deferred)
-        self._active.let_go()
-        reserved = self._control.reserved_end
-        removed = self._remove_beyond(tail.offset)
-        segment = self._unfinished_at(tail.offset)
-        if segment is not None:
-            segment.reopen()
-            segment.wipe(tail.offset, reserved)
-            self._active.resume(segment, tail.offset)
-        if removed or reserved > tail.offset:
-            self._forget_on_disk(segment, removed=removed)
-        self._control.reserved_end = tail.offset
-        self.announce_change()
-
-    def _remove_beyond(self, offset: Offset) -> bool:
-        beyond = [begin for begin in self._segments.begins if begin > offset]
-        for begin in reversed(beyond):
-            self._segments.remove(begin)
-        self._unflushed.discard_beyond(offset)
-        self._unflushed.names_changed |= bool(beyond)
-        return bool(beyond)
-
-    def _unfinished_at(self, offset: Offset) -> Segment | None:
-        """Return the segment that goes on at an offset; None if one that begins there has to be made."""
-        begin = self._segments.covering(offset)
-        if begin is None or begin < self._control.oldest_offset:  # the latter is being given up, and may be half gone
-            return None
-        segment = self._segments.get(begin)
-        if not isinstance(segment, Segment) or (segment.end is not None and segment.end <= offset):
-            return None
-        return segment
-
-    def _forget_on_disk(self, segment: Segment | None, *, removed: bool) -> None:
-        """What was taken back must not come to life after a power cut, in place of what is written there next."""
-        try:
-            if segment is not None:
-                segment.flush()
-            if removed:
-                self._files.flush_directory(self._segments.directory)
-        except OSError as error:
-            self._unflushed.failed(error)
-
-    # Going on elsewhere
 
     def abandon_active(self, cause: OSError) -> None:
         """Go on in a fresh file, far behind every offset used: the active one cannot be flushed any more.
 
         The caller holds the writer word and has moved the tails back to where the log ends.
         """
-        tail = self._control.tail()
-        self._active.let_go()
-        self._unflushed.clear()
-        segment, end = self._unfinished_at(tail.offset), tail.offset
-        if segment is not None and segment.begin < tail.offset:
-            segment.finish(tail.offset)
-        elif segment is not None:
-            end = segment.header.previous_end
-            self._unflushed.failed(cause)  # until there is another file
-        self._segments.remove_spares()  # a fresh file, not one that the disk may refuse as well
-        self._jump.go(max(tail.offset, self._control.reserved_end), end)
-        self._control.given_up = self._control.write_offset
-        self.announce_change()
-        self._unflushed.clear_failure(cause)
+        self._jump.leave(self._unpublished.unfinished_at(self._control.write_offset), cause)
         self._room.tell()  # what was taken back needs none any more
 
     # Flushing
-
-    def _inherit_unflushed(self) -> None:
-        """Whoever wrote before us may have left segments that are not on disk: all behind the checkpoint."""
-        checkpoint = self._control.checkpoint()
-        flushed = 0 if checkpoint is None else checkpoint.offset
-        for begin in self._segments.begins:
-            following = self._segments.following(begin)
-            if following is None or following > flushed:
-                with suppress(CorruptRecordError):  # that is for whoever reads it
-                    if isinstance(segment := self._segments.get(begin), Segment):  # else it is on disk
-                        self._unflushed.add(segment)
-        self._unflushed.names_changed = True
 
     def take_unflushed(self) -> Work:
         """Return what a flush has to do. The caller holds the writer word and does it, or gives the log up.
 
         Raises `OSError` if the disk refused a flush before.
         """
-        self._unflushed.keep(set(self._segments.begins), self._control.durable_offset)
-        self._add_written_elsewhere()
-        return self._unflushed.take(self._active.segment)
-
-    def _add_written_elsewhere(self) -> None:
-        """Other processes may have written to segments that we never had: all behind what is known to be on disk."""
-        begin = self._segments.covering(max(self._control.durable_offset, self._control.given_up))
-        if begin is None:  # what was there has been removed since
-            begin = self._segments.following(-1)
-        while begin is not None:
-            if not self._unflushed.knows(begin):
-                with suppress(CorruptRecordError):  # that is for whoever reads it
-                    segment = self._segments.get(begin)
-                    if segment.limit > self._control.durable_offset and isinstance(segment, Segment):
-                        self._unflushed.add(segment)
-                        self._unflushed.names_changed = True
-            begin = self._segments.following(begin)
+        return self._work.take()
 
     def has_lost(self, offset: int) -> bool:
         """Tell whether what was appended at an offset was taken back since: no segment has it any more."""
@@ -652,17 +437,11 @@ class Log:
             try:
                 with self.writing() if PURE else self.mutex:
                     self._closed = True
-                    self._follow()
+                    self._rolling.follow()
                     self._active.let_go()
                     self._unflushed.clear()
             finally:
                 self._is_closing = False
-
-
-def _length_at(content: bytes, position: int) -> int:
-    """Return how long the payload of a record is; a part of one has none, and is refused by whoever copies it."""
-    header = content[position : position + RECORD_HEADER_SIZE]
-    return RECORD_HEADER.unpack(header)[0] & LENGTH_MASK if len(header) == RECORD_HEADER_SIZE else 0
 
 
 def _nothing() -> None:

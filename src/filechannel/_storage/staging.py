@@ -19,7 +19,7 @@ from .._errors import StorageError
 from .._format import split_records
 from .._format.layout import RECORD_HEADER_SIZE
 from .files import Files, directory_mode
-from .log import Records
+from .parts import Records
 
 STAGING: Final = "staging"
 _PART: Final = struct.Struct("<QQ")

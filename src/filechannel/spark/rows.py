@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 
 from .._channel.schema import Field, Node, Record, Schema
 from .._errors import MessageTooLargeError
-from .._storage.log import Records
+from .._storage.parts import Records
 from .schema import PAYLOAD, Column, columns_of, payload_column
 from .shapes import Encoder
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from .._channel.schema import Field, Node, Record, Schema
 from .._format import RowEncoder
 from .._format.rows import LEFT_OUT, REFUSED, WRITTEN, Shape, Values
-from .._storage.log import Records
+from .._storage.parts import Records
 
 Gather: TypeAlias = Callable[[pa.Array], Values]
 """Finds the buffers of a column, and of those inside it in the order of its shape."""

@@ -27,7 +27,7 @@ from .._storage.backlog import Batch
 from .._storage.cursor_file import encoded_name
 from .._storage.files import Files
 from .._storage.ledger import Ledger
-from .._storage.log import Records
+from .._storage.parts import Records
 from .._storage.staging import Staged, Staging
 from .._storage.store import Store
 from .._storage.stores import STORES
