@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from filechannel import blocking
-from tests.cli.shell import Order, error, orders, report, run
+from tests.cli.shell import Order, error, in_a_terminal, orders, report, run
 
 
 @pytest.fixture
@@ -150,3 +150,15 @@ def test_a_damaged_position(consumed: Path, left: int) -> None:
     assert [each["lag_messages"] for each in report("consumers", consumed)] == [100, 100]
     assert any(each.name.endswith("billing.cursor") for each in (consumed / "quarantine").iterdir())
     assert report("verify", consumed)["clean"]
+
+
+def test_a_narrow_terminal(channel: Path) -> None:
+    """Shows fewer columns, and those whole."""
+    with blocking.open_channel(channel, Order) as opened:
+        opened.receiver("billing").close()
+    narrow = in_a_terminal("consumers", channel, width=40).splitlines()
+    assert len(narrow) == 2
+    assert narrow[0].split()[0] == "CONSUMER"
+    assert narrow[1].split()[0] == "billing"
+    assert "OLDEST" not in narrow[0]
+    assert "OLDEST" in in_a_terminal("consumers", channel, width=100)

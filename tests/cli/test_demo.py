@@ -31,6 +31,7 @@ def test_the_demo_keeps_every_promise_and_leaves_nothing_behind(tmp_path: Path) 
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("\nkept ") == (2 if PURE else 3)  # one process at a time cannot share work
     assert "Every promise was kept." in result.stdout
+    assert "\n(a step can be accepted" in result.stdout
     assert "asyncio.Queue" in result.stdout
     assert result.stderr == ""
     assert list(tmp_path.iterdir()) == []

@@ -356,3 +356,10 @@ def test_what_a_copy_leaves_out_is_said(channel: Path, boots: Boots) -> None:
     """Only who opens a channel for writing finds its end after a restart: an export that may be short says so."""
     boots.again()
     assert "what the last flush does not cover is not shown" in run("export", channel).stderr
+
+
+def test_nothing_is_allocated_without_the_lock_that_it_needs(channel: Path, file: Path) -> None:
+    """Messages are copied while other threads run Python; its debug allocator ends a process that takes memory then."""
+    run("export", channel, file, "--header")
+    debug = {"PYTHONMALLOC": "debug"}
+    assert real("import", channel.with_name("copy"), file, environment=debug) == (0, "", "imported 100 messages\n")

@@ -9,11 +9,14 @@ from typer.core import TyperCommand
 
 @final
 class Command(TyperCommand):
-    """A command whose usage line marks what may be left out, as usual; newer typers mark the rest as well."""
+    """A command whose usage line has what may be left out in brackets, as usual; typer's own depends on its version."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what is typed behind its name."""
-        return [piece.translate(_WITHOUT_BRACES) for piece in super().collect_usage_pieces(ctx)]
+        arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
+        return ["[OPTIONS]", *map(_piece, arguments)]
 
 
-_WITHOUT_BRACES = str.maketrans("", "", "{}")
+def _piece(argument: Any) -> str:
+    name = argument.metavar if argument.required else f"[{argument.metavar}]"
+    return f"{name}{'...' * (argument.nargs != 1)}"

@@ -142,7 +142,8 @@ def has_somebody_to_ask() -> bool:
 def consumer_table(found: tuple[Consumer, ...]) -> Table:
     """Return consumers as a table."""
     headings = ("CONSUMER", "KIND", "NEXT", "BEHIND", "BYTES", "OLDEST", "IDLE", "OWNER")
-    return columns(headings, map(_row, found), right=("NEXT", "BEHIND", "BYTES"))
+    spare = ("OLDEST", "BYTES", "KIND", "NEXT", "IDLE", "OWNER")
+    return columns(headings, map(_row, found), right=("NEXT", "BEHIND", "BYTES"), spare=spare)
 
 
 def tell_damaged(channel: Path, found: tuple[Consumer, ...]) -> None:

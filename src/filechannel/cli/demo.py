@@ -83,10 +83,10 @@ def _crew(directory: Path) -> list[_Result]:
 
 def _bounds(path: Path) -> list[_Result]:
     from .show import pictures
-    from .show.bounds import CAPACITY, stay_small
+    from .show.bounds import CAPACITY, TOTAL, stay_small
 
     limit = f"in which {size(CAPACITY)} may wait to be received: the sender waits then"
-    _announce(f"A gigabyte goes through a channel {limit}. What was received leaves the disk.")
+    _announce(f"{size(TOTAL)} go through a channel {limit}. What was received leaves the disk.")
     end = _play(stay_small(path), pictures.bounds)
     came_of_it = f"{size(end.received)} went through, at most {size(end.most)} on disk"
     return [_Result("a channel with a limit", came_of_it, end.is_fine)]
@@ -139,7 +139,7 @@ def _play(states: Iterator[_State], draw: Callable[[_State], RenderableType]) ->
         for state in states:
             live.update(draw(state))
     if not stdout().is_terminal:
-        show()
+        show("")  # the last line has no end there
     return state
 
 

@@ -138,11 +138,34 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-def columns(headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> Table:
-    """Return a table as wide as it needs to be; the columns in *right* hold numbers."""
+def _without(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    from rich.cells import cell_len
+
+    widths = dict(
+        zip(headings, (max(map(cell_len, cells)) for cells in zip(headings, *rows, strict=True)), strict=True)
+    )
+    for heading in spare:
+        if sum(widths.values()) + 2 * len(widths) <= stdout().width + 2:
+            break
+        del widths[heading]
+    kept = [number for number, heading in enumerate(headings) if heading in widths]
+    return [headings[number] for number in kept], [[row[number] for number in kept] for row in rows]
+
+
+def columns(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), spare: Sequence[str] = ()
+) -> Table:
+    """Return a table as wide as it needs to be; the columns in *right* hold numbers.
+
+    Those in *spare* are left out, one by one, where there is no room for all.
+    """
     from rich.table import Table
     from rich.text import Text
 
+    if spare:
+        headings, rows = _without(headings, list(rows), spare)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in headings:
         is_number = heading in right

@@ -63,14 +63,15 @@ static uint8_t *record_at(const Writer *self, uint64_t offset) {
     return (uint8_t *)self->segment.buf + SEGMENT_HEADER_SIZE + (offset - self->begin);
 }
 
-/* Remember a record for the index. Its time is taken before it can be seen: nothing before it is younger. */
+/* Remember a record for the index. Its time is taken before it can be seen: nothing before it is younger. Also called
+ * without the GIL, hence the raw memory. */
 static void mark(Writer *self, uint64_t offset, uint64_t sequence) {
     self->next_mark = offset > UINT64_MAX - INDEX_BYTES ? UINT64_MAX : offset + INDEX_BYTES;
     uint64_t now = exact_clock_ns();
     self->latest = now < self->latest ? UINT64_MAX : now;
     if (self->marked == self->mark_room) {
         unsigned int room = self->mark_room ? 2 * self->mark_room : FIRST_MARKS;
-        Mark *marks = room > MOST_MARKS ? NULL : PyMem_Realloc(self->marks, room * sizeof *marks);
+        Mark *marks = room > MOST_MARKS ? NULL : PyMem_RawRealloc(self->marks, room * sizeof *marks);
         if (!marks) return;
         self->marks = marks;
         self->mark_room = room;
@@ -585,7 +586,7 @@ static void writer_dealloc(PyObject *op) {
     PyObject_GC_UnTrack(op);
     unbind(self);
     let_go(&self->control);
-    PyMem_Free(self->marks);
+    PyMem_RawFree(self->marks);
     Py_XDECREF(self->overflow);
     Py_XDECREF(self->notify);
     type->tp_free(op);

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Final, final
 
 from ... import Capacity, ChannelOptions, blocking
+from ..._format import PURE
 
 _MESSAGE: Final = 8 << 10
-_SEGMENT: Final = 4 << 20
-CAPACITY: Final = 16 << 20
+TOTAL: Final = 64 << 20 if PURE else 1 << 30
+"""What goes through; the pure twin would take minutes for a gigabyte."""
+CAPACITY: Final = TOTAL // 64
 """What may wait to be consumed."""
-TOTAL: Final = 1 << 30
+_SEGMENT: Final = CAPACITY // 4
 LIMIT: Final = TOTAL // 4
 """What the channel may take: besides that, what was consumed and is not reclaimed yet, and spare segments."""
 _STEPS: Final = 64
@@ -38,7 +40,7 @@ class Usage:
 
 
 def stay_small(path: Path) -> Iterator[Usage]:
-    """Send a GiB to a receiver in another thread, and yield what is on disk meanwhile."""
+    """Send all of it to a receiver in another thread, and yield what is on disk meanwhile."""
     options = ChannelOptions(segment_size=_SEGMENT, capacity=Capacity(max_bytes=CAPACITY, on_full="wait"))
     payload, received, most = bytes(_MESSAGE), [0], 0
     with blocking.open_channel(path, bytes, options=options) as channel, channel.receiver() as rx:
