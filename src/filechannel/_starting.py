@@ -19,5 +19,9 @@ def is_command() -> bool:
     return before[-2:] == ["-m", "filechannel"] or before[-1].endswith("mfilechannel")
 
 
+def _end(*_: object) -> None:
+    os._exit(130)
+
+
 if is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    signal.signal(signal.SIGINT, _end)

@@ -8,10 +8,14 @@ import signal
 __all__ = ["main"]
 
 
+def _end(*_: object) -> None:
+    os._exit(130)
+
+
 def main() -> None:
     """Run the command line, and exit with its code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored, as under nohup
-        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+        signal.signal(signal.SIGINT, _end)
     from filechannel.cli import main as run
 
     run()

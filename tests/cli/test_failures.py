@@ -238,3 +238,27 @@ def test_a_name_that_is_no_text(memory: Path) -> None:
     assert real("info", odd)[0] == real("info", odd, "--json")[0] == 0
     code, _, err = real("info", memory / os.fsdecode(b"none\xff"))
     assert (code, err) == (2, f"filechannel: there is no channel at {memory}/none\\udcff\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "text"),
+    [
+        ("send CHANNEL <&-", 1, "Bad file descriptor"),
+        ("import CHANNEL <&-", 1, "Bad file descriptor"),
+        ("consumers remove CHANNEL audit <&-", 2, "there is nobody to ask"),
+        ("info CHANNEL >&-", 1, "Bad file descriptor"),
+        ("export CHANNEL >&-", 1, "Bad file descriptor"),
+        ("verify CHANNEL 2>&-", 0, ""),
+        ("tail nowhere 2>&-", 2, ""),
+        ("gc CHANNEL <&- >&- 2>&-", 1, ""),
+    ],
+)
+def test_streams_that_are_closed(channel: Path, command: str, code: int, text: str) -> None:
+    """What cannot be read or written is told where that is possible, and no file of the channel takes its place."""
+    with blocking.open_channel(channel, Order) as opened:
+        opened.receiver("audit").close()
+    line = f"{sys.executable} -m filechannel {command.replace('CHANNEL', str(channel))}"
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert (done.returncode, text in done.stderr) == (code, True), done.stderr
+    assert len(orders(channel)) == 100

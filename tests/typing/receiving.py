@@ -40,6 +40,7 @@ async def receive(rx: FanOutReceiver[Order]) -> None:
     assert_type(rx.peek(3), list[Order])
     record = await rx.receive_record()
     assert_type(record, Record[Order])
+    assert_type(rx.receive_record_nowait(), Record[Order])
     assert_type(record.value, Order)
     assert_type(record.offset, Offset)
     assert_type(record.sequence, int)
@@ -51,6 +52,7 @@ async def acknowledge(rx: AckReceiver[Order]) -> None:
     """Every way to receive what has to be acknowledged."""
     assert_type(await rx.receive(), Order)
     assert_type(await rx.receive_record(), Record[Order])
+    assert_type(rx.receive_record_nowait(), Record[Order])
     assert_type(rx.peek(3), list[Order])
     assert_type(rx.unack_count, int)
     delivery = await rx.receive_delivery()

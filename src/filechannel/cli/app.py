@@ -7,6 +7,7 @@ takes long to import is imported inside the function: every command pays for the
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -31,6 +32,8 @@ from .ship import ship
 from .tail import tail
 from .top import top
 from .verify import verify
+
+_STREAMS = ((0, "stdin", os.O_WRONLY, "r"), (1, "stdout", os.O_RDONLY, "w"), (2, "stderr", os.O_WRONLY, "w"))
 
 app: typer.Typer = typer.Typer(
     name="filechannel",
@@ -85,9 +88,24 @@ _add(ship)
 _add(bench)
 
 
+def _have_streams() -> None:
+    """Put something in the place of streams that are closed, before a file of a channel takes it.
+
+    Nothing can be read from it or written to it, which is told; except to stderr, which is where that would be told.
+    """
+    for number, name, flags, mode in _STREAMS:
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, flags)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - it stays
+
+
 def run() -> int:
     """Run what the command line asks for, and return the exit code."""
     end_when_terminated()
+    _have_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be anything
