@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Final, final
 from uuid import uuid4
@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from .._channel.recipe import Recipe
 from .._errors import Busy, ChannelNotFoundError, NoRoomYetError
 from .._maintenance.retention import reclaim
+from .._storage.ahead import taken_ahead
 from .._storage.backlog import Batch
 from .._storage.cursor_file import encoded_name
 from .._storage.files import Files
@@ -87,12 +88,12 @@ def publish(path: Path, written: list[Written], number: int | None, timeout: flo
     """
     producer, found = written[0].producer, [each.staged for each in written]
     batch = Batch.of(sum(staged.length for staged in found), sum(staged.count for staged in found))
-    with opened(path, readonly=False) as store:
+    with opened(path, readonly=False) as store, ExitStack() as reading:
         arrivals_of(store)  # whoever waits, in any process, is woken
         staging = Staging(Files(), path, found[0].group, store.manifest.options.mode)
 
         def parts() -> Iterator[Records]:
-            return chain.from_iterable(map(staging.take, found))
+            return reading.enter_context(closing(taken_ahead(part for each in found for part in staging.take(each))))
 
         if batch.messages and (producer is None or number is None):
             _append(store, lambda: store.log.append_parts(parts(), batch), timeout)
