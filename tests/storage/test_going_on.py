@@ -12,7 +12,8 @@ from types import FrameType
 import pytest
 
 from filechannel import ChannelOptions, Durability
-from filechannel._format import PURE
+from filechannel._format import PURE, store_u32
+from filechannel._format.layout import WAKE, WAKE_LOOPS
 from filechannel._storage.files import Files
 from filechannel._storage.index import index_path, read_marks
 from filechannel._storage.segment import Segment
@@ -97,6 +98,23 @@ def test_what_fails_there_is_tried_the_long_way(path: Path, error: object, step:
         faulty.fail(frozenset({step}), error, once=True)  # type: ignore[arg-type]
         store.log.writer.append(NEXT)
         assert faulty.failures == 1
+        assert payloads_of(store) == [*[MESSAGE] * FULL, NEXT]
+
+
+@pytest.mark.parametrize("files", [FaultyFiles(), Files()])
+def test_a_message_is_not_sent_twice_because_nobody_could_be_told(path: Path, files: Files) -> None:
+    """What is raised after it was published is no reason to try the long way."""
+
+    def fail() -> None:
+        raise OSError("a FIFO is gone")
+
+    with opened(path, OPTIONS, files=files) as store:
+        _fill(store)
+        store.notify = fail
+        store_u32(store.control.map, WAKE, WAKE_LOOPS)
+        with pytest.raises(OSError, match="a FIFO is gone"):
+            store.log.writer.append(NEXT)
+        assert store.log.writer.gone_on is not None
         assert payloads_of(store) == [*[MESSAGE] * FULL, NEXT]
 
 

@@ -415,7 +415,7 @@ class Writer:
     def go_on(self, payload: bytes, /) -> int | None:
         """Append the first record of the next segment, if the one before is full, and return its offset.
 
-        None if it is not simple: then nothing was done.
+        None if it is not simple: then nothing was done. Whoever waits is for the caller to tell.
         """
         if not isinstance(payload, bytes):
             raise TypeError(f"payload must be bytes, not {type(payload).__name__}")
@@ -440,7 +440,6 @@ class Writer:
                 release_word(self._control, WRITER_LOCK)
                 raise
         charge_turn(size)
-        self.tell_waiters()
         return start
 
     def _may_go_on(self, segment: memoryview, following: Successor, size: int, now: int) -> bool:

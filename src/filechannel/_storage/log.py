@@ -206,6 +206,7 @@ class Log:
         if lead is None and len(payloads) == 1:
             start = self._go_on(payloads[0])
             if start is not None:
+                self.tell_waiters()
                 return Offset(start)
         self.check_sizes(payloads)
         return self.append_parts([payloads], Batch.of(sum(map(len, payloads)), len(payloads)), lead)

@@ -1,8 +1,8 @@
 /* From one segment to the next, where everything is prepared. The reference, with the order spelled out, is going_on.py.
  *
  * It happens once in thousands of messages, so none of its code is in a cache: in Python it took a third of a
- * millisecond, most of it for reading the interpreter's own structures. Here it is two system calls and two copies, with
- * the GIL held, which the kernel needs no longer for. */
+ * millisecond, most of it for reading the interpreter's own structures. Here it is two system calls and two copies. The GIL
+ * is held meanwhile: whoever gives it away for some microseconds waits for milliseconds to have it back. */
 #include "core.h"
 #include <stdio.h>
 #include <sys/stat.h>
@@ -208,14 +208,15 @@ static enum appended go_on(Writer *self, const Piece *piece, uint64_t *offset) {
     Py_XDECREF(untold);
     if (begun <= 0) return begun < 0 ? APPEND_FAILED : OVERFLOWS;
     turn_charge(size);
-    return writer_wake_armed(self) ? APPEND_FAILED : APPENDED;
+    return APPENDED;
 }
 
 /* Where a test watches, the way is over Python: it may end in an exception, after which there is something to clean up. */
 enum appended writer_go_on(Writer *self, Piece *piece, uint64_t *offset) {
     if (!self->next.what || self->next.watch) return OVERFLOWS;
     piece->crc = crc32c(0, piece->data, piece->length);
-    return go_on(self, piece, offset);
+    enum appended appended = go_on(self, piece, offset);
+    return appended == APPENDED && writer_wake_armed(self) ? APPEND_FAILED : appended;
 }
 
 PyObject *py_go_on(PyObject *op, PyObject *payload) {
