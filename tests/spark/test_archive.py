@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -23,7 +24,7 @@ from filechannel.spark.channels import find_channels, opened, opened_to_read
 from filechannel.spark.options import ReadOptions
 from filechannel.spark.places import bounds
 from filechannel.spark.tasks import plan, read
-from tests.spark.conftest import ROOT
+from tests.spark.conftest import ROOT, java
 from tests.spark.messages import Order, fill, orders
 from tests.storage.compressing import compress_all
 
@@ -253,3 +254,16 @@ def test_spark_ships_and_reads_where_only_it_can(spark: SparkSession, path: Path
         read_archive(spark, archive, options={"consumer": "x"})
     with pytest.raises(ValueError, match="there is no archive"):
         read_archive(spark, f"{archive}/no")
+
+
+@pytest.mark.skipif(java() is None, reason="no Java 17 or newer: install one or set JAVA_HOME")
+def test_the_command_goes_by_way_of_hadoop(path: Path, archive: str) -> None:
+    """`filechannel ship --hadoop` starts a Spark of its own, and ships what Arrow then finds."""
+    fill(path, orders(1000), segment_size=4096)
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+    command = [sys.executable, "-m", "filechannel", "ship", str(path), archive, "--hadoop", "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["segments"] > 5
+    assert ship(path, archive).segments == 0
+    assert ids(archive) == list(range(finished(path)))
