@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from filechannel import ChannelOptions, Durability, Retention
 from filechannel._channel.transfer import Transfer
-from filechannel._storage.log import Log
+from filechannel._storage.batch_writer import BatchWriter
 from filechannel.blocking import AckReceiver, FileChannel, Sender, open_channel, transaction
 
 
@@ -26,7 +26,7 @@ class DiedError(BaseException):
 def dying(fate: str) -> AbstractContextManager[object]:
     """Let a step die: with a slot filled and nothing written, appended and not flushed, or visible and not settled."""
     if fate == "noted":
-        return patch.object(Log, "_write", side_effect=DiedError)
+        return patch.object(BatchWriter, "write", side_effect=DiedError)
     if fate == "appended":
         return patch.object(Sender, "_flush_now", side_effect=DiedError)
     if fate == "visible":

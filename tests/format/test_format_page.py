@@ -56,7 +56,8 @@ CHECKED = {
 ELSEWHERE = {
     # Tables of their own below.
     *("RECORD_HEADER_SIZE", "BATCH_CONTINUES", "CONTROL_RECORD", "LENGTH_MASK", "MAX_PAYLOAD", "SEAL"),
-    *("SEGMENT_MAGIC", "SEGMENT_HEADER_SIZE", "SEGMENT_END", "SEGMENT_CRC", "SEGMENT_END_CRC"),
+    *("SEGMENT_MAGIC", "SEGMENT_HEADER_SIZE", "SEGMENT_BEGIN", "SEGMENT_END", "SEGMENT_FIRST_SEQUENCE"),
+    *("SEGMENT_PREVIOUS_END", "SEGMENT_CREATED", "SEGMENT_CRC", "SEGMENT_END_CRC", "SEGMENT_DIGITS"),
     *("CONTROL_MAGIC", "CONTROL_CHANNEL", "CONTROL_SIZE", "WRITER_LOCK", "WRITE_TAIL", "APPEND_TAIL", "RESERVED_END"),
     *("ALLOCATED_END", "OLDEST_OFFSET", "STATE", "WAKE", "DURABLE_OFFSET", "STATE_SEALED", "STATE_DEFERRED"),
     *("EPOCH", "FLUSH_LOCK", "FAILED_FLUSHES", "WAITING_LOOPS", "WAKE_THREADS", "WAKE_LOOPS", "WAKE_GENERATION"),
@@ -234,9 +235,9 @@ def test_segments() -> None:
     assert bytes_in(rows[0]["meaning"]) == layout.SEGMENT_MAGIC
     assert layout.SEGMENT_HEADER.size == layout.SEGMENT_HEADER_SIZE
     assert f"`position = {layout.SEGMENT_HEADER_SIZE} + offset - begin`" in PAGE.read_text(encoding="utf-8")
-    assert at["end"][0] == layout.SEGMENT_END
-    assert at["crc"][0] == layout.SEGMENT_CRC
-    assert at["end crc"][0] == layout.SEGMENT_END_CRC
+    for field in ("begin", "end", "first sequence", "previous end", "created", "crc", "end crc"):
+        assert at[field][0] == getattr(layout, "SEGMENT_" + field.upper().replace(" ", "_"))
+    assert f"{layout.SEGMENT_DIGITS} decimal digits" in PAGE.read_text(encoding="utf-8")
     covered = re.search(r"positions 0 to (\d+), then (\d+) to (\d+)", rows[8]["meaning"])
     assert covered is not None
     assert tuple(map(int, covered.groups())) == (

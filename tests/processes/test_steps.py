@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 
 from filechannel import ChannelOptions, ConsumerBusyError, Durability
-from filechannel._storage.log import Log
+from filechannel._storage.batch_writer import BatchWriter
 from filechannel.blocking import FileChannel, Sender, open_channel, transaction
 from tests.processes.crew import Child, Crew, Link
 
@@ -38,7 +38,7 @@ def step_and_die(link: Link, path: Path, durability: Durability, when: str) -> N
         os.kill(os.getpid(), signal.SIGKILL)
 
     if when == "before":
-        Log._write = die  # type: ignore[method-assign]
+        BatchWriter.write = die  # type: ignore[method-assign]
     elif when == "appended":
         Sender._flush_now = die  # type: ignore[method-assign]
     else:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
 
+from .._format.layout import SEGMENT_PREVIOUS_END
 from .._offset import Offset
 from .._storage.compressed import compressed_begin_of
 from .._storage.segment import begin_of
@@ -103,9 +104,8 @@ def _missing(survey: Survey, heads: list[Head], end: End | None) -> list[Finding
             found.append(_gap(survey, following, own_end, previous_end))
         elif own_end > previous_end:
             what = f"it begins behind offset {previous_end}, but the segment before it ends at {own_end}"
-            found.append(
-                Finding(severity="error", kind="overlap", file=survey.relative(following.path), position=40, what=what)
-            )
+            file, position = survey.relative(following.path), SEGMENT_PREVIOUS_END
+            found.append(Finding(severity="error", kind="overlap", file=file, position=position, what=what))
     last = heads[-1].end if heads else end.oldest
     if last is not None and last < end.offset:
         what = f"the records from offset {last} to {end.offset}, the end of the log, are missing"

@@ -21,10 +21,9 @@ from .._errors import DiskFullError
 from .._format.layout import SEGMENT_MAGIC
 from .files import Files
 from .maps import Inode, OpenFile
-from .segment import begin_of
+from .segment import HALF_MADE, begin_of
 
 SPARE: Final = "spare-"
-_TAKEN: Final = "new-"  # what the name of a file begins with that is not in use yet, or not any more
 _MOSTLY = 3 / 4  # of its disk space: then it was written to the end, and the rest is a rounding
 
 
@@ -111,7 +110,7 @@ class Spares:
             return None
         # Others may be giving it up as well, and whoever is late must not touch what it has become by then. So it gets
         # a name first that nobody looks for, and only one of them succeeds in that.
-        taken = path.with_name(_TAKEN + path.name)
+        taken = path.with_name(HALF_MADE + path.name)
         self._files.replace(path, taken)
         try:
             # Before anything else in it changes: a reader that stumbles looks here whether it still is what it was.
@@ -207,7 +206,7 @@ class Spares:
     def sweep(self, oldest: int) -> None:
         """Remove what somebody left who died while giving up a segment that began before an offset."""
         for name in self._files.list(self._directory):
-            begin = begin_of(name.removeprefix(_TAKEN)) if name.startswith(_TAKEN) else None
+            begin = begin_of(name.removeprefix(HALF_MADE)) if name.startswith(HALF_MADE) else None
             if begin is not None and begin < oldest:
                 self._files.unlink(self._directory / name)
 

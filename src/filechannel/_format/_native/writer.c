@@ -610,7 +610,6 @@ static PyObject *get_alone(PyObject *op, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(((Writer *)op)->alone);
 }
 
-#define FAST(name) (PyCFunction)(void (*)(void)) name
 static PyMethodDef methods[] = {
     {"append", py_append, METH_O, "append($self, payload, /)\n--\n\nAppend one record and return its offset."},
     {"append_all", py_append_all, METH_O,
