@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from blockbuster import BlockBuster, BlockBusterFunction
+from hypothesis import settings
 
 from filechannel._format import PURE
 from tests.backends import BACKENDS
@@ -33,6 +34,9 @@ MAY_TOUCH_FILES = {
 MEMORY, ENOUGH = Path("/dev/shm"), 1 << 30
 NEVER_ON_A_LOOP = ("os.fsync", "os.fdatasync", "os.open", "os.pread", "os.pwrite", "os.posix_fallocate", "fcntl.fcntl")
 
+# The same examples in every run; --hypothesis-profile=default looks for others.
+settings.register_profile("same", derandomize=True)
+settings.load_profile("same")
 
 # To the pure twin, which is slow, uvloop is the same as asyncio, and trio too where nobody waits.
 LOOPS = ["asyncio", "trio"] if PURE else list(BACKENDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -21,11 +22,13 @@ from filechannel import (
     Process,
     SchemaMismatchError,
 )
+from filechannel._format import PURE
 from filechannel._storage.stores import STORES
 from filechannel.blocking import FileChannel, open_channel
 from tests.blocking.threads import all_at_once, in_thread, until
 from tests.channel.gates import Gate
 from tests.channel.messages import Cancelled, Order, Placed
+from tests.storage.resources import descriptors_under
 
 
 def test_opening_creates_and_shares(path: Path) -> None:
@@ -230,3 +233,17 @@ def test_async_and_blocking_have_the_same_methods() -> None:
         )
         assert theirs - ours <= {"aclose", "send_eof", "extra", "extra_attributes"}
         assert ours - theirs == set()
+
+
+@pytest.mark.skipif(PURE and sys.version_info < (3, 13), reason="only C can map without a descriptor there")
+def test_a_closed_channel_keeps_no_descriptor(path: Path) -> None:
+    """Though the collector does not run: one who opens and closes channels for a day must not run out of them."""
+    gc.disable()
+    try:
+        for number in range(5):
+            with open_channel(path.with_name(f"{number}"), int) as channel:
+                channel.sender().send(number)
+                assert channel.receiver().receive() == number
+        assert descriptors_under(path.parent) == 0
+    finally:
+        gc.enable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import anyio
@@ -11,7 +12,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
-from filechannel import ChannelOptions, Durability, StorageError, open_channel
+from filechannel import ChannelOptions, Durability, Retention, StorageError, open_channel
 from tests.channel.gates import Gate
 
 pytestmark = [pytest.mark.anyio, pytest.mark.disk]
@@ -160,7 +161,8 @@ async def test_a_failed_flush_is_told_to_every_sender_that_waited(
 ) -> None:
     """Under FSYNC senders whose flush failed get `StorageError`, nobody sees their messages, and the next goes on."""
     caplog.set_level(logging.CRITICAL, "filechannel")
-    async with open_channel(path, int, options=FSYNC) as channel, channel.sender() as tx, channel.receiver() as rx:
+    kept = replace(FSYNC, retention=Retention(after_consumed="keep"))
+    async with open_channel(path, int, options=kept) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send(0)
         failed = list[int]()
 

@@ -1,8 +1,9 @@
-"""Making pages present before they are written to."""
+"""Making pages present before they are written to, and maps that keep no descriptor."""
 
 from __future__ import annotations
 
 import mmap
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -109,3 +110,35 @@ def test_a_forked_child_has_a_background_of_its_own(twin: SimpleNamespace) -> No
     root = Path(__file__).parent.parent.parent
     result = subprocess.run([sys.executable, "-c", script], cwd=root, check=False, timeout=60, capture_output=True)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("access", [mmap.ACCESS_WRITE, mmap.ACCESS_READ], ids=["writable", "read-only"])
+def test_a_map_shows_a_file_whose_descriptor_it_does_not_keep(
+    twin: SimpleNamespace, tmp_path: Path, access: int
+) -> None:
+    """What is written through either is in both; a twin that cannot do it leaves the map as it was."""
+    path = tmp_path / "pages"
+    path.write_bytes(b"file" * 2048)
+    with path.open("r+b") as file, mmap.mmap(-1, 8192, access=access) as pages:
+        open_before = len(os.listdir("/proc/self/fd"))
+        shown = twin.show_file(pages, file.fileno())
+        assert len(os.listdir("/proc/self/fd")) == open_before
+        assert pages[:4] == (b"file" if shown else bytes(4))
+        file.write(b"over")
+        file.flush()
+        assert pages[:4] == (b"over" if shown else bytes(4))
+        if shown and access == mmap.ACCESS_WRITE:
+            pages[4:8] = b"maps"
+            assert path.read_bytes()[:8] == b"overmaps"
+
+
+def test_only_a_map_can_show_a_file(twin: SimpleNamespace, tmp_path: Path) -> None:
+    """And only a file that is open: other memory is never touched."""
+    with (tmp_path / "pages").open("w+b") as file, mmap.mmap(-1, 4096) as pages:
+        for other in (bytearray(4096), bytes(4096), memoryview(pages), None):
+            with pytest.raises(TypeError, match="a map is needed"):
+                twin.show_file(other, file.fileno())
+        assert twin.show_file(pages, file.fileno()) is False  # which is shorter
+        assert twin.show_file(pages, 1 << 20) is False
+        assert twin.show_file(pages, 1 << 40) is False
+        assert pages[:] == bytes(4096)

@@ -291,6 +291,7 @@ class WriterRun:
     def overflow(self, payloads: list[bytes]) -> int:
         """Go on to the next segment, as a log would; else note what overflowed, and fail now and then."""
         if len(payloads) == 1 and (start := self.writer.go_on(payloads[0])) is not None:
+            self.writer.tell_waiters()
             return int(start)
         self.calls.append(("overflow", list(payloads)))
         if payloads and payloads[0].startswith(b"E"):
@@ -476,6 +477,7 @@ nearly_full: list[Step] = [
 
 @settings(quick, max_examples=300)
 @example(begin=0, plan=[("append", (b"first",)), ("append", (b"second",)), ("gone_on", ()), ("marks", ())])
+@example(begin=0, plan=[("append", (b"",)), ("poke", (WAKE, b"\x01")), ("append", (b"",))])
 @example(begin=0, plan=[("spare", (150, 100, "publish", True)), ("append", (b"first",)), ("gone_on", ())])
 @given(begin=st.sampled_from([0, 1 << 40, TOP - 150, TOP - 1000]), plan=going_on)
 def test_writers_that_go_on_agree(
@@ -825,6 +827,7 @@ SOUND: dict[str, Callable[[], list[Any]]] = {
     "join_records": lambda: [[b"x", b""]],
     "split_records": lambda: [packed_record(b"x", 0)],
     "populate": lambda: [bytearray(16), 0, 0],
+    "show_file": lambda: [mmap.mmap(-1, 16), 1 << 40],
     "populate_soon": lambda: [bytearray(16), 0, 0],
     "populate_settle": list,
 }
@@ -936,8 +939,8 @@ def test_hostile_arguments_of_functions(both: Twins, name: str) -> None:
         function = getattr(twin, name)
         if name == "close_in_child":
             return lambda descriptor: twin.keep_in_child(function(descriptor))
-        # Only a map can be populated by the pure twin; C sees no difference.
-        return function if name != "populate" else lambda *arguments: type(function(*arguments))
+        # Only a map can be populated by the pure twin; C sees no difference. And only C can show a file.
+        return function if name not in ("populate", "show_file") else lambda *arguments: type(function(*arguments))
 
     compare_hostile(both, call, SOUND[name])
 

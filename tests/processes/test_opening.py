@@ -67,7 +67,7 @@ def test_opening_while_another_opens(crew: Crew, path: Path, fate: str, damage: 
     """Who opens while another is in the middle of it, recovering or not, waits for that one, or takes over."""
     steps = 0
     while opening_stops(crew, path / f"{steps}", steps, fate, damage):
-        steps += 2 if steps < 20 else 7
+        steps += 3 if steps < 20 else 11
     assert steps > 20
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .columns import Columns
     from .cores import AckCore, ReceiveCore, SendCore, own_receive, own_send
     from .forking import close_in_child, keep_in_child
-    from .memory import populate, populate_settle, populate_soon
+    from .memory import populate, populate_settle, populate_soon, show_file
     from .reader import Reader
     from .records import find_record, join_records, read_record, scan_records, split_records, write_record
     from .ring import move_on
@@ -62,6 +62,7 @@ else:
                 release_word,
                 scan_records,
                 set_bit,
+                show_file,
                 spin_above,
                 split_records,
                 store_u32,
@@ -90,7 +91,7 @@ else:
         from .columns import Columns
         from .cores import AckCore, ReceiveCore, SendCore, own_receive, own_send
         from .forking import close_in_child, keep_in_child
-        from .memory import populate, populate_settle, populate_soon
+        from .memory import populate, populate_settle, populate_soon, show_file
         from .reader import Reader
         from .records import find_record, join_records, read_record, scan_records, split_records, write_record
         from .ring import move_on
@@ -132,6 +133,7 @@ __all__ = [
     "release_word",
     "scan_records",
     "set_bit",
+    "show_file",
     "spin_above",
     "split_records",
     "store_u32",

@@ -1,4 +1,7 @@
-"""Making pages present before they are written to: a first touch costs more than a small message."""
+"""Maps that keep no descriptor, and pages that are present before they are written to.
+
+A first touch costs more than a small message.
+"""
 
 from __future__ import annotations
 
@@ -34,3 +37,12 @@ def populate_soon(buffer: Buffer, position: int, size: int, /) -> None:
 
 def populate_settle() -> None:
     """Wait until nothing is left to populate, and let go of the buffers."""
+
+
+def show_file(pages: Buffer, descriptor: int, /) -> bool:
+    """Let a map without a file show this one, whose descriptor it does not keep; tell whether that can be done."""
+    if not isinstance(pages, mmap):
+        raise TypeError(f"a map is needed, not {type(pages).__name__}")
+    unsigned(descriptor)
+    memoryview(pages).release()  # which a closed map refuses
+    return False  # Python cannot

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import final
 
 from .._errors import DiskFullError
+from .._format import show_file
 
 _FLOCK = struct.Struct("hhqqi")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -252,6 +253,13 @@ class Files:
         access = mmap.ACCESS_COPY if private else mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         if sys.version_info >= (3, 13):
             return mmap.mmap(descriptor, size, access=access, trackfd=False)
+        # Otherwise it keeps a descriptor of its own for as long as anybody refers to it, closed channel or not.
+        if not private and size:
+            with suppress(OSError):
+                map_ = mmap.mmap(-1, size, access=access)
+                if show_file(map_, descriptor):
+                    return map_
+                map_.close()
         return mmap.mmap(descriptor, size, access=access)
 
     def forget_pages(self, map_: mmap.mmap) -> None:

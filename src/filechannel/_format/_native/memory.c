@@ -1,12 +1,15 @@
-/* Making pages present before they are written to: a first touch costs more than a small message.
+/* Maps that keep no descriptor, and pages that are present before they are written to: a first touch costs more than a
+ * small message.
  *
  * `populate_soon` leaves it to a thread of our own, which never touches Python: one of Python's would have to take
  * the GIL from the very thread that it works for. A job keeps its buffer, and with it the map; who comes next, or
  * `populate_settle`, gives it back. */
 #include "core.h"
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14; older kernels say EINVAL */
@@ -146,7 +149,34 @@ static PyObject *py_populate_settle(PyObject *Py_UNUSED(module), PyObject *Py_UN
     Py_RETURN_NONE;
 }
 
+/* Python's own map, which has nothing to do with the memory of other objects. */
+static int check_is_map(PyObject *object) {
+    PyObject *module = PyImport_ImportModule("mmap"), *type = module ? PyObject_GetAttrString(module, "mmap") : NULL;
+    int is_map = type ? PyObject_IsInstance(object, type) : -1;
+    Py_XDECREF(module);
+    Py_XDECREF(type);
+    if (!is_map) PyErr_Format(PyExc_TypeError, "a map is needed, not %.100s", Py_TYPE(object)->tp_name);
+    return is_map > 0 ? 0 : -1;
+}
+
+static PyObject *py_show_file(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    uint64_t descriptor;
+    Py_buffer view;
+    if (check_count("show_file", count, 2) || check_is_map(args[0]) || unsigned_from(args[1], UINT64_MAX, &descriptor) ||
+        PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE))
+        return NULL;
+    int access = view.readonly ? PROT_READ : PROT_READ | PROT_WRITE;
+    struct stat file; /* beyond whose end there must not be any of it */
+    int shown = descriptor <= INT_MAX && !fstat((int)descriptor, &file) && file.st_size >= view.len &&
+                mmap(view.buf, (size_t)view.len, access, MAP_SHARED | MAP_FIXED, (int)descriptor, 0) != MAP_FAILED;
+    PyBuffer_Release(&view);
+    return PyBool_FromLong(shown);
+}
+
 static PyMethodDef functions[] = {
+    {"show_file", FAST(py_show_file), METH_FASTCALL,
+     "show_file(pages, descriptor, /)\n--\n\n"
+     "Let a map without a file show this one, whose descriptor it does not keep; tell whether that can be done."},
     {"populate", FAST(py_populate), METH_FASTCALL,
      "populate(buffer, position, size, /)\n--\n\n"
      "Make the pages of a map present and writable; tell whether the system can. Their content stays as it is."},
