@@ -14,8 +14,9 @@ import pytest
 from filechannel import ChannelOptions, Durability
 from filechannel._format import PURE, store_u32
 from filechannel._format.layout import WAKE, WAKE_LOOPS
+from filechannel._offset import Offset
 from filechannel._storage.files import Files
-from filechannel._storage.index import index_path, read_marks
+from filechannel._storage.index import ActiveIndex, index_path, read_marks
 from filechannel._storage.segment import Segment
 from filechannel._storage.store import Store
 from tests.storage.background import Background
@@ -248,6 +249,29 @@ def test_ctrl_c_may_come_at_every_call(path: Path) -> None:
     assert calls > 4
 
 
+@pytest.mark.skipif(not PURE, reason="nothing interrupts the C core there")
+def test_ctrl_c_may_come_with_a_new_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is shorter, and would have fitted into the segment before, is found where it is, also by others."""
+    rename = os.rename
+
+    def interrupted(source: bytes, target: bytes) -> None:
+        rename(source, target)
+        raise KeyboardInterrupt
+
+    with opened(path, OPTIONS) as store:
+        _fill(store)
+        expected = payloads_of(store)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "rename", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.log.writer.append(NEXT)
+        store.log.writer.append(b"short")
+    with opened(path, OPTIONS) as store:
+        store.log.writer.append(b"after")
+        assert payloads_of(store) == [*expected, b"short", b"after"]
+        assert store.places.numbered(len(expected)).offset == FULL * (len(MESSAGE) + 8)
+
+
 def test_whoever_follows_may_be_interrupted(path: Path, background: Background) -> None:
     """At every call: whoever comes next does it again, all of it, and tells that a segment was finished."""
     told: list[int] = []
@@ -307,6 +331,28 @@ def test_the_index_of_a_finished_segment_is_written_with_its_flush(path: Path, b
         store.flusher.flush_finished()
         for begin in store.segments.begins[:-1]:
             assert [mark.offset for mark in read_marks(files, store.segments.path(begin))] == [begin]
+
+
+def test_a_mark_of_the_next_segment_is_not_put_into_the_index_before(
+    path: Path, background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the writer goes on while somebody is about to store marks."""
+    store_late = ActiveIndex.store_late
+
+    def meanwhile(self: ActiveIndex, oldest: Callable[[], Offset]) -> None:
+        store_late(self, oldest)
+        if store.log.writer.gone_on is None:
+            store.log.writer.append(NEXT)
+
+    with opened(path, OPTIONS) as store:
+        _fill(store)
+        with monkeypatch.context() as patched:
+            patched.setattr(ActiveIndex, "store_late", meanwhile)
+            store.log.store_marks()
+        store.log.store_marks()
+        first, last = store.segments.begins
+        assert [mark.offset for mark in read_marks(files, store.segments.path(first))] == [first]
+        assert [mark.offset for mark in read_marks(files, store.segments.path(last))] == [last]
 
 
 def test_an_index_that_comes_too_late_is_removed(path: Path) -> None:

@@ -18,6 +18,7 @@ from filechannel._storage.flush import Ticket
 from filechannel._storage.flush_timer import FlushTimer
 from filechannel._storage.manifest import Manifest
 from filechannel._storage.segment import Segment
+from filechannel._storage.segments import Segments
 from filechannel._storage.stores import STORES
 from tests.storage.channels import SMALL, open_store, opened, payloads_of
 
@@ -64,6 +65,55 @@ def test_a_nested_append_of_the_twin_is_refused(path: Path, monkeypatch: pytest.
         monkeypatch.setattr(Writer, "publish", interrupted)
         store.log.writer.append(b"two")
         assert payloads_of(store) == [b"one", b"two"]
+
+
+@pytest.mark.skipif(not PURE, reason="nothing interrupts the C core in the middle of an append")
+def test_a_nested_append_of_the_twin_is_refused_where_it_goes_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait for itself there, too."""
+    from filechannel._format.going_on import Successor
+
+    begin, refused = Successor.begin, list[str]()
+
+    def interrupted(self: Successor, *arguments: object) -> bool:
+        with pytest.raises(RuntimeError, match="in the middle of appending") as error:
+            store.log.writer.append(b"nested")
+        refused.append(str(error.value))
+        return begin(self, *arguments)  # type: ignore[arg-type]
+
+    with opened(path, SMALL) as store:
+        store.log.writer.append(bytes(1000))
+        active = store.segments.get(store.segments.begins[-1])
+        assert isinstance(active, Segment)
+        store.log.writer.append(bytes(active.room_end - store.log.writer.pending - 8))
+        store.segments.prepare_spare(active)
+        store.log.get_ready()
+        monkeypatch.setattr(Successor, "begin", interrupted)
+        store.log.writer.append(b"next")
+        assert payloads_of(store)[-1] == b"next"
+    assert refused
+
+
+def test_a_batch_that_is_interrupted_leaves_no_segment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C may come when the file has its name already, and nobody knows of it: what is sent next lies across."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    options = ChannelOptions(segment_size=8192)
+    with opened(path, options) as store:
+        sent = [b"first" * 200]
+        store.log.writer.append(sent[0])
+        with monkeypatch.context() as patched:
+            patched.setattr(Segments, "add", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.log.writer.append_all([bytes(1000)] * 10)
+        for number in range(30):
+            sent.append(b"%d" % number * 410)
+            store.log.writer.append(sent[-1])
+    with opened(path, options) as store:
+        assert payloads_of(store) == sent
+        offsets = [store.places.numbered(number).offset for number in range(len(sent))]
+        assert offsets == sorted(offsets)
 
 
 @pytest.mark.parametrize("what", ["commit", "flush"])

@@ -104,17 +104,17 @@ class Successor:
         step("end")
         # Before anything is published beyond it: a reader that sees more must see where this one ends.
         _store_end(before, before_begin, begin)
+        is_nameless = True
         try:
             step("header")
             self.map[:SEGMENT_HEADER_SIZE] = header
             step("replace")
-            if not self._rename(begin):
+            is_nameless = False  # or not for long: after Ctrl-C nobody knows
+            is_nameless = not self._rename(begin)
+        finally:
+            if is_nameless:
                 store_u64(before, SEGMENT_END, 0)
-                return False
-        except BaseException:
-            store_u64(before, SEGMENT_END, 0)
-            raise
-        return True
+        return not is_nameless
 
     def _rename(self, begin: int) -> bool:
         after = self.digits + SEGMENT_DIGITS

@@ -420,8 +420,19 @@ class Writer:
         if not isinstance(payload, bytes):
             raise TypeError(f"payload must be bytes, not {type(payload).__name__}")
         size, following, now = RECORD_HEADER_SIZE + len(payload), self._next, wall_clock_ns()
-        if following is None or len(payload) > self._max_payload or get_ident() in self._inside:
+        me = get_ident()
+        if following is None or len(payload) > self._max_payload or me in self._inside:
             return None
+        self._inside.add(me)
+        try:
+            start = self._go_on(following, payload, size, now)
+        finally:
+            self._inside.discard(me)
+        if start is not None:
+            charge_turn(size)
+        return start
+
+    def _go_on(self, following: Successor, payload: bytes, size: int, now: int) -> int | None:
         if not swap_if_u32(self._control, WRITER_LOCK, 0, self._owner):
             return None
         try:
@@ -439,7 +450,6 @@ class Writer:
             except BaseException:  # Ctrl-C, on the way in: nobody else would ever free it
                 release_word(self._control, WRITER_LOCK)
                 raise
-        charge_turn(size)
         return start
 
     def _may_go_on(self, segment: memoryview, following: Successor, size: int, now: int) -> bool:

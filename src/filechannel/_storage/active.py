@@ -229,14 +229,22 @@ class ActiveSegment:
 
     def _store_active_marks(self) -> None:
         if self.segment is not None:
-            visible = self._control.write_offset
-            marks = self._take_visible_marks(visible)
+            visible: int = self._control.write_offset
+            self._held += self._writer.take_marks()
+            gone_on = self._writer.gone_on
+            if gone_on is not None:  # in this moment, in another thread: what comes from there on is the next one's
+                visible = min(visible, Header.unpack(gone_on[1]).begin - 1)
+            marks = self._split_held(visible)
             if self.segment.begin >= self._control.oldest_offset:  # otherwise another process has removed it
                 self._index.store(self.segment.path, marks, visible)
 
     def _take_visible_marks(self, visible: int) -> bytes:
         """Return the marks of what readers see; the others wait."""
-        marks = self._held + self._writer.take_marks()
+        self._held += self._writer.take_marks()
+        return self._split_held(visible)
+
+    def _split_held(self, visible: int) -> bytes:
+        marks = self._held
         stop, size = len(marks), INDEX_CHECKED.size
         while stop and INDEX_CHECKED.unpack_from(marks, stop - size)[0] > visible:
             stop -= size

@@ -157,7 +157,6 @@ class Log:
         self._rolling.follow()
         self._follow_durability()
         if from_the_dead:
-            self._segments.scan()
             self._unpublished.discard()
         self.writer.start()
         if not self.writer.current and not self._is_closing:

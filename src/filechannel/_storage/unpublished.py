@@ -41,6 +41,7 @@ class Unpublished:
         """
         tail = self._control.tail(deferred=self._writer.deferred)
         self._active.let_go()
+        self._segments.scan()  # whoever was interrupted may have given a file its name, and not have said so
         reserved = self._control.reserved_end
         removed = self._remove_beyond(tail.offset)
         segment = self.unfinished_at(tail.offset)
