@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from filechannel import ConsumerBusyError, ConsumerDamagedError, DiskFullError
-from filechannel._format.layout import CURSOR, CURSOR_OWNER, CURSOR_REMOVER, CURSOR_SIZE, CURSOR_SLOTS
+from filechannel._format.layout import CURSOR, CURSOR_OWNER, CURSOR_REMOVER, CURSOR_SIZE, CURSOR_SLOTS, GROUP_SIZE
 from filechannel._offset import Offset
-from filechannel._storage.cursor_file import Position, file_name, name_of, read_position
+from filechannel._storage.cursor import own
+from filechannel._storage.cursor_file import Position, file_name, group_file_name, name_of, read_position
 from filechannel._storage.cursors import Cursors
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
+from filechannel._storage.kernel_locks import KernelLocks
 from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full
 from tests.storage.forks import Fork, killed_with_a_child
 from tests.storage.resources import descriptors_under
@@ -199,6 +202,54 @@ def test_a_file_without_a_name_is_made_where_there_are_none(tmp_path: Path, monk
     cursors.close(cursor)
     assert cursors.open("name").position is None
     cursors.close_all()
+
+
+def test_nobody_sees_a_file_before_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are no files without names it has another one until then, and who comes meanwhile is not too late."""
+    really, write = os.open, os.pwrite
+    seen: list[list[str]] = []
+
+    def refuse(path: Path, flags: int, *rest: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), str(path))
+        return really(path, flags, *rest)
+
+    def look(descriptor: int, content: bytes, position: int) -> int:
+        if not seen:
+            seen.append(others.names())
+            others.close(others.open("name"))
+        return write(descriptor, content, position)
+
+    cursors, others = _cursors(tmp_path), _cursors(tmp_path)
+    monkeypatch.setattr(os, "open", refuse)
+    monkeypatch.setattr(os, "pwrite", look)
+    cursors.close(cursors.open("name"))
+    assert seen == [[]]
+    assert os.listdir(tmp_path) == [file_name("name")]
+
+
+def test_a_disk_may_take_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever registers a new name waits for it, however long the look takes whether it is there."""
+    now = 0.0
+
+    def later() -> float:
+        nonlocal now
+        now += 1
+        return now
+
+    monkeypatch.setattr(time, "monotonic", later)
+    cursors = _cursors(tmp_path)
+    cursors.close(cursors.open("name"))
+
+
+def test_whoever_joins_a_group_waits_for_one_who_leaves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks whether it is the last member has the name for itself, for that moment."""
+    path, files = tmp_path / group_file_name("name"), Files()
+    own(files, path, "name", 0o600, GROUP_SIZE, shared=True)[1].close()
+    leaving = KernelLocks(files, path)
+    assert leaving.take(CURSOR_OWNER)
+    monkeypatch.setattr(time, "sleep", lambda _: leaving.close())
+    own(files, path, "name", 0o600, GROUP_SIZE, shared=True)[1].close()
 
 
 def test_a_short_file_has_no_position() -> None:

@@ -109,13 +109,14 @@ def own(
     Raises `ConsumerBusyError` if somebody has it for themselves, and `ConsumerDamagedError`, with nothing changed, if
     nobody can tell where it stood.
     """
-    patience = time.monotonic() + BRIEFLY
+    patience, was_made = time.monotonic() + BRIEFLY, False
     while True:
         try:
             locks = KernelLocks(files, path)
         except FileNotFoundError:
-            if time.monotonic() > patience and files.exists(path.parent):
+            if was_made and time.monotonic() > patience and files.exists(path.parent):
                 raise  # something has the name that leads nowhere
+            was_made = True
             # With an owner before it has a name: a file with neither that nor a position is one that lost both.
             files.make(path, size, describe_this_process(), CURSOR_OWNER, mode)
             continue
@@ -143,7 +144,8 @@ def _own(
         return None
     try:
         if not owned:
-            if is_patient and (locks.is_taken(CURSOR_REMOVER) or not locks.is_taken(CURSOR_OWNER)):
+            # Nobody has a group for itself but for a moment: who leaves, or removes it.
+            if is_patient and (shared or locks.is_taken(CURSOR_REMOVER) or not locks.is_taken(CURSOR_OWNER)):
                 time.sleep(_PAUSE)
                 return None
             raise busy(path, name, files.read_at(descriptor, HEAD_SIZE, 0))

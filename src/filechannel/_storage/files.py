@@ -9,6 +9,7 @@ import errno
 import fcntl
 import mmap
 import os
+import secrets
 import shutil
 import stat
 import struct
@@ -108,28 +109,30 @@ class Files:
     def make(self, path: Path, size: int, content: bytes, position: int, mode: int) -> None:
         """Make a file of a size, with something in it, unless there is one: it has its name when it is whole.
 
-        Where there are no files without names, whoever is killed in here may leave one that is empty.
+        Where there are no files without names, whoever is killed in here may leave one of a name that means nothing.
         """
+        other = None
         with _needing_room(path, size), suppress(FileExistsError):
             try:
                 descriptor = os.open(path.parent, os.O_RDWR | os.O_CLOEXEC | os.O_TMPFILE, mode)
             except OSError as error:
                 if error.errno not in _NO_UNNAMED:
                     raise
-                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, mode)
+                other = path.with_name(f"{path.name}.{secrets.token_hex(8)}{REPLACING}")
+                descriptor = os.open(other, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, mode)
             try:
                 os.fchmod(descriptor, mode)  # whatever the umask is: the channel says who may use it
                 os.posix_fallocate(descriptor, 0, size)
                 os.pwrite(descriptor, content, position)
-                if not self.links(descriptor):
+                if other is not None:
+                    os.link(other, path)
+                else:
                     # With a directory, which an absolute path does not need: else Python links what lies in /proc.
                     os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
-            except OSError:
-                if self.links(descriptor):
-                    self.unlink(path)
-                raise
             finally:
                 os.close(descriptor)
+                if other is not None:
+                    self.unlink(other)
 
     def make_fifo(self, path: Path, mode: int) -> None:
         """Make a FIFO unless there is one."""
