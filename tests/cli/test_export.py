@@ -6,11 +6,14 @@ import enum
 import json
 import os
 import signal
+import sys
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 import msgspec
@@ -20,6 +23,7 @@ from pyarrow import parquet
 
 from filechannel import ChannelOptions, Compression, blocking
 from filechannel._channel.codec import CodecName
+from filechannel.cli import files
 from filechannel.cli.files import replacing
 from tests.cli.shell import SMALL, Order, error, fill, finish, orders, real, report, run, start
 from tests.storage.boots import Boots
@@ -287,6 +291,39 @@ def test_no_parquet(channel: Path, file: Path) -> None:
     """What only claims to be a Parquet file is told as such."""
     file.write_text("PAR")
     assert error("import", channel, file, "--format", "parquet").startswith(f"{file} is no Parquet file: ")
+
+
+def test_ctrl_c_at_any_line_leaves_no_draft(file: Path) -> None:
+    """Before, while and after a file is made beside its place."""
+    source, lines = str(Path(files.__file__)), 0
+
+    def interrupt(after: int) -> bool:
+        """Make a file, and interrupt that before its n-th line; tell whether there was one."""
+        left = after
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal left
+            if frame.f_code.co_filename != source or frame.f_code.co_name == "_remove":
+                return None
+            left -= event == "line"
+            if not left:
+                left = -1
+                raise KeyboardInterrupt
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with suppress(KeyboardInterrupt), replacing(file, force=True) as draft:
+                draft.write_text("content")
+        finally:
+            sys.settrace(before)
+        return left < 0
+
+    while interrupt(lines + 1):
+        lines += 1
+        assert {each.name for each in file.parent.iterdir()} <= {file.name}, lines
+    assert lines > 20
 
 
 def test_an_interrupted_export_leaves_nothing(path: Path, file: Path) -> None:

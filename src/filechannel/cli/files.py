@@ -52,17 +52,23 @@ def _name(draft: Path, path: Path) -> None:
 @contextmanager
 def drafting(path: Path, make: Callable[[Path], object]) -> Generator[Path]:
     """Make a file or directory beside a path for the block, which gives it its name; what has none then is removed."""
-    draft, lock = _made(path, make)
+    names = list[Path]()
+    lock = -1
     try:
-        yield draft
+        lock = _make_draft(path, make, names)
+        yield names[-1]
     finally:
-        _remove(draft)
-        os.close(lock)
+        for draft in names:
+            _remove(draft)
+        if lock >= 0:
+            os.close(lock)
 
 
-def _made(path: Path, make: Callable[[Path], object]) -> tuple[Path, int]:
+def _make_draft(path: Path, make: Callable[[Path], object], names: list[Path]) -> int:
+    """Make a draft and return its lock. It is noted before it is made: Ctrl-C may come in between."""
     while True:
         draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+        names.append(draft)
         try:
             make(draft)
         except OSError as error:
@@ -73,7 +79,7 @@ def _made(path: Path, make: Callable[[Path], object]) -> tuple[Path, int]:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.stat(draft), os.fstat(lock)):
-                    return draft, lock
+                    return lock
             os.close(lock)  # swept in the moment in which it had no owner yet
 
 
