@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ from hypothesis import settings
 
 from filechannel._format import PURE
 from tests.backends import BACKENDS
+from tests.processes.crew import PRELOAD
 
 # Documented to be synchronous, or the part of an append that makes a file when a segment is full.
 MAY_TOUCH_FILES = {
@@ -33,6 +35,9 @@ MAY_TOUCH_FILES = {
 }
 MEMORY, ENOUGH = Path("/dev/shm"), 1 << 30
 NEVER_ON_A_LOOP = ("os.fsync", "os.fdatasync", "os.open", "os.pread", "os.pwrite", "os.posix_fallocate", "fcntl.fcntl")
+
+# Whoever starts the server first, a test of pickling for instance: afterwards it is too late.
+multiprocessing.set_forkserver_preload(PRELOAD)
 
 # The same examples in every run; --hypothesis-profile=default looks for others.
 settings.register_profile("same", derandomize=True)

@@ -25,7 +25,8 @@ from tests.backends import BACKENDS
 
 PATIENCE = 90.0
 """How long nobody has to wait for anything, on the slowest machine."""
-_PRELOAD = ["trio", "uvloop", "anyio._backends._asyncio", "pytest", "tests.processes.tasks", "tests.storage.faults"]
+PRELOAD = ["trio", "uvloop", "anyio._backends._asyncio", "pytest", "tests.processes.tasks", "tests.storage.faults"]
+"""What the server imports; tests/conftest.py says so before anybody starts it."""
 
 
 def until(condition: Callable[[], object], what: str = "", patience: float = PATIENCE) -> float:
@@ -87,8 +88,6 @@ class Child:
         self, task: Callable[..., object], arguments: tuple[object, ...], backend: str, method: str = "forkserver"
     ) -> None:
         context = multiprocessing.get_context(method)
-        if method == "forkserver":
-            context.set_forkserver_preload(_PRELOAD)
         self._connection, theirs = context.Pipe()
         self.task = task.__name__
         self._process = context.Process(target=_live, args=(theirs, task, backend, arguments), daemon=True)

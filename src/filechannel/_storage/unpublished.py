@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
+from .._errors import StorageError
 from .._format import Writer
 from .._offset import Offset
 from .active import ActiveSegment
@@ -41,7 +42,12 @@ class Unpublished:
         """
         tail = self._control.tail(deferred=self._writer.deferred)
         self._active.let_go()
-        self._segments.scan()  # whoever was interrupted may have given a file its name, and not have said so
+        try:
+            self._active.check_place()
+        except StorageError:
+            pass  # the directory is another one by now, and tells nothing about this log
+        else:
+            self._segments.scan()  # whoever was interrupted may have given a file its name, and not have said so
         reserved = self._control.reserved_end
         removed = self._remove_beyond(tail.offset)
         segment = self.unfinished_at(tail.offset)
