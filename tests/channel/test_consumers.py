@@ -115,6 +115,8 @@ async def test_listing_scans_no_directory_while_nothing_changes(path: Path, monk
                 scanned.append(directory)
             return listing(files, directory)
 
+        await tx.send(-1)  # the first segment is made after a look
+        assert await rx.receive() == -1
         assert names(channel) == ["a"]
         monkeypatch.setattr(Files, "list", counted)
         for number in range(5):
