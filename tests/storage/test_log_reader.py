@@ -166,6 +166,27 @@ def test_skipping_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> Non
     assert f"skipped from offset {messages[1].offset} to {messages[2].offset}: checksum mismatch" in caplog.text
 
 
+def test_skipping_the_last_segment_skips_nothing_that_is_sent_meanwhile(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a segment that cannot be opened reading goes on where the log ended when it was found out."""
+    with opened(path) as store:
+        messages, last, following = _fill(store), store.segments.begins[-1], store.segments.following
+        store.segments.get(last).map[:8] = bytes(8)
+        store.segments.forget(last)
+
+        def late(begin: int) -> Offset | None:
+            found = following(begin)
+            if found is None:
+                monkeypatch.undo()
+                store.log.append([b"20:" + b"." * 4000])
+            return found
+
+        monkeypatch.setattr(store.segments, "following", late)
+        before = [message.sequence for message in messages if message.offset < last]
+        assert _numbers(read_all(store, skip=True)) == [*before, 20]
+
+
 def test_a_position_before_the_oldest_message_has_expired(path: Path) -> None:
     """The error says how many were missed, comes once, and then reading goes on at the oldest."""
     with opened(path) as store:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -22,6 +24,7 @@ from tests.storage.channels import Message, opened, payloads_of, read_all
 from tests.storage.clocks import Clock
 
 MESSAGES = 300
+_LOOKS = ("covering", "following", "first_from")
 
 
 def _send_all(store: Store) -> list[Message]:
@@ -43,20 +46,63 @@ def test_an_empty_channel_begins_where_it_ends(store: Store) -> None:
     assert store.places.earliest().offset == store.places.earliest().sequence == 0
 
 
-def test_the_first_message_may_come_while_somebody_looks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest place of an empty channel is that of the first message, also if it is sent in this moment."""
-    following = store.segments.following
+def _after_look(store: Store, monkeypatch: pytest.MonkeyPatch, number: int, event: Callable[[], object]) -> None:
+    """Let something happen between one look at which segments there are and the next; the looks count from 0."""
+    looks = count()
 
-    def late(begin: int) -> Offset | None:
-        found = following(begin)
-        monkeypatch.undo()
-        store.log.append([b"first"])
-        return found
+    def hooked(look: Callable[[int], Offset | None]) -> Callable[[int], Offset | None]:
+        def look_and_wait(offset: int) -> Offset | None:
+            found = look(offset)
+            if next(looks) == number:
+                event()
+            return found
 
-    monkeypatch.setattr(store.segments, "following", late)
-    earliest = store.places.earliest()
-    assert (earliest.offset, earliest.sequence) == (0, 0)
-    assert store.places.latest().sequence == 1
+        return look_and_wait
+
+    for name in _LOOKS:
+        monkeypatch.setattr(store.segments, name, hooked(getattr(store.segments, name)))
+
+
+@pytest.mark.parametrize("look", range(3))
+@pytest.mark.parametrize("find", ["earliest", "end"])
+def test_messages_may_come_while_somebody_looks(
+    store: Store, monkeypatch: pytest.MonkeyPatch, find: str, look: int
+) -> None:
+    """The place of the first message is found as such, though it and many more are sent in this moment."""
+    _after_look(store, monkeypatch, look, lambda: _send_all(store))
+    found = store.places.earliest() if find == "earliest" else store.places.at_or_behind(0)
+    assert (found.offset, found.sequence) == (0, 0)
+
+
+def test_an_age_is_that_of_the_first_message_that_came_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the record at a place was written is told by its own segment, not by a later one that came with it."""
+    with opened(path) as store:
+        _after_look(store, monkeypatch, 0, lambda: _send_all(store))
+        first = store.places.latest()
+        assert store.places.written_at(first, {}) == store.places.written_at(first, {})
+
+
+class _Meanwhile(Files):
+    """Lets something happen once a file is open, before it is read."""
+
+    event: Callable[[], object] = staticmethod(lambda: None)
+
+    def read_at(self, descriptor: int, size: int, position: int) -> bytes:
+        event, self.event = self.event, lambda: None
+        event()
+        return super().read_at(descriptor, size, position)
+
+
+def test_an_empty_segment_may_be_replaced_while_somebody_opens_it(path: Path) -> None:
+    """The oldest place is that of a message that is larger than a segment, and not of what lies behind it."""
+    files = _Meanwhile()
+    with opened(path) as store, opened(path, readonly=True, files=files) as other:
+        store.log.append([b"gone"])
+        store.purge()
+        first = store.places.latest()
+        files.event = lambda: store.log.append([bytes(10_000), *[bytes(1000)] * 10])
+        assert other.places.earliest()[:2] == first[:2]
+        assert store.places.latest().sequence == first.sequence + 11
 
 
 def test_every_offset_is_found_with_its_sequence(store: Store) -> None:
@@ -171,17 +217,18 @@ def test_what_is_removed_meanwhile_is_not_damage(path: Path, monkeypatch: pytest
     """Another process may drop the oldest segments while somebody looks there: then they are not stored."""
     with opened(path) as store:
         sent, began = _send_all(store), datetime.now(UTC)
-        begins, found = store.segments.begins, store.segments.covering
+        begins = store.segments.begins
 
-        def drop_and_find(offset: int) -> Offset | None:
+        def drop_and_find(look: Callable[[int], Offset | None], offset: int) -> Offset | None:
             monkeypatch.undo()
             for begin in begins[:-2]:
                 store.segments.path(begin).unlink()
             store.control.oldest_offset = begins[-2]
             store.segments._mapped.clear()
-            return found(offset)
+            return look(offset)
 
-        monkeypatch.setattr(store.segments, "covering", drop_and_find)
+        for name in _LOOKS:
+            monkeypatch.setattr(store.segments, name, partial(drop_and_find, getattr(store.segments, name)))
         if kind == "time":
             assert store.places.since(began - timedelta(hours=1)).offset == begins[-2]
             return

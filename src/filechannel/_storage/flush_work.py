@@ -48,7 +48,7 @@ class FlushWork:
         """Other processes may have written to segments that we never had: all behind what is known to be on disk."""
         begin = self._segments.covering(max(self._control.durable_offset, self._control.given_up))
         if begin is None:  # what was there has been removed since
-            begin = self._segments.following(-1)
+            begin = self._segments.first_from(0)
         while begin is not None:
             if not self._unflushed.knows(begin):
                 with suppress(CorruptRecordError):  # that is for whoever reads it

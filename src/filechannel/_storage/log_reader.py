@@ -177,6 +177,7 @@ class LogReader:
 
     def _next_readable(self, offset: Offset) -> Mark:
         """Return where the first segment behind an offset begins that can be opened, or the end of the log."""
+        end = self._places.latest()  # before the look: what is sent meanwhile lies behind that place
         following = self._segments.following(offset)
         while following is not None:
             try:
@@ -184,7 +185,7 @@ class LogReader:
                 return Mark(header.begin, header.first_sequence, header.created)
             except CorruptRecordError:
                 following = self._segments.following(following)
-        return self._places.latest()
+        return end
 
     def _expired(self, reader: Reader) -> None:
         """Go on at the oldest message, and say so if any was missed.

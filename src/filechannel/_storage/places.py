@@ -44,9 +44,7 @@ class Places:
 
     def _first_from(self, oldest: Offset) -> Mark:
         sequence = self._control.tail().sequence  # before the look: what is sent meanwhile lies behind that place
-        begin = self._segments.covering(oldest)
-        if begin is None or begin < oldest:
-            begin = self._segments.following(oldest)
+        begin = self._segments.first_from(oldest)
         while begin is not None:
             try:
                 first = _first(self._segments.get(begin))
@@ -106,6 +104,8 @@ class Places:
 
     def _at_or_behind(self, offset: int) -> Mark:
         tail = self.latest()
+        if offset >= tail.offset:
+            return tail  # whatever comes meanwhile
         begin = self._segments.covering(offset)
         segment = None if begin is None else self._segments.get(begin)
         end = None if segment is None else min(segment.limit, tail.offset)
@@ -180,7 +180,7 @@ class Places:
         try:
             begin = self._segments.covering(place.offset)
             if begin is None or place.offset >= self._segments.get(begin).limit:
-                begin = self._segments.following(place.offset)
+                begin = self._segments.first_from(place.offset)
             if begin is None:
                 return place.time
             segment = self._segments.get(begin)

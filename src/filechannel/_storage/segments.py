@@ -144,6 +144,16 @@ class Segments:
             place = bisect_right(begins, begin)
             return begins[place] if place < len(begins) else None
 
+    def first_from(self, offset: int) -> Offset | None:
+        """Return the begin of the first segment at or behind an offset.
+
+        In one look: who asks `covering` and then `following` misses a segment that came to begin here in between.
+        """
+        with self._lock:
+            begins = self._known()
+            place = bisect_left(begins, offset)
+            return begins[place] if place < len(begins) else None
+
     def get(self, begin: Offset) -> StoredSegment:
         """Return a segment, mapped or compressed; `CorruptRecordError` if no file is one any more."""
         with self._lock:
@@ -214,11 +224,12 @@ class Segments:
     def _open(self, begin: Offset, compressed: Callable[[Path], R], plain: Callable[[Path], R]) -> R:
         """Read a segment in either form: the compressed one is whole if it is there, or else the plain one is.
 
-        A third look, because it may have been compressed between the first and the second.
+        Two looks at each: it may have been compressed after the first, and an empty segment may have been replaced by
+        a larger one. Whoever finds no header in a file finds its name given to another by then.
         """
         path = self.path(begin)
         problem: tuple[str, Exception] = path.name, FileNotFoundError("the file is missing")
-        for read, at in ((compressed, compressed_path(path)), (plain, path), (compressed, compressed_path(path))):
+        for read, at in ((compressed, compressed_path(path)), (plain, path)) * 2:
             try:
                 return read(at)
             except FileNotFoundError:
