@@ -389,7 +389,9 @@ class Life:
             story.consumed = 0
             return
         total = story.count(len(story.batches))
-        assert position.sequence <= max(story.consumed, story.purging), "a consumer has missed something"
+        # The name may have reached the disk and no position with it: then it begins anew, at the oldest message.
+        begins_anew = story.consumed_promised is None and position.sequence == first
+        assert begins_anew or position.sequence <= max(story.consumed, story.purging), "a consumer has missed something"
         kept = position.sequence >= first or first == story.purging
         assert kept or self._dropping, "what it has not passed is gone"
         assert position.sequence >= min(story.consumed_promised or 0, total), "a consumer was set back"
