@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -103,6 +104,15 @@ def test_giving_up_what_is_gone_already_does_nothing(tmp_path: Path) -> None:
     assert spares.take() is None
 
 
+def test_only_files_that_are_there_are_remembered(tmp_path: Path) -> None:
+    """A process that gives segments up for one that writes does not remember what the other has taken."""
+    spares = _spares(tmp_path)
+    for begin in range(20):
+        spares.recycle(_file(tmp_path, begin), begin)
+        (tmp_path / spares.names()[0]).rename(tmp_path / segment_name(100 + begin))
+    assert len(spares._waiting) == 1
+
+
 # Taking
 
 
@@ -152,10 +162,21 @@ def test_a_file_is_made_with_all_its_disk_space(tmp_path: Path) -> None:
     spare = spares.prepare(segment_name(5))
     assert spare is not None
     assert spare.is_whole
-    assert spare.path.name == "spare-after-00000000000000000005.seg"
+    assert re.fullmatch("spare-[0-9a-f]{16}-after-00000000000000000005.seg", spare.path.name)
     assert spare.path.stat().st_size == SIZE
     assert spare.path.stat().st_blocks * 512 >= SIZE
     assert spares.take() == spare
+
+
+def test_the_name_of_a_file_never_comes_again(tmp_path: Path) -> None:
+    """Whoever has looked at a name, and gives it to a segment, moves that file and none that was made since."""
+    spares = _spares(tmp_path)
+    first = spares.prepare(segment_name(5))
+    spares.remove_all()
+    second = spares.prepare(segment_name(5))
+    assert first is not None
+    assert second is not None
+    assert first.path != second.path
 
 
 def test_a_file_that_waits_is_prepared_instead(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ it. It may be removed at any time: then it cannot be renamed, and nothing was lo
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -91,8 +92,9 @@ class Spares:
         Nobody may rely on it any more: what it held lies below the oldest offset, or elsewhere too.
         """
         with self._changing:
-            spare = None
-            if begin >= self._fit_from() and len(self.names()) < self._most():
+            spare, names = None, self.names()
+            self._waiting = [each for each in self._waiting if each.path.name in names]  # others have taken the rest
+            if begin >= self._fit_from() and len(names) < self._most():
                 with suppress(OSError, DiskFullError):  # then it is of no use
                     spare = self._take_out_of_use(path)
             if spare is None:
@@ -145,7 +147,8 @@ class Spares:
                 self._look()
                 spare = self.take()
             if spare is None:
-                spare = self._make(self._directory / f"{SPARE}after-{active}")
+                # A name that never comes again: whoever has looked at it and gives it another one moves the same file.
+                spare = self._make(self._directory / f"{SPARE}{secrets.token_hex(8)}-after-{active}")
             elif not spare.is_whole:
                 with suppress(FileNotFoundError):  # another process has taken it
                     spare = self._made_whole(spare, OpenFile(self._files, self._files.open(spare.path)))
