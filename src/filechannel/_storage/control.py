@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -35,6 +36,7 @@ from .._format.layout import (
     MAINTAINER,
     MAINTENANCE_ERRORS,
     OLDEST_OFFSET,
+    PAGE,
     PROCESS_SLOT_COUNT,
     QUIET_OFFSET,
     QUIET_SINCE,
@@ -90,22 +92,34 @@ class Control:
         self._files = files
         self._descriptor = descriptor
         if writable and not private and not self.keep_reserve():
-            files.allocate(Path(CONTROL), descriptor, 0, CONTROL_SIZE)
+            self._allocate(CONTROL_SIZE)
         self.map: mmap.mmap = files.map(descriptor, CONTROL_SIZE, writable=writable, private=private)
 
     # Disk space
 
     def keep_reserve(self) -> bool:
-        """Have disk space for the words, and for what has to be stored although the disk is full; tell whether."""
+        """Have disk space for the words, and for what has to be stored although the disk is full; tell whether.
+
+        Where there is not enough, as much as there is.
+        """
         try:
-            self._files.allocate(Path(CONTROL), self._descriptor, 0, CONTROL_SIZE + CONTROL_RESERVE)
+            self._allocate(CONTROL_SIZE + CONTROL_RESERVE)
         except DiskFullError:
+            self._keep_what_is_left()
             return False
         return True
 
+    def _keep_what_is_left(self) -> None:
+        with suppress(DiskFullError):
+            for size in range(PAGE, CONTROL_RESERVE, PAGE):
+                self._allocate(CONTROL_SIZE + size)
+
+    def _allocate(self, size: int) -> None:
+        self._files.allocate(Path(CONTROL), self._descriptor, 0, size)
+
     @property
     def has_reserve(self) -> bool:
-        """Whether nobody has spent it."""
+        """Whether nobody has spent any of it."""
         return self._files.size(self._descriptor) >= CONTROL_SIZE + CONTROL_RESERVE
 
     def spending_reserve(self, store: Callable[[], R]) -> R:
@@ -113,7 +127,7 @@ class Control:
         try:
             return store()
         except DiskFullError:
-            if not self.has_reserve:
+            if self._files.size(self._descriptor) <= CONTROL_SIZE:
                 raise
             self._files.cut(self._descriptor, CONTROL_SIZE)
         try:
