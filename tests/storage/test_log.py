@@ -18,6 +18,7 @@ from filechannel import (
 )
 from filechannel._format import PURE
 from filechannel._format.layout import CONTROL_SIZE, INDEX_BYTES, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
+from filechannel._storage.files import Files
 from filechannel._storage.index import read_marks
 from filechannel._storage.segment import segment_name
 from filechannel._storage.store import Store
@@ -28,6 +29,7 @@ from tests.storage.resources import descriptors_under, maps_under
 
 ROOM = 4096 - SEGMENT_HEADER_SIZE
 """Bytes of records in the smallest segment."""
+_UNIT = 64 << 10
 
 
 def _send(store: Store, *payloads: bytes) -> None:
@@ -339,6 +341,32 @@ def test_a_dead_writers_record_is_taken_back(path: Path) -> None:
 
 
 # Resources
+
+
+class _Disk(Files):
+    """Reserves space in units, as on a disk; remembers where what was reserved of a segment ends, and the file."""
+
+    def __init__(self) -> None:
+        self.ends: list[tuple[int, int]] = []
+
+    def allocation_unit(self, directory: Path) -> int:
+        return _UNIT
+
+    def allocate(self, path: Path, descriptor: int, position: int, size: int) -> None:
+        super().allocate(path, descriptor, position, size)
+        if path.suffix == ".seg":
+            self.ends.append((position + size, self.size(descriptor)))
+
+
+def test_disk_space_is_reserved_in_whole_units(path: Path, background: Background) -> None:
+    """Up to a multiple of what the kernel needs at once, or to the end of the file, however long a message is."""
+    files, options = _Disk(), ChannelOptions(segment_size=8 * _UNIT)
+    for size in (100, _UNIT, 3 * _UNIT + 5, 100, 7 * _UNIT, 20 * _UNIT, 100):
+        with opened(path, options, files=files) as store:
+            _send(store, bytes(size), bytes(size // 2))
+        background.run()
+    assert len(files.ends) > 5
+    assert [(end, size) for end, size in files.ends if end % _UNIT and end != size] == []
 
 
 def test_rolling_keeps_descriptors_and_maps_flat(memory: Path, background: Background) -> None:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 
 from .._errors import CorruptRecordError, DiskFullError
 from .._format import Writer
@@ -23,7 +24,7 @@ from .segments import Segments
 from .spares import Spare
 from .unflushed import Unflushed
 
-_STEP = 1 << 20  # of disk space; in a RAM file system it takes a third of a millisecond
+_STEP = 1 << 20  # of disk space; in memory it takes a third of a millisecond
 _MOST_LATE = 64  # finished segments whose index waits to be written
 
 
@@ -59,6 +60,11 @@ class ActiveSegment:
         segments.on_let_go = writer.forget_next
         self._held = b""
         self.segment: Segment | None = None
+
+    @cached_property
+    def _unit(self) -> int:
+        """Disk space is reserved up to a multiple of this, or to the end of the file."""
+        return self._files.allocation_unit(self._segments.directory)
 
     @property
     def mark_due(self) -> int:
@@ -182,24 +188,33 @@ class ActiveSegment:
         while (taken := self._segments.take_spare()) is not None:
             spare, file = taken
             try:
+                if not spare.is_whole:  # nor may its beginning be: whoever made it may have died
+                    file.file.allocate(spare.path, 0, min(self._unit, len(file.map)))
                 segment = Segment.renew(self._files, spare.path, self._segments.path(header.begin), header, file)
             except FileNotFoundError:
                 continue  # removed in this moment
+            except DiskFullError:
+                self._files.unlink(spare.path)  # which makes some room
+                continue
             self._control.allocated_end = segment.room_end if spare.is_whole else header.begin
             return segment
         return None
 
     def _create(self, header: Header, need: int) -> Segment:
-        """Make a file; on a full disk a shorter piece of it gets its space, and spare files make room."""
+        """Make a file; on a full disk spare files make room, and in the end it is no larger than it has to be."""
         least = _least(need)
+        size = max(self._options.segment_size, least)
         try:
-            return self._create_with(header, least, max(_STEP, least))
+            return self._create_with(header, size, max(_STEP, least))
         except DiskFullError:
             self._remove_spares()
+        try:
+            return self._create_with(header, size, least)
+        except DiskFullError:
             return self._create_with(header, least, least)
 
-    def _create_with(self, header: Header, least: int, allocate: int) -> Segment:
-        size = max(self._options.segment_size, least)
+    def _create_with(self, header: Header, size: int, need: int) -> Segment:
+        allocate = _rounded(need, self._unit)
         path = self._segments.path(header.begin)
         segment = Segment.create(self._files, path, header, size, allocate, self._options.mode)
         self._control.allocated_end = min(header.begin + allocate - SEGMENT_HEADER_SIZE, segment.room_end)
@@ -209,10 +224,11 @@ class ActiveSegment:
         self._preparation.close()  # which has the next one mapped
         self._segments.remove_spares()
 
-    def resume(self, segment: Segment, offset: int) -> None:
-        """Go on in a segment that is there, at an offset."""
+    def resume(self, segment: Segment) -> None:
+        """Go on in a segment that is there."""
         self._bind(segment)
-        self._control.allocated_end = offset  # what is stored may speak of a segment that is gone
+        # What is stored may speak of a segment that is gone, and this one be a copy, with holes where there are zeros.
+        self._control.allocated_end = segment.begin
 
     def take_up(self, segment: Segment) -> None:
         """Go on in a segment that another process writes to as well."""
@@ -313,20 +329,25 @@ class ActiveSegment:
         allocated = self._control.allocated_end
         if end <= allocated:
             return
-        target = min(max(end, allocated + _STEP), segment.room_end)
+        target = self._reserved_end(segment, max(end, allocated + _STEP))
         try:
             segment.allocate(allocated, target)
         except DiskFullError:
             self._remove_spares()
-            target = min(segment.begin + _whole_pages(segment.position(end)) - SEGMENT_HEADER_SIZE, segment.room_end)
+            target = self._reserved_end(segment, end)
             segment.allocate(allocated, target)
         self._control.allocated_end = target
+
+    def _reserved_end(self, segment: Segment, offset: int) -> int:
+        """Return up to where disk space has to be reserved for what lies before an offset."""
+        position = _rounded(segment.position(offset), self._unit)
+        return min(segment.begin + position - SEGMENT_HEADER_SIZE, segment.room_end)
 
 
 def _least(need: int) -> int:
     """Return how large a file has to be for so many bytes of records."""
-    return _whole_pages(SEGMENT_HEADER_SIZE + need)
+    return _rounded(SEGMENT_HEADER_SIZE + need, PAGE)
 
 
-def _whole_pages(size: int) -> int:
-    return -(-size // PAGE) * PAGE
+def _rounded(size: int, unit: int) -> int:
+    return -(-size // unit) * unit

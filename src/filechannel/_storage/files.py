@@ -21,6 +21,7 @@ from typing import final
 
 from .._errors import DiskFullError
 from .._format import show_file
+from .._format.layout import PAGE
 
 _FLOCK = struct.Struct("hhqqi")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -28,6 +29,8 @@ _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 REPLACING = ".new"
 """What the name of a file ends with that is to replace another."""
 _FIFO_SIZE = 65536
+_IN_MEMORY = ("tmpfs", "ramfs")
+_LARGEST_FOLIO = 2 << 20
 
 
 @final
@@ -246,8 +249,17 @@ class Files:
         """Give the disk space behind a position back. Nobody has that part mapped."""
         os.ftruncate(descriptor, size)
 
+    def allocation_unit(self, directory: Path) -> int:
+        """Return of what disk space has to be a multiple, so that stores through a map cannot fail.
+
+        On a disk the kernel keeps a file in folios, of up to two megabytes, and to store one byte it needs the blocks
+        of a whole folio, as far as the file goes. Where one is missing and the disk is full, the process is killed.
+        In memory, pages are what is reserved.
+        """
+        return PAGE if self.file_system(directory) in _IN_MEMORY else _LARGEST_FOLIO
+
     def allocate(self, path: Path, descriptor: int, position: int, size: int) -> None:
-        """Reserve disk space, so that later stores through a map cannot fail."""
+        """Reserve disk space; see `allocation_unit` for what a map needs."""
         with _needing_room(path, size):
             os.posix_fallocate(descriptor, position, size)
 

@@ -54,7 +54,7 @@ class Unpublished:
         if segment is not None:
             segment.reopen()
             segment.wipe(tail.offset, reserved)
-            self._active.resume(segment, tail.offset)
+            self._active.resume(segment)
         if removed or reserved > tail.offset:
             self._forget_on_disk(segment, removed=removed)
         self._control.reserved_end = tail.offset
