@@ -26,6 +26,8 @@ from filechannel import (
     Sender,
     open_channel,
 )
+from filechannel._maintenance.worker import WORKER
+from filechannel._storage.index import Mark
 from tests.processes.crew import until
 
 pytestmark = pytest.mark.anyio
@@ -433,6 +435,34 @@ async def test_an_acknowledging_consumer_is_overtaken(path: Path) -> None:
         assert rx.unack_count == 1
         rx.nack()
         assert await rx.receive() == first
+
+
+@pytest.mark.parametrize("kind", ["receiver", "ack_receiver", "group"])
+async def test_a_seek_to_what_is_dropped_meanwhile_moves_nothing(path: Path, kind: str) -> None:
+    """Between its look and its move: it is refused, and whoever was overtaken is told of everything it missed."""
+    async with open_channel(path, int, options=with_capacity(DROP)) as channel, channel.sender() as tx:
+        WORKER.forget(channel._store)
+        with getattr(channel, kind)("a") as rx:
+            await fill(tx, 6)
+            assert [await rx.receive() for _ in range(4)] == [0, 1, 2, 3]
+            if kind != "receiver":
+                rx.ack(4)
+            find = rx._source.find
+
+            def find_and_drop(*place: object) -> Mark:
+                found = find(*place)
+                rx._source.find = find
+                for number in range(6, 40):
+                    tx.send_nowait(number)
+                return found
+
+            target = await channel.offset_of(2)
+            rx._source.find = find_and_drop
+            with pytest.raises(ValueError, match="not in the channel"):
+                await rx.seek(target)
+            with pytest.raises(DataExpiredError) as caught:
+                await rx.receive()
+            assert await rx.receive() == 4 + caught.value.missed
 
 
 async def test_nothing_is_dropped_before_it_can_be_seen(path: Path) -> None:
