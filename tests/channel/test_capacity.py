@@ -27,6 +27,7 @@ from filechannel import (
     open_channel,
 )
 from filechannel._maintenance.worker import WORKER
+from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
 from tests.processes.crew import until
 
@@ -553,16 +554,33 @@ async def test_less_room_than_is_used_already(path: Path) -> None:
         assert rx.receive_many_nowait(9) == [7, 8, 9, 10]
 
 
-async def test_a_part_of_the_file_system(path: Path) -> None:
-    """It is turned into bytes, and the smaller limit counts."""
-    capacity = Capacity(fraction=1e-12, max_bytes=1 << 20, on_full="raise")
+async def test_a_part_of_the_file_system(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is turned into bytes, and the smaller limit counts; what is there already has its place on a smaller disk."""
+    monkeypatch.setattr(Files, "total_space", lambda *_: 1 << 40)
+    capacity = Capacity(fraction=2**-24, max_bytes=1 << 20, on_full="raise")
     async with open_channel(path, bytes, options=ChannelOptions(capacity=capacity)) as channel, channel.sender() as tx:
-        room = channel.statistics().room
-        assert room is not None
-        assert room.max_bytes is not None
-        assert room.max_bytes < 1 << 20
+        assert channel.statistics().room.max_bytes == 1 << 16  # type: ignore[union-attr]
+        assert channel._store.manifest.options.segment_size == 1 << 14
         with pytest.raises(MessageTooLargeError):
-            await tx.send(bytes(room.max_bytes))
+            await tx.send(bytes(1 << 16))
+        await tx.send(bytes(1 << 15))
+    monkeypatch.setattr(Files, "total_space", lambda *_: 1 << 39)
+    async with open_channel(path, bytes, options=ChannelOptions(capacity=capacity)) as channel:
+        assert channel.statistics().room.max_bytes == 1 << 15  # type: ignore[union-attr]
+
+
+async def test_a_part_of_the_file_system_that_is_next_to_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused, for a new channel and for one that is there; nothing is made or changed."""
+    monkeypatch.setattr(Files, "total_space", lambda *_: 1 << 40)
+    nothing = Capacity(fraction=1e-12)
+    with pytest.raises(ValueError, match="is 1 bytes in this file system"):
+        async with open_channel(path, int, options=ChannelOptions(capacity=nothing)):
+            pass
+    assert not await anyio.Path(path).exists()
+    async with open_channel(path, int, options=with_capacity(FEW)) as channel:
+        with pytest.raises(ValueError, match="at least four segments, 16384"):
+            await channel.configure(capacity=nothing)
+        assert channel.statistics().room.max_messages == 4  # type: ignore[union-attr]
 
 
 async def test_the_capacity_is_kept(path: Path) -> None:
