@@ -393,6 +393,18 @@ async def test_a_full_channel_may_refuse(path: Path) -> None:
         assert rx.receive_many_nowait(9) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("capacity", [FEW, RAISE], ids=["wait", "raise"])
+async def test_a_refusal_says_whom_it_waits_for(path: Path, capacity: Capacity) -> None:
+    """For the slowest consumer; with none, that everything counts."""
+    async with open_channel(path, int, options=with_capacity(capacity)) as channel, channel.sender() as tx:
+        await fill(tx)
+        with pytest.raises(ChannelFullError, match="all that is stored counts, since no consumer is registered"):
+            tx.send_nowait(4)
+        with channel.receiver():
+            with pytest.raises(ChannelFullError, match="until its slowest consumer has taken more"):
+                tx.send_nowait(4)
+
+
 # Dropping
 
 

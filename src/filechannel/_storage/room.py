@@ -188,10 +188,10 @@ class Room:
             self._removed = self._looked
             self.remove_expired()
         if not waits:
-            raise ChannelFullError(self._path, *batch)
+            raise ChannelFullError(self._path, *batch, has_consumers=self._backlog.has_consumers)
         if self.may_pass():
             self._turns.take(batch)
-        raise NoRoomYetError(self._path, *batch)
+        raise NoRoomYetError(self._path, *batch, has_consumers=self._backlog.has_consumers)
 
     def has_room(self, batch: Batch) -> bool:
         """Tell whether there is a point in trying again. Touches no files, and needs not the word: any thread may ask.
