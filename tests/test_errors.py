@@ -23,7 +23,8 @@ EXAMPLES: list[tuple[errors.FileChannelError, dict[str, object]]] = [
     (errors.ChannelNotFoundError("data/orders", readonly=True), {"path": Path("data/orders")}),
     (errors.NotAChannelError("data", "it is a file"), {"path": Path("data"), "reason": "it is a file"}),
     (errors.ChannelSealedError(Path("data")), {"path": Path("data")}),
-    (errors.ChannelFullError("data", 108, 4), {"path": Path("data"), "size": 108, "messages": 4}),
+    (errors.ChannelFullError("data", 108, 4), {"size": 108, "messages": 4, "has_consumers": True}),
+    (errors.ChannelFullError("data", 8, 1, has_consumers=False), {"path": Path("data"), "has_consumers": False}),
     (
         errors.ChannelLockedError("data", 4711, "box", SINCE),
         {"path": Path("data"), "pid": 4711, "host": "box", "since": SINCE},
@@ -206,6 +207,8 @@ class OwnError(errors.StorageError):
         (errors.ConsumerDamagedError("billing", path="my data"), ["filechannel repair 'my data' --apply", "remove_"]),
         (errors.UnknownConsumerError("billing"), ["'billing'", "consumers()"]),
         (errors.LeaseExpiredError("billing", Offset(7)), ["'billing'", "7", "extend()"]),
+        (errors.ChannelFullError("data", 108, 4), ["data", "108", "4 messages", "slowest", "consumers()"]),
+        (errors.ChannelFullError("data", 8, 1, has_consumers=False), ["data", "no consumer", "all that", "purge()"]),
         (errors.DiskFullError("data", 4096), ["data", "4,096", "nothing was written"]),
         (errors.DataExpiredError(5, Offset(100)), ["5", "100"]),
         (errors.CorruptRecordError("0.seg", Offset(3), "odd"), ["0.seg", "3", "odd", "on_corruption='skip'"]),

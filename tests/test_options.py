@@ -25,6 +25,7 @@ from filechannel._options import (
     OptionScope,
     Retention,
     StoredOptions,
+    UnsetType,
 )
 
 GIB = 1 << 30
@@ -441,6 +442,33 @@ def test_four_segments_fit_a_capacity() -> None:
 def test_segments_are_as_small_as_a_capacity_asks_for(max_bytes: int, segment_size: int) -> None:
     """Where the segment size is not given, it is the largest power of two of which the capacity holds four."""
     assert ChannelOptions(capacity=Capacity(max_bytes=max_bytes)).resolve().segment_size == segment_size
+
+
+@pytest.mark.parametrize(
+    ("fraction", "max_bytes", "segment_size"),
+    [(0.5, None, 64 << 20), (2**-20, None, 256 << 10), (2**-26, None, 4096), (0.5, 1 << 20, 256 << 10)],
+)
+def test_segments_are_as_small_as_a_part_of_a_disk_asks_for(
+    fraction: float, max_bytes: int | None, segment_size: int
+) -> None:
+    """Of a disk of 1 TiB here; the smaller of two limits counts."""
+    options = ChannelOptions(capacity=Capacity(fraction=fraction, max_bytes=max_bytes))
+    assert options.resolve(1 << 40).segment_size == segment_size
+
+
+@pytest.mark.parametrize(
+    ("segment_size", "disk", "text"),
+    [(UNSET, 1 << 39, "is 8192 bytes .* four segments, 16384"), (8192, 1 << 40, "is 16384 bytes .*, 32768")],
+)
+def test_four_segments_fit_a_part_of_a_disk(segment_size: int | UnsetType, disk: int, text: str) -> None:
+    """A part that is too small for that is refused for a new channel, and where it is configured."""
+    capacity = Capacity(fraction=2**-26)
+    with pytest.raises(ValueError, match=f"capacity fraction=1.49.* {text}"):
+        ChannelOptions(segment_size=segment_size, capacity=capacity).resolve(disk)
+    changed = ChannelOptions(segment_size=8192).resolve().changed_by(ChannelOptions(capacity=capacity))
+    with pytest.raises(ValueError, match="four segments, 32768"):
+        changed.check_disk(disk)
+    changed.check_disk(1 << 41)
 
 
 def test_a_compression_level_is_one_of_its_method() -> None:

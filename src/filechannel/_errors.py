@@ -248,22 +248,28 @@ class ChannelSealedError(FileChannelError):
 
 
 class ChannelFullError(FileChannelError, anyio.WouldBlock):
-    """The capacity of the channel is used up until a consumer takes more. Nothing was written."""
+    """The capacity is used up until a consumer takes more, or something is removed. Nothing was written."""
 
     path: Path
     size: int
     """Bytes that there was no room for, headers of records included."""
     messages: int
     """Messages that there was no room for."""
+    has_consumers: bool
+    """Whether any consumer is registered; with none, all that is stored counts."""
 
-    def __init__(self, path: str | os.PathLike[str], size: int, messages: int) -> None:
+    def __init__(self, path: str | os.PathLike[str], size: int, messages: int, *, has_consumers: bool = True) -> None:
         self.path = path if isinstance(path, Path) else Path(path)  # it is raised often, and that takes a while
         self.size = size
         self.messages = messages
+        self.has_consumers = has_consumers
         what = "another message" if messages == 1 else f"{messages:,} messages"
+        until, advice = "its slowest consumer has taken more", "consumers() says who that is"
+        if not has_consumers:
+            until = "something is removed: all that is stored counts, since no consumer is registered"
+            advice = "register one that receives, or purge()"
         super().__init__(
-            f"{self.path} is full: no room for {what} ({size:,} bytes) until its slowest consumer has taken more; "
-            "nothing was sent, consumers() says who that is"
+            f"{self.path} is full: no room for {what} ({size:,} bytes) until {until}; nothing was sent, {advice}"
         )
 
 

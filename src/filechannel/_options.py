@@ -131,15 +131,19 @@ class ChannelOptions:
         if self.segment_size is not UNSET and self.capacity is not UNSET:
             _check_segments_fit(self.segment_size, self.capacity)
 
-    def resolve(self) -> StoredOptions:
+    def resolve(self, disk: int | None = None) -> StoredOptions:
         """Return what a new channel's manifest keeps: what is set here, defaults for the rest.
 
-        Where only a capacity is given, segments are as small as it asks for.
+        Where only a capacity is given, segments are as small as it asks for in a file system of this size, if that is
+        known. ``ValueError`` if it does not hold four of them.
         """
         values = _complete(self, StoredOptions)
-        if self.segment_size is UNSET and isinstance(self.capacity, Capacity) and self.capacity.max_bytes is not None:
-            values["segment_size"] = min(DEFAULT_SEGMENT_SIZE, _largest_segment(self.capacity.max_bytes))
-        return StoredOptions(**values)
+        size = self.capacity.in_bytes(disk) if isinstance(self.capacity, Capacity) else None
+        if self.segment_size is UNSET and size is not None:
+            values["segment_size"] = min(DEFAULT_SEGMENT_SIZE, _largest_segment(size))
+        options = StoredOptions(**values)
+        options.check_disk(disk)
+        return options
 
     def per_open(self) -> OpenOptions:
         """Return what belongs to this open alone: what is set here, defaults for the rest."""
@@ -177,6 +181,15 @@ class StoredOptions:
         """Check every value: it may come from a damaged manifest. And some go together with others only."""
         _check(self)
         _check_segments_fit(self.segment_size, self.capacity)
+
+    def check_disk(self, disk: int | None) -> None:
+        """Raise ``ValueError`` if a capacity that is part of a file system of this size does not hold four segments."""
+        size = None if self.capacity is None else self.capacity.in_bytes(disk)
+        if self.capacity is not None and size is not None and size < SEGMENTS_IN_CAPACITY * self.segment_size:
+            raise ValueError(
+                f"capacity fraction={self.capacity.fraction} is {size} bytes in this file system: "
+                f"must be at least four segments, {SEGMENTS_IN_CAPACITY * self.segment_size}"
+            )
 
     def changed_by(self, options: ChannelOptions, path: Path | None = None) -> StoredOptions:
         """Return these with the channel-wide options that are set in *options*; *path* is the channel's.
@@ -309,8 +322,8 @@ def _complete(options: ChannelOptions, form: type[StoredOptions] | type[OpenOpti
 
 
 def _largest_segment(max_bytes: int) -> int:
-    """Return the largest power of two of which a capacity holds four."""
-    return 1 << (max_bytes // SEGMENTS_IN_CAPACITY).bit_length() - 1
+    """Return the largest power of two of which a capacity holds four, if there is one that a segment may have."""
+    return 1 << max(max_bytes // SEGMENTS_IN_CAPACITY, MIN_SEGMENT_SIZE).bit_length() - 1
 
 
 def _check_segments_fit(segment_size: int, capacity: Capacity | None) -> None:

@@ -97,7 +97,7 @@ class Capacity:
     max_messages: int | None = None
     """Messages."""
     fraction: float | None = None
-    """Part of the file system that the channel lies in, above 0 and at most 1."""
+    """Part of the file system that the channel lies in, above 0 and at most 1; at least four segments, too."""
     on_full: OnFull = "wait"
 
     def __post_init__(self) -> None:
@@ -111,6 +111,11 @@ class Capacity:
         if self.fraction is not None:
             checks.fraction("capacity fraction", self.fraction)
         checks.one_of("wait", "raise", "drop_oldest")("capacity on_full", self.on_full)
+
+    def in_bytes(self, disk: int | None) -> int | None:
+        """Return how many bytes it comes to in a file system of this size, if that is known; None for any number."""
+        part = None if disk is None or self.fraction is None else int(disk * self.fraction)
+        return min((limit for limit in (self.max_bytes, part) if limit is not None), default=None)
 
     def to_json(self) -> dict[str, object]:
         """Return a JSON object with what is not the default."""

@@ -26,6 +26,9 @@ from filechannel import (
     Sender,
     open_channel,
 )
+from filechannel._maintenance.worker import WORKER
+from filechannel._storage.files import Files
+from filechannel._storage.index import Mark
 from tests.processes.crew import until
 
 pytestmark = pytest.mark.anyio
@@ -390,6 +393,18 @@ async def test_a_full_channel_may_refuse(path: Path) -> None:
         assert rx.receive_many_nowait(9) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("capacity", [FEW, RAISE], ids=["wait", "raise"])
+async def test_a_refusal_says_whom_it_waits_for(path: Path, capacity: Capacity) -> None:
+    """For the slowest consumer; with none, that everything counts."""
+    async with open_channel(path, int, options=with_capacity(capacity)) as channel, channel.sender() as tx:
+        await fill(tx)
+        with pytest.raises(ChannelFullError, match="all that is stored counts, since no consumer is registered"):
+            tx.send_nowait(4)
+        with channel.receiver():
+            with pytest.raises(ChannelFullError, match="until its slowest consumer has taken more"):
+                tx.send_nowait(4)
+
+
 # Dropping
 
 
@@ -433,6 +448,34 @@ async def test_an_acknowledging_consumer_is_overtaken(path: Path) -> None:
         assert rx.unack_count == 1
         rx.nack()
         assert await rx.receive() == first
+
+
+@pytest.mark.parametrize("kind", ["receiver", "ack_receiver", "group"])
+async def test_a_seek_to_what_is_dropped_meanwhile_moves_nothing(path: Path, kind: str) -> None:
+    """Between its look and its move: it is refused, and whoever was overtaken is told of everything it missed."""
+    async with open_channel(path, int, options=with_capacity(DROP)) as channel, channel.sender() as tx:
+        WORKER.forget(channel._store)
+        with getattr(channel, kind)("a") as rx:
+            await fill(tx, 6)
+            assert [await rx.receive() for _ in range(4)] == [0, 1, 2, 3]
+            if kind != "receiver":
+                rx.ack(4)
+            find = rx._source.find
+
+            def find_and_drop(*place: object) -> Mark:
+                found = find(*place)
+                rx._source.find = find
+                for number in range(6, 40):
+                    tx.send_nowait(number)
+                return found
+
+            target = await channel.offset_of(2)
+            rx._source.find = find_and_drop
+            with pytest.raises(ValueError, match="not in the channel"):
+                await rx.seek(target)
+            with pytest.raises(DataExpiredError) as caught:
+                await rx.receive()
+            assert await rx.receive() == 4 + caught.value.missed
 
 
 async def test_nothing_is_dropped_before_it_can_be_seen(path: Path) -> None:
@@ -523,16 +566,33 @@ async def test_less_room_than_is_used_already(path: Path) -> None:
         assert rx.receive_many_nowait(9) == [7, 8, 9, 10]
 
 
-async def test_a_part_of_the_file_system(path: Path) -> None:
-    """It is turned into bytes, and the smaller limit counts."""
-    capacity = Capacity(fraction=1e-12, max_bytes=1 << 20, on_full="raise")
+async def test_a_part_of_the_file_system(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is turned into bytes, and the smaller limit counts; what is there already has its place on a smaller disk."""
+    monkeypatch.setattr(Files, "total_space", lambda *_: 1 << 40)
+    capacity = Capacity(fraction=2**-24, max_bytes=1 << 20, on_full="raise")
     async with open_channel(path, bytes, options=ChannelOptions(capacity=capacity)) as channel, channel.sender() as tx:
-        room = channel.statistics().room
-        assert room is not None
-        assert room.max_bytes is not None
-        assert room.max_bytes < 1 << 20
+        assert channel.statistics().room.max_bytes == 1 << 16  # type: ignore[union-attr]
+        assert channel._store.manifest.options.segment_size == 1 << 14
         with pytest.raises(MessageTooLargeError):
-            await tx.send(bytes(room.max_bytes))
+            await tx.send(bytes(1 << 16))
+        await tx.send(bytes(1 << 15))
+    monkeypatch.setattr(Files, "total_space", lambda *_: 1 << 39)
+    async with open_channel(path, bytes, options=ChannelOptions(capacity=capacity)) as channel:
+        assert channel.statistics().room.max_bytes == 1 << 15  # type: ignore[union-attr]
+
+
+async def test_a_part_of_the_file_system_that_is_next_to_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused, for a new channel and for one that is there; nothing is made or changed."""
+    monkeypatch.setattr(Files, "total_space", lambda *_: 1 << 40)
+    nothing = Capacity(fraction=1e-12)
+    with pytest.raises(ValueError, match="is 1 bytes in this file system"):
+        async with open_channel(path, int, options=ChannelOptions(capacity=nothing)):
+            pass
+    assert not await anyio.Path(path).exists()
+    async with open_channel(path, int, options=with_capacity(FEW)) as channel:
+        with pytest.raises(ValueError, match="at least four segments, 16384"):
+            await channel.configure(capacity=nothing)
+        assert channel.statistics().room.max_messages == 4  # type: ignore[union-attr]
 
 
 async def test_the_capacity_is_kept(path: Path) -> None:

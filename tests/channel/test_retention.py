@@ -169,25 +169,31 @@ async def test_who_comes_in_the_moment_in_which_it_goes_begins_at_what_is_left(
                 assert await late.receive_many(20) == MESSAGES[9:]
 
 
-async def test_who_seeks_in_the_moment_in_which_it_goes_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stands at the oldest message then: nothing that is left is lost to it."""
-    async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx, channel.receiver() as rx:
+@pytest.mark.parametrize("kind", ["receiver", "ack_receiver", "group"])
+async def test_who_seeks_in_the_moment_in_which_it_goes_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """And stays where it was: what it has taken does not come again."""
+    async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         WORKER.forget(channel._store)
         await tx.send_many(MESSAGES)
         await channel.flush()
-        await rx.receive_many(10)
         store = channel._store
-        settle, calls = store.registry.settle, list[int]()
+        with getattr(channel, kind)("a") as rx:
+            assert [await rx.receive() for _ in range(10)] == MESSAGES[:10]
+            if kind != "receiver":
+                rx.ack(10)
+            before, settle = channel.consumers()[0], store.registry.settle
 
-        def reclaim_meanwhile(offset: int) -> bool:
-            calls.append(offset)
-            if len(calls) == 1:
+            def reclaim_meanwhile(offset: int) -> bool:
+                monkeypatch.undo()
                 with store.log.writing():
                     assert store.registry.decide(store.segments.begins[3], store.registry.note())
-            return settle(offset)
+                return settle(offset)
 
-        monkeypatch.setattr(type(store.registry), "settle", lambda _, offset: reclaim_meanwhile(offset))
-        with pytest.raises(ValueError, match="not in the channel"):
-            await rx.seek(0)  # type: ignore[arg-type]
-        assert calls == [0, store.control.oldest_offset]
-        assert await rx.receive_many(20) == MESSAGES[9:]
+            monkeypatch.setattr(type(store.registry), "settle", lambda _, offset: reclaim_meanwhile(offset))
+            with pytest.raises(ValueError, match="not in the channel"):
+                await rx.seek(0)
+            after = channel.consumers()[0]
+            assert (after.offset, after.next_sequence) == (before.offset, before.next_sequence)
+            assert [await rx.receive() for _ in range(5)] == MESSAGES[10:]

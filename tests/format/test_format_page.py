@@ -74,7 +74,7 @@ ELSEWHERE = {
     "REGISTRATIONS",
     *("REGISTRY", "REGISTRY_DECIDED", "REGISTRY_COUNT", "RECLAIMING", "RECLAIMED_SEGMENTS", "RECLAIMED_BYTES"),
     *("MAINTENANCE_ERRORS", "MAINTENANCE_BYTE", "MAINTAINED", "MAINTAINER", "QUIET_OFFSET", "QUIET_SINCE"),
-    *("GIVEN_UP", "INDEX_CHECKED"),
+    *("GIVEN_UP", "PURGED_OFFSET", "INDEX_CHECKED"),
     *("COMPRESSED_MAGIC", "COMPRESSED_EXTRA", "COMPRESSED_TABLE", "METHOD_ZSTD", "METHOD_LZ4", "METHOD_GZIP"),
     "COMPRESSED_OFFSET",
     *(
@@ -278,6 +278,7 @@ def test_the_control_file() -> None:
         "reserved end": (layout.RESERVED_END, 8),
         "allocated end": (layout.ALLOCATED_END, 8),
         "oldest offset": (layout.OLDEST_OFFSET, 8),
+        "purged offset": (layout.PURGED_OFFSET, 8),
         "state": (layout.STATE, 4),
         "wake": (layout.WAKE, 4),
         "durable offset": (layout.DURABLE_OFFSET, 8),

@@ -11,6 +11,8 @@ from filechannel._errors import Busy
 from filechannel._format import PURE
 from filechannel._maintenance import gc as module
 from filechannel._maintenance.gc import Reclaimed, foresee, gc
+from filechannel._maintenance.retention import reclaim_after
+from filechannel._storage.store import Store
 from tests.maintenance.stores import A_THIRD, consume, files_of, fill
 from tests.storage.channels import SMALL, opened, payloads_of
 
@@ -62,6 +64,26 @@ def test_it_works_while_others_have_the_channel_open(path: Path) -> None:
         assert gc(path).segments == 2
         store.log.append([b"more"])
         assert consume(store) == [*sent[7:], b"more"]
+
+
+def test_it_ends_although_others_send_and_receive_all_the_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is consumed while it is at it may stay: it does not run after them."""
+    rounds = 0
+
+    def reclaim_while_they_go_on(store: Store, idle: float) -> float:
+        nonlocal rounds
+        rounds += 1
+        assert rounds < 10
+        pause = reclaim_after(store, idle)
+        fill(store, 2)
+        consume(store)
+        return pause
+
+    with opened(path, SMALL) as store:
+        fill(store, 2)
+        consume(store)
+    monkeypatch.setattr(module, "reclaim_after", reclaim_while_they_go_on)
+    assert gc(path).segments >= 2
 
 
 @shares

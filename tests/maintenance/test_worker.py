@@ -8,17 +8,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from queue import Queue
 from threading import Event, Thread
 
 import pytest
 
-from filechannel import blocking
+from filechannel import Retention, blocking
 from filechannel._errors import Busy
 from filechannel._format import PURE
 from filechannel._maintenance import worker as module
-from filechannel._maintenance.worker import WORKER, Worker
+from filechannel._maintenance.worker import WORKER, Worker, _Charge
 from filechannel._storage.store import Store
 from filechannel._storage.stores import STORES
 from tests.maintenance.stores import consume, fill
@@ -204,6 +205,17 @@ def test_an_empty_channel_is_left_alone(path: Path, steps: Steps) -> None:
         assert steps.called.empty()
 
 
+@pytest.mark.parametrize(("max_age", "pause"), [(None, 60.0), (2.0, 1.0), (40.0, 10.0), (4000.0, 60.0)])
+def test_an_empty_channel_is_looked_at_before_its_first_message_is_too_old(
+    path: Path, max_age: float | None, pause: float
+) -> None:
+    """Nobody tells of a message that finishes no segment."""
+    with opened(path, replace(SMALL, retention=Retention(max_age=max_age))) as store:
+        assert Worker()._maintain(_Charge(store)) == pause
+        store.configure(lambda manifest: replace(manifest, options=replace(manifest.options, retention=Retention())))
+        assert Worker()._maintain(_Charge(store)) == 60.0
+
+
 def test_an_error_is_logged_counted_and_retried(
     store: Store, steps: Steps, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -343,7 +355,7 @@ def test_a_process_ends_although_channels_are_open(path: Path) -> None:
     """With a thread in the middle of maintaining one."""
     program = """
 import sys, time
-from filechannel import blocking
+from filechannel import Retention, blocking
 from filechannel._maintenance import worker
 worker.STEPS.append(lambda store: time.sleep(3600))
 channel = blocking.open_channel(sys.argv[1], bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,52 @@ def test_whoever_dies_before_the_files_are_removed_leaves_them_to_the_next(path:
         assert store.segments.begins[0] == oldest
         position = store.roster.registrations()[0].position
         assert position.offset == 0
+
+
+@pytest.mark.parametrize("capacity", [None, Capacity(max_messages=1000)])
+def test_whoever_was_overtaken_is_told_whatever_the_capacity_is_then(
+    path: Path, background: Background, capacity: Capacity | None
+) -> None:
+    """It was changed, and then everybody died before the files were removed."""
+    with opened(path, DROP) as store:
+        cursor = store.cursors.open("slow")
+        cursor.store(0, 0, 0)
+        store.cursors.close(cursor)
+        assert store.hold(0)
+        for number in range(40):
+            store.log.append([b"%03d" % number + bytes(989)])
+        store.configure(lambda manifest: replace(manifest, options=replace(manifest.options, capacity=capacity)))
+        assert store.segments.begins[0] < store.control.oldest_offset
+        background.forget()
+    with opened(path, create=False) as store:
+        assert store.segments.begins[0] == store.control.oldest_offset > 0
+        assert store.roster.registrations()[0].position.offset == 0
+
+
+@pytest.mark.parametrize("options", [ChannelOptions(segment_size=4096), DROP])
+def test_a_purge_that_died_is_finished_by_whoever_comes_next(
+    path: Path, options: ChannelOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consumers that are not there go on behind it without being told, whatever the capacity."""
+    with opened(path, options) as store:
+        cursor = store.cursors.open("slow")
+        cursor.store(0, 0, 0)
+        store.cursors.close(cursor)
+        assert store.hold(0)
+        for number in range(12):
+            store.log.append([b"%03d" % number + bytes(989)])
+        monkeypatch.setattr(store.cursors, "move_unowned", _die)
+        with pytest.raises(KeyboardInterrupt):
+            store.purge()
+        end = store.control.write_offset
+    with opened(path, create=False) as store:
+        assert payloads_of(store) == []
+        position = store.roster.registrations()[0].position
+        assert (position.offset, position.sequence) == (end, 12)
+
+
+def _die(_: Mark) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("at", range(1, 8))

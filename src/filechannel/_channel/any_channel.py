@@ -20,12 +20,13 @@ from typing_extensions import TypeForm
 from .._format import SendPath
 from .._maintenance.worker import WORKER
 from .._offset import Offset
-from .._options import UNSET, ChannelOptions, UnsetType
+from .._options import UNSET, Capacity, ChannelOptions, UnsetType
 from .._storage.codecs import require
 from .._storage.cursor import Cursor
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
 from .._storage.manifest import Manifest
+from .._storage.room import disk_of
 from .._storage.store import Store
 from .._storage.stores import STORES
 from .._wakeup.arrivals import arrivals_of
@@ -244,7 +245,10 @@ class AnyChannel(Generic[T]):
     def _change_manifest(self, tree: object, changes: ChannelOptions) -> None:
         def changed(stored: Manifest) -> Manifest:
             schema = stored.schema if tree is UNSET else tree
-            return stored.with_changes(schema=schema, options=stored.options.changed_by(changes, self.path))
+            options = stored.options.changed_by(changes, self.path)
+            if isinstance(changes.capacity, Capacity):
+                options.check_disk(disk_of(changes.capacity, self._store.files, self.path))
+            return stored.with_changes(schema=schema, options=options)
 
         self._store.configure(changed)
 

@@ -116,15 +116,9 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
         return Offset(self._source.reader.native.offset)
 
     def _move(self, to: Mark) -> bool:
-        """Stand at a place, and tell whether it is still there.
-
-        It may have been removed in this moment: then we stand at the oldest message, wherever we go from there.
-        """
+        """Stand at a place, and tell whether it is still there; if not, nothing has moved."""
         self._check_open()
-        self._source.move(to)
-        is_there = self._source.is_held()
-        if not is_there:
-            self._source.hold_on_to_the_oldest()
+        is_there = self._source.move(to)
         self._source.arrivals.wake_all()
         return is_there
 

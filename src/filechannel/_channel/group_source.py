@@ -192,14 +192,16 @@ class GroupSource(AckSource):
     def go_to(self, place: Mark) -> bool:
         """Let the whole group go on elsewhere, and tell whether that is still there. May block.
 
-        If it was removed in this moment, the group stands at the oldest message. `AckError` if something is not
-        settled.
+        If it is not, the group stands where it stood. `AckError` if something is not settled.
         """
         self._check_open()
-        self._group.move(place)
+        if place.offset < self.store.control.oldest_offset:
+            return False  # removed since it was looked for
+        before = self._group.move(place)
         is_there = self.is_held()
         if not is_there:
-            self.hold_on_to_the_oldest()
+            with suppress(AckError):  # a member has something meanwhile: it was told what it missed
+                self._group.move(before)
         self._wake()
         return is_there
 
@@ -208,12 +210,6 @@ class GroupSource(AckSource):
         with suppress(AckError):  # a member that came meanwhile has something: it was told what it missed
             while not self.is_held():
                 self._group.move(self.find(start, "start"))
-
-    def hold_on_to_the_oldest(self) -> None:
-        """Stand at the oldest message, for good."""
-        self._group.move(self.store.places.earliest())
-        while not self.is_held():
-            self._group.move(self.store.places.earliest())
 
     def is_held(self) -> bool:
         """Tell whether what lies here stays until it was taken, having just been put here; False if it is gone."""

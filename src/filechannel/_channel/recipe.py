@@ -20,10 +20,12 @@ from .._errors import (
     StorageError,
     UnsupportedFormatError,
 )
-from .._options import ChannelOptions
+from .._options import Capacity, ChannelOptions
 from .._storage.codecs import require
+from .._storage.files import Files
 from .._storage.machine import machine_id
 from .._storage.manifest import MANIFEST, Manifest
+from .._storage.room import disk_of
 from .._storage.store import Store
 from .._storage.stores import STORES
 from .codec import Codec, CodecName, Payloads, codec_for, schema_of
@@ -108,9 +110,16 @@ class Recipe(Generic[T]):
             raise StorageError(f"{self.path} cannot be opened: {error.strerror}: {error.filename}; {advice}") from error
 
     def _describe_new(self) -> Manifest:
-        options = self.options.resolve()
+        options = self.options.resolve(self._disk())
         require(options.compression.method)
         return Manifest.new(machine_id(), self._chosen.name, self._schema.to_json(), options)
+
+    def _disk(self) -> int | None:
+        """Return how large the file system is in which a new channel will lie, if that matters."""
+        capacity, files = self.options.capacity, Files()
+        if not isinstance(capacity, Capacity):
+            return None
+        return disk_of(capacity, files, next(place for place in (self.path, *self.path.parents) if files.exists(place)))
 
     def _check(self, manifest: Manifest) -> None:
         """Refuse to open what does not fit, before anything is touched."""

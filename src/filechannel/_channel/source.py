@@ -186,11 +186,22 @@ class Source:
         for user in self._users:
             user.detach()
 
-    def move(self, place: Mark) -> None:
-        """Stand at another place, on purpose: no control record of a transaction speaks of this position any more."""
+    def move(self, place: Mark) -> bool:
+        """Stand at another place, on purpose, and tell whether it is still there; if not, stand where we stood.
+
+        No control record of a transaction speaks of this position any more.
+        """
+        if place.offset < self.store.control.oldest_offset:
+            return False  # removed since it was looked for
+        before = None if self.cursor is None else self.cursor.position
         self.reader.move(place)
+        if not self.is_held():  # in this moment; what was there before is there still, as nothing goes for one behind
+            if before is not None:
+                self.reader.move(Mark(before.offset, before.sequence, before.time))
+            return False
         if self.cursor is not None and self.cursor.origin is not None:
             self.cursor.origin = None  # not before it has moved: killed in between, the position is that of the record
+        return True
 
     def scout(self) -> LogReader:
         """Return a reader at the same place that moves nothing."""
@@ -273,12 +284,6 @@ class Source:
         except BaseException:
             self.forget()
             raise
-
-    def hold_on_to_the_oldest(self) -> None:
-        """Stand at the oldest message, for good."""
-        self.reader.move(self.store.places.earliest())
-        while not self.is_held():
-            self.reader.move(self.store.places.earliest())
 
     def is_held(self) -> bool:
         """Tell whether what lies here stays until it was taken, having just been put here; False if it is gone."""

@@ -106,6 +106,8 @@ RESERVED_END: Final = 576
 ALLOCATED_END: Final = 584
 """The disk space of the active segment is allocated up to this offset."""
 OLDEST_OFFSET: Final = 640
+PURGED_OFFSET: Final = 648
+"""What OLDEST_OFFSET was set to by the last purge: consumers before it go on there without being told."""
 STATE: Final = 704
 WAKE: Final = 768
 """Two bits that say who waits for more records, the rest a generation."""

@@ -43,7 +43,8 @@ def gc(path: Path, *, files: Files | None = None) -> Reclaimed:
             segments, size = store.upkeep.reclaimed
             sweep(store)
             reclaim_after(store, 0.0)
-            while find_plan(store, 0.0).oldest > store.control.oldest_offset:  # somebody came in between
+            wanted = find_plan(store, 0.0).oldest
+            while store.control.oldest_offset < min(wanted, find_plan(store, 0.0).oldest):  # somebody came in between
                 reclaim_after(store, 0.0)
             segments_now, size_now = store.upkeep.reclaimed
             pin = find_plan(store, 0.0).pin

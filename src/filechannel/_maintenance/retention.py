@@ -8,6 +8,7 @@ next message makes another.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
@@ -26,6 +27,7 @@ IDLE = 10.0
 _PATIENCE = 1.0  # seconds in which whoever writes brings to disk what it finished
 _SOON = 0.05
 _SHORTEST, _LONGEST = 1.0, 300.0
+_EMPTY = 60.0
 _AT_LEAST = 4  # looks before something is as old as it may become, or as long again
 _NANOSECONDS = 1e9
 
@@ -84,11 +86,21 @@ def reclaim_after(store: Store, idle: float) -> float:
 def _pause(store: Store, idle: float) -> float:
     """Return how long nothing will be to do, most likely: the longer it was quiet, the longer it will be."""
     quiet = store.upkeep.quiet(store.control.write_offset) / _NANOSECONDS
-    max_age = store.options().retention.max_age
-    longest = _LONGEST if max_age is None else min(max_age / _AT_LEAST, _LONGEST)
+    longest = min(_LONGEST, _between_looks(store))
     if quiet < idle:
         longest = min(longest, idle - quiet)
     return max(_SHORTEST, min(quiet, longest))
+
+
+def pause_while_empty(store: Store) -> float:
+    """Return when to look again at a channel in which nothing is stored: nobody tells of a first message."""
+    return max(_SHORTEST, min(_EMPTY, _between_looks(store)))
+
+
+def _between_looks(store: Store) -> float:
+    """Return how long a message may go unseen, so that it is not much older than it may become."""
+    max_age = store.options().retention.max_age
+    return math.inf if max_age is None else max_age / _AT_LEAST
 
 
 # What may go

@@ -28,7 +28,7 @@ from typing import TypeAlias, final
 from .._errors import Busy
 from .._storage.store import Store
 from .compressor import compress_step
-from .retention import reclaim
+from .retention import pause_while_empty, reclaim
 
 Step: TypeAlias = Callable[[Store], float]
 """Does what is due for one channel, and returns after how many seconds it wants to be called again.
@@ -44,7 +44,6 @@ _PATIENCE = 1.0  # seconds that it waits for whoever is at it
 _SOON = 0.02  # seconds; who fills many small segments has them looked at together
 _ATTENTIVE = 1.0  # seconds after a nudge in which the thread looks so often whether there are others
 _BUSY = 0.2
-_EMPTY = 60.0
 _LONGEST = 60.0
 _TOGETHER = 1.0  # who is due at some time within so many seconds is looked at in one go
 _logger = logging.getLogger("filechannel")
@@ -233,7 +232,7 @@ class Worker:
         store, failures = charge.store, charge.failures
         try:
             if store.is_empty:
-                return _EMPTY
+                return pause_while_empty(store)
             with store.upkeep.turn():
                 seconds = min(self._do(step, charge) for step in STEPS)
         except Busy:

@@ -60,6 +60,11 @@ class Backlog:
                 self._known = known
         return self.slowest() or self._places.earliest()
 
+    @property
+    def has_consumers(self) -> bool:
+        """Whether any consumer is registered that `floor` knows of."""
+        return bool(self._watched)
+
     def slowest(self) -> Mark | None:
         """Return where the slowest of the consumers stands that `floor` knows of, unless it was overtaken.
 

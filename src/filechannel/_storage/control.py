@@ -38,6 +38,7 @@ from .._format.layout import (
     OLDEST_OFFSET,
     PAGE,
     PROCESS_SLOT_COUNT,
+    PURGED_OFFSET,
     QUIET_OFFSET,
     QUIET_SINCE,
     RECLAIMING,
@@ -184,6 +185,17 @@ class Control:
     def oldest_offset(self, offset: int) -> None:
         store_u64(self.map, OLDEST_OFFSET, offset)
 
+    def purge(self, offset: int) -> None:
+        """Let this be the oldest, by a purge. The caller holds the writer word."""
+        # In this order: dying in between, consumers are told of what is gone, and never moved over what is there.
+        self.oldest_offset = offset
+        store_u64(self.map, PURGED_OFFSET, offset)
+
+    @property
+    def is_purged(self) -> bool:
+        """Whether it was a purge that moved the oldest offset last."""
+        return self.oldest_offset == load_u64(self.map, PURGED_OFFSET)
+
     @property
     def durable_offset(self) -> Offset:
         """Everything below it has been flushed."""
@@ -312,7 +324,7 @@ class Control:
             self._set_tail(at, tail)
         for word in (REGISTRY, MAINTENANCE_ERRORS, MAINTAINER):
             store_u32(self.map, word, 0)
-        for word in (RECLAIMING, QUIET_OFFSET, QUIET_SINCE):
+        for word in (RECLAIMING, QUIET_OFFSET, QUIET_SINCE, PURGED_OFFSET):
             store_u64(self.map, word, 0)
         self.oldest_offset = oldest
         self.durable_offset = tail.offset

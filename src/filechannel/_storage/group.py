@@ -45,6 +45,7 @@ from .._format.layout import (
     LOCK_GENERATION_SHIFT,
 )
 from .._format.ring import LOOK_AFTER, place
+from .._offset import Offset
 from .cursor import Cursor, own
 from .files import Files
 from .index import Mark
@@ -215,13 +216,18 @@ class Group(Cursor):
 
     # Going elsewhere
 
-    def move(self, to: Mark) -> None:
-        """Go on at a place; `AckError`, and nothing changed, if a member has something, or something comes again."""
+    def move(self, to: Mark) -> Mark:
+        """Go on at a place, and return where it stood.
+
+        `AckError`, and nothing changed, if a member has something, or something comes again.
+        """
         with self._held():
             open_ones = sum(self._word(number) & ENTRY_STATE not in _DONE for number in self._numbers())
             if open_ones or self._is_full:
                 raise AckError(self.name, f"it cannot be moved: {open_ones} messages of the group are not settled")
+            offset, sequence = self._next
             self._pass_to(to)
+            return Mark(Offset(offset), sequence, 0)
 
     def start_over(self, at: Mark) -> None:
         """Go on at a place; whatever was handed out is gone."""

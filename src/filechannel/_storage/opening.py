@@ -42,8 +42,7 @@ def open_store(
     """
     while True:
         try:
-            _make_directory(files, path, check, None if readonly else new)
-            mode = 0o600 if new is None or readonly else new().options.mode
+            mode = _make_directory(files, path, check, None if readonly else new)
             descriptor = open_control_file(files, path, readonly, mode)
             try:
                 if readonly:
@@ -60,17 +59,26 @@ def open_store(
 
 def _make_directory(
     files: Files, path: Path, check: Callable[[Manifest], None], new: Callable[[], Manifest] | None
-) -> None:
-    """Make sure that the directory is one that may be opened; if it is to be a new channel, it exists then."""
+) -> int:
+    """Make sure that the directory is one that may be opened, and return the permission bits of its files.
+
+    If it is to be a new channel, the directory exists then.
+    """
+    mode = 0o600
     if files.exists(path / MANIFEST):
-        check(Manifest.read(files, path))
+        manifest = Manifest.read(files, path)
+        check(manifest)
+        mode = manifest.options.mode
     else:
         refuse_other_content(files, path)
         if new is not None:
-            prepare_directory(files, path, new())
+            manifest = new()
+            prepare_directory(files, path, manifest)
+            mode = manifest.options.mode
         elif not files.exists(path / MANIFEST):  # nor was it made in this moment
             raise ChannelNotFoundError(path)
     refuse_remote(files, path)
+    return mode
 
 
 def _to_read(files: Files, path: Path, descriptor: int, check: Callable[[Manifest], None], mapped: int) -> Store:

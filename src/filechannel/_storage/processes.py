@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from mmap import mmap
 from typing import Final
@@ -83,10 +83,11 @@ class Processes:
     def is_alive(self, word: int) -> bool:
         """Tell whether the process that a lock word names has not ended."""
         slot = word >> LOCK_SLOT_SHIFT
-        generation = word >> LOCK_GENERATION_SHIFT & _MOST_GENERATIONS
-        if self.generation(slot) != generation:
-            return False  # another process has the slot now
-        return slot == self.slot or self._locks.is_taken(_place(slot))
+        return self._has_slot(word) and (slot == self.slot or self._locks.is_taken(_place(slot)))
+
+    def _has_slot(self, word: int) -> bool:
+        """Tell whether no other process has taken its slot since."""
+        return self.generation(word >> LOCK_SLOT_SHIFT) == word >> LOCK_GENERATION_SHIFT & _MOST_GENERATIONS
 
     def generation(self, slot: int) -> int:
         """Return how often a slot was taken, more or less."""
@@ -98,16 +99,24 @@ class Processes:
         """Tell whether the process in a slot says that its senders wait for room."""
         return bool(load_u32(self._words, _place(slot) + PROCESS_IN_LINE))
 
-    def set_in_line(self, stands: bool, slot: int | None = None) -> None:
-        """Say whether senders of this process, or of the one in a slot, wait for room."""
-        store_u32(self._words, _place(self.slot if slot is None else slot) + PROCESS_IN_LINE, int(stands))
+    def set_in_line(self, stands: bool) -> None:
+        """Say whether senders of this process wait for room."""
+        store_u32(self._words, _place(self.slot) + PROCESS_IN_LINE, int(stands))
 
-    def next_in_line(self) -> int:
-        """Return the next process behind us, going round, that says so: what a lock word would say; 0 if none does."""
+    def take_out_of_line(self, word: int) -> None:
+        """Say for the process that a lock word names that its senders wait no more. Who has its slot now stays."""
+        if self._has_slot(word):
+            store_u32(self._words, _place(word >> LOCK_SLOT_SHIFT) + PROCESS_IN_LINE, 0)
+
+    def in_line(self) -> Iterator[int]:
+        """Return the processes that say so, as a lock word would: from the one behind us on, going round to us."""
         flags = self._words[PROCESS_SLOTS + PROCESS_IN_LINE : _place(PROCESS_SLOT_COUNT) : PROCESS_SLOT_SIZE]
-        slot = flags.find(1, self.slot + 1)
-        slot = flags.find(1) if slot < 0 else slot
-        return 0 if slot < 0 else slot << LOCK_SLOT_SHIFT | self.generation(slot) << LOCK_GENERATION_SHIFT
+        first = self.slot + 1
+        flags = flags[first:] + flags[:first]
+        at = -1
+        while (at := flags.find(1, at + 1)) >= 0:
+            slot = (first + at) % PROCESS_SLOT_COUNT
+            yield slot << LOCK_SLOT_SHIFT | self.generation(slot) << LOCK_GENERATION_SHIFT
 
     def holder(self, slot: int) -> Holder:
         """Return how a process described itself."""

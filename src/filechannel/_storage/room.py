@@ -35,10 +35,13 @@ def limits_of(capacity: Capacity | None, files: Files, path: Path) -> Batch | No
     """Return how much may be unconsumed, as it is now; None if there is no limit."""
     if capacity is None:
         return None
-    size = ENDLESS if capacity.max_bytes is None else capacity.max_bytes
-    if capacity.fraction is not None:
-        size = min(size, int(files.total_space(path) * capacity.fraction))
-    return Batch(size, ENDLESS if capacity.max_messages is None else capacity.max_messages)
+    size, messages = capacity.in_bytes(disk_of(capacity, files, path)), capacity.max_messages
+    return Batch(ENDLESS if size is None else size, ENDLESS if messages is None else messages)
+
+
+def disk_of(capacity: Capacity, files: Files, path: Path) -> int | None:
+    """Return how large the file system is that a path lies in; None if that does not matter."""
+    return None if capacity.fraction is None else files.total_space(path)
 
 
 def finite(limit: int) -> int | None:
@@ -185,10 +188,10 @@ class Room:
             self._removed = self._looked
             self.remove_expired()
         if not waits:
-            raise ChannelFullError(self._path, *batch)
+            raise ChannelFullError(self._path, *batch, has_consumers=self._backlog.has_consumers)
         if self.may_pass():
             self._turns.take(batch)
-        raise NoRoomYetError(self._path, *batch)
+        raise NoRoomYetError(self._path, *batch, has_consumers=self._backlog.has_consumers)
 
     def has_room(self, batch: Batch) -> bool:
         """Tell whether there is a point in trying again. Touches no files, and needs not the word: any thread may ask.

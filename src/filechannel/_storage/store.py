@@ -230,7 +230,7 @@ class Store:
             self.registry.carry_out()
         oldest = self.control.oldest_offset
         if self.segments.begins and self.segments.begins[0] < oldest:
-            if not self.room.drops:  # there, whoever was overtaken is told so
+            if self.control.is_purged:  # else whoever was overtaken is told so
                 self.cursors.move_unowned(self.places.earliest())
             self.flusher.flush()
             self.segments.remove_before(oldest)
@@ -425,7 +425,7 @@ class Store:
             log.finish_segment()
             tail = self.control.tail()
             self.producers.settle(tail.offset)
-            self.control.oldest_offset = tail.offset
+            self.control.purge(tail.offset)
             place = Mark(tail.offset, tail.sequence, 0)
             for reference in self._consumers.valuerefs():  # a list of its own: other threads add and let go
                 if (reader := reference()) is not None:

@@ -47,11 +47,17 @@ class Turns:
             self._idle = turn, now
         if now < self._idle[1] + _PATIENCE:
             return False
-        self._processes.set_in_line(False, turn >> LOCK_SLOT_SHIFT)
+        self._processes.take_out_of_line(turn)
         return swap_if_u32(self._words, ROOM_TURN, turn, 0)
 
     def _waits(self, owner: int) -> bool:
-        return self._processes.is_in_line(owner >> LOCK_SLOT_SHIFT) and self._processes.is_alive(owner)
+        if not self._processes.is_in_line(owner >> LOCK_SLOT_SHIFT):
+            return False
+        if self._processes.is_alive(owner):
+            return True
+        # The dead do not leave the line: the turn would come to it again and again.
+        self._processes.take_out_of_line(owner)
+        return False
 
     def take(self, wanted: Batch) -> None:
         """Let nobody be served before our first, who wants so much, unless it is somebody else's turn."""
@@ -77,4 +83,5 @@ class Turns:
         owner = self._processes.owner
         if load_u32(self._words, ROOM_TURN) == owner:
             self._want(SMALLEST)  # until the next one says how much it waits for: it may never come to that
-            swap_if_u32(self._words, ROOM_TURN, owner, self._processes.next_in_line())
+            following = next(filter(self._waits, self._processes.in_line()), 0)
+            swap_if_u32(self._words, ROOM_TURN, owner, following)

@@ -100,6 +100,8 @@ def explain(error: BaseException) -> str:
             advice = "" if error.advice is None else f"; {error.advice}"
             return f"{error.path} is not a channel: {error.reason}{advice}"
         case ChannelFullError():
+            if not error.has_consumers:
+                return f"{error.path} is full: no consumer is registered, so all that is stored counts"
             return f"{error.path} is full until its slowest consumer has taken more"
         case DataExpiredError():
             return f"{error.missed:,} messages were removed before they could be read"
