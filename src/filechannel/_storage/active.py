@@ -71,6 +71,7 @@ class ActiveSegment:
         segment = self._renew(header, need) or self._create(header, need)
         self._segments.add(segment)
         self._unflushed.names_changed = True
+        self._unflushed.add(segment)
         self._bind(segment)
 
     def announce_change(self) -> None:
@@ -254,7 +255,6 @@ class ActiveSegment:
     def _bind(self, segment: Segment) -> None:
         self._leave_visible()
         self.segment = segment
-        self._unflushed.add(segment)
         self._writer.bind(segment.map, segment.begin)
 
     def let_go(self) -> None:
