@@ -21,9 +21,10 @@ from filechannel._maintenance import worker as module
 from filechannel._maintenance.worker import WORKER, Worker
 from filechannel._storage.store import Store
 from filechannel._storage.stores import STORES
-from tests.maintenance.stores import consume, fill
+from tests.maintenance.stores import consume, fill, reclaim
 from tests.processes.crew import PATIENCE, until
 from tests.storage.channels import SMALL, open_store, opened, payloads_of
+from tests.storage.resources import descriptors_under
 
 shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
 
@@ -201,6 +202,20 @@ def test_an_empty_channel_is_left_alone(path: Path, steps: Steps) -> None:
         worker.look_after(store)
         until(lambda: worker._charges[store].due > module.time.monotonic() + 5)
         assert store.upkeep.last_turn is None
+        assert steps.called.empty()
+
+
+@shares
+def test_what_another_process_removed_is_let_go(path: Path, steps: Steps) -> None:
+    """By whoever looks after the channel here, though nothing is left to be maintained."""
+    worker = Worker()
+    with opened(path, SMALL) as store, opened(path, SMALL) as other:
+        store.log.append([b"one"])
+        consume(other)
+        reclaim(other, 0.0)
+        assert descriptors_under(store.segments.directory)
+        worker.look_after(store)
+        until(lambda: not descriptors_under(store.segments.directory))
         assert steps.called.empty()
 
 

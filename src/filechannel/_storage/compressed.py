@@ -128,6 +128,11 @@ class CompressedSegment:
         """Whether the file still is what it was opened as: nobody ever changes it."""
         return True
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether the file has no name any more, and takes its disk space only because somebody uses it."""
+        return not self._files.links(self._descriptor)
+
     # Blocks
 
     def _number(self, offset: int) -> int:

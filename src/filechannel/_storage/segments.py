@@ -89,8 +89,7 @@ class Segments:
             gone = [each for each in self._mapped.values() if each.begin not in known or not each.is_valid]
             for segment in gone:  # another file has its name, or none
                 self._mapped.pop(segment.begin, None)
-                self._drop_gone(segment.file)
-            self._drop_removed_spares()
+            self.drop_removed()
             self._compressed.keep({compressed_path(self.path(begin)) for begin in self._begins})
 
     def knows_all(self) -> None:
@@ -334,6 +333,12 @@ class Segments:
                 self._begins.remove(begin)
             return None if segment is None else segment.file
 
+    def drop_removed(self) -> None:
+        """Let go of files that have no name any more, whoever removed them."""
+        with self._lock:
+            for file in self._maps.files():
+                self._drop_gone(file)
+
     def _drop_gone(self, file: MappedFile | None) -> None:
         """Keep the map of a file that waits to be used again, and none that would only keep its disk space."""
         if file is not None and not file.file.links:
@@ -346,14 +351,7 @@ class Segments:
         """Remove all files that wait, for the room they take."""
         if self.spares is not None:
             self.spares.remove_all()
-            self._drop_removed_spares()
-
-    def _drop_removed_spares(self) -> None:
-        """Let go of files that waited and have no name any more: mapped, they would keep their disk space."""
-        with self._lock:
-            used = {segment.file.inode for segment in self._mapped.values()}
-            for file in self._maps.besides(used):
-                self._drop_gone(file)
+            self.drop_removed()
 
     def take_spare(self) -> tuple[Spare, MappedFile] | None:
         """Return a spare file and its map; None if there is none. The caller holds the writer word."""

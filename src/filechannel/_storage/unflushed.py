@@ -83,6 +83,14 @@ class Unflushed:
         """Segments that begin behind an offset are gone."""
         self._segments = [segment for segment in self._segments if segment.begin <= offset]
 
+    def reaches_before(self, offset: int) -> bool:
+        """Tell whether any segment begins before an offset."""
+        return any(segment.begin < offset for segment in self._segments)
+
+    def discard_before(self, oldest: int) -> None:
+        """Segments that begin before the oldest offset were given up: nobody needs them."""
+        self._segments = [segment for segment in self._segments if segment.begin >= oldest]
+
     def keep(self, begins: set[Offset], durable: Offset) -> None:
         """Forget what another process has flushed, removed or given up."""
         self._segments = [
