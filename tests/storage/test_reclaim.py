@@ -11,6 +11,7 @@ from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._errors import Busy
 from filechannel._format import PURE
 from filechannel._offset import Offset
+from filechannel._storage.segment import segment_name
 from filechannel._storage.spares import Spares
 from filechannel._storage.store import Store
 from tests.maintenance.stores import consume, consumer, files_of, fill, reclaim
@@ -134,6 +135,17 @@ def test_what_others_wrote_is_flushed_although_what_came_before_is_gone(path: Pa
         with store.log.writing():
             assert sorted(segment.begin for segment in store.log.take_unflushed().segments) == store.segments.begins
         assert len(store.segments.begins) > 1
+
+
+def test_a_segment_that_is_missing_holds_nothing_back(path: Path) -> None:
+    """Those around it go as they would if it had been there."""
+    with opened(path, SMALL) as store:
+        fill(store, 3)
+        _, missing, last = store.segments.begins
+    (path / "segments" / segment_name(missing)).unlink()
+    with opened(path, SMALL) as store:
+        assert store.reclaim.up_to(last, lambda _: True, patiently=False)
+        assert store.segments.begins == [last]
 
 
 def test_an_index_without_its_segment_is_removed(path: Path) -> None:
