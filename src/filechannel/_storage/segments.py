@@ -14,11 +14,11 @@ from .._errors import CorruptRecordError, UnsupportedFormatError
 from .._format.layout import COMPRESSED_MAGIC
 from .._offset import Offset
 from .background import do_all_at_once
-from .compressed import OpenCompressed, StoredSegment, compressed_begin_of, compressed_path
+from .compressed import OpenCompressed, StoredSegment, compressed_path, stored_begins
 from .files import Files
 from .index import index_path
 from .maps import MappedFile, Maps, OpenFile
-from .segment import Header, Segment, begin_of, read_header, segment_name
+from .segment import Header, Segment, read_header, segment_name
 from .spares import Spare, Spares, spare_names
 
 SEGMENTS = "segments"
@@ -81,16 +81,14 @@ class Segments:
         """Learn the names from the directory; other files in it are left alone."""
         with self._lock:
             self._known_epoch = self._epoch()  # before the look: a change that comes later is seen the next time
-            names = self._files.list(self.directory)
-            found = {begin_of(name) for name in names} | {compressed_begin_of(name) for name in names}
-            self._begins = sorted(begin for begin in found if begin is not None)
+            self._begins = stored_begins(self._files, self.directory)
             self._headers.clear()
             known = set(self._begins)
             gone = [each for each in self._mapped.values() if each.begin not in known or not each.is_valid]
             for segment in gone:  # another file has its name, or none
                 self._mapped.pop(segment.begin, None)
             self.drop_removed()
-            self._compressed.keep({compressed_path(self.path(begin)) for begin in self._begins})
+            self._compressed.keep(known)
 
     def knows_all(self) -> None:
         """Whatever changed was our own doing: no need to look at the directory."""
