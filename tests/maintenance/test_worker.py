@@ -22,9 +22,10 @@ from filechannel._maintenance import worker as module
 from filechannel._maintenance.worker import WORKER, Worker, _Charge
 from filechannel._storage.store import Store
 from filechannel._storage.stores import STORES
-from tests.maintenance.stores import consume, fill
+from tests.maintenance.stores import consume, fill, reclaim
 from tests.processes.crew import PATIENCE, until
 from tests.storage.channels import SMALL, open_store, opened, payloads_of
+from tests.storage.resources import descriptors_under
 
 shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
 
@@ -214,6 +215,20 @@ def test_an_empty_channel_is_looked_at_before_its_first_message_is_too_old(
         assert Worker()._maintain(_Charge(store)) == pause
         store.configure(lambda manifest: replace(manifest, options=replace(manifest.options, retention=Retention())))
         assert Worker()._maintain(_Charge(store)) == 60.0
+
+
+@shares
+def test_what_another_process_removed_is_let_go(path: Path, steps: Steps) -> None:
+    """By whoever looks after the channel here, though nothing is left to be maintained."""
+    worker = Worker()
+    with opened(path, SMALL) as store, opened(path, SMALL) as other:
+        store.log.append([b"one"])
+        consume(other)
+        reclaim(other, 0.0)
+        assert descriptors_under(store.segments.directory)
+        worker.look_after(store)
+        until(lambda: not descriptors_under(store.segments.directory))
+        assert steps.called.empty()
 
 
 def test_an_error_is_logged_counted_and_retried(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from filechannel._storage.files import Files
 from filechannel._storage.index import Mark, index_path
 from filechannel._storage.log_reader import LogReader
 from filechannel._storage.segment import Segment
+from filechannel._storage.segments import Segments
 from tests.storage.channels import Message, opened, payloads_of, read_all, reader_of, take_all
 from tests.storage.compressing import compress_all, compressed, compressed_file
 from tests.storage.resources import descriptors_under
@@ -143,6 +145,35 @@ def test_a_reader_in_the_plain_file_reads_on(path: Path) -> None:
         assert first + take_all(reader) == before
         assert read_all(store) == before
         reader.close()
+
+
+class InPieces(Files):
+    """A directory so large that the kernel lists it in pieces: first what is compressed, and then the rest."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._meanwhile: Callable[[], object] | None = meanwhile
+
+    def list(self, directory: Path) -> list[str]:
+        """List it; the first time something happens between the two pieces."""
+        early = super().list(directory)
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is None:
+            return early
+        meanwhile()
+        late = super().list(directory)
+        return [name for name in early if name.endswith(".z")] + [name for name in late if not name.endswith(".z")]
+
+
+def test_what_is_compressed_while_somebody_looks_is_found(path: Path) -> None:
+    """Its new name may come too late for the one piece of a listing, and its old one be gone before the other."""
+    with opened(path) as store:
+        for index in range(40):
+            store.log.append([_text(300, index)])
+        begins = store.segments.begins
+        files = InPieces(lambda: compress_all(store))
+        segments = Segments(files, store.segments.directory, writable=False, most_mapped=2)
+        assert compressed_file(store, begins[0]).exists()
+        assert segments.begins == begins
 
 
 def test_what_comes_again_is_not_decompressed_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from filechannel import ChannelOptions, DiskFullError, Durability, StorageError
+from filechannel._format import PURE
 from filechannel._format.layout import WAKE, WAKE_LOOPS
 from filechannel._storage.flush import Ticket
 from filechannel._storage.segment import segment_name
@@ -19,6 +20,7 @@ from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full,
 from tests.storage.resources import descriptors_under
 
 pytestmark = pytest.mark.disk
+shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
 
 OS = ChannelOptions(segment_size=4096, durability=Durability.OS)
 FSYNC = ChannelOptions(segment_size=4096, durability=Durability.FSYNC)
@@ -182,6 +184,34 @@ def test_what_others_left_unflushed_is_flushed(path: Path, background: Backgroun
         assert path / "segments" in files.flushed
 
 
+@shares
+def test_who_only_takes_up_segments_of_others_holds_none_of_them(path: Path, background: Background) -> None:
+    """A process that receives enters the word to reclaim, and never flushes: it must not remember what others began."""
+    with opened(path, OS, mapped=2) as sender, opened(path, OS, mapped=2) as receiver:
+        counts = []
+        for _ in range(20):
+            sender.log.append([LARGE, LARGE])
+            sender.flusher.flush()
+            with receiver.log.writing():
+                pass
+            counts.append(descriptors_under(path))
+        assert len(sender.segments.begins) == 20
+        assert len(set(counts[3:])) == 1  # from then on each has as many mapped as it may
+        assert not receiver.log.unflushed_segments
+
+
+@shares
+def test_names_that_others_made_are_flushed(path: Path, background: Background) -> None:
+    """What is sent to a segment of another process is on disk only with the name of the segment."""
+    files = FaultyFiles()
+    with opened(path, FSYNC) as first, opened(path, FSYNC, files=files) as second:
+        first.log.append([b"makes the file"])
+        second.log.append([b"goes on in it"])
+        files.flushed.clear()
+        second.flusher.commit()
+        assert files.flushed == [_segment(path), path / "segments"]
+
+
 def test_nothing_new_needs_no_flush(path: Path) -> None:
     """The timer does not wear out the disk of an idle channel."""
     files = FaultyFiles()
@@ -211,6 +241,19 @@ def test_finished_segments_are_flushed_in_the_background(path: Path, background:
         checkpoint = store.control.checkpoint()
         assert checkpoint is not None
         assert (checkpoint.offset, checkpoint.sequence) == (2 * (len(LARGE) + 8), 2)
+
+
+@shares
+def test_who_finishes_a_segment_of_others_has_it_flushed(path: Path, background: Background) -> None:
+    """Whoever began it may have left long ago."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as second:
+        with opened(path, OS) as first:
+            first.log.append([LARGE, LARGE])
+        second.log.append([LARGE])
+        files.flushed.clear()
+        background.run()
+        assert files.flushed == [_segment(path), path / "segments", path / "control"]
 
 
 def test_a_checkpoint_lies_between_batches(path: Path, background: Background) -> None:

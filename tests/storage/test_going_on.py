@@ -355,25 +355,36 @@ def test_a_mark_of_the_next_segment_is_not_put_into_the_index_before(
         assert [mark.offset for mark in read_marks(files, store.segments.path(last))] == [last]
 
 
+class Overtaking(Files):
+    """Files of a channel that moves its oldest offset when the first index is written."""
+
+    def __init__(self, store: Store, oldest: Offset) -> None:
+        self._control, self._oldest = store.control, oldest
+
+    def write_at(self, descriptor: int, data: bytes, position: int) -> None:
+        """Write, and give up what lies before."""
+        super().write_at(descriptor, data, position)
+        self._control.oldest_offset = self._oldest
+
+
 def test_an_index_that_comes_too_late_is_removed(path: Path) -> None:
     """The segment was given up, and whoever did so found none to remove."""
-
-    class _Overtaking(Files):
-        store: Store
-
-        def write_at(self, descriptor: int, data: bytes, position: int) -> None:
-            super().write_at(descriptor, data, position)
-            if self.store.control.oldest_offset == 0:
-                self.store.control.oldest_offset = self.store.segments.begins[1]
-
-    overtaking = _Overtaking()
     with opened(path, OPTIONS) as store:
-        overtaking.store = store
         _fill(store)
         store.log.writer.append(NEXT)
-        store.log._active._index._files = overtaking
+        last = store.segments.begins[-1]
+        store.log._active._index._files = Overtaking(store, last)
         store.log.store_marks()
-        assert _indexes(path) == [index_path(store.segments.path(store.segments.begins[-1])).name]
+        assert _indexes(path) == [index_path(store.segments.path(last)).name]
+
+
+def test_an_index_of_the_active_segment_may_come_too_late(path: Path) -> None:
+    """Another process found the channel idle, and has given up all of it."""
+    with opened(path, OPTIONS) as store:
+        store.log.append([b"consumed"])
+        store.log._active._index._files = Overtaking(store, store.control.write_offset)
+        store.log.store_marks()
+        assert _indexes(path) == []
 
 
 def test_not_too_many_wait_for_their_index(path: Path, background: Background) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,15 @@ from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._errors import Busy
 from filechannel._format import PURE
 from filechannel._offset import Offset
+from filechannel._storage.segment import segment_name
 from filechannel._storage.spares import Spares
 from filechannel._storage.store import Store
-from tests.maintenance.stores import consume, files_of, fill, reclaim
+from tests.maintenance.stores import consume, consumer, files_of, fill, reclaim
 from tests.storage.background import Background
 from tests.storage.channels import SMALL, opened, payloads_of, reader_of
+from tests.storage.compressing import NO_SPARES, compress_all
 from tests.storage.faults import FaultyFiles, input_output_error
+from tests.storage.resources import descriptors_under, maps_under
 
 shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
 
@@ -133,6 +137,17 @@ def test_what_others_wrote_is_flushed_although_what_came_before_is_gone(path: Pa
         assert len(store.segments.begins) > 1
 
 
+def test_a_segment_that_is_missing_holds_nothing_back(path: Path) -> None:
+    """Those around it go as they would if it had been there."""
+    with opened(path, SMALL) as store:
+        fill(store, 3)
+        _, missing, last = store.segments.begins
+    (path / "segments" / segment_name(missing)).unlink()
+    with opened(path, SMALL) as store:
+        assert store.reclaim.up_to(last, lambda _: True, patiently=False)
+        assert store.segments.begins == [last]
+
+
 def test_an_index_without_its_segment_is_removed(path: Path) -> None:
     """A power cut may leave it; other files are left alone."""
     with opened(path, SMALL) as store:
@@ -159,3 +174,116 @@ def test_a_reader_that_finds_its_segment_gone_is_told_so(path: Path) -> None:
             replay.native.take()
         assert replay.native.take() == sent[6]
         replay.close()
+
+
+# What is removed is not held
+
+
+def _held(store: Store) -> tuple[int, int]:
+    """Return how many descriptors and maps of segments there are, in all that this process has open."""
+    return descriptors_under(store.segments.directory), maps_under(store.segments.directory)
+
+
+def test_an_idle_channel_takes_no_disk_space(path: Path, background: Background) -> None:
+    """Whoever stands in what was removed lets go of it: who received it, and who sent it, flushed or not."""
+    with opened(path, SMALL) as store, consumer(store) as receiver:
+        for payload in fill(store, 1):
+            assert receiver.native.take() == payload
+        store.log.append([b"unflushed"])
+        assert receiver.native.take() == b"unflushed"
+        reclaim(store, 0.0)
+        store.let_go_of_removed()
+        assert files_of(store) == []
+        assert _held(store) == (0, 0)
+        store.log.append([b"next"])
+        assert receiver.native.take() == b"next"
+
+
+@pytest.mark.parametrize("rests", [False, True])
+def test_who_reads_what_is_removed_may_go_on_unless_it_rests(
+    path: Path, rests: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies before it in its segment is nowhere else any more; but nobody waits for who does not read it."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 1)
+        replay = reader_of(store)
+        replay.move(store.places.earliest())
+        assert replay.native.take() == sent[0]
+        consume(store)
+        reclaim(store, 0.0)
+        store.let_go_of_removed()
+        assert _held(store) != (0, 0)
+        monkeypatch.setattr("filechannel._storage.log_reader.PATIENCE", 0.0 if rests else 3600.0)
+        store.let_go_of_removed()
+        assert (_held(store) == (0, 0)) is rests
+        store.log.append([b"next"])
+        if not rests:
+            assert [replay.native.take(), replay.native.take()] == sent[1:]
+        else:
+            with pytest.raises(StorageError, match="2 messages were dropped"):
+                replay.native.take()
+        assert replay.native.take() == b"next"
+
+
+@shares
+def test_who_rests_in_another_process_lets_go_too(path: Path, background: Background) -> None:
+    """It did not remove anything, and neither sends nor receives, so nothing else would tell it."""
+    with opened(path, SMALL) as resting, opened(path, SMALL) as third, opened(path, SMALL) as other:
+        resting.log.append([b"sent"])
+        with third.log.writing():
+            pass  # which only takes up the segment
+        replay = reader_of(resting)
+        replay.move(resting.places.earliest())
+        assert replay.native.take() == b"sent"
+        consume(other)
+        reclaim(other, 0.0)
+        for store in (other, resting, third):
+            store.let_go_of_removed()
+        assert _held(resting) == (0, 0)
+        resting.log.append([b"next"])
+        assert replay.native.take() == b"next"
+
+
+def test_a_compressed_segment_that_was_removed_is_not_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is the plain file of one that was compressed: who stands there goes on in the other form."""
+    with opened(path, NO_SPARES) as store:
+        sent = fill(store, 4)
+        replay = reader_of(store)
+        replay.move(store.places.earliest())
+        assert replay.native.take() == sent[0]
+        assert compress_all(store)
+        mapped = maps_under(store.segments.directory)
+        store.let_go_of_removed()
+        assert maps_under(store.segments.directory) == mapped - 1
+        assert replay.native.take() == sent[1]
+        monkeypatch.setattr("filechannel._storage.log_reader.PATIENCE", 0.0)
+        consume(store)
+        reclaim(store, 0.0)
+        store.let_go_of_removed()
+        assert _held(store) == (0, 0)
+
+
+def test_what_is_to_be_written_again_stays_mapped(path: Path) -> None:
+    """A file that waits has a name, and its pages are worth more than the room they take."""
+    with opened(path, SMALL) as store:
+        fill(store, 2)
+        consume(store)
+        reclaim(store)
+        assert store.segments.spares is not None
+        assert store.segments.spares.names()
+        held = _held(store)
+        store.let_go_of_removed()
+        assert _held(store) == held
+        assert store.segments.ready_spare() is not None
+
+
+def test_what_is_mapped_of_a_channel_that_is_gone_stays(path: Path) -> None:
+    """Nobody has given anything up there: whoever has it open reads what it has, and hears of it when it needs more."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 1)
+        replay = reader_of(store)
+        replay.move(store.places.earliest())
+        assert replay.native.take() == sent[0]
+        shutil.rmtree(path)
+        store.let_go_of_removed()
+        assert replay.native.take() == sent[1]

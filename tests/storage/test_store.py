@@ -237,6 +237,15 @@ def test_a_purge_removes_everything_sent_before(path: Path) -> None:
         assert payloads_of(store) == [b"after"]
 
 
+def test_whoever_rests_in_what_is_purged_is_looked_after(path: Path) -> None:
+    """It holds on to files that are gone, until somebody comes in the background."""
+    with opened(path) as store:
+        told: list[None] = []
+        store.on_boundary = lambda: told.append(None)
+        store.purge()
+        assert told
+
+
 def test_purging_twice_is_purging_once(path: Path) -> None:
     """An empty channel can be purged too."""
     with opened(path) as store:

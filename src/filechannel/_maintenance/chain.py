@@ -8,8 +8,7 @@ from typing import final
 
 from .._format.layout import SEGMENT_PREVIOUS_END
 from .._offset import Offset
-from .._storage.compressed import compressed_begin_of
-from .._storage.segment import begin_of
+from .._storage.compressed import stored_begins
 from .findings import Finding
 from .segment_check import Bounds, Head, read_head
 from .survey import End, Survey
@@ -44,9 +43,7 @@ class Chain:
 
 def segment_begins(survey: Survey) -> list[Offset]:
     """Return the begin of every segment, in whichever form."""
-    names = survey.files.list(survey.segments)
-    found = {begin_of(name) for name in names} | {compressed_begin_of(name) for name in names}
-    return sorted(begin for begin in found if begin is not None)
+    return stored_begins(survey.files, survey.segments)
 
 
 def read_chain(survey: Survey) -> Chain:

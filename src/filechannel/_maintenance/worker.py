@@ -231,10 +231,8 @@ class Worker:
         """Do every step, and return after how many seconds to come again."""
         store, failures = charge.store, charge.failures
         try:
-            if store.is_empty:
-                return pause_while_empty(store)
-            with store.upkeep.turn():
-                seconds = min(self._do(step, charge) for step in STEPS)
+            seconds = pause_while_empty(store) if store.is_empty else self._take_turn(charge)
+            store.let_go_of_removed()
         except Busy:
             return _BUSY
         except Exception as error:  # the thread serves every channel of the process: nothing may end it
@@ -242,6 +240,13 @@ class Worker:
         if charge.failures == failures:
             charge.failures = 0
         return seconds
+
+    def _take_turn(self, charge: _Charge) -> float:
+        try:
+            with charge.store.upkeep.turn():
+                return min(self._do(step, charge) for step in STEPS)
+        except Busy:
+            return _BUSY
 
     def _do(self, step: Step, charge: _Charge) -> float:
         try:

@@ -14,7 +14,7 @@ from .._format.layout import INDEX_CHECKED, PAGE, RECORD_HEADER_SIZE, SEGMENT_HE
 from .._options import StoredOptions
 from .control import Control, Tail
 from .files import Files
-from .index import ActiveIndex, LateMarks, latest_time, not_before
+from .index import ActiveIndex, Marks, latest_time, not_before
 from .maps import MappedFile
 from .pages_ahead import PagesAhead
 from .preparation import SMALLEST, Preparation
@@ -77,6 +77,7 @@ class ActiveSegment:
         segment = self._renew(header, need) or self._create(header, need)
         self._segments.add(segment)
         self._unflushed.names_changed = True
+        self._unflushed.add(segment)
         self._bind(segment)
 
     def announce_change(self) -> None:
@@ -251,8 +252,8 @@ class ActiveSegment:
             if gone_on is not None:  # in this moment, in another thread: what comes from there on is the next one's
                 visible = min(visible, Header.unpack(gone_on[1]).begin - 1)
             marks = self._split_held(visible)
-            if self.segment.begin >= self._control.oldest_offset:  # otherwise another process has removed it
-                self._index.store(self.segment.path, marks, visible)
+            found = Marks(self.segment.begin, self.segment.path, marks, visible)
+            self._index.store_unless_gone(found, lambda: self._control.oldest_offset)
 
     def _take_visible_marks(self, visible: int) -> bytes:
         """Return the marks of what readers see; the others wait."""
@@ -270,7 +271,6 @@ class ActiveSegment:
     def _bind(self, segment: Segment) -> None:
         self._leave_visible()
         self.segment = segment
-        self._unflushed.add(segment)
         self._writer.bind(segment.map, segment.begin)
 
     def let_go(self) -> None:
@@ -291,7 +291,7 @@ class ActiveSegment:
     def _leave_index(self, marks: bytes, visible: int) -> None:
         """Leave what the index of the segment still has to have to whoever flushes it."""
         if self.segment is not None and marks:
-            self._index.late.append(LateMarks(self.segment.begin, self.segment.path, marks, visible))
+            self._index.late.append(Marks(self.segment.begin, self.segment.path, marks, visible))
         if len(self._index.late) > _MOST_LATE:
             self._index.store_late(lambda: self._control.oldest_offset)
         self._index.close()

@@ -44,6 +44,18 @@ def compressed_begin_of(name: str) -> Offset | None:
     return begin_of(name.removesuffix(COMPRESSED_SUFFIX)) if name.endswith(COMPRESSED_SUFFIX) else None
 
 
+def stored_begins(files: Files, directory: Path) -> list[Offset]:
+    """Return where each segment in a directory begins, in whichever form, in order.
+
+    The kernel hands out a large directory in pieces. A segment that is compressed meanwhile may get its new name in a
+    piece that was read already, and lose the old one in a piece that was not. Nobody compresses it twice, so one of two
+    looks sees it.
+    """
+    names = {*files.list(directory), *files.list(directory)}
+    found = {begin_of(name.removesuffix(COMPRESSED_SUFFIX)) for name in names}
+    return sorted(begin for begin in found if begin is not None)
+
+
 def table_crc(extra: bytes, table: bytes) -> int:
     """Return the checksum of the fields behind the header, which are given without it, and the table."""
     return crc32c(table, crc32c(extra))
@@ -127,6 +139,11 @@ class CompressedSegment:
     def is_valid(self) -> bool:
         """Whether the file still is what it was opened as: nobody ever changes it."""
         return True
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the file has no name any more, and takes its disk space only because somebody uses it."""
+        return not self._files.links(self._descriptor)
 
     # Blocks
 
@@ -268,7 +285,7 @@ class OpenCompressed:
         """Open it anew the next time."""
         self._open.pop(path, None)
 
-    def keep(self, paths: set[Path]) -> None:
-        """Let go of all but these."""
-        for path in [path for path in self._open if path not in paths]:
+    def keep(self, begins: set[Offset]) -> None:
+        """Let go of all but those that begin here."""
+        for path in [path for path, segment in self._open.items() if segment.begin not in begins]:
             del self._open[path]

@@ -100,14 +100,14 @@ def not_before(latest: int, now: int) -> int:
     return now if now >= latest else latest + _INDEX_NS  # so long may it be since the mark
 
 
-class LateMarks(NamedTuple):
-    """What a finished segment still has to have in its index."""
+class Marks(NamedTuple):
+    """What a segment still has to have in its index."""
 
     begin: Offset
     segment: Path
     marks: bytes
     visible: int
-    """What readers saw when it was finished."""
+    """What readers saw by then."""
 
 
 class ActiveIndex:
@@ -119,7 +119,7 @@ class ActiveIndex:
         self._mode = mode
         self._check_place = check_place
         self._writer: IndexWriter | None = None
-        self.late: list[LateMarks] = []
+        self.late: list[Marks] = []
         """Of segments that are finished."""
         self.latest = 0
         """The time of the last mark that was stored of the active segment; 0 if there is none."""
@@ -144,17 +144,21 @@ class ActiveIndex:
                 self._writer = IndexWriter(self._files, segment, self._mode, visible)
             self.latest = self._writer.add(list(INDEX_CHECKED.iter_unpack(marks)))
 
+    def store_unless_gone(self, marks: Marks, oldest: Callable[[], Offset]) -> None:
+        """The same, unless the segment lies before the oldest offset: another process has removed it then."""
+        if marks.begin >= oldest():
+            self.store(marks.segment, marks.marks, marks.visible)
+            if marks.begin < oldest():  # given up in this moment, perhaps before there was an index to remove
+                with suppress(OSError):
+                    self._files.unlink(index_path(marks.segment))
+
     def store_late(self, oldest: Callable[[], Offset]) -> None:
         """Write what finished segments still have to have, unless they lie before the oldest offset."""
         late, self.late = self.late, []
         for each in late:
-            if each.begin >= oldest():
-                index = ActiveIndex(self._files, self._mode, self._check_place)
-                index.store(each.segment, each.marks, each.visible)
-                index.close()
-                if each.begin < oldest():  # given up in this moment, perhaps before there was an index to remove
-                    with suppress(OSError):
-                        self._files.unlink(index_path(each.segment))
+            index = ActiveIndex(self._files, self._mode, self._check_place)
+            index.store_unless_gone(each, oldest)
+            index.close()
 
     def close(self) -> None:
         """Let go of the segment. The first record of another is marked in any case."""

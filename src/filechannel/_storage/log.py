@@ -176,6 +176,16 @@ class Log:
         if segment is not None:
             self._active.take_up(segment)
 
+    def let_go_of_given_up(self, may_sleep: Callable[[], bool]) -> None:
+        """Hold no segment that others have given up, and may have removed: its file would keep its disk space.
+
+        `Busy` if somebody has the word, and the thread may not sleep any longer.
+        """
+        active, oldest = self._active.segment, self._control.oldest_offset
+        if (active is not None and active.begin < oldest) or self._unflushed.reaches_before(oldest):
+            with self.writing(may_sleep):  # whoever enters leaves the active one
+                self._unflushed.discard_before(oldest)
+
     def announce_change(self) -> None:
         """Let the other processes know that segments came or went, or options changed. The caller holds the word.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
@@ -23,6 +24,8 @@ from .segments import Segments
 
 Decode = Callable[[bytes], object]
 Refuse = Callable[[int, int, bytes, Exception], NoReturn]
+PATIENCE = 10.0
+"""Seconds at one place after which a reader rests."""
 _logger = logging.getLogger("filechannel")
 
 
@@ -49,6 +52,7 @@ class LogReader:
         self._segment: StoredSegment | None = None
         self._window: Window | None = None
         self._batching: set[int] = set()  # threads in the middle of take_many
+        self._seen_at, self._seen_since = -1, 0.0  # by whoever looked whether it rests
         self.stop = stop
         """Where it ends, for good; it never stands behind it. None: where the log does."""
         self.expire: Callable[[Mark, int], int | None] | None = None
@@ -84,6 +88,24 @@ class LogReader:
         """Let go of a segment if it is ours: others are to be mapped. It is asked for again when it is needed."""
         if segment is self._segment:
             self._let_go(self.native)
+
+    def leave_removed(self) -> None:
+        """Let go of the segment if its file is gone: its disk space would not be free. Any thread may call this.
+
+        Who reads on may read to its end if what comes there is nowhere else any more; who rests may not.
+        """
+        segment, offset = self._segment, self.native.offset
+        if segment is None or not segment.is_removed:
+            return
+        is_last_copy = segment.begin < self._control.oldest_offset and offset < segment.limit
+        if not is_last_copy or self._rests_at(offset):
+            self._let_go(self.native)
+
+    def _rests_at(self, offset: int) -> bool:
+        now = time.monotonic()
+        if offset != self._seen_at:
+            self._seen_at, self._seen_since = offset, now
+        return now - self._seen_since >= PATIENCE
 
     def close(self) -> None:
         """Let go of the segment and the cursor."""

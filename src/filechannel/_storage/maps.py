@@ -100,9 +100,9 @@ class Maps:
         """Return a file that is mapped already."""
         return self._kept.get(inode)
 
-    def besides(self, used: set[Inode]) -> list[MappedFile]:
-        """Return all that are mapped but these."""
-        return [file for inode, file in self._kept.items() if inode not in used]
+    def files(self) -> list[MappedFile]:
+        """Return all that are mapped."""
+        return list(self._kept.values())
 
     def keep(self, file: MappedFile) -> None:
         """Keep a file that is used now, and drop others if that is one too many."""

@@ -135,6 +135,8 @@ class Reclaim:
         try:
             segment = self._segments.get(begin)
             stop = self._segments.end_of(begin, end)
+            if stop > segment.limit:
+                return False  # another one was in between, and is missing
             mark = last_mark_at_or_before(self._places.marks(segment), stop - 1)
         except CorruptRecordError:
             return False

@@ -251,6 +251,11 @@ class Segment:
             return False
 
     @property
+    def is_removed(self) -> bool:
+        """Whether the file has no name any more, and takes its disk space only because somebody uses it."""
+        return not self.file.file.links
+
+    @property
     def data_end(self) -> Offset:
         """Behind this offset the file has only a hole."""
         return Offset(max(0, self.file.file.data_end - SEGMENT_HEADER_SIZE) + self.begin)

@@ -14,11 +14,11 @@ from .._errors import CorruptRecordError, UnsupportedFormatError
 from .._format.layout import COMPRESSED_MAGIC
 from .._offset import Offset
 from .background import do_all_at_once
-from .compressed import OpenCompressed, StoredSegment, compressed_begin_of, compressed_path
+from .compressed import OpenCompressed, StoredSegment, compressed_path, stored_begins
 from .files import Files
 from .index import index_path
 from .maps import MappedFile, Maps, OpenFile
-from .segment import Header, Segment, begin_of, read_header, segment_name
+from .segment import Header, Segment, read_header, segment_name
 from .spares import Spare, Spares, spare_names
 
 SEGMENTS = "segments"
@@ -81,17 +81,14 @@ class Segments:
         """Learn the names from the directory; other files in it are left alone."""
         with self._lock:
             self._known_epoch = self._epoch()  # before the look: a change that comes later is seen the next time
-            names = self._files.list(self.directory)
-            found = {begin_of(name) for name in names} | {compressed_begin_of(name) for name in names}
-            self._begins = sorted(begin for begin in found if begin is not None)
+            self._begins = stored_begins(self._files, self.directory)
             self._headers.clear()
             known = set(self._begins)
             gone = [each for each in self._mapped.values() if each.begin not in known or not each.is_valid]
             for segment in gone:  # another file has its name, or none
                 self._mapped.pop(segment.begin, None)
-                self._drop_gone(segment.file)
-            self._drop_removed_spares()
-            self._compressed.keep({compressed_path(self.path(begin)) for begin in self._begins})
+            self.drop_removed()
+            self._compressed.keep(known)
 
     def knows_all(self) -> None:
         """Whatever changed was our own doing: no need to look at the directory."""
@@ -334,6 +331,12 @@ class Segments:
                 self._begins.remove(begin)
             return None if segment is None else segment.file
 
+    def drop_removed(self) -> None:
+        """Let go of files that have no name any more, whoever removed them."""
+        with self._lock:
+            for file in self._maps.files():
+                self._drop_gone(file)
+
     def _drop_gone(self, file: MappedFile | None) -> None:
         """Keep the map of a file that waits to be used again, and none that would only keep its disk space."""
         if file is not None and not file.file.links:
@@ -346,14 +349,7 @@ class Segments:
         """Remove all files that wait, for the room they take."""
         if self.spares is not None:
             self.spares.remove_all()
-            self._drop_removed_spares()
-
-    def _drop_removed_spares(self) -> None:
-        """Let go of files that waited and have no name any more: mapped, they would keep their disk space."""
-        with self._lock:
-            used = {segment.file.inode for segment in self._mapped.values()}
-            for file in self._maps.besides(used):
-                self._drop_gone(file)
+            self.drop_removed()
 
     def take_spare(self) -> tuple[Spare, MappedFile] | None:
         """Return a spare file and its map; None if there is none. The caller holds the writer word."""

@@ -29,7 +29,7 @@ from .cursors import Cursors
 from .entrance import Membership
 from .expiry import remove_expired
 from .files import Files
-from .flush import Flusher, Ticket
+from .flush import Flusher, Ticket, briefly
 from .flush_timer import FLUSH_TIMER
 from .holder import Holder
 from .index import Mark
@@ -97,7 +97,7 @@ class Store:
         self.on_boundary: Callable[[], object] = _ignore
         """Called, from any thread, when something may be to be done in the background.
 
-        A reader went on to another segment, a name came or went, or other options are stored.
+        A reader went on to another segment, a name came or went, other options are stored, or everything was removed.
         """
         self.on_filled: Callable[[], object] = _ignore
         """Called by whoever sends, without the writer word, when a segment was finished."""
@@ -240,9 +240,25 @@ class Store:
         return remove_expired(self.roster, self.cursors)
 
     def _leave_segment(self, segment: Segment) -> None:
-        for reference in self._readers.valuerefs():  # a list of its own: other threads add and let go
-            if (reader := reference()) is not None:
-                reader.leave(segment)
+        for reader in self._all_readers():
+            reader.leave(segment)
+
+    def _all_readers(self) -> list[LogReader]:
+        references = self._readers.valuerefs()  # a list of its own: other threads add and let go
+        return [reader for reference in references if (reader := reference()) is not None]
+
+    def let_go_of_removed(self) -> None:
+        """Hold no file that has no name any more, whoever removed it: its disk space would not be free.
+
+        Those who read or write do so by themselves when they go on; this is for those who rest. `Busy` if another
+        process keeps us waiting.
+        """
+        if not self.files.leads_to(self._control_path, self._descriptor):
+            return  # nothing was given up: the whole directory is gone, and what is mapped is all there is
+        self.segments.drop_removed()
+        for reader in self._all_readers():
+            reader.leave_removed()
+        self.log.let_go_of_given_up(briefly())
 
     def _notify(self) -> None:
         self.notify()
@@ -440,6 +456,7 @@ class Store:
                 log.begin_segment()
         self.control.keep_reserve()
         self.room.tell()
+        self.on_boundary()
 
     def abandon(self) -> None:
         """Let a thread that was inside when it forked write no more, in the child."""

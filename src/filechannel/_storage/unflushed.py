@@ -45,7 +45,11 @@ class Work:
 
 
 class Unflushed:
-    """Collects what a flush has to do. The caller holds the writer word."""
+    """Collects what a flush has to do, as far as this process began it. The caller holds the writer word.
+
+    Segments that another process began are found when it comes to a flush: one that only receives never flushes, and
+    would hold on to each of them for good.
+    """
 
     def __init__(self) -> None:
         self._segments: list[Dirty] = []
@@ -59,8 +63,8 @@ class Unflushed:
 
     @property
     def has_finished(self) -> bool:
-        """Whether any of them takes no more records."""
-        return any(segment.end is not None for segment in self._segments)
+        """Whether any of them takes no more records, or one was finished that others had begun."""
+        return self._boundary is not None or any(segment.end is not None for segment in self._segments)
 
     def knows(self, begin: int) -> bool:
         """Tell whether the segment that begins here is collected already."""
@@ -78,6 +82,14 @@ class Unflushed:
     def discard_beyond(self, offset: int) -> None:
         """Segments that begin behind an offset are gone."""
         self._segments = [segment for segment in self._segments if segment.begin <= offset]
+
+    def reaches_before(self, offset: int) -> bool:
+        """Tell whether any segment begins before an offset."""
+        return any(segment.begin < offset for segment in self._segments)
+
+    def discard_before(self, oldest: int) -> None:
+        """Segments that begin before the oldest offset were given up: nobody needs them."""
+        self._segments = [segment for segment in self._segments if segment.begin >= oldest]
 
     def keep(self, begins: set[Offset], durable: Offset) -> None:
         """Forget what another process has flushed, removed or given up."""
