@@ -168,6 +168,20 @@ def test_the_space_that_is_kept_is_kept_again(small_disk: Path) -> None:
         store.cursors.close(store.cursors.open("second"))
 
 
+def test_a_producer_without_room_keeps_nobody_from_making_some(small_disk: Path) -> None:
+    """Nothing is left of it, and what has been consumed can be removed."""
+    with opened(small_disk / "channel", ChannelOptions(segment_size=256 << 10)) as store:
+        _fill(store, 1000)
+        store.cursors.close(store.cursors.open("who spends what is kept"))
+        with pytest.raises(OSError, match="No space left"):
+            (small_disk / "ballast").write_bytes(bytes(SIZE))
+        with pytest.raises(DiskFullError):
+            store.producers.open("key")
+        assert not list((store.path / "producers").iterdir())
+        reclaim(store, store.segments.begins[-1])
+        store.producers.open("key")
+
+
 @pytest.mark.parametrize("size", [56, 4088, 100])
 def test_a_channel_is_recovered_on_a_full_disk(small_disk: Path, size: int) -> None:
     """Nothing is read, through a map, where the file has a hole: without room for a page that kills the process.

@@ -164,7 +164,7 @@ class Store:
         flusher = Flusher(files, control, segments, log, cursors, producers, processes)
         log.set_check_of_place(self.check_place)
         cursors.check_place = producers.check_place = self.check_place
-        cursors.register = self._spending_spares
+        cursors.register = producers.register = self._spending_spares
         cursors.on_moved, cursors.on_freed = room.tell, log.tell_waiters
         log.on_finished = self._segment_finished
         log.on_rolled = self._segment_passed
