@@ -189,13 +189,14 @@ def test_write_atomically_flushes_the_content_before_the_name(tmp_path: Path) ->
 
 @pytest.mark.parametrize("call", ["create", "write_at", "flush", "replace"])
 def test_write_atomically_that_fails_leaves_the_old_content(tmp_path: Path, call: str) -> None:
-    """Whatever goes wrong, the old file is there and whole, and the next attempt succeeds."""
+    """Whatever goes wrong, the old file is there and whole, nothing else is, and the next attempt succeeds."""
     path, faulty = tmp_path / "file", FaultyFiles()
     faulty.write_atomically(path, b"old", 0o600)
     faulty.fail(frozenset({call}), disk_full)
     with pytest.raises(DiskFullError):
         faulty.write_atomically(path, b"new", 0o600)
     assert path.read_bytes() == b"old"
+    assert faulty.list(tmp_path) == ["file"]
     faulty.work()
     faulty.write_atomically(path, b"new", 0o600)
     assert path.read_bytes() == b"new"

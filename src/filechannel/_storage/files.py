@@ -311,16 +311,23 @@ class Files:
             directory.rmdir()
 
     def write_atomically(self, path: Path, data: bytes, mode: int) -> None:
-        """Replace a whole file: whoever reads it, even after a power cut, sees the old or the new content."""
+        """Replace a whole file: whoever reads it, even after a power cut, sees the old or the new content.
+
+        If it fails, the room that it took is free again.
+        """
         temporary = path.with_name(path.name + REPLACING)
         self.unlink(temporary)
         descriptor = self.open(temporary, create=True, mode=mode)
         try:
-            self.write_at(descriptor, data, 0)
-            self.flush(descriptor)
-        finally:
-            self.close(descriptor)
-        self.replace(temporary, path)
+            try:
+                self.write_at(descriptor, data, 0)
+                self.flush(descriptor)
+            finally:
+                self.close(descriptor)
+            self.replace(temporary, path)
+        except BaseException:
+            self.unlink(temporary)
+            raise
         self.flush_directory(path.parent)
 
     def lock(self, descriptor: int, position: int, *, shared: bool = False) -> bool:
