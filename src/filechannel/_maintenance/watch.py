@@ -160,14 +160,15 @@ class Watch:
         control, slots = self.control, self.slots
         if control.epoch != self._known:
             self._known, self.manifest = control.epoch, Manifest.read(self.files, self.path)
-        tail, now, earliest = control.tail(), time.time_ns(), self.places.earliest()
+        # What only grows is read from the smaller to the larger: others send, flush and remove meanwhile.
+        earliest, durable, tail, now = self.places.earliest(), control.durable_offset, control.tail(), time.time_ns()
         limits = limits_of(self.manifest.options.capacity, self.files, self.path)
         return Figures(
             path=self.path,
             time=time.monotonic(),
             write_offset=tail.offset,
-            oldest_offset=control.oldest_offset,
-            durable_offset=control.durable_offset,
+            oldest_offset=earliest.offset,
+            durable_offset=durable,
             next_sequence=tail.sequence,
             messages=max(0, tail.sequence - earliest.sequence),
             sealed=control.sealed,
