@@ -136,7 +136,7 @@ class ReceiverStatistics:
     lag_messages: int
     """How many messages are there to be received."""
     lag_bytes: int
-    """How far the receiver is behind, in offsets."""
+    """How many bytes their records have, with what lies between them."""
     unacked: int
     """How many messages an `AckReceiver` has handed out that are neither acked nor nacked; 0 for others."""
     clones: int
