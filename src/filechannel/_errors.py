@@ -478,13 +478,13 @@ class DiskFullError(StorageError):
 
     path: Path
     needed: int
+    """So many bytes; 0 if it was for one more name in a directory, or one more file on the disk."""
 
     def __init__(self, path: str | os.PathLike[str], needed: int) -> None:
         self.path = Path(path)
         self.needed = needed
-        super().__init__(
-            f"no room for {needed:,} bytes at {self.path}; nothing was written, make room and send it again"
-        )
+        what = f"{needed:,} bytes" if needed else "one more file"
+        super().__init__(f"no room for {what} at {self.path}; nothing was written, make room and try again")
 
 
 class DataExpiredError(StorageError):

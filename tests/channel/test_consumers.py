@@ -26,9 +26,14 @@ from filechannel import (
     blocking,
     open_channel,
 )
+from filechannel._maintenance.watch import ConsumerFigures, Watch
 from filechannel._storage.files import Files
 from tests.backends import one_loop
+from tests.storage.boots import Boots
 from tests.storage.clocks import Clock
+from tests.storage.conftest import boots
+
+__all__ = ["boots"]
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +50,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def names(channel: FileChannel[int]) -> list[str]:
     """Return the names of the consumers."""
     return [consumer.name for consumer in channel.consumers()]
+
+
+def seen_from_outside(path: Path) -> tuple[ConsumerFigures, ...]:
+    """Return the consumers as `filechannel top` sees them."""
+    with Watch.open(path) as watch:
+        return watch.look().consumers
 
 
 # Listing
@@ -155,6 +166,22 @@ async def test_lag_in_seconds_is_the_age_of_what_was_not_taken(path: Path, clock
             assert 200 <= channel.consumers()[1].lag_seconds < 201
             clock.pass_seconds(50)
             assert 250 <= channel.consumers()[1].lag_seconds < 251
+
+
+@one_loop
+async def test_lag_does_not_count_offsets_that_were_left_out(path: Path, boots: Boots) -> None:
+    """After a power cut the log goes on elsewhere: a consumer is as far behind as there are records."""
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        channel.receiver("a").close()
+        await tx.send(1)
+        [before] = channel.consumers()
+        await channel.flush()
+    boots.again()
+    async with open_channel(path, int) as channel, channel.sender() as tx:
+        with channel.receiver("a") as rx:
+            assert tx.send_nowait(2) > 1 << 39
+            for found in (*channel.consumers(), rx.statistics(), *await run_sync(seen_from_outside, path)):
+                assert (found.lag_messages, found.lag_bytes) == (2, 2 * before.lag_bytes)
 
 
 @one_loop

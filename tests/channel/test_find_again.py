@@ -63,6 +63,23 @@ async def test_a_place_that_is_not_stored_any_more_is_itself(path: Path) -> None
         assert await find(channel, places[3].offset, COUNT + 1) is None
 
 
+async def test_a_place_that_is_removed_in_this_moment_is_itself(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A purge between two looks does not make it one that never was."""
+    async with open_channel(path, int, options=SMALL) as channel:
+        places, store = await fill(channel), channel._store
+        latest = store.places.latest
+
+        def look_and_purge() -> Mark:
+            monkeypatch.undo()
+            found = latest()
+            store.purge()
+            return found
+
+        monkeypatch.setattr(store.places, "latest", look_and_purge)
+        assert await find(channel, places[3].offset, 3) == (places[3].offset, 3)
+        assert store.is_empty
+
+
 async def test_what_a_power_cut_took_leads_to_what_came_after_it(path: Path, boots: Boots) -> None:
     """A place behind the cut was one: whoever was there goes on with the first message since."""
     async with open_channel(path, int) as channel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -439,6 +440,18 @@ async def test_a_path_that_the_system_refuses_is_a_storage_error(path: Path) -> 
         with pytest.raises(StorageError, match=f"{bad} cannot be opened: .*; check the path"):
             await open_channel(bad, Order)
     assert sorted(os.listdir(path.parent)) == before
+
+
+@one_loop
+async def test_a_limit_of_the_size_of_files_is_called_that(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system names no file then, and nothing is wrong with the path."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(StorageError, match=f"{path} cannot be opened: File too large; .*ulimit -f"):
+        await open_channel(path, Order)
 
 
 @pytest.mark.parametrize("name", ["create", "readonly"])

@@ -121,16 +121,58 @@ def test_a_full_channel(path: Path) -> None:
     assert "99% of the capacity used; the slowest consumer is `billing`" in said(path, "full")[0]
 
 
+def a_disk_with(monkeypatch: pytest.MonkeyPatch, **left: int) -> os.statvfs_result:
+    """Let every disk have only so much left, as the fields of `statvfs` say it; return what it really has."""
+    status = os.statvfs("/dev/shm")
+    fields = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail")
+    found = [left.get(field, getattr(status, field)) for field in fields]
+    monkeypatch.setattr(diagnosis.os, "statvfs", lambda _: os.statvfs_result((*found, *status[8:])))
+    return status
+
+
 def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With how much is left, and the commands that make room."""
+    """With how much is left, what holds how much, and the commands that say more or make room."""
     fill(path, 100)
     subscribe(path)
-    status = os.statvfs(path)
-    full = os.statvfs_result((*status[:4], 10, *status[5:]))
-    monkeypatch.setattr(diagnosis.os, "statvfs", lambda _: full)
+    status = a_disk_with(monkeypatch, f_bavail=10)
     what, mend = said(path, "disk")
     assert f"the disk has {10 * status.f_frsize / 1000:.1f} kB left" in what
+    assert "(99 messages) held by consumer `billing`" in what
+    assert mend == f"filechannel consumers {path}; filechannel compress {path}"
+
+
+def test_a_full_disk_with_something_that_may_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is consumed, and nobody has removed yet."""
+    fill(path, 1000)
+    with blocking.open_channel(path, Order) as channel, channel.receiver("billing") as receiver:
+        receiver.receive_many(1000)
+    a_disk_with(monkeypatch, f_bavail=10)
+    what, mend = said(path, "disk")
+    assert what.endswith("of records may go")
     assert mend == f"filechannel gc {path}; filechannel compress {path}"
+
+
+@pytest.mark.parametrize("retention", [Retention(), Retention(after_consumed="keep")], ids=["nobody", "kept"])
+def test_a_full_disk_without_a_consumer(path: Path, monkeypatch: pytest.MonkeyPatch, retention: Retention) -> None:
+    """Why nothing goes is said in the words of `gc` and `info`."""
+    fill(path, 100, ChannelOptions(segment_size=4096, retention=retention))
+    a_disk_with(monkeypatch, f_bavail=10)
+    with blocking.open_channel(path, Order, readonly=True) as channel:
+        assert said(path, "disk")[0].endswith(f"; the oldest segment stays: {channel.statistics().pinned_by}")
+
+
+def test_a_disk_that_takes_no_more_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many bytes it has; one that does not count them takes as many as there is room for."""
+    fill(path, 100)
+    subscribe(path)
+    a_disk_with(monkeypatch, f_favail=1, f_files=5000)
+    what, mend = said(path, "disk")
+    assert kinds(path) == {"disk": "error"}
+    assert what.startswith("the disk takes 1 more file, with 5,000 in all; ")
+    assert "held by consumer `billing`" in what
+    assert mend == f"filechannel consumers {path}"
+    a_disk_with(monkeypatch, f_favail=0, f_files=0)
+    assert kinds(path) == {}
 
 
 def test_failures_in_the_background(path: Path) -> None:

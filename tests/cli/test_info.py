@@ -64,6 +64,16 @@ def test_a_sealed_channel_says_so(channel: Path) -> None:
     assert "sealed: no more will come" in run("info", channel).stdout
 
 
+def test_nothing_is_all_on_disk(channel: Path) -> None:
+    """Of a channel that is consumed and removed there is nothing left to flush."""
+    assert "not all of it on disk yet" in run("info", channel).stdout
+    with blocking.open_channel(channel, Order) as opened, opened.receiver("billing") as receiver:
+        receiver.receive_many(100)
+    run("gc", channel)
+    assert "not all of it on disk yet" not in run("info", channel).stdout
+    assert report("info", channel)["statistics"]["messages"] == 0
+
+
 def test_a_name_with_commands_in_it_reaches_no_terminal(path: Path) -> None:
     """What others have named is shown with its commands spelled out."""
     fill(path, 1)

@@ -18,12 +18,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from filechannel import Capacity, ChannelOptions, blocking
+from filechannel import Capacity, ChannelOptions, StorageError, blocking
 from filechannel._format import PURE
 from filechannel.cli.gallery import Gallery, Picture
 from filechannel.cli.top_view import sparkline, view
 from tests.cli.shell import PATIENCE, Order, error, fill, finish, in_a_terminal, interrupt, real, report, run, start
 from tests.maintenance.test_verify import contents
+from tests.storage.channels import opened
+from tests.storage.faults import FLUSHING, FaultyFiles, input_output_error
 
 
 def subscribe(path: Path, name: str, count: int) -> None:
@@ -75,6 +77,26 @@ def test_paces(path: Path) -> None:
         assert picture.pace.per_second == pytest.approx(50 / seconds)
         assert picture.paces["billing"].per_second == pytest.approx(20 / seconds)
         assert list(picture.paces["billing"].history) == [90, 120]
+
+
+def test_offsets_that_were_left_out_are_no_pace(path: Path) -> None:
+    """After a flush that failed the log goes on elsewhere: only records count as sent and taken."""
+    files = FaultyFiles()
+    with opened(path, ChannelOptions(segment_size=4096), files=files) as store, Gallery([str(path)]) as gallery:
+        cursor = store.cursors.open("billing")
+        cursor.store(0, 0, 0)
+        gallery.look()
+        store.log.append([b"one"])
+        files.fail(FLUSHING, input_output_error, once=True)
+        with pytest.raises(StorageError):
+            store.flusher.flush()
+        end = store.log.append([b"two"]) + 11
+        cursor.store(end, 2, 0)
+        store.cursors.close(cursor)
+        (picture,) = gallery.look()
+        assert end > 1 << 39
+        for pace in (picture.pace, picture.paces["billing"]):
+            assert pace.bytes_per_second == pytest.approx(11 * pace.per_second)
 
 
 def test_nothing_is_changed(path: Path) -> None:

@@ -356,6 +356,27 @@ def test_whatever_fails_is_cleaned_up_and_done_later(
     assert sum(files.failures > 0 for files in _every_failure(path, calls, error)) >= 1
 
 
+class _FullFiles(Files):
+    """A disk on which there is no room for a compressed segment while a file waits to be written again."""
+
+    def write_at(self, descriptor: int, data: bytes, position: int) -> None:
+        """Fail or write."""
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.suffix == ".z" and any(path.parent.glob("spare-*")):
+            raise DiskFullError(path, len(data))
+        super().write_at(descriptor, data, position)
+
+
+def test_what_one_has_saved_is_room_for_the_next(path: Path) -> None:
+    """Its plain file is removed where it would wait to be written again and keep the disk full."""
+    with opened(path, files=_FullFiles()) as store:
+        _fill(store)
+        store.flusher.flush()
+        begins, messages = store.segments.begins, payloads_of(store)
+        assert compress_all(store) == begins[:-1]
+        assert payloads_of(store) == messages
+
+
 # Both forms
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from filechannel import Capacity, ChannelOptions, DiskFullError, Durability
-from filechannel._format.layout import CONTROL_IDENTITY
+from filechannel._format.layout import CONTROL_IDENTITY, RECORD_HEADER_SIZE
 from filechannel._storage.store import Store
 from tests.storage.channels import opened, payloads_of, reader_of
 from tests.storage.reclaiming import reclaim
@@ -269,6 +269,20 @@ def _register_until_refused(store: Store, ballast: Path) -> int:
     raise AssertionError("more names than there is room for")
 
 
+def test_a_producer_without_room_keeps_nobody_from_making_some(small_disk: Path) -> None:
+    """Nothing is left of it, and what has been consumed can be removed."""
+    with opened(small_disk / "channel", ChannelOptions(segment_size=256 << 10)) as store:
+        _fill(store, 1000)
+        store.cursors.close(store.cursors.open("who spends what is kept"))
+        with pytest.raises(OSError, match="No space left"):
+            (small_disk / "ballast").write_bytes(bytes(SIZE))
+        with pytest.raises(DiskFullError):
+            store.producers.open("key")
+        assert not list((store.path / "producers").iterdir())
+        reclaim(store, store.segments.begins[-1])
+        store.producers.open("key")
+
+
 @pytest.mark.parametrize("size", [56, 4088, 100])
 def test_a_channel_is_recovered_on_a_full_disk(disk: Path, size: int) -> None:
     """Nothing is read, through a map, where the file has a hole: without room for a page that kills the process.
@@ -290,6 +304,30 @@ with opened(Path({str(disk / "channel")!r}), create=False) as store:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr or done.returncode
     assert int(done.stdout) == len(sent)
+
+
+def test_what_has_to_be_put_aside_needs_no_room(small_disk: Path) -> None:
+    """Where there is none for a copy, the file itself is kept, and the channel can be opened."""
+    path = small_disk / "channel"
+    with opened(path, ChannelOptions(segment_size=512 << 10)) as store:
+        first = store.log.append([b"first"])
+        store.flusher.flush()
+        damaged = store.log.append([b"damaged"])
+        behind = [b"%d:" % number + bytes(200 << 10) for number in range(5)]
+        for payload in behind:
+            store.log.append([payload])
+        segment = store.segments.get(first)
+        segment.map[segment.position(damaged) + RECORD_HEADER_SIZE] ^= 1
+    with (path / "control").open("r+b") as control:
+        control.write(bytes(CONTROL_IDENTITY.size))  # as after a power cut
+    with pytest.raises(OSError, match="No space left"):
+        (small_disk / "ballast").write_bytes(bytes(SIZE))
+    for _ in range(2):
+        with opened(path, create=False) as store:
+            assert payloads_of(store) == [b"first"]
+    kept = [file.read_bytes() for file in (path / "quarantine").iterdir()]
+    assert len(kept) == 3  # as many as there were segments
+    assert all(any(payload in content for content in kept) for payload in behind)
 
 
 def test_a_channel_cannot_be_made_on_a_full_disk(small_disk: Path) -> None:

@@ -131,6 +131,19 @@ def test_a_full_disk_is_a_typed_error_that_names_the_file(
     files.close(descriptor)
 
 
+@pytest.mark.parametrize(("call", "needed"), [("open", 0), ("posix_fallocate", 4096), ("link", 4096)])
+def test_what_there_was_no_room_for_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, needed: int
+) -> None:
+    """A disk can be out of bytes, or of files; nothing is left of one that cannot be made."""
+    monkeypatch.setattr(os, call, _failing(errno.ENOSPC))
+    with pytest.raises(DiskFullError) as caught:
+        files.make(tmp_path / "file", 4096, b"", 0, 0o600)
+    assert (caught.value.path, caught.value.needed) == (tmp_path / "file", needed)
+    monkeypatch.undo()
+    assert files.list(tmp_path) == []
+
+
 def test_other_errors_of_the_disk_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that has nothing to do with room is not called a full disk."""
     descriptor = files.open(tmp_path / "file", create=True)
@@ -189,13 +202,14 @@ def test_write_atomically_flushes_the_content_before_the_name(tmp_path: Path) ->
 
 @pytest.mark.parametrize("call", ["create", "write_at", "flush", "replace"])
 def test_write_atomically_that_fails_leaves_the_old_content(tmp_path: Path, call: str) -> None:
-    """Whatever goes wrong, the old file is there and whole, and the next attempt succeeds."""
+    """Whatever goes wrong, the old file is there and whole, nothing else is, and the next attempt succeeds."""
     path, faulty = tmp_path / "file", FaultyFiles()
     faulty.write_atomically(path, b"old", 0o600)
     faulty.fail(frozenset({call}), disk_full)
     with pytest.raises(DiskFullError):
         faulty.write_atomically(path, b"new", 0o600)
     assert path.read_bytes() == b"old"
+    assert faulty.list(tmp_path) == ["file"]
     faulty.work()
     faulty.write_atomically(path, b"new", 0o600)
     assert path.read_bytes() == b"new"

@@ -16,7 +16,7 @@ from filechannel._format.layout import INDEX_BYTES
 from filechannel._offset import Offset
 from filechannel._storage import places
 from filechannel._storage.files import Files
-from filechannel._storage.index import index_path
+from filechannel._storage.index import Mark, index_path
 from filechannel._storage.segment import Segment
 from filechannel._storage.store import Store
 from tests.storage.background import Background
@@ -234,6 +234,28 @@ def test_what_is_removed_meanwhile_is_not_damage(path: Path, monkeypatch: pytest
             return
         with pytest.raises(ValueError, match="is not"):
             store.places.at(sent[1].offset) if kind == "offset" else store.places.numbered(1)
+
+
+@pytest.mark.parametrize("left", [0, 2], ids=["all of them", "the oldest"])
+def test_a_number_whose_segment_is_given_up_meanwhile_is_not_stored(
+    path: Path, monkeypatch: pytest.MonkeyPatch, left: int
+) -> None:
+    """Whoever has seen that a message is stored, and finds its segment gone, looks again."""
+    with opened(path) as store:
+        _send_all(store)
+        latest = store.places.latest
+
+        def look_and_drop() -> Mark:
+            monkeypatch.undo()
+            found = latest()
+            store.control.oldest_offset = store.segments.begins[-left] if left else found.offset
+            store.segments.remove_before(store.control.oldest_offset)
+            return found
+
+        monkeypatch.setattr(store.places, "latest", look_and_drop)
+        with pytest.raises(ValueError, match="is not stored"):
+            store.places.numbered(1)
+        assert len(store.segments.begins) == left
 
 
 # Time

@@ -18,6 +18,7 @@ from filechannel._storage.store import Store
 from tests.storage.boots import Boots
 from tests.storage.channels import SMALL, opened, payloads_of
 from tests.storage.compressing import compress_all
+from tests.storage.faults import FaultyFiles, disk_full
 
 KEY, OTHER = "key", "other"
 KIND = 2
@@ -175,6 +176,19 @@ def test_a_purge_settles_every_producer(path: Path) -> None:
         assert payloads_of(store) == []
     with opened(path) as store:
         assert (find(store), find(store, OTHER)) == (mine, others)
+
+
+def test_a_purge_needs_no_room_for_a_file_that_says_nothing(path: Path) -> None:
+    """One that is not whole is passed over; whoever appends for the producer makes it whole."""
+    files = FaultyFiles()
+    with opened(path, SMALL, files=files) as store:
+        mine = produce(store, begin(store), 5)
+        (path / "producers" / f"{OTHER}.position").touch()
+        files.fail(frozenset({"create", "allocate"}), disk_full)
+        store.purge()
+        files.work()
+        assert find(store) == mine
+        assert produce(store, begin(store, OTHER), 6, OTHER) == find(store, OTHER)
 
 
 def test_a_purge_passes_damage(store: Store, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,15 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from filechannel import ChannelOptions, ConsumerDamagedError, CorruptRecordError, UnsupportedFormatError
+from filechannel import (
+    ChannelOptions,
+    ConsumerDamagedError,
+    CorruptRecordError,
+    DiskFullError,
+    UnsupportedFormatError,
+)
 from filechannel._format import crc32c
 from filechannel._format.layout import (
     CHECKPOINT_SLOTS,
+    CONTROL_SIZE,
     FORMAT_VERSION,
     SEGMENT_CRC,
     SEGMENT_END,
     SEGMENT_HEADER_SIZE,
 )
+from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
 from filechannel._storage.segment import segment_name
 from filechannel._storage.store import Store
@@ -292,6 +300,42 @@ def test_what_was_cut_is_in_quarantine(path: Path, boots: Boots, caplog: pytest.
         assert message.payload in content
     assert messages[4].payload not in content
     assert caplog.text.count("5 records behind the valid end") == 1
+
+
+def test_what_was_put_aside_is_put_aside_once(path: Path, tmp_path: Path, boots: Boots) -> None:
+    """Whoever died or found no room after that finds it, and makes no second copy."""
+    with opened(path) as store:
+        messages = _send(store, 10)
+    _overwrite(_segment(path, 0), SEGMENT_HEADER_SIZE + messages[2].offset + 50, b"x")
+    copy = tmp_path / "copy"
+    shutil.copytree(path, copy)
+    boots.again()
+    with opened(path):
+        pass
+    shutil.copytree(path / "quarantine", copy / "quarantine")
+    before = os.listdir(copy / "quarantine")
+    boots.again()
+    with opened(copy):
+        pass
+    assert sorted(os.listdir(copy / "quarantine")) == sorted(before)
+
+
+def test_the_directory_is_made_of_what_is_kept_for_a_full_disk(path: Path, boots: Boots) -> None:
+    """A channel that has something to put aside can be opened, though there is no room for a name to put it under."""
+    with opened(path, LARGE) as store:
+        messages = _send(store, 10)
+    _overwrite(_segment(path, 0), SEGMENT_HEADER_SIZE + messages[4].offset + 50, b"x")
+    boots.again()
+
+    class FullFiles(Files):
+        def make_directory(self, path: Path, mode: int) -> None:
+            if path.name == "quarantine" and (path.parent / "control").stat().st_size > CONTROL_SIZE:
+                raise DiskFullError(path, 0)
+            super().make_directory(path, mode)
+
+    with opened(path, LARGE, files=FullFiles()) as store:
+        assert read_all(store) == messages[:4]
+    assert _quarantine(path)
 
 
 # Seals and purges

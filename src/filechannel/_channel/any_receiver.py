@@ -126,11 +126,12 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
         """Return a snapshot of this receiver."""
         self._check_open()
         native, end = self._source.reader.native, self._source.end
+        place = Mark(Offset(native.offset), native.sequence, 0)
         return ReceiverStatistics(
             read_offset=self.read_offset,
             next_sequence=native.sequence,
             lag_messages=end.sequence - native.sequence + native.ready,
-            lag_bytes=end.offset - native.offset,
+            lag_bytes=self._source.store.backlog.between(place, end).size,
             unacked=native.outstanding,
             clones=len(self._source.users),
         )

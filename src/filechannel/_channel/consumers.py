@@ -38,7 +38,7 @@ class Consumer:
     lag_messages: int
     """How many messages are stored that it has not taken."""
     lag_bytes: int
-    """How far it is behind, in offsets."""
+    """How many bytes their records have, with what lies between them."""
     lag_seconds: float
     """How old the oldest message is that it has not taken; 0 if there is none.
 
@@ -85,7 +85,7 @@ def _describe(
         next_sequence=position.sequence,
         damaged=registration.position is None,
         lag_messages=lag,
-        lag_bytes=max(0, end.offset - place.offset) if lag else 0,
+        lag_bytes=store.backlog.between(place, end).size if lag else 0,
         lag_seconds=max(0, now - store.places.written_at(place, known)) / 1e9 if lag else 0.0,
         idle=max(0, now - position.time) / 1e9,
         owner=None if registration.owner is None else process_of(registration.owner),

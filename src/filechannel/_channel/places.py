@@ -58,10 +58,18 @@ def find_again(store: Store, place: Mark) -> Mark | None:
     That is the place itself, also if it is not stored any more; what came after a power cut if that took what was
     there; None if there was no such place.
     """
-    earliest, latest = store.places.earliest(), store.places.latest()
-    if place.offset < earliest.offset:
-        return place if place.sequence <= earliest.sequence else None
-    if place.offset > latest.offset:
+    while True:
+        earliest = store.places.earliest()
+        if place.offset < earliest.offset:
+            return place if place.sequence <= earliest.sequence else None
+        found = _find_stored(store, place)
+        if store.control.oldest_offset == earliest.offset:  # else it may have been removed before we came to it
+            return found
+
+
+def _find_stored(store: Store, place: Mark) -> Mark | None:
+    """Return the same for a place that is not older than what is stored."""
+    if place.offset > store.places.latest().offset:
         return None
     found = store.places.at_or_behind(place.offset)
     if found.offset // OFFSET_JUMP > place.offset // OFFSET_JUMP:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from copy import copy
@@ -107,7 +108,10 @@ class Recipe(Generic[T]):
             if isinstance(error, PermissionError):
                 advice = "check who may read and write it and its parents"
                 advice += "" if self.readonly else ", or open it with readonly=True"
-            raise StorageError(f"{self.path} cannot be opened: {error.strerror}: {error.filename}; {advice}") from error
+            elif error.errno == errno.EFBIG:
+                advice = "this process may not make files of that size: raise its limit (ulimit -f, LimitFSIZE=)"
+            what = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+            raise StorageError(f"{self.path} cannot be opened: {what}; {advice}") from error
 
     def _describe_new(self) -> Manifest:
         options = self.options.resolve(self._disk())

@@ -18,13 +18,14 @@ from .statistics import ChannelStatistics, MaintenanceStatistics, Process, RoomS
 def take_snapshot(store: Store, *, senders: int, receivers: int) -> ChannelStatistics:
     """Look at a channel, of which one object has so many of both open."""
     control = store.control
-    tail, earliest = control.tail(), store.places.earliest()
-    messages, usage = tail.sequence - earliest.sequence, store.segments.usage()
+    # What only grows is read from the smaller to the larger: others send, flush and remove meanwhile.
+    earliest, durable, tail = store.places.earliest(), control.durable_offset, control.tail()
+    messages, usage = max(0, tail.sequence - earliest.sequence), store.segments.usage()
     return ChannelStatistics(
         path=store.path,
         write_offset=tail.offset,
-        durable_offset=control.durable_offset,
-        oldest_offset=control.oldest_offset,
+        durable_offset=durable,
+        oldest_offset=earliest.offset,
         next_sequence=tail.sequence,
         messages=messages,
         bytes_on_disk=usage.bytes,
@@ -38,7 +39,7 @@ def take_snapshot(store: Store, *, senders: int, receivers: int) -> ChannelStati
         waiters=arrivals_of(store).waiting,
         writers=tuple(map(process_of, store.writers())),
         busy_writer=_busy_writer(store),
-        oldest_age=timedelta(seconds=(time.time_ns() - earliest.time) / 1e9) if messages else None,
+        oldest_age=timedelta(seconds=(time.time_ns() - earliest.time) / 1e9) if earliest.time and messages else None,
         sealed=control.sealed,
         pinned_by=_pin(store),
         maintenance=_maintenance(store),

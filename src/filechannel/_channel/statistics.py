@@ -100,7 +100,7 @@ class ChannelStatistics:
     busy_writer: Process | None
     """The one of them that was in the middle of sending at this moment; one that stays there holds up the others."""
     oldest_age: timedelta | None
-    """How long ago the oldest segment was begun; None if nothing is stored."""
+    """How long ago the oldest segment was begun; None if nothing was stored when it was looked for."""
     sealed: bool
     """Whether the channel takes no more messages."""
     pinned_by: Pin | None
@@ -136,7 +136,7 @@ class ReceiverStatistics:
     lag_messages: int
     """How many messages are there to be received."""
     lag_bytes: int
-    """How far the receiver is behind, in offsets."""
+    """How many bytes their records have, with what lies between them."""
     unacked: int
     """How many messages an `AckReceiver` has handed out that are neither acked nor nacked; 0 for others."""
     clones: int

@@ -127,7 +127,8 @@ class SegmentCompressor:
             if header is None or not self._is_worth_it(source, candidate, give_way):
                 return None
             self._flush_index(plain)
-            return self._make(source, candidate, header, give_way)
+            # The plain file of the one before may be waiting, and take what that has saved.
+            return self._store.spending_spares(lambda: self._make(source, candidate, header, give_way))
         finally:
             self._files.close(source)
 

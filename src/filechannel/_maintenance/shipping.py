@@ -181,7 +181,12 @@ class _Shipper:
                 if store.control.sealed and begin < tail.offset:
                     yield Candidate(begin, tail.offset, tail.sequence, 0, tail.offset)
             elif following <= flushed:
-                header = store.segments.header(following)
+                try:
+                    header = store.segments.header(following)
+                except CorruptRecordError:
+                    if begin < store.control.oldest_offset:  # both were removed in this moment
+                        continue
+                    raise
                 yield Candidate(begin, header.previous_end, header.first_sequence, header.created, following)
 
     def _is_there(self, begin: Offset, *, verify: bool) -> bool:

@@ -125,7 +125,7 @@ class Watch:
         )
         self.places: Places = Places(files, control, self.segments)
         self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations)
-        self._backlog = Backlog(control, self.segments, self.places, self.roster)
+        self.backlog: Backlog = Backlog(control, self.segments, self.places, self.roster)
         self.upkeep: Upkeep = Upkeep(control, None)
 
     @classmethod
@@ -160,14 +160,15 @@ class Watch:
         control, slots = self.control, self.slots
         if control.epoch != self._known:
             self._known, self.manifest = control.epoch, Manifest.read(self.files, self.path)
-        tail, now, earliest = control.tail(), time.time_ns(), self.places.earliest()
+        # What only grows is read from the smaller to the larger: others send, flush and remove meanwhile.
+        earliest, durable, tail, now = self.places.earliest(), control.durable_offset, control.tail(), time.time_ns()
         limits = limits_of(self.manifest.options.capacity, self.files, self.path)
         return Figures(
             path=self.path,
             time=time.monotonic(),
             write_offset=tail.offset,
-            oldest_offset=control.oldest_offset,
-            durable_offset=control.durable_offset,
+            oldest_offset=earliest.offset,
+            durable_offset=durable,
             next_sequence=tail.sequence,
             messages=max(0, tail.sequence - earliest.sequence),
             sealed=control.sealed,
@@ -189,14 +190,14 @@ class Watch:
 
     def _used(self) -> Batch:
         try:
-            return self._backlog.used()
+            return self.backlog.used()
         except (CorruptRecordError, ValueError):  # damage is for others to tell
             return Batch(0, 0)
 
     def _consumer(self, registration: Registration, end: Mark, earliest: Mark, now: int) -> ConsumerFigures:
         position = registration.position or Position(earliest.offset, earliest.sequence, now)
-        offset, sequence = max((position.offset, position.sequence), (earliest.offset, earliest.sequence))
-        lag = max(0, end.sequence - sequence)
+        place = max(Mark(position.offset, position.sequence, 0), earliest, key=lambda mark: mark.offset)
+        size, lag = self.backlog.between(place, end)
         return ConsumerFigures(
             name=registration.name,
             is_group=registration.members is not None,
@@ -204,7 +205,7 @@ class Watch:
             offset=position.offset,
             damaged=registration.position is None,
             lag_messages=lag,
-            lag_bytes=max(0, end.offset - offset) if lag else 0,
+            lag_bytes=size if lag else 0,
             idle=max(0, now - position.time) / 1e9,
             owner=registration.owner,
             members=len(registration.members or ()),

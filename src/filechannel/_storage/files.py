@@ -114,15 +114,8 @@ class Files:
 
         Where there are no files without names, whoever is killed in here may leave one of a name that means nothing.
         """
-        other = None
+        descriptor, other = self._open_unnamed(path, mode)
         with _needing_room(path, size), suppress(FileExistsError):
-            try:
-                descriptor = os.open(path.parent, os.O_RDWR | os.O_CLOEXEC | os.O_TMPFILE, mode)
-            except OSError as error:
-                if error.errno not in _NO_UNNAMED:
-                    raise
-                other = path.with_name(f"{path.name}.{secrets.token_hex(8)}{REPLACING}")
-                descriptor = os.open(other, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, mode)
             try:
                 os.fchmod(descriptor, mode)  # whatever the umask is: the channel says who may use it
                 os.posix_fallocate(descriptor, 0, size)
@@ -136,6 +129,18 @@ class Files:
                 os.close(descriptor)
                 if other is not None:
                     self.unlink(other)
+
+    @staticmethod
+    def _open_unnamed(path: Path, mode: int) -> tuple[int, Path | None]:
+        """Return a descriptor of a new file, which is to get a name, and the one it has till then, if it needs one."""
+        with _needing_room(path, 0):
+            try:
+                return os.open(path.parent, os.O_RDWR | os.O_CLOEXEC | os.O_TMPFILE, mode), None
+            except OSError as error:
+                if error.errno not in _NO_UNNAMED:
+                    raise
+            other = path.with_name(f"{path.name}.{secrets.token_hex(8)}{REPLACING}")
+            return os.open(other, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, mode), other
 
     def make_fifo(self, path: Path, mode: int) -> None:
         """Make a FIFO unless there is one."""
@@ -323,16 +328,23 @@ class Files:
             directory.rmdir()
 
     def write_atomically(self, path: Path, data: bytes, mode: int) -> None:
-        """Replace a whole file: whoever reads it, even after a power cut, sees the old or the new content."""
+        """Replace a whole file: whoever reads it, even after a power cut, sees the old or the new content.
+
+        If it fails, the room that it took is free again.
+        """
         temporary = path.with_name(path.name + REPLACING)
         self.unlink(temporary)
         descriptor = self.open(temporary, create=True, mode=mode)
         try:
-            self.write_at(descriptor, data, 0)
-            self.flush(descriptor)
-        finally:
-            self.close(descriptor)
-        self.replace(temporary, path)
+            try:
+                self.write_at(descriptor, data, 0)
+                self.flush(descriptor)
+            finally:
+                self.close(descriptor)
+            self.replace(temporary, path)
+        except BaseException:
+            self.unlink(temporary)
+            raise
         self.flush_directory(path.parent)
 
     def lock(self, descriptor: int, position: int, *, shared: bool = False) -> bool:

@@ -130,6 +130,9 @@ class Places:
             return tail
         begins = [begin for begin in self._segments.begins if begin >= first.offset]
         place = bisect_right(begins, sequence, key=lambda begin: self._segments.header(begin).first_sequence)
+        if not place:  # given up since, unless its file was lost
+            name, channel = self._segments.path(first.offset).name, self._segments.directory.parent
+            raise CorruptRecordError(name, first.offset, "the segment is missing", path=channel)
         segment = self._segments.get(begins[place - 1])
         older = [mark for mark in self.marks(segment) if mark.sequence <= sequence]
         return _walk_to_sequence(segment, older[-1] if older else _first(segment), sequence)

@@ -266,6 +266,8 @@ class Producers:
         self._open: dict[str, Producer] = {}
         self.check_place: Callable[[], object] = lambda: None
         """Called before a file is looked for; raises if the directory is not the channel's any more."""
+        self.register: Callable[[Callable[[], Producer]], Producer] = lambda register: register()
+        """Opens a file, which may have to be made; who knows of disk space that is kept for that knows a better way."""
 
     def open(self, key: str) -> Producer:
         """Return a producer; its file is made if it is not there. The key has only what a file name may have."""
@@ -273,31 +275,46 @@ class Producers:
             producer = self._open.get(key)
             if producer is None:
                 self.check_place()
-                self._files.make_directory(self._directory, directory_mode(self._mode))
-                producer = self._open[key] = self._map(key)
+                producer = self._open[key] = self.register(lambda: self._map(key))
             return producer
 
     def _map(self, key: str) -> Producer:
         path = self._directory / f"{key}{POSITION_SUFFIX}"
-        is_new = not self._files.exists(path)
-        descriptor = self._files.open(path, create=True, mode=self._mode)
+        self._files.make_directory(self._directory, directory_mode(self._mode))
+        is_new = not self._is_whole(path)
+        if is_new:
+            self._files.make(path, POSITION_SIZE, b"", 0, self._mode)
+        descriptor = self._files.open(path)
         try:
             self._files.allocate(path, descriptor, 0, POSITION_SIZE)
             content = self._files.map(descriptor, POSITION_SIZE)
+            if is_new:
+                self._files.flush(descriptor)  # so that one which is not whole never spoke of a record
         finally:
             self._files.close(descriptor)
         if is_new:
             self._files.flush_directory(self._directory)
         return Producer(self._files, path, key, content, self._log)
 
+    def _is_whole(self, path: Path) -> bool:
+        try:
+            descriptor = self._files.open(path, writable=False)
+        except FileNotFoundError:
+            return False
+        try:
+            return self._files.size(descriptor) >= POSITION_SIZE
+        finally:
+            self._files.close(descriptor)
+
     def settle(self, before: Offset) -> None:
         """Let the files say by themselves, on disk, what records before an offset say, which are to be removed.
 
-        The caller keeps everybody from appending.
+        The caller keeps everybody from appending. That needs no room: removing is what makes some.
         """
         names = [name for name in self._files.list(self._directory) if name.endswith(POSITION_SUFFIX)]
-        for key in (name.removesuffix(POSITION_SUFFIX) for name in names):
-            self.open(key).settle(before)
+        for name in names:
+            if self._is_whole(self._directory / name):
+                self.open(name.removesuffix(POSITION_SUFFIX)).settle(before)
 
     def flush(self) -> None:
         """Wait until the positions of the producers that were used here are on disk."""

@@ -6,8 +6,11 @@ import json
 import logging
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from .._errors import DiskFullError
+from .._format import crc32c
 from .._format.layout import LENGTH_MASK, RECORD_HEADER, RECORD_HEADER_SIZE
 from .._offset import Offset
 from .compressed import StoredSegment
@@ -31,6 +34,8 @@ class Quarantine:
         self._directory = channel / QUARANTINE
         self._mode = mode
         self._records = 0
+        self.make: Callable[[Callable[[], None]], None] = lambda make: make()
+        """Makes the directory; who knows of disk space that is kept for that knows a better way."""
 
     def keep_file(self, path: Path, reason: str) -> None:
         """Move a whole file here."""
@@ -63,18 +68,23 @@ class Quarantine:
 
     def keep_content(self, name: str, content: bytes, reason: str) -> None:
         """Keep bytes that are about to be written over."""
-        target = self._path(name)
-        self._files.write_atomically(target, content, self._mode)
+        # Named after the content: whoever does it again, having died or found no room, finds what is there already.
+        target = self._path(name, f"{crc32c(content):08x}")
+        if not self._files.exists(target):
+            self._files.write_atomically(target, content, self._mode)
         self._note(target, reason)
 
     def keep_records(self, segment: StoredSegment, start: Offset, end: Offset) -> None:
-        """Copy every valid record between two offsets of a segment into a file of its own."""
+        """Keep every valid record between two offsets of a segment: in a file of its own, or on a full disk in its."""
         found = self._valid_records(segment, start, end)
         if found:
             self._records += len(found)
-            target = self._path(f"{start:020}.records")
-            self._files.write_atomically(target, b"".join(found), self._mode)
-            self._note(target, f"{len(found)} records behind the valid end of the log")
+            reason = f"{len(found)} records behind the valid end of the log"
+            try:
+                self.keep_content(f"{start:020}.records", b"".join(found), reason)
+            except DiskFullError:
+                segment.flush()
+                self.keep(segment.path, f"{reason}, from offset {start} on; there was no room for a copy")
 
     def _valid_records(self, segment: StoredSegment, start: Offset, end: Offset) -> list[bytes]:
         found: list[bytes] = []
@@ -99,10 +109,13 @@ class Quarantine:
                 self._directory,
             )
 
-    def _path(self, name: str) -> Path:
-        self._files.make_directory(self._directory, directory_mode(self._mode))
-        return self._directory / f"{time.time_ns()}-{name}"
+    def _path(self, name: str, mark: str | None = None) -> Path:
+        self.make(lambda: self._files.make_directory(self._directory, directory_mode(self._mode)))
+        return self._directory / f"{mark or time.time_ns()}-{name}"
 
     def _note(self, target: Path, reason: str) -> None:
         text = json.dumps({"reason": reason, "file": target.name}, indent=2) + "\n"
-        self._files.write_atomically(target.with_name(target.name + ".json"), text.encode(), self._mode)
+        try:
+            self._files.write_atomically(target.with_name(target.name + ".json"), text.encode(), self._mode)
+        except DiskFullError:  # it is safe, and must not keep anybody out
+            _logger.warning("%s: there was no room to note there why it was put aside: %s", target, reason)

@@ -93,6 +93,7 @@ class Recovery:
         self._control = control
         self._segments = segments
         self._quarantine = Quarantine(files, path, mode)
+        self._quarantine.make = control.spending_reserve
         self._cursors = Cursors(files, path / CONSUMERS, mode)
 
     def run(self, believed: Tail | None = None) -> Offset | None:

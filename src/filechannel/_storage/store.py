@@ -164,7 +164,7 @@ class Store:
         flusher = Flusher(files, control, segments, log, cursors, producers, processes)
         log.set_check_of_place(self.check_place)
         cursors.check_place = producers.check_place = self.check_place
-        cursors.register = self._spending_spares
+        cursors.register = producers.register = self._spending_all
         cursors.on_moved, cursors.on_freed = room.tell, log.tell_waiters
         log.on_finished = self._segment_finished
         log.on_rolled = self._segment_passed
@@ -180,16 +180,20 @@ class Store:
         room.overtake = reclaim.overtake
         return _Parts(log, room, cursors, producers, flusher, reclaim)
 
-    def _spending_spares(self, store: Callable[[], R]) -> R:
-        """Store something for which there must be room, on a full disk with what is kept for it, or files that wait."""
+    def spending_spares(self, store: Callable[[], R]) -> R:
+        """Store something, on a full disk in the room of files that wait."""
         try:
-            return self.control.spending_reserve(store)
+            return store()
         except DiskFullError:
             spares = self.segments.spares
             if spares is None or not spares.names():
                 raise
             self.segments.remove_spares()
-            return self.control.spending_reserve(store)
+            return store()
+
+    def _spending_all(self, store: Callable[[], R]) -> R:
+        """Store something for which there must be room, on a full disk with what is kept for it, or files that wait."""
+        return self.spending_spares(lambda: self.control.spending_reserve(store))
 
     def _segment_finished(self) -> None:
         self.flusher.flush_finished_later()
@@ -394,7 +398,7 @@ class Store:
         assert self._membership is not None
         with _configuring, self._membership.locks.holding(OPENING_BYTE):  # one at a time, and nobody opens meanwhile
             manifest = change(Manifest.read(self.files, self.path))
-            self._spending_spares(lambda: manifest.write(self.files, self.path))
+            self._spending_all(lambda: manifest.write(self.files, self.path))
             self.manifest = manifest
             self._apply_durability(manifest.options.durability)
             self._set_timer(manifest.options.durability)

@@ -28,8 +28,7 @@ def idle_consumers(patient: Patient) -> Iterator[Advice]:
     """Names that nobody has, and which hold data back."""
     for consumer in patient.figures.consumers:
         if consumer.owner is None and consumer.lag_messages and consumer.idle >= _IDLE:
-            held, idle = _held(consumer), span(consumer.idle)
-            what = f"{held} held by consumer `{consumer.name}`, idle for {idle}"
+            what = f"{held_by(consumer)}, idle for {span(consumer.idle)}"
             if consumer.expires is not None:
                 yield Advice(severity="note", kind="idle", what=f"{what}; it expires after {span(consumer.expires)}")
                 continue
@@ -92,6 +91,11 @@ def _ring(content: bytes, now: int) -> tuple[int, int, int]:
             expired += word & ENTRY_STATE == ENTRY_OUT and deadline < now
             worst, where = max((worst, where), (word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS, offset))
     return expired, worst, where
+
+
+def held_by(consumer: ConsumerFigures) -> str:
+    """Say how much a consumer has not taken."""
+    return f"{_held(consumer)} held by consumer `{consumer.name}`"
 
 
 def _held(consumer: ConsumerFigures) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from .._errors import FileChannelError, UnsupportedFormatError
 from .._maintenance.chain import read_chain
 from .._maintenance.findings import Severity
+from .._maintenance.gc import foresee
 from .._maintenance.small_files import check_small_files
 from .._maintenance.survey import Survey
 from .._maintenance.watch import Watch
@@ -22,12 +23,13 @@ from .._storage.files import Files
 from .._storage.processes import holder_at
 from .._storage.quarantine import QUARANTINE
 from .advice import Advice, Check, Patient
-from .consumer_checks import groups, idle_consumers, nobody_registered, stuck_consumers
+from .consumer_checks import groups, held_by, idle_consumers, nobody_registered, stuck_consumers
 from .local_process import LocalProcess, find_local
-from .wording import counted, shell_words, size, span
+from .wording import counted, number, shell_words, size, span
 
 _NEARLY = 0.9  # of a capacity
 _LITTLE_DISK = 0.05
+_FEW_FILES = 16  # segments and their indexes, those that wait, a name or two
 _UNATTENDED = 900.0  # seconds; a quiet channel is looked at every five minutes
 _MANY_SEGMENTS, _TINY = 1000, 1 << 20
 _CLOCK = 60.0  # seconds
@@ -85,15 +87,38 @@ def capacity(patient: Patient) -> Iterator[Advice]:
 
 
 def disk(patient: Patient) -> Iterator[Advice]:
-    """A disk that is nearly full."""
-    status = os.statvfs(patient.watch.path)
+    """A disk that is nearly full, of bytes or of files."""
+    status, usage = os.statvfs(patient.watch.path), patient.figures.usage
     free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
-    needed = 4 * patient.watch.manifest.options.segment_size
-    if free < needed or free < _LITTLE_DISK * total:
+    left = f"the disk has {size(free)} left of {size(total)}; the channel takes {size(usage.bytes)}"
+    yield from _scarce(patient, free, total, 4 * patient.watch.manifest.options.segment_size, left, "compress")
+    files = f"the disk takes {counted(status.f_favail, 'more file')}, with {number(status.f_files)} in all"
+    yield from _scarce(patient, status.f_favail, status.f_files, _FEW_FILES, files)
+
+
+def _scarce(patient: Patient, free: int, total: int, needed: int, what: str, *more: str) -> Iterator[Advice]:
+    """Say it, and what holds what the channel has, if there is little left; with a total of 0 nobody counts.
+
+    *more* are commands that make room, besides the one for that.
+    """
+    if total and (free < needed or free < _LITTLE_DISK * total):
+        holding, command = _holding(patient)
         severity: Severity = "error" if free < needed else "warning"
-        what = f"the disk has {size(free)} left of {size(total)}; the channel takes {size(patient.figures.usage.bytes)}"
-        mend = f"{patient.command('gc')}; {patient.command('compress')}"
-        yield Advice(severity=severity, kind="disk", what=what, mend=mend)
+        mend = "; ".join(map(patient.command, (command, *more)))
+        yield Advice(severity=severity, kind="disk", what=f"{what}; {holding}" if holding else what, mend=mend)
+
+
+def _holding(patient: Patient) -> tuple[str, str]:
+    """Return what keeps the segments from going, or that they may, and the command for it."""
+    try:
+        found = foresee(patient.watch.path, files=patient.watch.files)
+    except (FileChannelError, OSError):  # other checks say so
+        return "", "gc"
+    pin = found.pinned_by
+    if pin is None:
+        return f"{size(found.bytes)} of records may go" if found.segments else "", "gc"
+    consumers = [each for each in patient.figures.consumers if each.name == pin.consumer]
+    return (held_by(consumers[0]), "consumers") if consumers else (f"the oldest segment stays: {pin}", "gc")
 
 
 # What is done in the background

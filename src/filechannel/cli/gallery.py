@@ -11,6 +11,8 @@ from typing import Final, final
 
 from .._errors import FileChannelError
 from .._maintenance.watch import ConsumerFigures, Figures, Watch
+from .._storage.backlog import Backlog, Batch
+from .._storage.index import Mark
 from .._storage.manifest import MANIFEST
 from .failures import explain
 
@@ -89,12 +91,13 @@ class Gallery:
         try:
             if path not in self._watches:
                 self._watches[path] = Watch.open(path)
-            figures = self._watches[path].look()
+            watch = self._watches[path]
+            figures = watch.look()
         except (FileChannelError, OSError, ValueError) as error:
             self._forget(path)
             picture.figures, picture.problem = None, explain(error)
             return
-        _follow(picture, figures)
+        _follow(picture, figures, watch.backlog)
         picture.figures, picture.problem = figures, None
 
     def _forget(self, path: Path) -> None:
@@ -116,18 +119,18 @@ class Gallery:
         self.close()
 
 
-def _follow(picture: Picture, now: Figures) -> None:
+def _follow(picture: Picture, now: Figures, backlog: Backlog) -> None:
     """Say how fast it has moved since the last look."""
     before = picture.figures or now
     seconds = max(now.time - before.time, 1e-9)
-    _move(picture.pace, now.next_sequence - before.next_sequence, now.write_offset - before.write_offset, seconds)
+    _move(picture.pace, backlog.between(_end(before), _end(now)), seconds)
     if before is not now:  # a first look knows no pace
         picture.pace.history.append(picture.pace.per_second)
     known = {consumer.name: consumer for consumer in before.consumers}
     for consumer in now.consumers:
         pace = picture.paces.setdefault(consumer.name, Pace())
         last = known.get(consumer.name, consumer)
-        _move(pace, *_taken(last, consumer), seconds)
+        _move(pace, backlog.between(_place(last), _place(consumer)), seconds)
         pace.history.append(consumer.lag_messages)
         if consumer.offset != last.offset:
             pace.moved = now.time
@@ -135,10 +138,14 @@ def _follow(picture: Picture, now: Figures) -> None:
         del picture.paces[name]
 
 
-def _taken(before: ConsumerFigures, now: ConsumerFigures) -> tuple[int, int]:
-    return now.next_sequence - before.next_sequence, now.offset - before.offset
+def _end(figures: Figures) -> Mark:
+    return Mark(figures.write_offset, figures.next_sequence, 0)
 
 
-def _move(pace: Pace, messages: int, size: int, seconds: float) -> None:
+def _place(consumer: ConsumerFigures) -> Mark:
+    return Mark(consumer.offset, consumer.next_sequence, 0)
+
+
+def _move(pace: Pace, moved: Batch, seconds: float) -> None:
     """Going back, as by a seek, is no pace."""
-    pace.per_second, pace.bytes_per_second = max(0, messages) / seconds, max(0, size) / seconds
+    pace.per_second, pace.bytes_per_second = moved.messages / seconds, moved.size / seconds

@@ -85,8 +85,9 @@ def _amounts(statistics: ChannelStatistics) -> Iterator[tuple[str, str]]:
     stored, sent = statistics.messages, statistics.next_sequence
     ending = ", sealed: no more will come" if statistics.sealed else ""
     yield "stored", f"{counted(stored, 'message')}, of {number(sent)} ever sent{ending}"
-    durable = "all on disk" if statistics.durable_offset >= statistics.write_offset else "not all of it on disk yet"
-    yield "offsets", f"{statistics.oldest_offset} to {statistics.write_offset}, {durable}"
+    oldest, end = statistics.oldest_offset, statistics.write_offset
+    durable = "all on disk" if max(oldest, statistics.durable_offset) >= end else "not all of it on disk yet"
+    yield "offsets", f"{oldest} to {end}, {durable}"
     parts = [counted(statistics.segments, "segment")]
     if statistics.compressed_segments:
         parts.append(f"{statistics.compressed_segments} of them compressed ({size(statistics.compressed_bytes)})")
