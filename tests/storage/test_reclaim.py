@@ -244,6 +244,18 @@ def test_who_rests_in_another_process_lets_go_too(path: Path, background: Backgr
         assert replay.native.take() == b"next"
 
 
+@shares
+def test_who_sends_again_lets_go_before_it_makes_a_file(path: Path, background: Background) -> None:
+    """On a full disk there may be no other room for it."""
+    with opened(path, SMALL) as sender, opened(path, SMALL) as other:
+        sender.log.append([b"sent"])
+        consume(other)
+        reclaim(other, 0.0)
+        other.let_go_of_removed()
+        with sender.log.writing():
+            assert _held(sender) == (0, 0)
+
+
 def test_a_compressed_segment_that_was_removed_is_not_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is the plain file of one that was compressed: who stands there goes on in the other form."""
     with opened(path, NO_SPARES) as store:

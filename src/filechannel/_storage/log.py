@@ -175,6 +175,7 @@ class Log:
             self._active.let_go()
         if segment is not None:
             self._active.take_up(segment)
+        self._unflushed.discard_before(self._control.oldest_offset)
 
     def let_go_of_given_up(self, may_sleep: Callable[[], bool]) -> None:
         """Hold no segment that others have given up, and may have removed: its file would keep its disk space.
