@@ -275,8 +275,9 @@ def test_a_compressed_segment_that_was_removed_is_not_held(path: Path, monkeypat
         assert _held(store) == (0, 0)
 
 
-def test_what_is_to_be_written_again_stays_mapped(path: Path) -> None:
+def test_what_is_to_be_written_again_stays_mapped(path: Path, background: Background) -> None:
     """A file that waits has a name, and its pages are worth more than the room they take."""
+    del background  # nobody else opens files
     with opened(path, SMALL) as store:
         fill(store, 2)
         consume(store)

@@ -94,9 +94,10 @@ class LogReader:
 
         Who reads on may read to its end if what comes there is nowhere else any more; who rests may not.
         """
-        segment, offset = self._segment, self.native.offset
+        segment = self._segment
         if segment is None or not segment.is_removed:
             return
+        offset = self.native.offset  # not of one that is closed: that of a group lies in a file that others may change
         is_last_copy = segment.begin < self._control.oldest_offset and offset < segment.limit
         if not is_last_copy or self._rests_at(offset):
             self._let_go(self.native)
