@@ -14,8 +14,10 @@ from filechannel._storage.flush import Ticket
 from filechannel._storage.segment import segment_name
 from filechannel._storage.store import Store
 from tests.storage.background import Background
+from tests.storage.boots import Boots
 from tests.storage.channels import opened, payloads_of
 from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+from tests.storage.reclaiming import reclaim
 from tests.storage.resources import descriptors_under
 
 pytestmark = pytest.mark.disk
@@ -387,6 +389,123 @@ def test_a_failed_flush_is_final(path: Path, background: Background) -> None:
         assert _segment(path, 0) not in files.flushed
         assert _segment(path, 1 << 40) in files.flushed
         assert payloads_of(store) == [b"may be lost", b"goes on"]
+
+
+def _lose(path: Path, options: ChannelOptions) -> FaultyFiles:
+    """Leave a channel behind in which a flush has failed; return the files, which work again."""
+    files = FaultyFiles()
+    with opened(path, options, files=files) as store:
+        store.log.append([b"may be lost"])
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        with pytest.raises(StorageError):
+            store.flusher.commit()
+    files.flushed.clear()
+    return files
+
+
+def test_whoever_opens_the_channel_later_is_told_as_well(path: Path, background: Background) -> None:
+    """What may be lost is still stored: nobody is told that it is on disk, and its file is not flushed again."""
+    files = _lose(path, OS)
+    for _ in range(2):
+        with opened(path, OS, files=files) as store:
+            store.log.append([b"goes on"])
+            for _ in range(2):
+                with pytest.raises(StorageError, match="may not be on disk"):
+                    store.flusher.flush()
+            assert store.control.failed_flushes == 1
+            assert store.control.durable_offset < store.control.write_offset
+    assert _segment(path, 0) not in files.flushed
+
+
+def test_what_is_on_disk_after_a_failure_is_not_flushed_again(path: Path, background: Background) -> None:
+    """The durable offset stays before what may be lost, yet what comes behind is flushed once."""
+    files = _lose(path, OS)
+    with opened(path, OS, files=files) as store:
+        for _ in range(2):
+            files.flushed.clear()
+            for _ in range(4):
+                store.log.append([LARGE])
+            with pytest.raises(StorageError):
+                store.flusher.flush()
+        assert _segment(path, 1 << 40) not in files.flushed
+
+
+def test_what_may_be_lost_is_forgotten_when_it_is_not_stored_any_more(path: Path, background: Background) -> None:
+    """Then a flush brings all there is to disk, and whoever opens the channel finds no trace of the failure."""
+    files = _lose(path, OS)
+    with opened(path, OS, files=files) as store:
+        store.log.append([b"goes on"])
+        reclaim(store, store.control.write_offset, flush=False)
+        store.flusher.flush()
+        assert store.control.durable_offset == store.control.write_offset
+    with opened(path, OS) as store:
+        assert store.control.failed_flushes == 0
+
+
+def test_a_purge_ends_the_doubt(path: Path, background: Background) -> None:
+    """Nothing that may be lost is stored then."""
+    files = _lose(path, OS)
+    with opened(path, OS, files=files) as store:
+        store.purge()
+        store.flusher.flush()
+
+
+def test_a_boot_ends_the_doubt(path: Path, background: Background, boots: Boots) -> None:
+    """Recovery finds what the disk has: that is all there is."""
+    _lose(path, OS)
+    boots.again()
+    with opened(path, OS) as store:
+        assert store.control.failed_flushes == 0
+        store.flusher.flush()
+        assert store.control.durable_offset == store.control.write_offset
+
+
+def test_a_recovery_in_the_same_boot_does_not_end_the_doubt(path: Path, background: Background) -> None:
+    """What the kernel has forgotten to write can still be read then, and is still not on disk."""
+    _lose(path, OS)
+    _segment(path, 1 << 40).unlink()
+    with opened(path, OS) as store:
+        assert payloads_of(store) == [b"may be lost"]
+        assert store.control.write_offset == 2 << 40
+        with pytest.raises(StorageError, match="may not be on disk"):
+            store.flusher.flush()
+
+
+def test_choosing_fsync_does_not_bring_to_disk_what_may_be_lost(path: Path, background: Background) -> None:
+    """Senders are told that their messages are on disk; a flush is for all that is stored."""
+    files = _lose(path, OS)
+    with opened(path, OS, files=files) as store:
+        store.configure(lambda manifest: replace(manifest, options=FSYNC.resolve()))
+        store.flusher.commit_for(store.log.append([b"on disk"]))
+        assert payloads_of(store) == [b"may be lost", b"on disk"]
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        with pytest.raises(StorageError):
+            store.flusher.commit_for(store.log.append([b"lost"]))
+        store.flusher.commit_for(store.log.append([b"on disk too"]))
+        for _ in range(2):
+            with pytest.raises(StorageError, match="may not be on disk"):
+                store.flusher.flush()
+
+
+def test_whoever_opens_a_channel_under_fsync_later_has_lost_nothing(path: Path, background: Background) -> None:
+    """What was lost is not stored: every sender was told, and a flush has all there is on disk."""
+    _lose(path, FSYNC)
+    with opened(path, FSYNC) as store:
+        store.flusher.commit_for(store.log.append([b"on disk"]))
+        store.flusher.flush()
+        assert payloads_of(store) == [b"on disk"]
+
+
+def test_a_failed_flush_of_what_is_on_disk_casts_no_doubt(path: Path, background: Background) -> None:
+    """It is told once, and nothing that was sent before can be missing."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        store.log.append([b"on disk"])
+        store.flusher.flush()
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        with pytest.raises(StorageError):
+            store.flusher.flush()
+        store.flusher.flush()
 
 
 def test_a_failed_flush_under_fsync_takes_back_what_nobody_saw(path: Path, background: Background) -> None:

@@ -6,8 +6,9 @@ checkpoint always lies between two batches, and never beyond what readers see: w
 
 A failed flush is final. The kernel reports it once and forgets; the next call would lie. So the file is never flushed
 again, the log ends at what readers saw and goes on in a fresh file, and everybody whose message was not on disk is
-told: under `FSYNC` each sender that waited, and the next `flush`; otherwise every later `flush`, since readers may
-have seen what the disk has not.
+told: under `FSYNC` each sender that waited, and the next `flush`; otherwise every later `flush`, in any process, since
+readers have seen what the disk may not have. That ends when it is not stored any more, or with the boot: whoever
+recovers then finds out what the disk has.
 """
 
 from __future__ import annotations
@@ -120,11 +121,12 @@ class Flusher:
 
     def _tell_loss(self) -> None:
         failed = self._control.failed_flushes
-        if failed == self._told:
+        if not self._control.is_in_doubt and failed == self._told:
             return
         error = self._untold or _failed_elsewhere()
-        if self._log.writer.deferred:
-            self._told, self._untold = failed, None
+        self._told = failed
+        if not self._control.is_in_doubt:
+            self._untold = None
         raise StorageError(error.reason) from error
 
     def refuse_reentry(self) -> None:
@@ -340,8 +342,8 @@ class Flusher:
         return Checkpoint(tail.offset, tail.sequence, self._control.oldest_offset, sealed)
 
     def _advance_durable(self, offset: Offset) -> None:
-        # Once a flush has failed, what readers saw before is not on disk, and no later flush can tell what is.
-        if self._log.writer.deferred or not self._control.failed_flushes:
+        self._log.was_flushed(offset)
+        if not self._control.is_in_doubt:
             self._control.durable_offset = max(offset, self._control.durable_offset)
 
     def _take(self) -> Work:
@@ -367,15 +369,21 @@ class Flusher:
             error.__cause__ = cause
             self._untold = error
             self._control.count_failed_flush()
+            is_on_disk = self._is_on_disk(tail)
             if self._log.writer.deferred:
                 appended = self._control.tail(deferred=True)
                 self._lost.append((range(tail.offset, appended.offset), error))
                 self._control.publish(tail, deferred=True)
             _logger.error("%s", error)
             self._log.abandon_active(cause)
-            if self._log.writer.deferred:
-                self._control.durable_offset = self._control.write_offset  # all that is left is on disk
+            if is_on_disk:
+                self._control.durable_offset = self._control.write_offset
         return error
+
+    def _is_on_disk(self, tail: Tail) -> bool:
+        """Tell whether all that readers see is: under FSYNC they see nothing else, unless that was lost before."""
+        known = max(self._control.durable_offset, self._control.oldest_offset)
+        return known >= tail.offset or (self._log.writer.deferred and not self._control.is_in_doubt)
 
 
 def briefly() -> Callable[[], bool]:

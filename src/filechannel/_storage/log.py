@@ -411,6 +411,10 @@ class Log:
         """
         return self._work.take()
 
+    def was_flushed(self, offset: Offset) -> None:
+        """All that was taken to be flushed is on disk, up to an offset."""
+        self._work.done(offset)
+
     def has_lost(self, offset: int) -> bool:
         """Tell whether what was appended at an offset was taken back since: no segment has it any more."""
         if offset < self._control.oldest_offset:
