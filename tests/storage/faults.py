@@ -28,12 +28,12 @@ class FaultyFiles(Files):
         self.flushed: list[Path] = []
         self._failing: frozenset[str] = frozenset()
         self._countdown = 0
-        self._error: Callable[[Path], Exception] = disk_full
+        self._error: Callable[[Path], BaseException] = disk_full
         self._once = True
         self.failures = 0
 
     def fail(
-        self, calls: frozenset[str], error: Callable[[Path], Exception], *, at: int = 1, once: bool = False
+        self, calls: frozenset[str], error: Callable[[Path], BaseException], *, at: int = 1, once: bool = False
     ) -> None:
         """Let the n-th of these calls fail, and all that follow unless it is only once."""
         self._failing, self._error, self._countdown, self._once = calls, error, at, once

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from filechannel import ChannelOptions, DiskFullError, Durability, StorageError
+from filechannel._format import PURE
 from filechannel._format.layout import WAKE, WAKE_LOOPS
 from filechannel._storage.flush import Ticket
 from filechannel._storage.segment import segment_name
@@ -648,9 +650,36 @@ def test_a_disk_that_is_broken_and_full(path: Path, background: Background, opti
         with pytest.raises(DiskFullError):
             store.log.append([b"no room"])
         files.work()
-        store.log.append([b"goes on"])
-        store.flusher.commit()
+        offset = store.log.append([b"goes on"])
+        store.flusher.commit_for(offset)
+        assert offset == 1 << 40, "an offset of before, which may be one of a message that was lost"
         assert payloads_of(store) == [*expected, b"goes on"]
+
+
+@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+@pytest.mark.parametrize("empty", [False, True], ids=["written to", "empty"])
+def test_who_waits_elsewhere_is_told_on_a_disk_that_is_broken_and_full(
+    path: Path, background: Background, empty: bool
+) -> None:
+    """The log has not gone on yet, and what another process has appended is gone all the same."""
+    files = FaultyFiles()
+    with opened(path, FSYNC) as other, opened(path, FSYNC, files=files) as store:
+        if not empty:
+            store.flusher.commit_for(store.log.append([b"on disk"]))
+        lost = other.log.append([b"lost"])
+        files.fail(FLUSHING | NEEDING_ROOM, _broken_and_full(), at=1)
+        with pytest.raises(StorageError):
+            store.flusher.commit()
+        assert store.control.owes_jump
+        with pytest.raises(StorageError, match="another process"):
+            other.flusher.commit_for(lost)
+        other.flusher.commit_for(other.log.append([b"goes on"]))
+
+
+def _broken_and_full() -> Callable[[Path], Exception]:
+    """Return what the kernel says about a disk that is broken, and then that it is full."""
+    errors = iter([input_output_error])
+    return lambda path: next(errors, disk_full)(path)
 
 
 def test_a_consumer_that_cannot_be_flushed_is_told(path: Path) -> None:

@@ -232,7 +232,12 @@ class Control:
     @property
     def is_in_doubt(self) -> bool:
         """Whether something is stored that was given up before it was on disk: no flush can bring it there any more."""
-        return max(self.durable_offset, self.oldest_offset) < self.given_up
+        return max(self.durable_offset, self.oldest_offset) < min(self.given_up, self.write_offset)
+
+    @property
+    def owes_jump(self) -> bool:
+        """Whether the log has to go on at `given_up` before another offset is used: it could not when it had to."""
+        return self.given_up > self.write_offset
 
     @property
     def registrations(self) -> int:

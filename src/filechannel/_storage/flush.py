@@ -369,21 +369,14 @@ class Flusher:
             error.__cause__ = cause
             self._untold = error
             self._control.count_failed_flush()
-            is_on_disk = self._is_on_disk(tail)
             if self._log.writer.deferred:
                 appended = self._control.tail(deferred=True)
                 self._lost.append((range(tail.offset, appended.offset), error))
-                self._control.publish(tail, deferred=True)
+                if not self._control.is_in_doubt:
+                    self._control.durable_offset = tail.offset  # readers see nothing else
             _logger.error("%s", error)
-            self._log.abandon_active(cause)
-            if is_on_disk:
-                self._control.durable_offset = self._control.write_offset
+            self._log.abandon_active()
         return error
-
-    def _is_on_disk(self, tail: Tail) -> bool:
-        """Tell whether all that readers see is: under FSYNC they see nothing else, unless that was lost before."""
-        known = max(self._control.durable_offset, self._control.oldest_offset)
-        return known >= tail.offset or (self._log.writer.deferred and not self._control.is_in_doubt)
 
 
 def briefly() -> Callable[[], bool]:

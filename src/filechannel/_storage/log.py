@@ -7,7 +7,7 @@ own `append` is its fast path and comes here when something is not simple.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 from typing import NoReturn
@@ -269,6 +269,7 @@ class Log:
             changed, self._durability_changed = self._durability_changed, False
             if changed and self.writer.deferred and not self.may_sleep():
                 raise Busy  # whoever called does not know yet that it has to wait for a flush, and asks again
+            self._make_owed_jump()
             if not self._find_room(batch):
                 return None
             start = self._append(parts, 0, lead)
@@ -285,6 +286,7 @@ class Log:
     def end(self) -> bool:
         """Append the record that ends the channel; False if it has ended. The caller holds the word."""
         if not self._control.sealed:
+            self._make_owed_jump()
             self._room.lift()
             self._append([[SEAL]], CONTROL_RECORD)
         return not self._control.sealed
@@ -376,6 +378,7 @@ class Log:
 
     def begin_segment(self) -> None:
         """Begin one if there is none. The caller holds the word and has nothing pending."""
+        self._make_owed_jump()
         if self._active.segment is None:
             self._unpublished.discard()
         if self._active.segment is None:
@@ -394,13 +397,29 @@ class Log:
             self._lock.leave_behind()
             raise
 
-    def abandon_active(self, cause: OSError) -> None:
+    # Going on elsewhere
+
+    def abandon_active(self) -> None:
         """Go on in a fresh file, far behind every offset used: the active one cannot be flushed any more.
 
-        The caller holds the writer word and has moved the tails back to where the log ends.
+        What readers do not see is gone. If the file cannot be made now, the next append has to. The caller holds the
+        writer word.
         """
-        self._jump.leave(self._unpublished.unfinished_at(self._control.write_offset), cause)
+        try:
+            self._jump.leave()
+            with suppress(FileChannelError):
+                self._make_owed_jump()
+        except BaseException:
+            self._lock.leave_behind()
+            raise
         self._room.tell()  # what was taken back needs none any more
+
+    def _make_owed_jump(self) -> None:
+        """Go on in a fresh file if that is still to be done: no offset may be used before."""
+        if self._control.owes_jump:
+            with self._all_or_nothing():
+                self._jump.make(self._unpublished.reaching(self._control.write_offset))
+                self.writer.start()
 
     # Flushing
 
@@ -419,6 +438,8 @@ class Log:
         """Tell whether what was appended at an offset was taken back since: no segment has it any more."""
         if offset < self._control.oldest_offset:
             return False  # it was there
+        if self._control.write_offset <= offset < self._control.given_up:
+            return True
         begin = self._segments.covering(offset)
         return begin is None or offset >= self._segments.get(begin).limit
 

@@ -106,11 +106,6 @@ class Unflushed:
         """The disk refused a flush outside of a `Flusher`: the next one has to give up."""
         self._failure = error
 
-    def clear_failure(self, error: OSError) -> None:
-        """Go on after this failure; another one stays."""
-        if self._failure is error:
-            self._failure = None
-
     def clear(self) -> None:
         """Nothing of what was collected will ever be flushed."""
         self._segments, self._boundary, self._failure = [], None, None

@@ -40,6 +40,8 @@ class Unpublished:
 
         Idempotent, so that dying in here is no different from dying before.
         """
+        if self._control.owes_jump:  # whoever owes it may have died before it took back what nobody had seen
+            self._control.publish(self._control.tail(), deferred=True)
         tail = self._control.tail(deferred=self._writer.deferred)
         self._active.let_go()
         try:
@@ -69,7 +71,11 @@ class Unpublished:
         return bool(beyond)
 
     def unfinished_at(self, offset: Offset) -> Segment | None:
-        """Return the segment that goes on at an offset; None if one that begins there has to be made."""
+        """Return the segment that goes on at an offset; None if another one has to be made."""
+        return None if self._control.owes_jump else self.reaching(offset)
+
+    def reaching(self, offset: Offset) -> Segment | None:
+        """Return the segment that would go on at an offset if its file was any good; None if there is none."""
         begin = self._segments.covering(offset)
         if begin is None or begin < self._control.oldest_offset:  # the latter is being given up, and may be half gone
             return None
