@@ -12,8 +12,10 @@ import pytest
 from filechannel import ChannelOptions, DiskFullError, Durability, StorageError
 from filechannel._format import PURE
 from filechannel._format.layout import WAKE, WAKE_LOOPS
+from filechannel._offset import Offset
 from filechannel._storage.flush import Ticket
 from filechannel._storage.segment import segment_name
+from filechannel._storage.segments import Segments
 from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.boots import Boots
@@ -566,6 +568,32 @@ def test_who_was_not_lost_is_not_told_so(path: Path, background: Background) -> 
         background.run()
         assert ticket.error is None
         assert payloads_of(store) == [b"safe"]
+
+
+@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+@pytest.mark.parametrize("look", ["covering", "get"])
+def test_what_was_consumed_meanwhile_was_not_lost(
+    path: Path, background: Background, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    """Another process may reclaim a segment between two looks of whoever asks, some time after a flush has failed."""
+    options = ChannelOptions(segment_size=4096, spare_segments=0, durability=Durability.FSYNC)
+    files = FaultyFiles()
+    with opened(path, options, files=files) as store, opened(path, options) as other:
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        with pytest.raises(StorageError):
+            store.flusher.commit_for(store.log.append([b"lost"]))
+        offsets = [other.log.append([LARGE]) for _ in range(10)]
+        other.flusher.commit()
+        find = getattr(Segments, look)
+
+        def hooked(segments: Segments, offset: Offset) -> object:
+            monkeypatch.undo()
+            reclaim(other, offsets[-1], flush=False)
+            return find(segments, offset)
+
+        monkeypatch.setattr(Segments, look, hooked)
+        store.flusher.commit_for(offsets[4])
+        assert offsets[4] < store.control.oldest_offset
 
 
 def test_who_did_not_wait_is_told_by_the_next_flush(path: Path, background: Background) -> None:

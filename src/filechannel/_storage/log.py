@@ -436,9 +436,16 @@ class Log:
 
     def has_lost(self, offset: int) -> bool:
         """Tell whether what was appended at an offset was taken back since: no segment has it any more."""
-        if offset < self._control.oldest_offset:
-            return False  # it was there
-        if self._control.write_offset <= offset < self._control.given_up:
+        try:
+            is_missing = self._is_missing(offset)
+        except FileChannelError:
+            if offset >= self._control.oldest_offset:
+                raise
+            return False
+        return is_missing and offset >= self._control.oldest_offset  # otherwise it was there, perhaps a moment ago
+
+    def _is_missing(self, offset: int) -> bool:
+        if self._control.given_up > offset >= self._control.write_offset:
             return True
         begin = self._segments.covering(offset)
         return begin is None or offset >= self._segments.get(begin).limit
