@@ -93,6 +93,12 @@ class FaultyFiles(Files):
         self.flushed.append(directory)
         super().flush_directory(directory)
 
+    def flush_names(self, descriptor: int) -> None:
+        """Fail or flush."""
+        self._called("flush_directory", descriptor)
+        self.flushed.append(_path_of(descriptor))
+        super().flush_names(descriptor)
+
     def replace(self, source: Path, target: Path) -> None:
         """Fail or rename."""
         self._called("replace", target)

@@ -20,7 +20,14 @@ from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.boots import Boots
 from tests.storage.channels import opened, payloads_of
-from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+from tests.storage.faults import (
+    FLUSHING,
+    NEEDING_ROOM,
+    FaultyFiles,
+    disk_full,
+    input_output_error,
+    too_many_open_files,
+)
 from tests.storage.reclaiming import reclaim
 from tests.storage.resources import descriptors_under
 
@@ -708,6 +715,62 @@ def _broken_and_full() -> Callable[[Path], Exception]:
     """Return what the kernel says about a disk that is broken, and then that it is full."""
     errors = iter([input_output_error])
     return lambda path: next(errors, disk_full)(path)
+
+
+class FewDescriptors(FaultyFiles):
+    """A file system for a process that has run out of descriptors, while told so."""
+
+    has_none = False
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
+        """Refuse it, or open."""
+        self._refuse(path)
+        return super().open(path, create=create, writable=writable, mode=mode)
+
+    def flush_directory(self, directory: Path) -> None:
+        """Refuse it, or flush: the directory has to be opened."""
+        self._refuse(directory)
+        super().flush_directory(directory)
+
+    def _refuse(self, path: Path) -> None:
+        if self.has_none:
+            raise too_many_open_files(path)
+
+
+@pytest.mark.parametrize("options", [OS, FSYNC], ids=["os", "fsync"])
+def test_a_flush_needs_no_descriptors(path: Path, background: Background, options: ChannelOptions) -> None:
+    """A process that has none left for a moment has no broken disk."""
+    files = FewDescriptors()
+    with opened(path, options, files=files) as store:
+        store.flusher.flush()
+        files.flushed.clear()
+        offset = store.log.append([b"first"])
+        files.has_none = True
+        if options is FSYNC:
+            store.flusher.commit_for(offset)
+        store.flusher.flush()
+        files.has_none = False
+        assert store.control.failed_flushes == 0
+        assert store.control.durable_offset == store.control.write_offset
+        assert _segment(path, 0).parent in files.flushed
+
+
+@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+def test_a_flush_that_could_not_begin_is_no_failed_one(path: Path, background: Background) -> None:
+    """What another process has written cannot be looked at for a moment: the disk was not asked, and is asked later."""
+    files = FewDescriptors()
+    with opened(path, OS, files=files) as store, opened(path, OS) as other:
+        store.flusher.flush()
+        for _ in range(6):
+            other.log.append([LARGE])
+        store.log.append([b"in the newest of their segments"])
+        files.has_none = True
+        with pytest.raises(StorageError, match="Too many open files"):
+            store.flusher.flush()
+        files.has_none = False
+        store.flusher.flush()
+        assert store.control.failed_flushes == 0
+        assert {_segment(path, begin) for begin in store.segments.begins} <= set(files.flushed)
 
 
 def test_a_consumer_that_cannot_be_flushed_is_told(path: Path) -> None:

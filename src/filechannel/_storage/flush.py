@@ -8,7 +8,8 @@ A failed flush is final. The kernel reports it once and forgets; the next call w
 again, the log ends at what readers saw and goes on in a fresh file, and everybody whose message was not on disk is
 told: under `FSYNC` each sender that waited, and the next `flush`; otherwise every later `flush`, in any process, since
 readers have seen what the disk may not have. That ends when it is not stored any more, or with the boot: whoever
-recovers then finds out what the disk has.
+recovers then finds out what the disk has. Only what the kernel says about data is such a failure, so nothing that is
+flushed has to be opened for it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from .background import background_threads, do_all_at_once
 from .control import Checkpoint, Control, Tail
 from .cursors import Cursors
 from .delay import Delay
-from .files import Files
 from .index import Mark
 from .log import Log
 from .processes import Processes
@@ -73,7 +73,6 @@ class Flusher:
 
     def __init__(
         self,
-        files: Files,
         control: Control,
         segments: Segments,
         log: Log,
@@ -81,7 +80,6 @@ class Flusher:
         producers: Producers,
         processes: Processes,
     ) -> None:
-        self._files = files
         self._control = control
         self._segments = segments
         self._log = log
@@ -351,13 +349,15 @@ class Flusher:
             try:
                 return self._log.take_unflushed()
             except OSError as error:
-                raise self._give_up(error) from error
+                if self._log.writer.deferred or error is self._log.refused_flush:
+                    raise self._give_up(error) from error
+                raise StorageError(f"nothing could be flushed: {error}") from error  # the disk was not asked
 
     def _do(self, work: Work) -> None:
         try:
             do_all_at_once([segment.flush for segment in work.segments])
             if work.names_changed:
-                self._files.flush_directory(self._segments.directory)
+                self._segments.flush_names()
         except OSError as error:
             raise self._give_up(error) from error
 

@@ -16,7 +16,6 @@ from .._format.layout import OFFSET_JUMP
 from .._offset import Offset
 from .active import ActiveSegment
 from .control import Checkpoint, Control, Tail
-from .files import Files
 from .segment import Segment
 from .segments import Segments
 from .unflushed import Unflushed
@@ -25,10 +24,7 @@ from .unflushed import Unflushed
 class Jump:
     """Moves the log of one channel. The caller holds the writer word."""
 
-    def __init__(
-        self, files: Files, control: Control, segments: Segments, active: ActiveSegment, unflushed: Unflushed
-    ) -> None:
-        self._files = files
+    def __init__(self, control: Control, segments: Segments, active: ActiveSegment, unflushed: Unflushed) -> None:
         self._control = control
         self._segments = segments
         self._active = active
@@ -85,14 +81,14 @@ class Jump:
     def _settle(self, begin: Offset, end: Offset, sequence: int, stale: list[Offset]) -> None:
         try:
             self._segments.get(begin).flush()
-            self._files.flush_directory(self._segments.directory)
+            self._segments.flush_names()
             self._checkpoint(end, sequence)
         except OSError as error:
             self._unflushed.failed(error)
         for other in stale:
             self._segments.remove(other)
         try:
-            self._files.flush_directory(self._segments.directory)
+            self._segments.flush_names()
             self._checkpoint(begin, sequence)
         except OSError as error:
             self._unflushed.failed(error)

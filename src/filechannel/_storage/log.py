@@ -90,14 +90,14 @@ class Log:
         self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed, room)
         self._active.on_ready = self.get_ready
         self._active.on_gone_on = lambda: self.on_rolled()  # noqa: PLW0108 - set later
-        shared = files, control, segments, self.writer, self._active, self._unflushed
+        shared = control, segments, self.writer, self._active, self._unflushed
         self._rolling = Rolling(*shared)
         self._rolling.on_finished = lambda: self.on_finished()  # noqa: PLW0108 - set later
         self._unpublished = Unpublished(*shared)
         check = self._check_not_forked
         self._batch = BatchWriter(path, self.writer, self._active, self._rolling, self._unpublished, check)
         self._work = FlushWork(control, segments, self._active, self._unflushed)
-        self._jump = Jump(files, control, segments, self._active, self._unflushed)
+        self._jump = Jump(control, segments, self._active, self._unflushed)
 
     def begin(self, *, alone: bool, beyond: Offset | None) -> None:
         """Go on where the last writer stopped, dead or alive; after a recovery, far behind an offset.
@@ -429,6 +429,11 @@ class Log:
         Raises `OSError` if the disk refused a flush before.
         """
         return self._work.take()
+
+    @property
+    def refused_flush(self) -> OSError | None:
+        """Why the disk refused a flush while something was appended; nothing can be flushed then."""
+        return self._unflushed.failure
 
     def was_flushed(self, offset: Offset) -> None:
         """All that was taken to be flushed is on disk, up to an offset."""

@@ -37,6 +37,7 @@ from .log import Log
 from .log_reader import Decode, LogReader, Refuse
 from .machine import boot_id
 from .manifest import Manifest
+from .maps import OpenFile
 from .places import Places
 from .processes import Processes, writers_of
 from .producers import PRODUCERS, Producers
@@ -138,6 +139,7 @@ class Store:
         """
         self._membership = membership
         self.upkeep = Upkeep(self.control, membership)
+        self.segments.names = OpenFile(self.files, self.files.open(self.segments.directory, writable=False))
         self._writable = self._open_parts(membership.processes, alone=alone, resume=resume)
         self._apply_durability(self.manifest.options.durability)  # whoever changed it may have died half-way
         if alone:
@@ -161,7 +163,7 @@ class Store:
         control.spending_reserve(lambda: log.begin(alone=alone, beyond=resume))
         cursors = Cursors(files, self.path / CONSUMERS, options.mode, self._registration_changed)
         producers = Producers(files, self.path / PRODUCERS, control, segments, options.mode)
-        flusher = Flusher(files, control, segments, log, cursors, producers, processes)
+        flusher = Flusher(control, segments, log, cursors, producers, processes)
         log.set_check_of_place(self.check_place)
         cursors.check_place = producers.check_place = self.check_place
         cursors.register = self._spending_spares

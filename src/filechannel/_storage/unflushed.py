@@ -102,6 +102,11 @@ class Unflushed:
             except OSError as error:
                 self.failed(error)
 
+    @property
+    def failure(self) -> OSError | None:
+        """What the disk said when it refused a flush outside of a `Flusher`."""
+        return self._failure
+
     def failed(self, error: OSError) -> None:
         """The disk refused a flush outside of a `Flusher`: the next one has to give up."""
         self._failure = error

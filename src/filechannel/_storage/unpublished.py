@@ -9,7 +9,6 @@ from .._format import Writer
 from .._offset import Offset
 from .active import ActiveSegment
 from .control import Control
-from .files import Files
 from .segment import Segment
 from .segments import Segments
 from .unflushed import Unflushed
@@ -21,14 +20,12 @@ class Unpublished:
 
     def __init__(
         self,
-        files: Files,
         control: Control,
         segments: Segments,
         writer: Writer,
         active: ActiveSegment,
         unflushed: Unflushed,
     ) -> None:
-        self._files = files
         self._control = control
         self._segments = segments
         self._writer = writer
@@ -90,6 +87,6 @@ class Unpublished:
             if segment is not None:
                 segment.flush()
             if removed:
-                self._files.flush_directory(self._segments.directory)
+                self._segments.flush_names()
         except OSError as error:
             self._unflushed.failed(error)
