@@ -21,7 +21,7 @@ from filechannel._format.layout import CONTROL_SIZE, INDEX_BYTES, RECORD_HEADER_
 from filechannel._storage.index import read_marks
 from filechannel._storage.segment import segment_name
 from filechannel._storage.store import Store
-from tests.storage.background import Background
+from tests.storage.background import Background, no_more_threads
 from tests.storage.channels import opened, payloads_of, read_all
 from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full, too_many_open_files
 from tests.storage.resources import descriptors_under, maps_under
@@ -283,6 +283,39 @@ def test_less_room_than_usual_is_enough(path: Path) -> None:
         payloads = [_payload(10_000)] * 200
         _send(store, *payloads)
         assert payloads_of(store) == payloads
+
+
+@pytest.mark.parametrize("error", [OSError("the disk is broken"), RuntimeError("can't start new thread")])
+def test_what_was_sent_was_sent(path: Path, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing that is done after a message was published fails its sender; it is logged, and tried again."""
+    told: list[bool] = []
+
+    def fail() -> None:
+        told.append(True)
+        if len(told) == 1:
+            raise error
+
+    with opened(path) as store:
+        store.log.on_finished = fail
+        sent = [bytes([number]) * 2000 for number in range(3)]
+        for payload in sent:
+            store.log.append([payload])
+        assert str(error) in caplog.text
+        assert told == [True]
+        store.log.append([b"next"])
+        assert told == [True, True]
+        assert payloads_of(store) == [*sent, b"next"]
+
+
+def test_no_thread_to_be_had_keeps_nobody_from_sending(path: Path) -> None:
+    """What is done in the background is done later, or here."""
+    with opened(path) as store:
+        with no_more_threads():
+            sent = [bytes([number]) * 2000 for number in range(30)]
+            for payload in sent:
+                store.log.writer.append(payload)
+        store.flusher.flush()
+        assert payloads_of(store) == sent
 
 
 def test_running_out_of_descriptors_is_a_storage_error(path: Path) -> None:

@@ -6,6 +6,7 @@ own `append` is its fast path and comes here when something is not simple.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -41,6 +42,8 @@ from .segments import Segments
 from .shared_lock import SharedLock
 from .unflushed import Unflushed, Work
 from .unpublished import Unpublished
+
+_logger = logging.getLogger("filechannel")
 
 
 class Log:
@@ -274,14 +277,23 @@ class Log:
                 return None
             start = self._append(parts, 0, lead)
             dropped, self._dropped = self._dropped, False
-        # Not with the word: starting a thread takes locks, and runs finalizers, of others.
-        self._rolling.tell_finished()
-        if dropped:
-            self.on_dropped()
+        self._see_to_the_rest(dropped=dropped)
         if changed and self.writer.deferred:
             self.on_deferred()  # whoever called does not know yet that somebody has to flush
         self._tell_waiters()
         return start
+
+    def _see_to_the_rest(self, *, dropped: bool) -> None:
+        """Have done what an append leaves to be done: it was sent, whatever becomes of that.
+
+        Not with the word: starting a thread takes locks, and runs finalizers, of others.
+        """
+        try:
+            self._rolling.tell_finished()
+            if dropped:
+                self.on_dropped()
+        except Exception as error:
+            _logger.error("%s: what a full segment leaves to be done could not be begun: %s", self._path, error)
 
     def end(self) -> bool:
         """Append the record that ends the channel; False if it has ended. The caller holds the word."""
