@@ -115,6 +115,36 @@ class FaultyFiles(Files):
         super().unlink(path)
 
 
+class FewDescriptors(FaultyFiles):
+    """A file system for a process that has run out of descriptors, while told so."""
+
+    has_none = False
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
+        """Refuse it, or open."""
+        self._refuse(path)
+        return super().open(path, create=create, writable=writable, mode=mode)
+
+    def list(self, directory: Path) -> list[str]:
+        """Refuse it, or return the names: the directory has to be opened."""
+        self._refuse(directory)
+        return super().list(directory)
+
+    def read(self, path: Path) -> bytes:
+        """Refuse it, or read."""
+        self._refuse(path)
+        return super().read(path)
+
+    def flush_directory(self, directory: Path) -> None:
+        """Refuse it, or flush: the directory has to be opened."""
+        self._refuse(directory)
+        super().flush_directory(directory)
+
+    def _refuse(self, path: Path) -> None:
+        if self.has_none:
+            raise too_many_open_files(path)
+
+
 def disk_full(path: Path) -> Exception:
     """Return what `Files` raises on a full disk."""
     return DiskFullError(path, 4096)

@@ -24,9 +24,9 @@ from tests.storage.faults import (
     FLUSHING,
     NEEDING_ROOM,
     FaultyFiles,
+    FewDescriptors,
     disk_full,
     input_output_error,
-    too_many_open_files,
 )
 from tests.storage.reclaiming import reclaim
 from tests.storage.resources import descriptors_under
@@ -715,26 +715,6 @@ def _broken_and_full() -> Callable[[Path], Exception]:
     """Return what the kernel says about a disk that is broken, and then that it is full."""
     errors = iter([input_output_error])
     return lambda path: next(errors, disk_full)(path)
-
-
-class FewDescriptors(FaultyFiles):
-    """A file system for a process that has run out of descriptors, while told so."""
-
-    has_none = False
-
-    def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
-        """Refuse it, or open."""
-        self._refuse(path)
-        return super().open(path, create=create, writable=writable, mode=mode)
-
-    def flush_directory(self, directory: Path) -> None:
-        """Refuse it, or flush: the directory has to be opened."""
-        self._refuse(directory)
-        super().flush_directory(directory)
-
-    def _refuse(self, path: Path) -> None:
-        if self.has_none:
-            raise too_many_open_files(path)
 
 
 @pytest.mark.parametrize("options", [OS, FSYNC], ids=["os", "fsync"])

@@ -157,6 +157,13 @@ class Log:
         if self._closed:
             self.on_closed()
             raise StorageError(f"{self._path} is closed")
+        try:
+            self._take_over(from_the_dead)
+        except OSError as error:
+            raise StorageError(f"{self._path} cannot be written to: {error}") from error
+
+    def _take_over(self, from_the_dead: bool) -> None:
+        """Know what others have done since we had the word, and finish what the dead have not."""
         self._rolling.follow()
         self._follow_durability()
         if from_the_dead:
@@ -353,10 +360,13 @@ class Log:
             yield
         except OSError as error:
             self._take_back()
-            raise StorageError(f"{self._path} cannot be written to, nothing was sent: {error}") from error
+            raise self._nothing_sent(error) from error
         except BaseException:
             self._take_back()
             raise
+
+    def _nothing_sent(self, error: OSError) -> StorageError:
+        return StorageError(f"{self._path} cannot be written to, nothing was sent: {error}")
 
     def _tell_waiters(self) -> None:
         if not self.writer.deferred:
@@ -405,6 +415,9 @@ class Log:
         try:
             self._unpublished.discard()
             self._rolling.look_for_boundary()
+        except OSError as error:
+            self._lock.leave_behind()
+            raise self._nothing_sent(error) from error
         except BaseException:
             self._lock.leave_behind()
             raise

@@ -317,7 +317,7 @@ class Store:
         epoch = self.control.epoch  # before the look: a change that comes later is seen the next time
         if self._followed is None or self._followed[0] != epoch:
             self.check_place()
-            self._followed = epoch, Manifest.read(self.files, self.path).options
+            self._followed = epoch, self._read_manifest().options
         return self._followed[1]
 
     def reader(
@@ -379,8 +379,8 @@ class Store:
         self.check_place()
         assert self._membership is not None
         with _configuring, self._membership.locks.holding(OPENING_BYTE):  # one at a time, and nobody opens meanwhile
-            manifest = change(Manifest.read(self.files, self.path))
-            self._spending_spares(lambda: manifest.write(self.files, self.path))
+            manifest = change(self._read_manifest())
+            self._spending_spares(lambda: self._write_manifest(manifest))
             self.manifest = manifest
             self._apply_durability(manifest.options.durability)
             self._set_timer(manifest.options.durability)
@@ -390,6 +390,18 @@ class Store:
                 log.close_window()
                 log.announce_change()
         self._registration_changed()  # other limits may have been passed, or give more room
+
+    def _read_manifest(self) -> Manifest:
+        try:
+            return Manifest.read(self.files, self.path)
+        except OSError as error:
+            raise StorageError(f"{self.path}: the options cannot be read: {error}") from error
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        try:
+            manifest.write(self.files, self.path)
+        except OSError as error:
+            raise StorageError(f"{self.path}: the options could not be stored: {error}") from error
 
     def _apply_durability(self, durability: Durability) -> None:
         log, flusher = self.log, self.flusher
@@ -409,7 +421,7 @@ class Store:
     def _follow_manifest(self) -> None:
         """Another process may have changed the options; what writers share, the control page has told already."""
         self.check_place()
-        manifest = Manifest.read(self.files, self.path)
+        manifest = self._read_manifest()
         if manifest != self.manifest:
             self.manifest = manifest
             self.room.set_capacity(manifest.options.capacity)
