@@ -54,7 +54,7 @@ def make(directory: Path) -> None:
             _consume(store)
             store.flusher.flush()
             with store.log.writing():
-                store.log.abandon_active(OSError())
+                store.log.abandon_active()
             _send(store, AFTER_THE_JUMP)
         background.forget()
         sealed = ChannelOptions(segment_size=1 << 16, durability=Durability.FSYNC, mode=0o644)

@@ -15,7 +15,7 @@ Hook = Callable[[str, str], object]
 
 CHANGING = (
     *("make_directory", "make", "open", "write_at", "grow", "allocate", "map", "make_fifo", "open_fifo"),
-    *("flush", "flush_directory", "replace", "unlink", "lock", "unlock"),
+    *("flush", "flush_directory", "flush_names", "replace", "unlink", "lock", "unlock"),
 )
 
 

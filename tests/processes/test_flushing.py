@@ -92,6 +92,30 @@ def test_a_failed_flush_concerns_every_process(crew: Crew, path: Path) -> None:
     anyio.run(run)
 
 
+@pytest.mark.parametrize("fate", ["alive", "ended"])
+def test_a_failed_flush_concerns_who_comes_later(crew: Crew, path: Path, files: FaultyFiles, fate: str) -> None:
+    """A process that opens the channel after a flush has failed elsewhere is told too, and flushes the file no more."""
+    anyio.run(create, path)
+    other = crew.start(obey_until_a_flush_fails, path)
+    other.meet()
+    order(other, "send", b"1")
+    failed = next(iter(names_of(path)))
+    assert "StorageError" in failing(other, "flush")
+    if fate == "ended":
+        other.tell(("end",))
+        other.result()
+
+    async def run() -> None:
+        async with open_channel(path, bytes) as channel:
+            with listening(files) as flushed:
+                for _ in range(2):
+                    with pytest.raises(StorageError, match="flush failed"):
+                        await channel.flush()
+            assert failed not in flushed
+
+    anyio.run(run)
+
+
 def failing(child: Child, *words: object) -> str:
     """Have a child do something in which a flush fails, and return what it is told."""
     child.tell(words)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -37,6 +39,18 @@ class Background:
         for module in ("flush", "segments", "cursors"):
             monkeypatch.setattr(f"filechannel._storage.{module}.do_all_at_once", _do_in_order)
         return background
+
+
+@contextmanager
+def no_more_threads() -> Iterator[None]:
+    """A process that can start no thread as long as the block lasts."""
+
+    def refuse(_thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as limited:
+        limited.setattr(Thread, "start", refuse)
+        yield
 
 
 def _do_in_order(work: list[Callable[[], object]]) -> None:

@@ -5,20 +5,23 @@ A program of its own, because a process with threads, such as the one that runs 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import pytest
 
-from filechannel import ChannelOptions, Durability
+from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._format import NOTHING
+from filechannel._format.layout import OFFSET_JUMP
 from filechannel._storage.compressed import StoredSegment
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
@@ -57,7 +60,7 @@ def _dying(name: str) -> Callable[..., object]:
 
 _CHANGING = (
     *("make_directory", "make", "open", "write_at", "grow", "allocate", "map"),
-    *("flush", "flush_directory", "replace", "unlink", "lock", "unlock"),
+    *("flush", "flush_directory", "flush_names", "replace", "unlink", "lock", "unlock"),
     *("make_fifo", "open_fifo"),
 )
 for _name in _CHANGING:
@@ -168,6 +171,61 @@ def die_at_every_step(directory: Path, durability: Durability, *, each: bool) ->
     return die_in_turn(live, each=each)
 
 
+# Death after a flush has failed
+
+
+class BrokenFiles(DyingFiles):
+    """Refuses one flush, as it is told to."""
+
+    is_broken = False
+
+    def flush(self, descriptor: int) -> None:
+        """Refuse it, or flush."""
+        if self.is_broken:
+            self.is_broken = False
+            self._counts["flushed"] = 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().flush(descriptor)
+
+
+def _fail(path: Path, files: BrokenFiles, counts: Counts, durability: Durability) -> None:
+    with opened(path, ChannelOptions(segment_size=4096, durability=durability), files=files) as store:
+        _send(store, [[b"before"]], counts)
+        store.log.append([b"." * 3000] * 3)
+        files.is_broken = True
+        with suppress(StorageError):
+            store.flusher.commit()
+        _send(store, [[b"after"]], counts)
+
+
+def _check_failed(path: Path, counts: Counts) -> None:
+    """Once a flush has failed, wherever it died: what readers saw is there, and the log goes on far behind it."""
+    with opened(path) as store:
+        found = payloads_of(store)
+        assert len(found) >= counts["sent"]
+        if counts["flushed"]:
+            assert store.log.append([b"goes on"]) >= OFFSET_JUMP, "an offset is used twice"
+            assert payloads_of(store) == [*found, b"goes on"]
+        store.log.append([b"and on"])
+
+
+def die_after_a_failure(directory: Path, durability: Durability, *, each: bool) -> int:
+    """The same in a life in which a flush fails."""
+    background = Background.install(pytest.MonkeyPatch())
+
+    def live(last: int) -> Counts:
+        path, counts = directory / f"{last}", Counts()
+        files = BrokenFiles(last, counts)
+        finished = die_in_child(lambda: _fail(path, files, counts, durability))
+        assert finished == (last == NEVER)
+        _check_failed(path, counts)
+        background.forget()
+        shutil.rmtree(path)
+        return counts
+
+    return die_in_turn(live, each=each)
+
+
 # Death at any moment
 
 
@@ -239,12 +297,13 @@ def die_at_any_moment(directory: Path, seed: int, times: int) -> int:
 
 
 def main(mode: str, *arguments: str) -> None:
-    """Run one of the two."""
+    """Run one of them."""
     # In memory where that is possible: a process crash has nothing to do with the disk.
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
-        if mode == "steps":
+        if mode in ("steps", "failure"):
+            die = die_at_every_step if mode == "steps" else die_after_a_failure
             durability = Durability.FSYNC if arguments[0] == "fsync" else Durability.OS
-            count = die_at_every_step(Path(directory), durability, each=arguments[1] == "each")
+            count = die(Path(directory), durability, each=arguments[1] == "each")
         else:
             count = die_at_any_moment(Path(directory), int(arguments[0]), int(arguments[1]))
     sys.stdout.write(f"{count}\n")

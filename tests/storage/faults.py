@@ -28,12 +28,12 @@ class FaultyFiles(Files):
         self.flushed: list[Path] = []
         self._failing: frozenset[str] = frozenset()
         self._countdown = 0
-        self._error: Callable[[Path], Exception] = disk_full
+        self._error: Callable[[Path], BaseException] = disk_full
         self._once = True
         self.failures = 0
 
     def fail(
-        self, calls: frozenset[str], error: Callable[[Path], Exception], *, at: int = 1, once: bool = False
+        self, calls: frozenset[str], error: Callable[[Path], BaseException], *, at: int = 1, once: bool = False
     ) -> None:
         """Let the n-th of these calls fail, and all that follow unless it is only once."""
         self._failing, self._error, self._countdown, self._once = calls, error, at, once
@@ -93,6 +93,12 @@ class FaultyFiles(Files):
         self.flushed.append(directory)
         super().flush_directory(directory)
 
+    def flush_names(self, descriptor: int) -> None:
+        """Fail or flush."""
+        self._called("flush_directory", descriptor)
+        self.flushed.append(_path_of(descriptor))
+        super().flush_names(descriptor)
+
     def replace(self, source: Path, target: Path) -> None:
         """Fail or rename."""
         self._called("replace", target)
@@ -107,6 +113,36 @@ class FaultyFiles(Files):
         """Fail or remove."""
         self._called("unlink", path)
         super().unlink(path)
+
+
+class FewDescriptors(FaultyFiles):
+    """A file system for a process that has run out of descriptors, while told so."""
+
+    has_none = False
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
+        """Refuse it, or open."""
+        self._refuse(path)
+        return super().open(path, create=create, writable=writable, mode=mode)
+
+    def list(self, directory: Path) -> list[str]:
+        """Refuse it, or return the names: the directory has to be opened."""
+        self._refuse(directory)
+        return super().list(directory)
+
+    def read(self, path: Path) -> bytes:
+        """Refuse it, or read."""
+        self._refuse(path)
+        return super().read(path)
+
+    def flush_directory(self, directory: Path) -> None:
+        """Refuse it, or flush: the directory has to be opened."""
+        self._refuse(directory)
+        super().flush_directory(directory)
+
+    def _refuse(self, path: Path) -> None:
+        if self.has_none:
+            raise too_many_open_files(path)
 
 
 def disk_full(path: Path) -> Exception:

@@ -316,8 +316,16 @@ class PowerFiles(Files):
     def flush_directory(self, directory: Path) -> None:
         """Bring the names of a directory to disk."""
         self._called("flush_directory")
-        status = directory.stat()
-        entry = self._tree if directory == self._root else self._known.get((status.st_dev, status.st_ino))
+        self._flush_names(directory.stat())
+
+    def flush_names(self, descriptor: int) -> None:
+        """Bring the names of an open directory to disk."""
+        self._called("flush_directory")
+        self._flush_names(os.fstat(descriptor))
+
+    def _flush_names(self, status: os.stat_result) -> None:
+        is_root = os.path.samestat(status, self._root.stat())
+        entry = self._tree if is_root else self._known.get((status.st_dev, status.st_ino))
         if isinstance(entry, Directory):
             entry.flush()
 

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from filechannel._storage import background
-from filechannel._storage.background import do_all_at_once
+from filechannel._storage.background import _Threads, do_all_at_once
+from tests.storage.background import no_more_threads
 
 
 def _failing(number: int) -> Callable[[], object]:
@@ -16,6 +17,12 @@ def _failing(number: int) -> Callable[[], object]:
         raise OSError(number)
 
     return fail
+
+
+def test_what_waits_for_a_thread_that_cannot_be_started_is_done() -> None:
+    """In the one that was to start it; otherwise whoever waits for it would wait for ever."""
+    with no_more_threads():
+        assert [_Threads(2).submit(int, number).result(30) for number in "12"] == [1, 2]
 
 
 @pytest.mark.parametrize("is_over", [False, True], ids=["running", "shut down"])

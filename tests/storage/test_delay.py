@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from threading import Event
 
+import pytest
+
 from filechannel._storage.delay import Delay
+from filechannel._storage.flush_timer import FLUSH_TIMER
+from tests.storage.background import no_more_threads
 
 PATIENCE = 30.0
 
@@ -25,6 +29,18 @@ def test_what_was_asked_for_twice_is_done_once() -> None:
         delay.begin()
         assert happened.wait(PATIENCE)
         assert len(done) == expected
+    delay.end()
+
+
+def test_what_could_not_be_begun_is_begun_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be no thread to be had for a moment; it may have been asked for already."""
+    happened = Event()
+    delay = Delay(happened.set, 0.01)
+    with monkeypatch.context() as limited, no_more_threads():
+        limited.setattr(FLUSH_TIMER, "_running", False)
+        delay.begin()
+    delay.begin()
+    assert happened.wait(PATIENCE)
     delay.end()
 
 

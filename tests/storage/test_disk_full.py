@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from filechannel import Capacity, ChannelOptions, DiskFullError, Durability
+from filechannel import Capacity, ChannelOptions, DiskFullError, Durability, StorageError
 from filechannel._format.layout import CONTROL_IDENTITY, RECORD_HEADER_SIZE
 from filechannel._storage.store import Store
+from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, reader_of
+from tests.storage.faults import FaultyFiles, input_output_error
 from tests.storage.reclaiming import reclaim
 
 pytestmark = pytest.mark.disk
@@ -232,6 +234,19 @@ def test_options_can_be_changed_on_a_full_disk(disk: Path) -> None:
         store.configure(lambda stored: stored.with_changes(schema=stored.schema, options=changed))
     with opened(disk / "channel", create=False) as store:
         assert store.manifest.options.capacity == capacity
+
+
+def test_a_full_disk_that_refuses_a_flush_is_left_at_once(small_disk: Path, background: Background) -> None:
+    """There is room for the beginning of the file that the log goes on in."""
+    files = FaultyFiles()
+    with opened(small_disk / "channel", files=files) as store:
+        sent = _fill(store, 1000)
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        with pytest.raises(StorageError, match="may not be on disk"):
+            store.flusher.flush()
+        assert not store.control.owes_jump
+        assert store.log.append([b"goes on"]) == store.control.given_up
+        assert payloads_of(store) == [*sent, b"goes on"]
 
 
 def test_the_space_that_is_kept_serves_many_names(disk: Path) -> None:

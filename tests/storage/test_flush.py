@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,23 @@ import pytest
 from filechannel import ChannelOptions, DiskFullError, Durability, StorageError
 from filechannel._format import PURE
 from filechannel._format.layout import WAKE, WAKE_LOOPS
+from filechannel._offset import Offset
 from filechannel._storage.flush import Ticket
 from filechannel._storage.segment import segment_name
+from filechannel._storage.segments import Segments
 from filechannel._storage.store import Store
 from tests.storage.background import Background
+from tests.storage.boots import Boots
 from tests.storage.channels import opened, payloads_of
-from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+from tests.storage.faults import (
+    FLUSHING,
+    NEEDING_ROOM,
+    FaultyFiles,
+    FewDescriptors,
+    disk_full,
+    input_output_error,
+)
+from tests.storage.reclaiming import reclaim
 from tests.storage.resources import descriptors_under
 
 pytestmark = pytest.mark.disk
@@ -432,6 +444,123 @@ def test_a_failed_flush_is_final(path: Path, background: Background) -> None:
         assert payloads_of(store) == [b"may be lost", b"goes on"]
 
 
+def _lose(path: Path, options: ChannelOptions) -> FaultyFiles:
+    """Leave a channel behind in which a flush has failed; return the files, which work again."""
+    files = FaultyFiles()
+    with opened(path, options, files=files) as store:
+        store.log.append([b"may be lost"])
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        with pytest.raises(StorageError):
+            store.flusher.commit()
+    files.flushed.clear()
+    return files
+
+
+def test_whoever_opens_the_channel_later_is_told_as_well(path: Path, background: Background) -> None:
+    """What may be lost is still stored: nobody is told that it is on disk, and its file is not flushed again."""
+    files = _lose(path, OS)
+    for _ in range(2):
+        with opened(path, OS, files=files) as store:
+            store.log.append([b"goes on"])
+            for _ in range(2):
+                with pytest.raises(StorageError, match="may not be on disk"):
+                    store.flusher.flush()
+            assert store.control.failed_flushes == 1
+            assert store.control.durable_offset < store.control.write_offset
+    assert _segment(path, 0) not in files.flushed
+
+
+def test_what_is_on_disk_after_a_failure_is_not_flushed_again(path: Path, background: Background) -> None:
+    """The durable offset stays before what may be lost, yet what comes behind is flushed once."""
+    files = _lose(path, OS)
+    with opened(path, OS, files=files) as store:
+        for _ in range(2):
+            files.flushed.clear()
+            for _ in range(4):
+                store.log.append([LARGE])
+            with pytest.raises(StorageError):
+                store.flusher.flush()
+        assert _segment(path, 1 << 40) not in files.flushed
+
+
+def test_what_may_be_lost_is_forgotten_when_it_is_not_stored_any_more(path: Path, background: Background) -> None:
+    """Then a flush brings all there is to disk, and whoever opens the channel finds no trace of the failure."""
+    files = _lose(path, OS)
+    with opened(path, OS, files=files) as store:
+        store.log.append([b"goes on"])
+        reclaim(store, store.control.write_offset, flush=False)
+        store.flusher.flush()
+        assert store.control.durable_offset == store.control.write_offset
+    with opened(path, OS) as store:
+        assert store.control.failed_flushes == 0
+
+
+def test_a_purge_ends_the_doubt(path: Path, background: Background) -> None:
+    """Nothing that may be lost is stored then."""
+    files = _lose(path, OS)
+    with opened(path, OS, files=files) as store:
+        store.purge()
+        store.flusher.flush()
+
+
+def test_a_boot_ends_the_doubt(path: Path, background: Background, boots: Boots) -> None:
+    """Recovery finds what the disk has: that is all there is."""
+    _lose(path, OS)
+    boots.again()
+    with opened(path, OS) as store:
+        assert store.control.failed_flushes == 0
+        store.flusher.flush()
+        assert store.control.durable_offset == store.control.write_offset
+
+
+def test_a_recovery_in_the_same_boot_does_not_end_the_doubt(path: Path, background: Background) -> None:
+    """What the kernel has forgotten to write can still be read then, and is still not on disk."""
+    _lose(path, OS)
+    _segment(path, 1 << 40).unlink()
+    with opened(path, OS) as store:
+        assert payloads_of(store) == [b"may be lost"]
+        assert store.control.write_offset == 2 << 40
+        with pytest.raises(StorageError, match="may not be on disk"):
+            store.flusher.flush()
+
+
+def test_choosing_fsync_does_not_bring_to_disk_what_may_be_lost(path: Path, background: Background) -> None:
+    """Senders are told that their messages are on disk; a flush is for all that is stored."""
+    files = _lose(path, OS)
+    with opened(path, OS, files=files) as store:
+        store.configure(lambda manifest: replace(manifest, options=FSYNC.resolve()))
+        store.flusher.commit_for(store.log.append([b"on disk"]))
+        assert payloads_of(store) == [b"may be lost", b"on disk"]
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        with pytest.raises(StorageError):
+            store.flusher.commit_for(store.log.append([b"lost"]))
+        store.flusher.commit_for(store.log.append([b"on disk too"]))
+        for _ in range(2):
+            with pytest.raises(StorageError, match="may not be on disk"):
+                store.flusher.flush()
+
+
+def test_whoever_opens_a_channel_under_fsync_later_has_lost_nothing(path: Path, background: Background) -> None:
+    """What was lost is not stored: every sender was told, and a flush has all there is on disk."""
+    _lose(path, FSYNC)
+    with opened(path, FSYNC) as store:
+        store.flusher.commit_for(store.log.append([b"on disk"]))
+        store.flusher.flush()
+        assert payloads_of(store) == [b"on disk"]
+
+
+def test_a_failed_flush_of_what_is_on_disk_casts_no_doubt(path: Path, background: Background) -> None:
+    """It is told once, and nothing that was sent before can be missing."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        store.log.append([b"on disk"])
+        store.flusher.flush()
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        with pytest.raises(StorageError):
+            store.flusher.flush()
+        store.flusher.flush()
+
+
 def test_a_failed_flush_under_fsync_takes_back_what_nobody_saw(path: Path, background: Background) -> None:
     """Senders are told, their messages are gone, and the next ones are sent and acknowledged."""
     files = FaultyFiles()
@@ -488,6 +617,32 @@ def test_who_was_not_lost_is_not_told_so(path: Path, background: Background) -> 
         background.run()
         assert ticket.error is None
         assert payloads_of(store) == [b"safe"]
+
+
+@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+@pytest.mark.parametrize("look", ["covering", "get"])
+def test_what_was_consumed_meanwhile_was_not_lost(
+    path: Path, background: Background, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    """Another process may reclaim a segment between two looks of whoever asks, some time after a flush has failed."""
+    options = ChannelOptions(segment_size=4096, spare_segments=0, durability=Durability.FSYNC)
+    files = FaultyFiles()
+    with opened(path, options, files=files) as store, opened(path, options) as other:
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        with pytest.raises(StorageError):
+            store.flusher.commit_for(store.log.append([b"lost"]))
+        offsets = [other.log.append([LARGE]) for _ in range(10)]
+        other.flusher.commit()
+        find = getattr(Segments, look)
+
+        def hooked(segments: Segments, offset: Offset) -> object:
+            monkeypatch.undo()
+            reclaim(other, offsets[-1], flush=False)
+            return find(segments, offset)
+
+        monkeypatch.setattr(Segments, look, hooked)
+        store.flusher.commit_for(offsets[4])
+        assert offsets[4] < store.control.oldest_offset
 
 
 def test_who_did_not_wait_is_told_by_the_next_flush(path: Path, background: Background) -> None:
@@ -572,9 +727,72 @@ def test_a_disk_that_is_broken_and_full(path: Path, background: Background, opti
         with pytest.raises(DiskFullError):
             store.log.append([b"no room"])
         files.work()
-        store.log.append([b"goes on"])
-        store.flusher.commit()
+        offset = store.log.append([b"goes on"])
+        store.flusher.commit_for(offset)
+        assert offset == 1 << 40, "an offset of before, which may be one of a message that was lost"
         assert payloads_of(store) == [*expected, b"goes on"]
+
+
+@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+@pytest.mark.parametrize("empty", [False, True], ids=["written to", "empty"])
+def test_who_waits_elsewhere_is_told_on_a_disk_that_is_broken_and_full(
+    path: Path, background: Background, empty: bool
+) -> None:
+    """The log has not gone on yet, and what another process has appended is gone all the same."""
+    files = FaultyFiles()
+    with opened(path, FSYNC) as other, opened(path, FSYNC, files=files) as store:
+        if not empty:
+            store.flusher.commit_for(store.log.append([b"on disk"]))
+        lost = other.log.append([b"lost"])
+        files.fail(FLUSHING | NEEDING_ROOM, _broken_and_full(), at=1)
+        with pytest.raises(StorageError):
+            store.flusher.commit()
+        assert store.control.owes_jump
+        with pytest.raises(StorageError, match="another process"):
+            other.flusher.commit_for(lost)
+        other.flusher.commit_for(other.log.append([b"goes on"]))
+
+
+def _broken_and_full() -> Callable[[Path], Exception]:
+    """Return what the kernel says about a disk that is broken, and then that it is full."""
+    errors = iter([input_output_error])
+    return lambda path: next(errors, disk_full)(path)
+
+
+@pytest.mark.parametrize("options", [OS, FSYNC], ids=["os", "fsync"])
+def test_a_flush_needs_no_descriptors(path: Path, background: Background, options: ChannelOptions) -> None:
+    """A process that has none left for a moment has no broken disk."""
+    files = FewDescriptors()
+    with opened(path, options, files=files) as store:
+        store.flusher.flush()
+        files.flushed.clear()
+        offset = store.log.append([b"first"])
+        files.has_none = True
+        if options is FSYNC:
+            store.flusher.commit_for(offset)
+        store.flusher.flush()
+        files.has_none = False
+        assert store.control.failed_flushes == 0
+        assert store.control.durable_offset == store.control.write_offset
+        assert _segment(path, 0).parent in files.flushed
+
+
+@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+def test_a_flush_that_could_not_begin_is_no_failed_one(path: Path, background: Background) -> None:
+    """What another process has written cannot be looked at for a moment: the disk was not asked, and is asked later."""
+    files = FewDescriptors()
+    with opened(path, OS, files=files) as store, opened(path, OS) as other:
+        store.flusher.flush()
+        for _ in range(6):
+            other.log.append([LARGE])
+        store.log.append([b"in the newest of their segments"])
+        files.has_none = True
+        with pytest.raises(StorageError, match="Too many open files"):
+            store.flusher.flush()
+        files.has_none = False
+        store.flusher.flush()
+        assert store.control.failed_flushes == 0
+        assert {_segment(path, begin) for begin in store.segments.begins} <= set(files.flushed)
 
 
 def test_a_consumer_that_cannot_be_flushed_is_told(path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._storage.flush_timer import FlushTimer
+from tests.storage.background import no_more_threads
 from tests.storage.channels import opened
 
 SECONDS = 0.002
@@ -53,6 +54,19 @@ def test_a_channel_is_flushed_again_and_again() -> None:
     _register(timer, flushed)
     flushed.wait_for(5)
     timer.forget(flushed)  # type: ignore[arg-type]
+
+
+def test_a_thread_that_cannot_be_started_is_tried_again() -> None:
+    """Whoever asked has done its work and is not told; whoever asks next brings the thread about, for both."""
+    timer, first, second = FlushTimer(), Flushed(), Flushed()
+    with no_more_threads():
+        _register(timer, first)
+        timer.begin()
+    _register(timer, second)
+    first.wait_for(1)
+    second.wait_for(1)
+    for flushed in (first, second):
+        timer.forget(flushed)  # type: ignore[arg-type]
 
 
 def test_one_thread_serves_every_channel() -> None:

@@ -14,6 +14,7 @@ from filechannel._format.layout import (
     CONTROL_SIZE,
     CURSOR,
     CURSOR_SLOTS,
+    DURABLE_OFFSET,
     FORMAT_VERSION,
     GIVEN_UP,
     INDEX_ENTRY,
@@ -117,6 +118,7 @@ def _without_times(file: Path) -> bytes:
         content[REGISTRATIONS : REGISTRATIONS + 4] = bytes(4)  # they were not counted then
         del content[CONTROL_SIZE:]  # nor was disk space kept
         content[GIVEN_UP : GIVEN_UP + 8] = bytes(8)  # nor was this known
+        content[DURABLE_OFFSET : DURABLE_OFFSET + 8] = bytes(8)  # it stayed behind when the log went on elsewhere
     return bytes(content)
 
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from filechannel import DiskFullError
+from filechannel import ChannelOptions, Durability, StorageError
+from filechannel._format import PURE
 from filechannel._offset import Offset
 from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, read_all
-from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+from tests.storage.faults import (
+    FLUSHING,
+    NEEDING_ROOM,
+    FaultyFiles,
+    disk_full,
+    input_output_error,
+    too_many_open_files,
+)
 
 JUMP = 1 << 40
 
@@ -20,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("background")
 
 def _abandon(store: Store) -> None:
     with store.log.writing():
-        store.log.abandon_active(OSError("the disk is broken"))
+        store.log.abandon_active()
 
 
 @pytest.mark.parametrize(
@@ -75,35 +85,116 @@ def test_jumping_from_an_empty_segment_leaves_no_trace_of_it(path: Path) -> None
             assert [message.payload for message in read_all(store, start=place)] == [b"after"]
 
 
-@pytest.mark.parametrize("empty", [False, True])
-def test_a_full_disk_keeps_the_log_where_it_is(path: Path, empty: bool) -> None:
-    """Without room for a fresh segment the error is told; later it goes on, and nothing is lost for readers."""
+# A jump that cannot be made at once
+
+
+def _owe(store: Store, files: FaultyFiles, error: Callable[[Path], Exception] = disk_full) -> None:
+    """Give up the active file when no other can be made."""
+    files.fail(NEEDING_ROOM, error)
+    _abandon(store)
+    assert store.control.owes_jump
+    assert store.control.write_offset < JUMP
+
+
+@pytest.mark.parametrize("error", [disk_full, too_many_open_files], ids=["no room", "no descriptors"])
+@pytest.mark.parametrize("empty", [False, True], ids=["written to", "empty"])
+def test_the_next_append_makes_a_jump_that_is_owed(path: Path, empty: bool, error: Callable[[Path], Exception]) -> None:
+    """Until a fresh segment can be made nothing is sent, and then no offset from before is used."""
+    files = FaultyFiles()
+    with opened(path, files=files) as store:
+        sent = [b"before"]
+        store.log.append(sent)
+        if empty:
+            store.log.append([b"." * 4000])
+            sent.append(b"." * 4000)
+            with store.log.writing():
+                store.log.finish_segment()
+                store.log.begin_segment()
+        begins = store.segments.begins
+        _owe(store, files, error)
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                store.log.append([b"refused"])
+        assert payloads_of(store) == sent
+        files.work()
+        files.flushed.clear()
+        assert store.log.append([b"after"]) == JUMP
+        assert payloads_of(store) == [*sent, b"after"]
+        with pytest.raises(StorageError):
+            store.flusher.flush()  # not all of that is on disk
+        assert not {store.segments.path(begin) for begin in begins} & set(files.flushed)
+
+
+def test_whoever_opens_the_channel_next_makes_the_jump(path: Path) -> None:
+    """It is owed by the channel, not by the process: opening needs no room, and the first append does."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         store.log.append([b"before"])
-        if empty:
-            _abandon(store)
-        files.fail(NEEDING_ROOM, disk_full)
-        with pytest.raises(DiskFullError):
-            _abandon(store)
+        _owe(store, files)
+    with opened(path) as store:
         assert payloads_of(store) == [b"before"]
-        files.work()
-        store.log.append([b"after"])
+        assert store.log.append([b"after"]) == JUMP
         assert payloads_of(store) == [b"before", b"after"]
 
 
-def test_a_segment_that_could_not_be_left_is_not_believed(path: Path) -> None:
-    """If there was no room to leave a broken file that is empty, the next flush tries again to leave it."""
+@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+def test_another_process_that_appends_makes_the_jump(path: Path) -> None:
+    """Also one whose writer had the file that was given up, and its window open."""
     files = FaultyFiles()
-    with opened(path, files=files) as store:
+    with opened(path) as other, opened(path, files=files) as store:
         store.log.append([b"before"])
-        _abandon(store)
-        files.fail(NEEDING_ROOM, disk_full)
-        with pytest.raises(DiskFullError):
-            _abandon(store)
+        other.log.append([b"theirs"])
+        with other.log.writing():
+            other.log.close_window()
+        _owe(store, files)
+        assert other.log.writer.append(b"after") == JUMP
         files.work()
-        with store.log.writing(), pytest.raises(OSError, match="the disk is broken"):
-            store.log.take_unflushed()
+        store.log.append([b"ours"])
+        assert payloads_of(store) == [b"before", b"theirs", b"after", b"ours"]
+
+
+@pytest.mark.parametrize("end", [Store.seal, Store.purge])
+def test_other_ways_to_go_on_make_the_jump_too(path: Path, end: Callable[[Store], None]) -> None:
+    """Sealing appends a record, and a purge begins a segment."""
+    files = FaultyFiles()
+    with opened(path, ChannelOptions(durability=Durability.FSYNC, segment_size=4096), files=files) as store:
+        store.log.append([b"before"])
+        store.flusher.commit()
+        _owe(store, files)
+        files.work()
+        end(store)
+        assert store.control.write_offset >= JUMP
+
+
+@pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
+def test_wherever_giving_up_is_interrupted_no_offset_is_used_twice(memory: Path, durability: Durability) -> None:
+    """Whoever comes next goes on far away, whichever step was not taken."""
+    at, failures = 0, 1
+    while failures:
+        at, files = at + 1, FaultyFiles()
+        with opened(memory / str(at), ChannelOptions(segment_size=4096, durability=durability), files=files) as store:
+            store.log.append([b"before"])
+            store.flusher.commit()
+            lost = store.log.append([b"." * 3000] * 3)
+            files.fail(NEEDING_ROOM | FLUSHING | {"open", "map", "unlink"}, _interrupted, at=at, once=True)
+            with suppress(_Interrupted):
+                _abandon(store)
+            failures = files.failures
+            files.work()
+            expected = [b"before", *([b"." * 3000] * 3 if durability == Durability.OS else [])]
+            after = store.log.append([b"after"])
+            store.flusher.commit()
+            assert after >= JUMP > lost
+            assert payloads_of(store) == [*expected, b"after"]
+    assert at > 10
+
+
+class _Interrupted(BaseException):
+    """As Ctrl-C is: nobody handles it."""
+
+
+def _interrupted(_path: Path) -> BaseException:
+    return _Interrupted()
 
 
 def test_a_broken_disk_does_not_stop_the_log(path: Path) -> None:

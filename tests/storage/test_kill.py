@@ -29,6 +29,13 @@ def test_a_writer_may_die_at_every_step(durability: str, which: str) -> None:
     assert _run("steps", durability, which, timeout=1800) > (200 if which == "each" else 60)
 
 
+@pytest.mark.parametrize("which", WHICH)
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+def test_a_writer_may_die_at_every_step_after_a_failed_flush(durability: str, which: str) -> None:
+    """The next one knows of it: the log goes on far behind every offset that was used, and what was shown is there."""
+    assert _run("failure", durability, which, timeout=1800) > 50
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_busy_process_may_die_at_any_moment(seed: int) -> None:
     """While it sends, rolls tiny segments and consumes: messages, batches and cursors are as it announced them."""

@@ -22,9 +22,9 @@ from filechannel._storage.files import Files
 from filechannel._storage.index import read_marks
 from filechannel._storage.segment import segment_name
 from filechannel._storage.store import Store
-from tests.storage.background import Background
+from tests.storage.background import Background, no_more_threads
 from tests.storage.channels import opened, payloads_of, read_all
-from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full, too_many_open_files
+from tests.storage.faults import NEEDING_ROOM, FaultyFiles, FewDescriptors, disk_full, too_many_open_files
 from tests.storage.resources import descriptors_under, maps_under
 
 ROOM = 4096 - SEGMENT_HEADER_SIZE
@@ -287,6 +287,39 @@ def test_less_room_than_usual_is_enough(path: Path) -> None:
         assert payloads_of(store) == payloads
 
 
+@pytest.mark.parametrize("error", [OSError("the disk is broken"), RuntimeError("can't start new thread")])
+def test_what_was_sent_was_sent(path: Path, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing that is done after a message was published fails its sender; it is logged, and tried again."""
+    told: list[bool] = []
+
+    def fail() -> None:
+        told.append(True)
+        if len(told) == 1:
+            raise error
+
+    with opened(path) as store:
+        store.log.on_finished = fail
+        sent = [bytes([number]) * 2000 for number in range(3)]
+        for payload in sent:
+            store.log.append([payload])
+        assert str(error) in caplog.text
+        assert told == [True]
+        store.log.append([b"next"])
+        assert told == [True, True]
+        assert payloads_of(store) == [*sent, b"next"]
+
+
+def test_no_thread_to_be_had_keeps_nobody_from_sending(path: Path) -> None:
+    """What is done in the background is done later, or here."""
+    with opened(path) as store:
+        with no_more_threads():
+            sent = [bytes([number]) * 2000 for number in range(30)]
+            for payload in sent:
+                store.log.writer.append(payload)
+        store.flusher.flush()
+        assert payloads_of(store) == sent
+
+
 def test_running_out_of_descriptors_is_a_storage_error(path: Path) -> None:
     """Whatever else the kernel refuses is a typed error too; nothing was sent, and it goes on later."""
     files = FaultyFiles()
@@ -300,11 +333,41 @@ def test_running_out_of_descriptors_is_a_storage_error(path: Path) -> None:
         assert payloads_of(store) == [_payload(3000), b"goes on"]
 
 
+def test_running_out_of_all_descriptors_is_a_storage_error(path: Path, background: Background) -> None:
+    """Also if not even what was begun can be taken back, for which the directory has to be looked at."""
+    files = FewDescriptors()
+    with opened(path, files=files) as store:
+        _send(store, _payload(3000))
+        files.has_none = True
+        for _ in range(2):
+            with pytest.raises(StorageError, match="Too many open files") as caught:
+                _send(store, _payload(3000))
+            assert isinstance(caught.value.__cause__, OSError)
+        files.has_none = False
+        _send(store, b"goes on")
+        assert payloads_of(store) == [_payload(3000), b"goes on"]
+
+
+@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+def test_what_others_did_is_looked_at_without_descriptors(path: Path, background: Background) -> None:
+    """If it cannot be known where another process has gone on, that is a storage error as well."""
+    files = FewDescriptors()
+    with opened(path) as other, opened(path, files=files) as store:
+        _send(store, b"first")
+        _send(other, *[_payload(3000)] * 3)
+        files.has_none = True
+        with pytest.raises(StorageError, match="Too many open files"):
+            _send(store, b"second")
+        files.has_none = False
+        _send(store, b"second")
+        assert payloads_of(store) == [b"first", *[_payload(3000)] * 3, b"second"]
+
+
 def test_an_interrupted_batch_is_taken_back(path: Path) -> None:
     """Control-C in the middle of a batch leaves nothing of it."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
-        files.fail(frozenset({"replace"}), lambda _: KeyboardInterrupt(), at=2, once=True)  # type: ignore[arg-type, return-value]
+        files.fail(frozenset({"replace"}), lambda _: KeyboardInterrupt(), at=2, once=True)
         with pytest.raises(KeyboardInterrupt):
             store.log.append([_payload(1000)] * 10)
         assert payloads_of(store) == []

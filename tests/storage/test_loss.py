@@ -158,7 +158,7 @@ def test_a_lost_segment_that_held_nothing_is_no_loss(
     with opened(path) as store:
         messages = _send(store, 5)
         with store.log.writing():
-            store.log.abandon_active(OSError())
+            store.log.abandon_active()
     path = come_back(path)
     _newest(path, store).unlink()
     with caplog.at_level(logging.WARNING, "filechannel"), opened(path) as store:

@@ -13,10 +13,11 @@ from filechannel import ChannelOptions, DiskFullError, Durability
 from filechannel._storage.files import Files
 from filechannel._storage.pages_ahead import PagesAhead
 from filechannel._storage.segment import Header, Segment, segment_name
+from filechannel._storage.segments import Segments
 from filechannel._storage.spares import spare_names
 from filechannel._storage.store import Store
 from tests.storage.background import Background
-from tests.storage.channels import opened, payloads_of
+from tests.storage.channels import open_store, opened, payloads_of
 from tests.storage.faults import FaultyFiles, too_many_open_files
 
 if TYPE_CHECKING:
@@ -74,6 +75,28 @@ def test_a_file_that_was_not_ready_in_time_is_for_the_next_one(path: Path, backg
         _send(store, 2 * HALF)
         assert len(store.segments.begins) == 3
         assert _spares(store) == []
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_channel_that_was_closed_needs_no_file(
+    path: Path, background: Background, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str
+) -> None:
+    """None is made, and nobody is warned that there is no place for it."""
+    store = open_store(path, OPTIONS)
+    _send(store, HALF + 1)
+    prepare = Segments.prepare_spare
+
+    def close_first(segments: Segments, active: Segment) -> object:
+        store.close()
+        return prepare(segments, active)
+
+    if when == "before":
+        store.close()
+    else:
+        monkeypatch.setattr(Segments, "prepare_spare", close_first)
+    background.run()
+    assert caplog.text == ""
+    assert _spares(store) == []
 
 
 def test_a_file_that_waits_already_needs_no_other_thread(path: Path, background: Background) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import io
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from weakref import ref
 
@@ -22,7 +24,7 @@ from filechannel._storage.segment import segment_name
 from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import SMALL, open_store, opened, payloads_of, read_all, reader_of, take_all
-from tests.storage.faults import FaultyFiles, input_output_error
+from tests.storage.faults import FaultyFiles, FewDescriptors, input_output_error
 from tests.storage.resources import descriptors_under, maps_under
 
 
@@ -343,6 +345,28 @@ def test_configuring_is_durable(path: Path) -> None:
         assert not store.log.writer.deferred
     with opened(path, create=False) as store:
         assert (store.manifest.schema, store.manifest.options) == ({"root": "int"}, options)
+
+
+def test_what_the_system_refuses_is_a_storage_error(path: Path) -> None:
+    """Whoever changes options, asks for them or registers a name catches one kind of error, and can try again."""
+    files = FewDescriptors()
+    with opened(path, SMALL, files=files) as store:
+        assert store.processes is not None
+        attempts: list[Callable[[], object]] = [
+            partial(store.configure, lambda manifest: replace(manifest, schema={"root": "int"})),
+            store.options,
+            partial(store.cursors.open, "single"),
+            partial(store.cursors.join, "group", store.processes),
+        ]
+        files.has_none = True
+        for attempt in attempts:
+            with pytest.raises(StorageError, match="Too many open files") as caught:
+                attempt()
+            assert isinstance(caught.value.__cause__, OSError)
+        files.has_none = False
+        for attempt in attempts:
+            attempt()
+        store.cursors.close_all()
 
 
 def test_an_interval_that_is_given_up_does_not_flush_any_more(path: Path) -> None:

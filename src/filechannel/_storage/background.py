@@ -10,8 +10,11 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import thread as executors
+from contextlib import suppress
 from functools import lru_cache
+from queue import Empty, SimpleQueue
 from threading import current_thread, main_thread
+from typing import cast
 
 _THREADS = 4
 _AT_ONCE = 8
@@ -31,10 +34,20 @@ class _Threads(ThreadPoolExecutor):
             _thread.start_new_thread(self._start_another, ())
 
     def _start_another(self) -> None:
-        # As `submit` does, so that none is started when the interpreter has told the others to end.
-        with self._shutdown_lock, executors._global_shutdown_lock:
-            if not executors._shutdown:
-                super()._adjust_thread_count()
+        try:
+            # As `submit` does, so that none is started when the interpreter has told the others to end.
+            with self._shutdown_lock, executors._global_shutdown_lock:
+                if not executors._shutdown:
+                    super()._adjust_thread_count()
+        except RuntimeError:  # there are no more to be had: this one does what somebody may wait for, and ends
+            self._do_what_waits()
+
+    def _do_what_waits(self) -> None:
+        waiting = cast("SimpleQueue[executors._WorkItem[object] | None]", self._work_queue)
+        with suppress(Empty):
+            while (item := waiting.get_nowait()) is not None:
+                item.run()
+            waiting.put(None)  # it tells another thread to end
 
 
 @lru_cache(maxsize=1)

@@ -256,6 +256,16 @@ class Control:
         store_u64(self.map, GIVEN_UP, offset)
 
     @property
+    def is_in_doubt(self) -> bool:
+        """Whether something is stored that was given up before it was on disk: no flush can bring it there any more."""
+        return max(self.durable_offset, self.oldest_offset) < min(self.given_up, self.write_offset)
+
+    @property
+    def owes_jump(self) -> bool:
+        """Whether the log has to go on at `given_up` before another offset is used: it could not when it had to."""
+        return self.given_up > self.write_offset
+
+    @property
     def registrations(self) -> int:
         """Changes whenever a consumer's name was registered or removed, or went back, by any process."""
         return load_u32(self.map, REGISTRATIONS)
@@ -319,7 +329,7 @@ class Control:
         store_u64(self.map, at, tail.offset)
 
     def start_over(self, tail: Tail, oldest: int, *, sealed: bool) -> None:
-        """Write every word anew. Only for whoever has the channel to itself."""
+        """Write every word anew, but for what is given up. Only for whoever has the channel to itself."""
         for at in (WRITE_TAIL, APPEND_TAIL):
             self._set_tail(at, tail)
         for word in (REGISTRY, MAINTENANCE_ERRORS, MAINTAINER):
@@ -327,7 +337,8 @@ class Control:
         for word in (RECLAIMING, QUIET_OFFSET, QUIET_SINCE, PURGED_OFFSET):
             store_u64(self.map, word, 0)
         self.oldest_offset = oldest
-        self.durable_offset = tail.offset
+        if not self.is_in_doubt:
+            self.durable_offset = tail.offset
         self.allocated_end = tail.offset
         self.reserved_end = tail.offset
         self.compressed_offset = 0
@@ -342,8 +353,10 @@ class Control:
 
     def forget_the_dead(self) -> None:
         """Free the lock words, and drop what was appended but never shown. Only for a lone process."""
-        for word in (WRITER_LOCK, FLUSH_LOCK, FAILED_FLUSHES, WAKE, ROOM, ROOM_TURN):
+        for word in (WRITER_LOCK, FLUSH_LOCK, WAKE, ROOM, ROOM_TURN):
             store_u32(self.map, word, 0)
+        if not self.is_in_doubt:
+            store_u32(self.map, FAILED_FLUSHES, 0)
         for waiting in (WAITING_LOOPS, ROOM_LOOPS):
             take_bits(self.map, waiting, PROCESS_SLOT_COUNT // 64)
         self._set_tail(APPEND_TAIL, self.tail())

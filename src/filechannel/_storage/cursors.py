@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol, TypeVar
 
-from .._errors import ConsumerBusyError, ConsumerMismatchError, UnknownConsumerError
+from .._errors import ConsumerBusyError, ConsumerMismatchError, StorageError, UnknownConsumerError
 from .._format.layout import (
     CURSOR_DEPARTURE,
     CURSOR_OWNER,
@@ -87,7 +87,7 @@ class Cursors:
 
     def open(self, name: str) -> Cursor:
         """Own a name; it is registered when this returns."""
-        return self._register(name, file_name(name), Cursor.open, self._refuse_group)
+        return self._own(name, file_name(name), Cursor.open, self._refuse_group)
 
     def join(self, name: str, processes: Processes) -> Group:
         """Share the name of a group; it is registered when this returns. One object serves all members of a process."""
@@ -99,7 +99,19 @@ class Cursors:
             group.members += 1
             return group
 
-        return self._register(name, group_file_name(name), open_group, self._refuse_single)
+        return self._own(name, group_file_name(name), open_group, self._refuse_single)
+
+    def _own(
+        self,
+        name: str,
+        file: str,
+        open_cursor: Callable[[Files, Path, str, int], C],
+        refuse_other_kind: Callable[[str], None],
+    ) -> C:
+        try:
+            return self._register(name, file, open_cursor, refuse_other_kind)
+        except OSError as error:
+            raise StorageError(f"{self._directory.parent}: consumer {name!r} cannot be opened: {error}") from error
 
     def _register(
         self,

@@ -29,6 +29,8 @@ class Delay:
         if not self._registered and not self._ended:
             self._registered = True
             FLUSH_TIMER.register(self, self._seconds)
+        else:
+            FLUSH_TIMER.begin()
 
     def flush_if_needed(self) -> None:
         """Do it now if somebody asked. Otherwise let go of the timer, which costs a thread to begin anew."""

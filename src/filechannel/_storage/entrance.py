@@ -82,5 +82,6 @@ def open_control_to_read(files: Files, path: Path, descriptor: int, manifest: Ma
     if checkpoint is None:
         raise StorageError(f"{path / CONTROL} does not say where the log ends; {repair_command(path)} finds it")
     tail = Tail(checkpoint.offset, checkpoint.sequence, checkpoint.offset)
+    control.given_up = 0  # as recovery will say
     control.start_over(tail, checkpoint.oldest, sealed=checkpoint.sealed)
     return control

@@ -299,6 +299,10 @@ class Files:
         finally:
             os.close(descriptor)
 
+    def flush_names(self, descriptor: int) -> None:
+        """Wait until the names in an open directory are on disk."""
+        os.fsync(descriptor)
+
     def replace(self, source: Path, target: Path) -> None:
         """Rename, over what may be there."""
         with _needing_room(target, 0):

@@ -6,8 +6,10 @@ checkpoint always lies between two batches, and never beyond what readers see: w
 
 A failed flush is final. The kernel reports it once and forgets; the next call would lie. So the file is never flushed
 again, the log ends at what readers saw and goes on in a fresh file, and everybody whose message was not on disk is
-told: under `FSYNC` each sender that waited, and the next `flush`; otherwise every later `flush`, since readers may
-have seen what the disk has not.
+told: under `FSYNC` each sender that waited, and the next `flush`; otherwise every later `flush`, in any process, since
+readers have seen what the disk may not have. That ends when it is not stored any more, or with the boot: whoever
+recovers then finds out what the disk has. Only what the kernel says about data is such a failure, so nothing that is
+flushed has to be opened for it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,6 @@ from .background import background_threads, do_all_at_once
 from .control import Checkpoint, Control, Tail
 from .cursors import Cursors
 from .delay import Delay
-from .files import Files
 from .index import Mark
 from .log import Log
 from .processes import Processes
@@ -72,7 +73,6 @@ class Flusher:
 
     def __init__(
         self,
-        files: Files,
         control: Control,
         segments: Segments,
         log: Log,
@@ -80,7 +80,6 @@ class Flusher:
         producers: Producers,
         processes: Processes,
     ) -> None:
-        self._files = files
         self._control = control
         self._segments = segments
         self._log = log
@@ -120,11 +119,12 @@ class Flusher:
 
     def _tell_loss(self) -> None:
         failed = self._control.failed_flushes
-        if failed == self._told:
+        if not self._control.is_in_doubt and failed == self._told:
             return
         error = self._untold or _failed_elsewhere()
-        if self._log.writer.deferred:
-            self._told, self._untold = failed, None
+        self._told = failed
+        if not self._control.is_in_doubt:
+            self._untold = None
         raise StorageError(error.reason) from error
 
     def refuse_reentry(self) -> None:
@@ -340,8 +340,8 @@ class Flusher:
         return Checkpoint(tail.offset, tail.sequence, self._control.oldest_offset, sealed)
 
     def _advance_durable(self, offset: Offset) -> None:
-        # Once a flush has failed, what readers saw before is not on disk, and no later flush can tell what is.
-        if self._log.writer.deferred or not self._control.failed_flushes:
+        self._log.was_flushed(offset)
+        if not self._control.is_in_doubt:
             self._control.durable_offset = max(offset, self._control.durable_offset)
 
     def _take(self) -> Work:
@@ -349,13 +349,15 @@ class Flusher:
             try:
                 return self._log.take_unflushed()
             except OSError as error:
-                raise self._give_up(error) from error
+                if self._log.writer.deferred or error is self._log.refused_flush:
+                    raise self._give_up(error) from error
+                raise StorageError(f"nothing could be flushed: {error}") from error  # the disk was not asked
 
     def _do(self, work: Work) -> None:
         try:
             do_all_at_once([segment.flush for segment in work.segments])
             if work.names_changed:
-                self._files.flush_directory(self._segments.directory)
+                self._segments.flush_names()
         except OSError as error:
             raise self._give_up(error) from error
 
@@ -370,11 +372,10 @@ class Flusher:
             if self._log.writer.deferred:
                 appended = self._control.tail(deferred=True)
                 self._lost.append((range(tail.offset, appended.offset), error))
-                self._control.publish(tail, deferred=True)
+                if not self._control.is_in_doubt:
+                    self._control.durable_offset = tail.offset  # readers see nothing else
             _logger.error("%s", error)
-            self._log.abandon_active(cause)
-            if self._log.writer.deferred:
-                self._control.durable_offset = self._control.write_offset  # all that is left is on disk
+            self._log.abandon_active()
         return error
 
 

@@ -43,10 +43,23 @@ class FlushTimer:
         """Flush every so many seconds from now on."""
         with self._changed:
             self._registered[flusher] = (time.monotonic() + seconds, seconds)
-            if not self._running:
-                self._running = True
-                Thread(target=self._run, name="filechannel-flush-timer", daemon=True).start()
+            self._begin()
             self._changed.notify()
+
+    def begin(self) -> None:
+        """Try again if the thread could not be started; otherwise nothing happens."""
+        if not self._running:
+            with self._changed:
+                self._begin()
+
+    def _begin(self) -> None:
+        """Start the thread if there is none, and something to flush. The caller holds the lock."""
+        if not self._running and self._registered:
+            try:
+                Thread(target=self._run, name="filechannel-flush-timer", daemon=True).start()
+                self._running = True
+            except RuntimeError as error:  # no more threads: whoever asks for a flush next tries again
+                _logger.error("flushing in the background could not be started: %s", error)
 
     def forget(self, flusher: Flushable) -> None:
         """Stop flushing it."""

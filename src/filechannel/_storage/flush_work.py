@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import final
 
 from .._errors import CorruptRecordError
+from .._offset import Offset
 from .active import ActiveSegment
 from .control import Control
 from .segment import Segment
@@ -22,6 +23,7 @@ class FlushWork:
         self._segments = segments
         self._active = active
         self._unflushed = unflushed
+        self._done = Offset(0)
 
     def inherit(self) -> None:
         """Whoever wrote before us may have left segments that are not on disk: all behind the checkpoint."""
@@ -29,7 +31,7 @@ class FlushWork:
         flushed = 0 if checkpoint is None else checkpoint.offset
         for begin in self._segments.begins:
             following = self._segments.following(begin)
-            if following is None or following > flushed:
+            if (following is None or following > flushed) and begin >= self._control.given_up:
                 with suppress(CorruptRecordError):  # that is for whoever reads it
                     if isinstance(segment := self._segments.get(begin), Segment):  # else it is on disk
                         self._unflushed.add(segment)
@@ -40,20 +42,26 @@ class FlushWork:
 
         Raises `OSError` if the disk refused a flush before.
         """
-        self._unflushed.keep(set(self._segments.begins), self._control.durable_offset)
-        self._add_written_elsewhere()
+        given_up = self._control.given_up
+        flushed = max(self._control.durable_offset, given_up, self._done)
+        self._unflushed.keep({begin for begin in self._segments.begins if begin >= given_up}, flushed)
+        self._add_written_elsewhere(flushed)
         return self._unflushed.take(self._active.segment)
 
-    def _add_written_elsewhere(self) -> None:
+    def done(self, offset: Offset) -> None:
+        """What was taken is on disk, up to an offset: we need not look there again, whatever was given up before."""
+        self._done = max(self._done, offset)
+
+    def _add_written_elsewhere(self, flushed: Offset) -> None:
         """Other processes may have written to segments that we never had: all behind what is known to be on disk."""
-        begin = self._segments.covering(max(self._control.durable_offset, self._control.given_up))
+        begin = self._segments.covering(flushed)
         if begin is None:  # what was there has been removed since
             begin = self._segments.first_from(0)
         while begin is not None:
             if not self._unflushed.knows(begin):
                 with suppress(CorruptRecordError):  # that is for whoever reads it
                     segment = self._segments.get(begin)
-                    if segment.limit > self._control.durable_offset and isinstance(segment, Segment):
+                    if segment.limit > flushed and isinstance(segment, Segment):
                         self._unflushed.add(segment)
                         self._unflushed.names_changed = True
             begin = self._segments.following(begin)

@@ -6,8 +6,9 @@ own `append` is its fast path and comes here when something is not simple.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import RLock
 from typing import NoReturn
@@ -41,6 +42,8 @@ from .segments import Segments
 from .shared_lock import SharedLock
 from .unflushed import Unflushed, Work
 from .unpublished import Unpublished
+
+_logger = logging.getLogger("filechannel")
 
 
 class Log:
@@ -90,14 +93,14 @@ class Log:
         self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed, room)
         self._active.on_ready = self.get_ready
         self._active.on_gone_on = lambda: self.on_rolled()  # noqa: PLW0108 - set later
-        shared = files, control, segments, self.writer, self._active, self._unflushed
+        shared = control, segments, self.writer, self._active, self._unflushed
         self._rolling = Rolling(*shared)
         self._rolling.on_finished = lambda: self.on_finished()  # noqa: PLW0108 - set later
         self._unpublished = Unpublished(*shared)
         check = self._check_not_forked
         self._batch = BatchWriter(path, self.writer, self._active, self._rolling, self._unpublished, check)
         self._work = FlushWork(control, segments, self._active, self._unflushed)
-        self._jump = Jump(files, control, segments, self._active, self._unflushed)
+        self._jump = Jump(control, segments, self._active, self._unflushed)
 
     def begin(self, *, alone: bool, beyond: Offset | None) -> None:
         """Go on where the last writer stopped, dead or alive; after a recovery, far behind an offset.
@@ -154,6 +157,13 @@ class Log:
         if self._closed:
             self.on_closed()
             raise StorageError(f"{self._path} is closed")
+        try:
+            self._take_over(from_the_dead)
+        except OSError as error:
+            raise StorageError(f"{self._path} cannot be written to: {error}") from error
+
+    def _take_over(self, from_the_dead: bool) -> None:
+        """Know what others have done since we had the word, and finish what the dead have not."""
         self._rolling.follow()
         self._follow_durability()
         if from_the_dead:
@@ -280,22 +290,33 @@ class Log:
             changed, self._durability_changed = self._durability_changed, False
             if changed and self.writer.deferred and not self.may_sleep():
                 raise Busy  # whoever called does not know yet that it has to wait for a flush, and asks again
+            self._make_owed_jump()
             if not self._find_room(batch):
                 return None
             start = self._append(parts, 0, lead)
             dropped, self._dropped = self._dropped, False
-        # Not with the word: starting a thread takes locks, and runs finalizers, of others.
-        self._rolling.tell_finished()
-        if dropped:
-            self.on_dropped()
+        self._see_to_the_rest(dropped=dropped)
         if changed and self.writer.deferred:
             self.on_deferred()  # whoever called does not know yet that somebody has to flush
         self._tell_waiters()
         return start
 
+    def _see_to_the_rest(self, *, dropped: bool) -> None:
+        """Have done what an append leaves to be done: it was sent, whatever becomes of that.
+
+        Not with the word: starting a thread takes locks, and runs finalizers, of others.
+        """
+        try:
+            self._rolling.tell_finished()
+            if dropped:
+                self.on_dropped()
+        except Exception as error:
+            _logger.error("%s: what a full segment leaves to be done could not be begun: %s", self._path, error)
+
     def end(self) -> bool:
         """Append the record that ends the channel; False if it has ended. The caller holds the word."""
         if not self._control.sealed:
+            self._make_owed_jump()
             self._room.lift()
             self._append([[SEAL]], CONTROL_RECORD)
         return not self._control.sealed
@@ -350,10 +371,13 @@ class Log:
             yield
         except OSError as error:
             self._take_back()
-            raise StorageError(f"{self._path} cannot be written to, nothing was sent: {error}") from error
+            raise self._nothing_sent(error) from error
         except BaseException:
             self._take_back()
             raise
+
+    def _nothing_sent(self, error: OSError) -> StorageError:
+        return StorageError(f"{self._path} cannot be written to, nothing was sent: {error}")
 
     def _tell_waiters(self) -> None:
         if not self.writer.deferred:
@@ -387,6 +411,7 @@ class Log:
 
     def begin_segment(self) -> None:
         """Begin one if there is none. The caller holds the word and has nothing pending."""
+        self._make_owed_jump()
         if self._active.segment is None:
             self._unpublished.discard()
         if self._active.segment is None:
@@ -401,17 +426,36 @@ class Log:
         try:
             self._unpublished.discard()
             self._rolling.look_for_boundary()
+        except OSError as error:
+            self._lock.leave_behind()
+            raise self._nothing_sent(error) from error
         except BaseException:
             self._lock.leave_behind()
             raise
 
-    def abandon_active(self, cause: OSError) -> None:
+    # Going on elsewhere
+
+    def abandon_active(self) -> None:
         """Go on in a fresh file, far behind every offset used: the active one cannot be flushed any more.
 
-        The caller holds the writer word and has moved the tails back to where the log ends.
+        What readers do not see is gone. If the file cannot be made now, the next append has to. The caller holds the
+        writer word.
         """
-        self._jump.leave(self._unpublished.unfinished_at(self._control.write_offset), cause)
+        try:
+            self._jump.leave()
+            with suppress(FileChannelError):
+                self._make_owed_jump()
+        except BaseException:
+            self._lock.leave_behind()
+            raise
         self._room.tell()  # what was taken back needs none any more
+
+    def _make_owed_jump(self) -> None:
+        """Go on in a fresh file if that is still to be done: no offset may be used before."""
+        if self._control.owes_jump:
+            with self._all_or_nothing():
+                self._jump.make(self._unpublished.reaching(self._control.write_offset))
+                self.writer.start()
 
     # Flushing
 
@@ -422,10 +466,28 @@ class Log:
         """
         return self._work.take()
 
+    @property
+    def refused_flush(self) -> OSError | None:
+        """Why the disk refused a flush while something was appended; nothing can be flushed then."""
+        return self._unflushed.failure
+
+    def was_flushed(self, offset: Offset) -> None:
+        """All that was taken to be flushed is on disk, up to an offset."""
+        self._work.done(offset)
+
     def has_lost(self, offset: int) -> bool:
         """Tell whether what was appended at an offset was taken back since: no segment has it any more."""
-        if offset < self._control.oldest_offset:
-            return False  # it was there
+        try:
+            is_missing = self._is_missing(offset)
+        except FileChannelError:
+            if offset >= self._control.oldest_offset:
+                raise
+            return False
+        return is_missing and offset >= self._control.oldest_offset  # otherwise it was there, perhaps a moment ago
+
+    def _is_missing(self, offset: int) -> bool:
+        if self._control.given_up > offset >= self._control.write_offset:
+            return True
         begin = self._segments.covering(offset)
         return begin is None or offset >= self._segments.get(begin).limit
 

@@ -62,6 +62,10 @@ class OpenFile:
         """Wait until its data is on disk."""
         self._files.flush(self._descriptor)
 
+    def flush_names(self) -> None:
+        """Wait until its names are on disk; it is a directory."""
+        self._files.flush_names(self._descriptor)
+
     def __del__(self) -> None:
         """Close it."""
         self._files.close(self._descriptor)

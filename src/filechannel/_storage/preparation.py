@@ -46,14 +46,17 @@ class Preparation:
         return segment.room_end
 
     def _prepare(self, segment: Segment) -> None:
+        if not self.is_asked_for(segment):
+            return  # the writer has gone on without it, or the channel is closed
         try:
             file = self._segments.prepare_spare(segment)
         except (DiskFullError, FileNotFoundError):
             return  # for whoever sends to say, if it comes to that; or somebody has taken the file already
         except (OSError, StorageError) as error:
-            _logger.warning("%s: the next segment could not be prepared: %s", segment.path.parent.parent, error)
+            if self.is_asked_for(segment):  # otherwise it was closed in this moment, and the error says only that
+                _logger.warning("%s: the next segment could not be prepared: %s", segment.path.parent.parent, error)
             return
-        if self._asked is segment and file is not None:
+        if self.is_asked_for(segment) and file is not None:
             self._on_ready()
 
     def is_asked_for(self, segment: Segment) -> bool:

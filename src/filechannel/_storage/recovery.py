@@ -111,9 +111,9 @@ class Recovery:
         cut = self._put_aside(self._walk(checkpoint))
         oldest = min(checkpoint.oldest, cut.offset)
         tail = Tail(cut.offset, cut.sequence, self._segments.covering(cut.offset) or cut.offset)
-        self._control.start_over(tail, oldest, sealed=cut.sealed)
         if believed is None:
             self._control.given_up = 0  # that was of another boot: what can be read now is what the disk has
+        self._control.start_over(tail, oldest, sealed=cut.sealed)
         self._move_cursors(tail)
         self._files.flush_directory(self._path)
         self._quarantine.report(cut.offset)

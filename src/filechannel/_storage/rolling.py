@@ -10,7 +10,6 @@ from .._format import Writer
 from .._offset import Offset
 from .active import ActiveSegment
 from .control import Control, Tail
-from .files import Files
 from .segments import Segments
 from .unflushed import Unflushed
 
@@ -23,14 +22,12 @@ class Rolling:
 
     def __init__(
         self,
-        files: Files,
         control: Control,
         segments: Segments,
         writer: Writer,
         active: ActiveSegment,
         unflushed: Unflushed,
     ) -> None:
-        self._files = files
         self._control = control
         self._segments = segments
         self._writer = writer
@@ -52,7 +49,7 @@ class Rolling:
             # Nothing in it yet and still too small: a larger file takes its name.
             self._active.begin(begin, sequence, finished.header.previous_end, need)
             # After a power cut the name must not lead back to what is made unreadable now.
-            self._files.flush_directory(self._segments.directory)
+            self._segments.flush_names()
             finished.invalidate()
         else:
             # Before anything is published beyond it: a reader that sees more must see where this one ends.

@@ -71,6 +71,8 @@ class Segments:
         """Called when a file, a segment's or a spare, is not to be mapped any more."""
         self.spares: Spares | None = None
         """Where the files of consumed segments go; None: they are removed."""
+        self.names: OpenFile | None = None
+        """The directory, where it is kept open so that names can be flushed when descriptors have run out."""
         self._closed = False
         self._compressed = OpenCompressed(files, most_mapped)
         self._headers: dict[Offset, Header] = {}
@@ -89,6 +91,13 @@ class Segments:
                 self._mapped.pop(segment.begin, None)
             self.drop_removed()
             self._compressed.keep(known)
+
+    def flush_names(self) -> None:
+        """Wait until all that came and went in the directory is on disk."""
+        if self.names is not None:
+            self.names.flush_names()
+        else:
+            self._files.flush_directory(self.directory)
 
     def knows_all(self) -> None:
         """Whatever changed was our own doing: no need to look at the directory."""
@@ -402,6 +411,7 @@ class Segments:
         """Let go of every map; each goes when its last reader does."""
         with self._lock:
             self._closed = True
+            self.names = None
             self._mapped.clear()
             self._maps.clear()
             self._compressed.keep(set())

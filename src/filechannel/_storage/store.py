@@ -37,6 +37,7 @@ from .log import Log
 from .log_reader import Decode, LogReader, Refuse
 from .machine import boot_id
 from .manifest import Manifest
+from .maps import OpenFile
 from .places import Places
 from .processes import Processes, writers_of
 from .producers import PRODUCERS, Producers
@@ -138,6 +139,7 @@ class Store:
         """
         self._membership = membership
         self.upkeep = Upkeep(self.control, membership)
+        self.segments.names = OpenFile(self.files, self.files.open(self.segments.directory, writable=False))
         self._writable = self._open_parts(membership.processes, alone=alone, resume=resume)
         self._apply_durability(self.manifest.options.durability)  # whoever changed it may have died half-way
         if alone:
@@ -161,7 +163,7 @@ class Store:
         control.spending_reserve(lambda: log.begin(alone=alone, beyond=resume))
         cursors = Cursors(files, self.path / CONSUMERS, options.mode, self._registration_changed)
         producers = Producers(files, self.path / PRODUCERS, control, segments, options.mode)
-        flusher = Flusher(files, control, segments, log, cursors, producers, processes)
+        flusher = Flusher(control, segments, log, cursors, producers, processes)
         log.set_check_of_place(self.check_place)
         cursors.check_place = producers.check_place = self.check_place
         cursors.register = producers.register = self._spending_all
@@ -335,7 +337,7 @@ class Store:
         epoch = self.control.epoch  # before the look: a change that comes later is seen the next time
         if self._followed is None or self._followed[0] != epoch:
             self.check_place()
-            self._followed = epoch, Manifest.read(self.files, self.path).options
+            self._followed = epoch, self._read_manifest().options
         return self._followed[1]
 
     def reader(
@@ -397,8 +399,8 @@ class Store:
         self.check_place()
         assert self._membership is not None
         with _configuring, self._membership.locks.holding(OPENING_BYTE):  # one at a time, and nobody opens meanwhile
-            manifest = change(Manifest.read(self.files, self.path))
-            self._spending_all(lambda: manifest.write(self.files, self.path))
+            manifest = change(self._read_manifest())
+            self._spending_all(lambda: self._write_manifest(manifest))
             self.manifest = manifest
             self._apply_durability(manifest.options.durability)
             self._set_timer(manifest.options.durability)
@@ -408,6 +410,18 @@ class Store:
                 log.close_window()
                 log.announce_change()
         self._registration_changed()  # other limits may have been passed, or give more room
+
+    def _read_manifest(self) -> Manifest:
+        try:
+            return Manifest.read(self.files, self.path)
+        except OSError as error:
+            raise StorageError(f"{self.path}: the options cannot be read: {error}") from error
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        try:
+            manifest.write(self.files, self.path)
+        except OSError as error:
+            raise StorageError(f"{self.path}: the options could not be stored: {error}") from error
 
     def _apply_durability(self, durability: Durability) -> None:
         log, flusher = self.log, self.flusher
@@ -427,7 +441,7 @@ class Store:
     def _follow_manifest(self) -> None:
         """Another process may have changed the options; what writers share, the control page has told already."""
         self.check_place()
-        manifest = Manifest.read(self.files, self.path)
+        manifest = self._read_manifest()
         if manifest != self.manifest:
             self.manifest = manifest
             self.room.set_capacity(manifest.options.capacity)

@@ -114,14 +114,14 @@ class Unflushed:
             except OSError as error:
                 self.failed(error)
 
+    @property
+    def failure(self) -> OSError | None:
+        """What the disk said when it refused a flush outside of a `Flusher`."""
+        return self._failure
+
     def failed(self, error: OSError) -> None:
         """The disk refused a flush outside of a `Flusher`: the next one has to give up."""
         self._failure = error
-
-    def clear_failure(self, error: OSError) -> None:
-        """Go on after this failure; another one stays."""
-        if self._failure is error:
-            self._failure = None
 
     def clear(self) -> None:
         """Nothing of what was collected will ever be flushed."""

@@ -9,7 +9,6 @@ from .._format import Writer
 from .._offset import Offset
 from .active import ActiveSegment
 from .control import Control
-from .files import Files
 from .segment import Segment
 from .segments import Segments
 from .unflushed import Unflushed
@@ -21,14 +20,12 @@ class Unpublished:
 
     def __init__(
         self,
-        files: Files,
         control: Control,
         segments: Segments,
         writer: Writer,
         active: ActiveSegment,
         unflushed: Unflushed,
     ) -> None:
-        self._files = files
         self._control = control
         self._segments = segments
         self._writer = writer
@@ -40,6 +37,8 @@ class Unpublished:
 
         Idempotent, so that dying in here is no different from dying before.
         """
+        if self._control.owes_jump:  # whoever owes it may have died before it took back what nobody had seen
+            self._control.publish(self._control.tail(), deferred=True)
         tail = self._control.tail(deferred=self._writer.deferred)
         self._active.let_go()
         try:
@@ -69,7 +68,11 @@ class Unpublished:
         return bool(beyond)
 
     def unfinished_at(self, offset: Offset) -> Segment | None:
-        """Return the segment that goes on at an offset; None if one that begins there has to be made."""
+        """Return the segment that goes on at an offset; None if another one has to be made."""
+        return None if self._control.owes_jump else self.reaching(offset)
+
+    def reaching(self, offset: Offset) -> Segment | None:
+        """Return the segment that would go on at an offset if its file was any good; None if there is none."""
         begin = self._segments.covering(offset)
         if begin is None or begin < self._control.oldest_offset:  # the latter is being given up, and may be half gone
             return None
@@ -84,6 +87,6 @@ class Unpublished:
             if segment is not None:
                 segment.flush()
             if removed:
-                self._files.flush_directory(self._segments.directory)
+                self._segments.flush_names()
         except OSError as error:
             self._unflushed.failed(error)
