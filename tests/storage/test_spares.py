@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
@@ -18,6 +19,7 @@ from filechannel._storage.files import Files
 from filechannel._storage.segment import segment_name
 from filechannel._storage.spares import Spares, spare_names
 from filechannel._storage.store import Store
+from tests.processes.crew import PATIENCE
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, read_all, reader_of, take_all
 from tests.storage.faults import FLUSHING, FaultyFiles, input_output_error
@@ -204,6 +206,36 @@ def test_a_full_disk_leaves_no_half_made_file(tmp_path: Path) -> None:
     with pytest.raises(DiskFullError):
         spares.prepare(segment_name(5))
     assert os.listdir(tmp_path) == []
+
+
+class _Slow(Files):
+    """Takes its time to reserve disk space; remembers what was removed meanwhile."""
+
+    def __init__(self) -> None:
+        self.inside, self.removed = Event(), Event()
+        self.removed_inside = False
+
+    def allocate(self, path: Path, descriptor: int, position: int, size: int) -> None:
+        super().allocate(path, descriptor, position, size)
+        self.inside.set()
+        self.removed_inside = self.removed.wait(0.2)
+
+    def unlink(self, path: Path) -> None:
+        super().unlink(path)
+        self.removed.set()
+
+
+def test_whoever_needs_the_room_waits_for_a_file_that_is_being_made(tmp_path: Path) -> None:
+    """It has its room until it is made, whatever becomes of its name: then it goes, and the room is there."""
+    files = _Slow()
+    spares = Spares(files, tmp_path, SIZE, 0o600, lambda: 2, lambda: 0)
+    thread = Thread(target=spares.prepare, args=[segment_name(5)])
+    thread.start()
+    assert files.inside.wait(PATIENCE)
+    spares.remove_all()
+    thread.join()
+    assert not files.removed_inside
+    assert spares.names() == []
 
 
 # In a channel

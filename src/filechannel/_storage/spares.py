@@ -202,9 +202,10 @@ class Spares:
 
     def remove_all(self) -> None:
         """Remove all that wait, for the room they take. Whoever is about to take one finds out, and makes a file."""
-        self._waiting.clear()
-        for name in self.names():
-            self._files.unlink(self._directory / name)
+        with self._changing:  # one that is being made has its room until then
+            self._waiting.clear()
+            for name in self.names():
+                self._files.unlink(self._directory / name)
 
     def sweep(self, oldest: int) -> None:
         """Remove what somebody left who died while giving up a segment that began before an offset."""
