@@ -152,6 +152,17 @@ def test_a_segment_that_cannot_be_flushed_in_time_fails_the_next_flush(path: Pat
         assert payloads_of(store) == []
 
 
+def test_a_segment_that_could_not_be_flushed_in_time_is_not_forgotten(path: Path, background: Background) -> None:
+    """Nobody flushes when a channel is closed under OS; whoever opens it is told all the same."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        while not files.failures:
+            store.log.append([LARGE])
+    with opened(path, OS) as store, pytest.raises(StorageError, match="may not be on disk"):
+        store.flusher.flush()
+
+
 def test_a_flush_covers_only_what_changed(path: Path, background: Background) -> None:
     """Segments and names that are on disk already are left alone; the active segment never is."""
     files = FaultyFiles()

@@ -489,7 +489,8 @@ class Store:
         if self._writable is not None:
             log, cursors, flusher = self.log, self.cursors, self.flusher
             FLUSH_TIMER.forget(flusher)
-            if self.manifest.options.durability != Durability.OS:
+            # Also where nothing has to be flushed: what the disk has refused meanwhile only this process knows yet.
+            if self.manifest.options.durability != Durability.OS or log.refused_flush is not None:
                 try:
                     flusher.flush()
                 except (FileChannelError, OSError) as error:
