@@ -25,7 +25,7 @@ from filechannel._storage.stores import STORES
 from tests.maintenance.stores import consume, fill, reclaim
 from tests.processes.crew import PATIENCE, until
 from tests.storage.channels import SMALL, open_store, opened, payloads_of
-from tests.storage.resources import descriptors_under
+from tests.storage.resources import files_under
 
 shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
 
@@ -225,9 +225,9 @@ def test_what_another_process_removed_is_let_go(path: Path, steps: Steps) -> Non
         store.log.append([b"one"])
         consume(other)
         reclaim(other, 0.0)
-        assert descriptors_under(store.segments.directory)
+        assert files_under(store.segments.directory)
         worker.look_after(store)
-        until(lambda: not descriptors_under(store.segments.directory))
+        until(lambda: not files_under(store.segments.directory))
         assert steps.called.empty()
 
 

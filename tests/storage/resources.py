@@ -18,6 +18,12 @@ def descriptors_under(path: Path) -> int:
     return sum(target == str(path) or target.startswith(f"{path}/") for target in _open_files())
 
 
+def files_under(directory: Path) -> int:
+    """Return the same without the directory itself."""
+    gc.collect()
+    return sum(target.startswith(f"{directory}/") for target in _open_files())
+
+
 def _open_files() -> Iterator[str]:
     """Go through the names of what is open; of a deleted file it is the name it had."""
     for descriptor in os.listdir("/proc/self/fd"):

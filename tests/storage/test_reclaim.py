@@ -19,7 +19,7 @@ from tests.storage.background import Background
 from tests.storage.channels import SMALL, opened, payloads_of, reader_of
 from tests.storage.compressing import NO_SPARES, compress_all
 from tests.storage.faults import FaultyFiles, input_output_error
-from tests.storage.resources import descriptors_under, maps_under
+from tests.storage.resources import files_under, maps_under
 
 shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
 
@@ -181,7 +181,7 @@ def test_a_reader_that_finds_its_segment_gone_is_told_so(path: Path) -> None:
 
 def _held(store: Store) -> tuple[int, int]:
     """Return how many descriptors and maps of segments there are, in all that this process has open."""
-    return descriptors_under(store.segments.directory), maps_under(store.segments.directory)
+    return files_under(store.segments.directory), maps_under(store.segments.directory)
 
 
 def test_an_idle_channel_takes_no_disk_space(path: Path, background: Background) -> None:

@@ -73,6 +73,7 @@ class ActiveSegment:
 
     def begin(self, begin: int, sequence: int, previous_end: int, need: int = 0) -> None:
         """Make a segment that takes at least so many bytes, and write to it from now on."""
+        self.check_place()
         header = Header.new(begin, sequence, previous_end, self._creation_time())
         segment = self._renew(header, need) or self._create(header, need)
         self._segments.add(segment)
