@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -87,7 +87,8 @@ class Cursors:
 
     def open(self, name: str) -> Cursor:
         """Own a name; it is registered when this returns."""
-        return self._own(name, file_name(name), Cursor.open, self._refuse_group)
+        with self._owning(name):
+            return self._register(name, file_name(name), Cursor.open, self._refuse_group)
 
     def join(self, name: str, processes: Processes) -> Group:
         """Share the name of a group; it is registered when this returns. One object serves all members of a process."""
@@ -99,17 +100,13 @@ class Cursors:
             group.members += 1
             return group
 
-        return self._own(name, group_file_name(name), open_group, self._refuse_single)
+        with self._owning(name):
+            return self._register(name, group_file_name(name), open_group, self._refuse_single)
 
-    def _own(
-        self,
-        name: str,
-        file: str,
-        open_cursor: Callable[[Files, Path, str, int], C],
-        refuse_other_kind: Callable[[str], None],
-    ) -> C:
+    @contextmanager
+    def _owning(self, name: str) -> Generator[None]:
         try:
-            return self._register(name, file, open_cursor, refuse_other_kind)
+            yield
         except OSError as error:
             raise StorageError(f"{self._directory.parent}: consumer {name!r} cannot be opened: {error}") from error
 
