@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from filechannel import ChannelOptions, Compression, DiskFullError
+from filechannel import ChannelOptions, Compression, DiskFullError, StorageError
 from filechannel._errors import Busy
 from filechannel._format import PURE
 from filechannel._maintenance import compression as module
@@ -61,6 +61,17 @@ def test_only_finished_segments_on_disk_are_candidates(path: Path, background: B
         for candidate in _candidates(store):
             assert candidate.end == candidate.following
         background.forget()
+
+
+def test_what_may_not_be_on_disk_can_be_compressed(path: Path) -> None:
+    """A flush has failed: what can be read is written once more, and that is on disk."""
+    files = FaultyFiles()
+    with opened(path, NO_SPARES, files=files) as store:
+        _fill(store)
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        with pytest.raises(StorageError):
+            store.flusher.flush()
+    assert compress(path).segments > 1
 
 
 def test_what_is_reclaimed_is_no_candidate(path: Path) -> None:

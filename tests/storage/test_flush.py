@@ -506,6 +506,23 @@ def test_what_may_be_lost_is_forgotten_when_it_is_not_stored_any_more(path: Path
         assert store.control.failed_flushes == 0
 
 
+def test_doubt_keeps_nobody_from_opening_the_channel(path: Path, background: Background) -> None:
+    """Whoever comes removes what the dead have left to be removed, and is told by the next flush."""
+    files = FaultyFiles()
+    with opened(path, OS, files=files) as store:
+        for _ in range(8):
+            store.log.append([LARGE])
+        files.fail(frozenset({"flush"}), input_output_error, once=True)
+        with pytest.raises(StorageError):
+            store.flusher.commit()
+        store.control.oldest_offset = store.segments.begins[1]  # and whoever decided that died
+        assert store.control.is_in_doubt
+    with opened(path, OS) as store:
+        assert store.segments.begins[0] == store.control.oldest_offset
+        with pytest.raises(StorageError, match="may not be on disk"):
+            store.flusher.flush()
+
+
 def test_a_purge_ends_the_doubt(path: Path, background: Background) -> None:
     """Nothing that may be lost is stored then."""
     files = _lose(path, OS)

@@ -199,6 +199,19 @@ def test_an_idle_channel_takes_no_disk_space(path: Path, background: Background)
         assert receiver.native.take() == b"next"
 
 
+def test_who_reads_what_another_process_is_removing_may_go_on(path: Path) -> None:
+    """Also in the moment in which the file is gone, and that has not been announced."""
+    with opened(path, SMALL) as store:
+        sent = fill(store, 2)
+        replay = reader_of(store)
+        replay.move(store.places.earliest())
+        assert replay.native.take() == sent[0]
+        store.control.oldest_offset = store.segments.begins[1]
+        store.segments.path(0).unlink()
+        store.let_go_of_removed()
+        assert replay.native.take() == sent[1]
+
+
 @pytest.mark.parametrize("rests", [False, True])
 def test_who_reads_what_is_removed_may_go_on_unless_it_rests(
     path: Path, rests: bool, monkeypatch: pytest.MonkeyPatch

@@ -24,7 +24,7 @@ from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, read_all, reader_of, take_all
 from tests.storage.faults import FLUSHING, FaultyFiles, input_output_error
 from tests.storage.reclaiming import reclaim
-from tests.storage.resources import descriptors_under, maps_under
+from tests.storage.resources import files_under, maps_under
 
 SIZE = 4096
 files = Files()
@@ -432,7 +432,7 @@ def test_readers_far_behind_share_the_maps(path: Path, mapped: int) -> None:
                 assert reader.take_many(1) == [expected[number * 4 + step]]
                 assert store.segments.mapped <= mapped
                 assert maps_under(path / "segments") <= mapped
-        assert descriptors_under(path / "segments") <= 2 * mapped + 1  # and the index
+        assert files_under(path / "segments") <= 2 * mapped + 1  # and the index
         for reader in readers:
             reader.close()
 

@@ -316,7 +316,7 @@ def compress(
     store = STORES.open(Path(path), check=lambda _: None, new=None, readonly=False, max_mapped_segments=2)
     try:
         chosen = policy or store.manifest.options.compression
-        store.flusher.flush()
+        store.flusher.flush_the_rest()
         compressor = SegmentCompressor(
             store, Compression() if chosen.method == "none" else chosen, block_size=block_size
         )

@@ -69,7 +69,7 @@ def ship_segments(
     shipper.prepare()
     holder = None if consumer is None else _Holder(store, consumer, shipper)
     try:
-        store.flusher.flush()
+        store.flusher.flush_the_rest()
         return shipper.run(verify, _nothing if holder is None else holder.passed, tell)
     finally:
         if holder is not None:

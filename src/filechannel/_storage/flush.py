@@ -102,20 +102,31 @@ class Flusher:
     def flush(self, *, settled: bool = False) -> None:
         """Bring everything sent so far to disk, cursors included; `StorageError` if that is not possible.
 
-        *settled*: the caller is in that block.
+        Nor if a flush before this one has left some of it in doubt. *settled*: the caller is in that block.
         """
         if not settled:
             self.refuse_reentry()
         with self._lock.held():
             try:
-                checkpoint = self._flush_data()
-                self._cursors.flush()
-                self._producers.flush()
-                self._write_checkpoint(checkpoint)
-            except OSError as error:
-                raise StorageError(f"consumers or checkpoint could not be flushed: {error}") from error
+                self._flush_all()
             finally:
                 self._tell_loss()
+
+    def flush_the_rest(self, *, settled: bool = False) -> None:
+        """The same for whoever needs on disk what can be: what a flush before this one left in doubt is not told."""
+        if not settled:
+            self.refuse_reentry()
+        with self._lock.held():
+            self._flush_all()
+
+    def _flush_all(self) -> None:
+        try:
+            checkpoint = self._flush_data()
+            self._cursors.flush()
+            self._producers.flush()
+            self._write_checkpoint(checkpoint)
+        except OSError as error:
+            raise StorageError(f"consumers or checkpoint could not be flushed: {error}") from error
 
     def _tell_loss(self) -> None:
         failed = self._control.failed_flushes
@@ -171,8 +182,9 @@ class Flusher:
                     self._write_checkpoint(checkpoint)
             except OSError as error:
                 _logger.error("a checkpoint could not be flushed: %s", error)
-            except StorageError:
-                pass  # logged, and remembered
+            except StorageError as error:
+                if error is not self._untold:  # otherwise logged, and remembered
+                    _logger.error("finished segments could not be flushed: %s", error)
 
     def _safe_checkpoint(self, boundary: Tail) -> Checkpoint:
         """Under FSYNC all that readers see is on disk; otherwise what was whole when the segment was finished."""

@@ -347,9 +347,14 @@ class Segments:
                 self._drop_gone(file)
 
     def _drop_gone(self, file: MappedFile | None) -> None:
-        """Keep the map of a file that waits to be used again, and none that would only keep its disk space."""
+        """Keep the map of a file that waits to be used again, and none that would only keep its disk space.
+
+        Readers that stand there decide for themselves; see `LogReader.leave_removed`.
+        """
         if file is not None and not file.file.links:
             with self._lock:
+                for segment in [each for each in self._mapped.values() if each.file is file]:
+                    self.forget(segment.begin)
                 self._maps.drop(file)
 
     # Spare files

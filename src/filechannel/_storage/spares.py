@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Final, final
 
 from .._errors import DiskFullError
@@ -64,7 +64,7 @@ class Spares:
         self._mode = mode
         self._most = most
         self._fit_from = fit_from
-        self._changing = Lock()
+        self._changing = RLock()  # a signal handler may send in the middle, and need the room
         self._waiting: list[Spare] = []  # the one that was written to last at the end: its pages are still there
         self.check_place: Callable[[], object] = lambda: None
         """Called before a file is made; raises if the directory is not the channel's any more."""

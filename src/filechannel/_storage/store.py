@@ -238,7 +238,7 @@ class Store:
         if self.segments.begins and self.segments.begins[0] < oldest:
             if self.control.is_purged:  # else whoever was overtaken is told so
                 self.cursors.move_unowned(self.places.earliest())
-            self.flusher.flush()
+            self.flusher.flush_the_rest()
             self.segments.remove_before(oldest)
 
     def remove_expired(self) -> list[str]:
@@ -467,7 +467,7 @@ class Store:
             cursors.start_groups_over(place)
             cursors.move_unowned(place)
             # On disk before the first file goes: after a power cut nobody must look for the others.
-            flusher.flush(settled=True)
+            flusher.flush_the_rest(settled=True)
             self.segments.remove_before(tail.offset)
             log.announce_change()
             with suppress(DiskFullError):  # others may have taken the room: then the next message asks for it
