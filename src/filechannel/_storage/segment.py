@@ -236,7 +236,8 @@ class Segment:
 
     def reopen(self) -> None:
         """Undo `finish`: nothing beyond was ever published."""
-        store_u64(self.map, SEGMENT_END, 0)
+        if self.end is not None:  # a store may need disk space, which is reserved only when there is more to write
+            store_u64(self.map, SEGMENT_END, 0)
 
     def invalidate(self) -> None:
         """Make the header unreadable, so that whoever still has the file mapped finds out and looks again."""
