@@ -16,6 +16,7 @@ from filechannel._storage.flush import Ticket
 from filechannel._storage.index import Mark
 from filechannel._storage.parts import Lead
 from filechannel._storage.producers import Place
+from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, reader_of
 from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
@@ -119,18 +120,23 @@ def test_whoever_dies_before_the_files_are_removed_leaves_them_to_the_next(path:
         assert position.offset == 0
 
 
+def _send_beside_a_slow_consumer(store: Store, messages: int) -> None:
+    """Register one that takes nothing, let it go, and send."""
+    cursor = store.cursors.open("slow")
+    cursor.store(0, 0, 0)
+    store.cursors.close(cursor)
+    assert store.hold(0)
+    for number in range(messages):
+        store.log.append([b"%03d" % number + bytes(989)])
+
+
 @pytest.mark.parametrize("capacity", [None, Capacity(max_messages=1000)])
 def test_whoever_was_overtaken_is_told_whatever_the_capacity_is_then(
     path: Path, background: Background, capacity: Capacity | None
 ) -> None:
     """It was changed, and then everybody died before the files were removed."""
     with opened(path, DROP) as store:
-        cursor = store.cursors.open("slow")
-        cursor.store(0, 0, 0)
-        store.cursors.close(cursor)
-        assert store.hold(0)
-        for number in range(40):
-            store.log.append([b"%03d" % number + bytes(989)])
+        _send_beside_a_slow_consumer(store, 40)
         store.configure(lambda manifest: replace(manifest, options=replace(manifest.options, capacity=capacity)))
         assert store.segments.begins[0] < store.control.oldest_offset
         background.forget()
@@ -145,12 +151,7 @@ def test_a_purge_that_died_is_finished_by_whoever_comes_next(
 ) -> None:
     """Consumers that are not there go on behind it without being told, whatever the capacity."""
     with opened(path, options) as store:
-        cursor = store.cursors.open("slow")
-        cursor.store(0, 0, 0)
-        store.cursors.close(cursor)
-        assert store.hold(0)
-        for number in range(12):
-            store.log.append([b"%03d" % number + bytes(989)])
+        _send_beside_a_slow_consumer(store, 12)
         monkeypatch.setattr(store.cursors, "move_unowned", _die)
         with pytest.raises(KeyboardInterrupt):
             store.purge()

@@ -206,14 +206,13 @@ class ActiveSegment:
         """Make a file; on a full disk spare files make room, and in the end it is no larger than it has to be."""
         least = _least(need)
         size = max(self._options.segment_size, least)
-        try:
+        # Not one inside the handler of another: an error holds on to its file, and that to what it has of the disk.
+        with suppress(DiskFullError):
             return self._create_with(header, size, max(_STEP, least))
-        except DiskFullError:
-            self._remove_spares()
-        try:
+        self._remove_spares()
+        with suppress(DiskFullError):
             return self._create_with(header, size, least)
-        except DiskFullError:
-            return self._create_with(header, least, least)
+        return self._create_with(header, least, least)
 
     def _create_with(self, header: Header, size: int, need: int) -> Segment:
         allocate = _rounded(need, self._unit)

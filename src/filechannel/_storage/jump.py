@@ -68,7 +68,6 @@ class Jump:
     def _go_to(self, begin: Offset, end: Offset) -> None:
         sequence, is_in_doubt = self._control.tail().sequence, self._control.is_in_doubt
         stale = [other for other in self._segments.begins if other >= end]
-        self._active.check_place()
         self._control.spending_reserve(lambda: self._active.begin(begin, sequence, end))
         self._settle(begin, end, sequence, stale)
         moved = Tail(begin, sequence, begin)

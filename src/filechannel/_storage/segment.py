@@ -178,7 +178,6 @@ class Segment:
             files.replace(temporary, path)
         except BaseException:
             files.unlink(temporary)
-            del file  # and with it what it has got of a full disk, which whoever handles the error may need
             raise
         return cls(path, header, mapped)
 
