@@ -15,6 +15,10 @@ WORKERS ?= $(shell expr 1 + $$(nproc 2>/dev/null || echo 2))
 TEST_ARGS ?=
 BENCH_ARGS ?=
 SOAK_ARGS ?=
+FUZZ_SECONDS ?= 300
+FUZZ_TARGETS ?=
+
+SANITIZED := tests/format tests/fuzz tests/storage/test_live_damage.py
 
 SAME_ON_ANY_TWIN := model spark cli docs integrations test_packaging.py test_errors.py test_options.py \
   test_exported_members.py channel/test_schema.py channel/test_schema_compatibility.py blocking/test_polling.py
@@ -31,10 +35,11 @@ CREATED := $(VENV)/.created
 INSTALLED := $(VENV)/.installed
 NATIVE := $(VENV)/.native
 DOCS := $(VENV)/.docs
+FUZZ := $(VENV)/.fuzz
 PEERS := .venvs/peers/.installed
 WHEELHOUSE := $(VENV)/wheelhouse/.complete
 
-.PHONY: help setup demo test checks lint types mypy pyright known native pure bench bench-spark docs site versions soak java clean dist
+.PHONY: help setup demo test checks lint types mypy pyright known native pure bench bench-compare bench-spark docs site versions soak java xfsprogs clean dist
 
 help:  ## This list
 	@echo "usage: make [target] [PYTHON=python3.12] [WORKERS=3] [TEST_ARGS='-k name']"
@@ -67,16 +72,19 @@ pyright: $(INSTALLED)
 known: $(INSTALLED)
 	. $(BIN)/activate && pyright --verifytypes filechannel --ignoreexternal  # knows no --pythonpath
 
-native: $(NATIVE) $(WHEELHOUSE) java  ## The suite on the native core
+native: $(NATIVE) $(WHEELHOUSE) java xfsprogs  ## The suite on the native core
 	@if $(BIN)/python .ci/native_core.py built; then set -x; $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(TEST_ARGS); \
 	  else echo "native: skipped, the native core could not be built here; make pure runs the suite on its twin"; fi
 
-pure: $(NATIVE)  ## The suite on the pure-Python twin
+pure: $(NATIVE) xfsprogs  ## The suite on the pure-Python twin
 	@# What is the same on any twin is left out; what Spark needs of one is tested in tests/format and tests/storage.
 	FILECHANNEL_PURE=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(SAME_ON_ANY_TWIN:%=--ignore=tests/%) $(TEST_ARGS)
 
 bench: $(NATIVE) $(PEERS)  ## Measure; arguments in BENCH_ARGS
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-compare: $(NATIVE)  ## Measure against a build of another commit: BASE=commit
+	$(BIN)/python -m benchmarks.compare $(BASE) $(BENCH_ARGS)
 
 bench-spark: $(NATIVE) java  ## Measure Spark; arguments in BENCH_ARGS
 	$(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
@@ -96,12 +104,21 @@ versions:  ## The suite on every Python of VERSIONS that is found, each in .venv
 	  $(MAKE) --no-print-directory VENV=.venvs/$$version PYTHON="$$python" native || exit 1; \
 	done
 
-soak: $(NATIVE)  ## The long runs; arguments in SOAK_ARGS
+soak: $(NATIVE) $(FUZZ)  ## The long runs; arguments in SOAK_ARGS
 	@$(BIN)/python -m pytest -m soak --timeout=0 $(SOAK_ARGS) || { code=$$?; \
 	  test $$code = 5 && echo "no soak tests match" || exit $$code; }
 
+sanitize: $(NATIVE)  ## The C core under ASan and UBSan: tests/format, the fuzz corpus, damage in use
+	$(BIN)/python .ci/sanitize.py -m pytest -n $(WORKERS) --dist loadgroup --timeout=600 $(SANITIZED) $(TEST_ARGS)
+
+fuzz: $(NATIVE) $(FUZZ)  ## Coverage-guided fuzzing of each parser for FUZZ_SECONDS; findings go to build/fuzz
+	$(BIN)/python -m tests.fuzz run $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
 java:
 	@.ci/java
+
+xfsprogs:
+	@.ci/xfsprogs
 
 dist: $(INSTALLED)  ## sdist and wheel into dist/
 	$(BIN)/python -m build --no-isolation
@@ -146,6 +163,11 @@ $(PEERS): benchmarks/peers.txt | $(CREATED)
 	done; \
 	if test $$complete = yes; then touch $@; \
 	  else echo "bench: not everything to compare with could be installed; the report says what is left out"; fi
+
+# atheris exists for few versions of Python: elsewhere the corpus is replayed, and nothing is looked for.
+$(FUZZ): $(INSTALLED)
+	@if FILECHANNEL_NO_NATIVE=1 $(PIP) install --no-build-isolation --editable '.[fuzz]'; then touch $@; \
+	  else echo "fuzz: atheris could not be installed here"; fi
 
 # What only the pages need. Tests and types do without it.
 $(DOCS): $(INSTALLED)

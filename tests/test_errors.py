@@ -29,7 +29,19 @@ EXAMPLES: list[tuple[errors.FileChannelError, dict[str, object]]] = [
         errors.ChannelLockedError("data", 4711, "box", SINCE),
         {"path": Path("data"), "pid": 4711, "host": "box", "since": SINCE},
     ),
+    (
+        errors.ChannelMismatchError("data", "channel a", "channel b", "box"),
+        {"path": Path("data"), "expected": "channel a", "found": "channel b", "host": "box"},
+    ),
     (errors.ChannelLockedError("data", None, None, None), {"pid": None, "host": None, "since": None}),
+    (
+        errors.ChannelLockedError("data", 4711, "box", SINCE, "its lock was deleted"),
+        {"path": Path("data"), "pid": 4711, "host": "box", "since": SINCE},
+    ),
+    (
+        errors.UntrustedChannelError("data", "it is odd", 1000, None),
+        {"path": Path("data"), "reason": "it is odd", "owner": 1000, "mode": None},
+    ),
     (
         errors.OptionsMismatchError("segment_size", 4096, 8192),
         {"option": "segment_size", "stored": 4096, "given": 8192, "path": None},
@@ -89,6 +101,14 @@ EXAMPLES: list[tuple[errors.FileChannelError, dict[str, object]]] = [
     (
         errors.CorruptRecordError("0.seg", Offset(3), "checksum mismatch"),
         {"segment": "0.seg", "offset": 3, "reason": "checksum mismatch"},
+    ),
+    (
+        errors.UnexpectedFileError("data/control", "a FIFO", channel="data"),
+        {"path": Path("data/control"), "found": "a FIFO", "wanted": "a regular file", "channel": Path("data")},
+    ),
+    (
+        errors.UnexpectedFileError("data/control", "a file with 2 names", "one of its own", linked=True),
+        {"found": "a file with 2 names", "wanted": "one of its own", "channel": None, "linked": True},
     ),
     (errors.UnsupportedFormatError(7, 1), {"found": 7, "supported": 1, "path": None}),
     (errors.UnsupportedFormatError(7, 1, path="data"), {"found": 7, "supported": 1, "path": Path("data")}),
@@ -194,6 +214,15 @@ class OwnError(errors.StorageError):
         (errors.ChannelSealedError("data"), ["data", "sealed"]),
         (errors.ChannelLockedError("data", 4711, "box", SINCE), ["4711", "box", "2026-01-02 03:04:05+00:00"]),
         (errors.ChannelLockedError("data", None, None, None), ["another process"]),
+        (
+            errors.ChannelMismatchError("data", "channel a", "channel b", "box"),
+            ["data on host box is channel b, expected channel a", "see the same directory"],
+        ),
+        (errors.ChannelLockedError("data", 4711, "box", SINCE, "its lock was deleted"), ["(its lock was deleted)"]),
+        (
+            errors.UntrustedChannelError("data", "it is odd", 1000, 0o660),
+            ["this user alone: it is odd"],
+        ),
         (errors.OptionsMismatchError("mode", 0o600, 0o644), ["mode=0o600", "not 0o644", "fixed at creation"]),
         (errors.OptionsMismatchError("codec", "a", "b", "use a", path="data"), ["data", "codec='a'", "'b'; use a"]),
         (errors.SchemaMismatchError("Order.qty", "int", "str"), ["Order.qty", "int", "str", "configure(schema="]),
@@ -214,6 +243,11 @@ class OwnError(errors.StorageError):
         (errors.DataExpiredError(5, Offset(100)), ["5", "100"]),
         (errors.CorruptRecordError("0.seg", Offset(3), "odd"), ["0.seg", "3", "odd", "on_corruption='skip'"]),
         (errors.CorruptRecordError("0.seg", Offset(3), "odd", path="data"), ["filechannel repair data --apply"]),
+        (errors.UnexpectedFileError("d/x", "a FIFO", channel="d"), ["d/x is a FIFO", "filechannel repair d --apply"]),
+        (
+            errors.UnexpectedFileError("d/x", "a file with 2 names", "one of its own", channel="d", linked=True),
+            ["d/x is a file with 2 names", "'filechannel repair d --apply' replaces it by a copy"],
+        ),
         (errors.UnsupportedFormatError(7, 1), ["version 7", "version 1", "newer filechannel"]),
         (errors.UnsupportedFormatError(7, 1, path="data"), ["data", "version 7", "version 1", "nothing was changed"]),
         (errors.UnsupportedFormatError("zstd", "none", "install filechannel[zstd]"), ["zstd", "filechannel[zstd]"]),

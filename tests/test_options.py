@@ -489,3 +489,14 @@ def test_a_retention_says_what_happens_to_what_was_consumed() -> None:
     for arguments in ({"after_consumed": "archive"}, {"max_age": 0.0}, {"max_bytes": 0}):
         with pytest.raises(ValueError, match="retention"):
             anything(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("mode", "meant"), [(640, "0o640"), (600, "0o600"), (777, "0o777"), (0o1777, None), (689, None)]
+)
+def test_a_mode_in_decimal_is_asked_about(mode: int, meant: str | None) -> None:
+    """Who writes 640 means 0o640; other numbers are only refused."""
+    with pytest.raises(ValueError, match="must be permission bits") as refused:
+        ChannelOptions(mode=mode)
+    assert str(refused.value).endswith("?") is (meant is not None)
+    assert meant is None or f"did you mean {meant}?" in str(refused.value)

@@ -35,6 +35,7 @@ from ._errors import (
     AckError,
     ChannelFullError,
     ChannelLockedError,
+    ChannelMismatchError,
     ChannelNotFoundError,
     ChannelSealedError,
     CodecError,
@@ -55,8 +56,10 @@ from ._errors import (
     OptionsMismatchError,
     SchemaMismatchError,
     StorageError,
+    UnexpectedFileError,
     UnknownConsumerError,
     UnsupportedFormatError,
+    UntrustedChannelError,
 )
 from ._maintenance.retention import Pin
 from ._offset import Offset
@@ -70,6 +73,7 @@ __all__ = [
     "ChannelContext",
     "ChannelFullError",
     "ChannelLockedError",
+    "ChannelMismatchError",
     "ChannelNotFoundError",
     "ChannelOptions",
     "ChannelSealedError",
@@ -119,8 +123,10 @@ __all__ = [
     "ServiceStatistics",
     "Step",
     "StorageError",
+    "UnexpectedFileError",
     "UnknownConsumerError",
     "UnsupportedFormatError",
+    "UntrustedChannelError",
     "open_channel",
     "redrive",
     "transaction",

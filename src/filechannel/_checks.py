@@ -6,6 +6,7 @@ value and what is allowed, and returns nothing when the value is fine.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Final, TypeAlias, cast
 
@@ -18,6 +19,11 @@ _LONGEST: Final = 1e9
 def shown(name: str, value: object) -> str:
     """Return the value of an option as a user writes it: permission bits are octal."""
     return f"{value:#o}" if name == "mode" and type(value) is int else repr(value)
+
+
+def with_article(name: str) -> str:
+    """Return a name as in "an Order"."""
+    return f"{'an' if name[:1] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def instance_of(wanted: type, allowed: str) -> Check:
@@ -82,7 +88,22 @@ def permission_bits(name: str, value: object) -> None:
     instance_of(int, allowed)(name, value)
     bits = cast("int", value)
     if not 0o600 <= bits <= 0o777:
-        raise ValueError(f"{name}={shown(name, bits)}: must be {allowed}")
+        raise ValueError(f"{name}={shown(name, bits)}: must be {allowed}{_meant(bits)}")
+
+
+def _meant(bits: int) -> str:
+    """Return the question whether octal digits were meant, as in 640."""
+    digits = str(bits)
+    meant = int(digits, 8) if set(digits) <= set("01234567") else 0
+    return f"; {bits} is decimal, did you mean 0o{digits}?" if 0o600 <= meant <= 0o777 else ""
+
+
+def path_text(name: str, value: object) -> str:
+    """Accept a path, and return it as it was given."""
+    text: object = os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str):
+        raise TypeError(f"{name}={value!r}: must be a str or os.PathLike, not {type(text).__name__}")
+    return text
 
 
 def seconds(name: str, value: object) -> None:

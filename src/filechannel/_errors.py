@@ -6,12 +6,14 @@
     ├── ChannelNotFoundError            opening: there is nothing at the path
     ├── NotAChannelError                opening: there is something else at the path
     ├── ChannelLockedError              opening, sending: somebody else holds it
+    ├── ChannelMismatchError            Spark: the path leads to another channel, here or on another host
+    ├── UntrustedChannelError           opening with strict_owner: other users can change or read it
     ├── OptionsMismatchError            opening: an option contradicts what is stored
     ├── SchemaMismatchError             opening: the message type contradicts what is stored
     ├── ChannelSealedError              sending: the channel is complete
     ├── ChannelFullError                sending: no room for it now (also an anyio.WouldBlock); nothing was written
     ├── MessageTooLargeError            sending: nothing was written
-    ├── CodecError                      sending: a value that does not fit; nothing was written
+    ├── CodecError                      sending: a value that cannot be encoded; nothing was written
     │   ├── MessageTypeError            … because of its type (also a TypeError)
     │   └── DecodeError                 receiving: an intact record that does not decode
     ├── ConsumerError
@@ -26,6 +28,7 @@
         ├── DiskFullError               nothing was written
         ├── DataExpiredError            receiving: the next messages were dropped
         ├── CorruptRecordError          receiving: damaged bytes
+        ├── UnexpectedFileError         a link, a FIFO or the like in place of a file (also an OSError)
         └── UnsupportedFormatError      written by a newer release, or needs an extra
 
 Each one builds its own message from typed attributes, and each one pickles and copies with both.
@@ -36,21 +39,24 @@ A closed object, the end of a stream and an empty channel are anyio's own ``Clos
 from __future__ import annotations
 
 import copy
+import errno
+import io
 import os
-import shlex
 from datetime import datetime
 from pathlib import Path
-from typing import Self
+from typing import Self, final
 
 import anyio
 
 from ._checks import shown
 from ._offset import Offset
+from ._shell import command, path_word, removing
 
 __all__ = [
     "AckError",
     "ChannelFullError",
     "ChannelLockedError",
+    "ChannelMismatchError",
     "ChannelNotFoundError",
     "ChannelSealedError",
     "CodecError",
@@ -71,8 +77,10 @@ __all__ = [
     "OptionsMismatchError",
     "SchemaMismatchError",
     "StorageError",
+    "UnexpectedFileError",
     "UnknownConsumerError",
     "UnsupportedFormatError",
+    "UntrustedChannelError",
 ]
 
 
@@ -90,7 +98,9 @@ class FileChannelError(Exception):
 
 def _restore(cls: type[FileChannelError], *args: object) -> FileChannelError:
     """Make an error as pickle does: without its constructor."""
-    return cls.__new__(cls, *args)
+    error = cls.__new__(cls, *args)
+    error.args = args  # which an OSError leaves to its constructor
+    return error
 
 
 class _ItemError(FileChannelError):
@@ -150,7 +160,7 @@ class NotAChannelError(FileChannelError):
     @classmethod
     def without_manifest(cls, path: str | os.PathLike[str], reason: str) -> Self:
         """Return the error for a channel whose manifest is damaged or gone."""
-        command = repair_command(path, "--like OTHER ")
+        command = repair_command(path, "--like", "OTHER")
         return cls(path, reason, f"{command} makes it anew, as that of OTHER: a like channel, or a copy of the file")
 
 
@@ -165,12 +175,61 @@ class ChannelLockedError(FileChannelError):
     since: datetime | None
     """When the holder took it (an aware datetime), if known."""
 
-    def __init__(self, path: str | os.PathLike[str], pid: int | None, host: str | None, since: datetime | None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        pid: int | None,
+        host: str | None,
+        since: datetime | None,
+        reason: str | None = None,
+    ) -> None:
+        """Say with a *reason* why it cannot be shared, if that is not the kind of access."""
         self.path = Path(path)
         self.pid = pid
         self.host = host
         self.since = since
-        super().__init__(f"{self.path} is held by {_holder(pid, host, since)}; close it there, or wait for its release")
+        super().__init__(
+            f"{self.path} is held by {_holder(pid, host, since)}{f' ({reason})' if reason else ''}; "
+            "close it there, or wait for its release"
+        )
+
+
+class UntrustedChannelError(FileChannelError):
+    """Other users can change or read the channel, and it was opened with `strict_owner=True`. Nothing was changed."""
+
+    path: Path
+    reason: str
+    owner: int | None
+    """The user, neither this one nor root, to whom the directory or a part of it belongs; None if there is none."""
+    mode: int | None
+    """The stored permission bits, if this open did not ask for them; None if it did."""
+    parts: tuple[str, ...]
+    """Which parts have wider permissions than the channel's mode says; "." is the directory itself."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        reason: str,
+        owner: int | None,
+        mode: int | None,
+        *,
+        parts: tuple[str, ...] = (),
+    ) -> None:
+        self.path = Path(path)
+        self.reason = reason
+        self.owner = owner
+        self.mode = mode
+        self.parts = parts
+        advice = [] if owner is None else ["change the owner of the directory and its files"]
+        if parts:
+            advice.append("take those permissions away with chmod")
+        if mode is not None and mode & ~0o600:
+            advice.append(f"give options=ChannelOptions(mode=0o{mode:o}) if that mode is intended")
+        text = " and ".join(advice) or "correct that"
+        super().__init__(
+            f"{self.path} is not under the control of this user alone: {reason}. Nothing was changed. "
+            f"{text[0].upper()}{text[1:]}, or open it without strict_owner=True if you trust those users"
+        )
 
 
 class OptionsMismatchError(FileChannelError):
@@ -232,6 +291,28 @@ class SchemaMismatchError(FileChannelError):
         self.found = found
         self.path = _path(path)
         super().__init__(f"{field}: {_channel(self.path)} has {expected}, but the type given has {found}; {advice}")
+
+
+class ChannelMismatchError(FileChannelError):
+    """A path leads to another channel than before, here or on another host. Nothing was read or written there."""
+
+    path: Path
+    expected: str
+    """The channel that was there, by its id, and the segment if a copy has another one."""
+    found: str
+    """The channel that is there."""
+    host: str
+    """The host on which it is there."""
+
+    def __init__(self, path: str | os.PathLike[str], expected: str, found: str, host: str) -> None:
+        self.path = Path(path)
+        self.expected = expected
+        self.found = found
+        self.host = host
+        super().__init__(
+            f"{self.path} on host {host} is {found}, expected {expected}: the directory was replaced, or this host has "
+            "another one at the path; let every host see the same directory, or ship the channel to an archive"
+        )
 
 
 # Sending
@@ -401,15 +482,31 @@ class ConsumerMismatchError(ConsumerError):
 
 
 class ConsumerDamagedError(ConsumerError):
-    """The file of the name is damaged: nobody knows where it stood. Nothing was changed; it holds back everything."""
+    """The file of the name is damaged. Nothing was changed; the name holds back everything until it is repaired."""
 
-    def __init__(self, name: str, *, path: str | os.PathLike[str] | None = None) -> None:
-        super().__init__(
-            name,
-            f"its position is damaged; {repair_command(path)} lets it begin again at the oldest message, "
-            "or forget it with remove_consumer()",
-            path=path,
-        )
+    file: Path | None
+    """The damaged file, if it is that of a group whose position is intact; None if the position itself is lost."""
+    problem: str | None
+    """What is wrong with that file."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        file: str | os.PathLike[str] | None = None,
+        problem: str | None = None,
+    ) -> None:
+        self.file = _path(file)
+        self.problem = problem
+        if file is None:
+            reason = f"its position is damaged; {repair_command(path)} lets it begin again at the oldest message"
+        else:
+            reason = (
+                f"{self.file} is damaged ({problem}); close every process that uses the channel, then "
+                f"{repair_command(path)} lets the group resume at its position"
+            )
+        super().__init__(name, f"{reason}, or forget it with remove_consumer()", path=path)
 
 
 class UnknownConsumerError(ConsumerError):
@@ -523,6 +620,52 @@ class CorruptRecordError(StorageError):
         self.path = _path(path)
 
 
+class UnexpectedFileError(StorageError, OSError):
+    """Something else has the name of one of the channel's files. It was neither followed nor read nor changed."""
+
+    path: Path
+    found: str
+    """What is there, such as "a symbolic link"."""
+    wanted: str
+    """What should be there, such as "a regular file"."""
+    channel: Path | None
+    """The channel's directory, if known."""
+    linked: bool
+    """Whether it is the channel's file, but has names (hard links) outside of the channel."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        found: str,
+        wanted: str = "a regular file",
+        *,
+        channel: str | os.PathLike[str] | None = None,
+        linked: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self.found = found
+        self.wanted = wanted
+        self.channel = _path(channel)
+        self.linked = linked
+        advice = (
+            f"because a write would change it under its other names as well: {repair_command(channel)} replaces it by "
+            "a copy"
+            if linked
+            else f"because it may lead out of the channel: find out who put it there, then {self._advice()}"
+        )
+        super().__init__(f"{self.path} is {found}, not {wanted}; it was left alone, {advice}")
+
+    def _advice(self) -> str:
+        """Return what to do; `repair` does not help where it needs the file itself."""
+        if self.wanted == "a directory":
+            return "put the directory itself in its place"
+        if self.channel is not None and self.path == self.channel / "lock":
+            return f"remove it: {removing(self.path, is_directory=self.found == 'a directory')}"
+        if self.channel is not None and self.path.parent.name in ("segments", "consumers", "producers"):
+            return f"{repair_command(self.channel)} puts it aside and makes the channel whole"
+        return f"remove it; {repair_command(self.channel)} makes the channel whole"
+
+
 class UnsupportedFormatError(StorageError):
     """The files are of a format that this installation does not read. Nothing was changed."""
 
@@ -552,10 +695,15 @@ class UnsupportedFormatError(StorageError):
         )
 
 
-def repair_command(path: str | os.PathLike[str] | None, options: str = "") -> str:
-    """Return the command that mends a channel, as somebody is told who has to type it."""
-    where = "CHANNEL" if path is None else shlex.quote(os.fspath(path))
-    return f"'filechannel repair {options}{where} --apply'"
+def repair_command(path: str | os.PathLike[str] | None, *options: str) -> str:
+    """Return the command that repairs a channel, for a sentence that a person reads."""
+    where = "CHANNEL" if path is None else path_word(os.fspath(path))
+    return command("filechannel", "repair", *options, where, "--apply")
+
+
+def verify_command(path: str | os.PathLike[str]) -> str:
+    """Return the command that checks a channel, for a sentence that a person reads."""
+    return command("filechannel", "verify", path_word(os.fspath(path)))
 
 
 def _path(path: str | os.PathLike[str] | None) -> Path | None:
@@ -577,6 +725,59 @@ def _holder(pid: int | None, host: str | None, since: datetime | None) -> str:
 
 def _format_name(found: int | str) -> str:
     return f"format version {found}" if isinstance(found, int) else found
+
+
+def storage_error(what: str, error: OSError) -> StorageError:
+    """Return what to raise instead of an error of the operating system: what failed, why, and what to do about it."""
+    why = error.strerror or str(error) if error.filename is None else f"{error.strerror}: {error.filename}"
+    advice = advice_for(error)
+    return StorageError(f"{what}: {why}" if advice is None else f"{what}: {why}; {advice}")
+
+
+def advice_for(error: OSError) -> str | None:
+    """Return what to do about an error of the operating system in a channel, if that is known."""
+    return _ADVICE.get(error.errno or 0)
+
+
+_ADVICE = {
+    errno.EMFILE: "this process has no file descriptor left: close files that it does not need, or raise its limit "
+    "(ulimit -n, LimitNOFILE=)",
+    errno.ENFILE: "the system has no file descriptor left: end processes that hold many, or raise fs.file-max",
+    errno.ENOMEM: "there is no memory left, or this process has too many maps: open fewer channels, or raise "
+    "vm.max_map_count",
+    errno.EACCES: "check who may read and write it and its parents",
+    errno.EPERM: "check who may read and write it and its parents, and whether it is immutable",
+    errno.EROFS: "the file system is mounted read-only: mount it for writing, or open the channel with readonly=True",
+    errno.EFBIG: "this process may not make files of that size: raise its limit (ulimit -f, LimitFSIZE=)",
+    errno.EIO: "the disk failed: look into the log of the kernel",
+    errno.ENOENT: "a part of the channel was moved or deleted: put it back, or open the channel where it is now",
+    errno.ENOTDIR: "a part of the channel was replaced: put it back, or open the channel where it is now",
+    errno.ESTALE: "the file system was replaced meanwhile: close the channel, and open it again",
+}
+
+
+@final
+class storage_errors:  # noqa: N801 - used like a function
+    """Raise `StorageError` for what the operating system refuses in a block; other errors are left as they are."""
+
+    __slots__ = ("_path", "_what")
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._path = path
+        self._what = what
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Translate what ended it. A timeout and the misuse of a read-only channel are errors of their own."""
+        ours = FileChannelError, TimeoutError, io.UnsupportedOperation
+        if isinstance(error, OSError) and not isinstance(error, ours):
+            raise storage_error(f"{self._path}: {self._what}", error) from error
+
+
+ClosedResourceError = anyio.ClosedResourceError
+"""For the layers that know nothing of event loops: a map raises it once it is closed."""
 
 
 class Busy(anyio.WouldBlock):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, cast, final
@@ -296,7 +296,7 @@ OPTIONS: Final[Mapping[str, Option]] = MappingProxyType(
 
 
 def _names(form: type[StoredOptions] | type[OpenOptions] | type[ChannelOptions]) -> list[str]:
-    return [field.name for field in fields(form)]
+    return list(form.__dataclass_fields__)
 
 
 def _given(options: ChannelOptions | StoredOptions) -> dict[str, Any]:

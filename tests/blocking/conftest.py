@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from filechannel import ChannelOptions, Durability
-from filechannel._storage.stores import STORES
 from filechannel.blocking import FileChannel, open_channel
 from tests.channel.gates import gate
+from tests.leftovers import close_leftovers
 
 __all__ = ["gate"]
 
@@ -32,6 +32,7 @@ def channel(path: Path, durability: Durability) -> Iterator[FileChannel[int]]:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_open() -> Iterator[None]:
-    """Fail a test that leaves a store open."""
+    """Fail a test that leaves a store open; the tests after it find nothing open."""
     yield
-    assert not STORES._open
+    left = close_leftovers()
+    assert not left, f"the test has left open: {', '.join(map(str, left))}"

@@ -255,8 +255,11 @@ def test_whoever_lets_the_ring_go_on_tells_those_who_wait(path: Path) -> None:
             group, told = channel._store.cursors._open["g"], list[int]()
             assert isinstance(group, Group)
             group.on_freed = lambda: told.append(1)
-            with group._held():
+
+            def ack() -> None:
                 rx.ack()
                 assert not told
+
+            group._locked(ack)
             assert told == [1]
             assert other.receive_nowait() == GROUP_ENTRIES

@@ -241,7 +241,7 @@ def test_an_unpickled_sender_in_many_threads(path: Path) -> None:
             with pytest.raises(ClosedResourceError):
                 racing.send(1)
         assert STORES._open
-        assert next(iter(STORES._open.values()))[1] == 1
+        assert next(iter(STORES._open.values())).users == 1
     assert not STORES._open
 
 

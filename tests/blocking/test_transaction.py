@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -57,6 +57,16 @@ def test_outputs_and_ack_take_effect_together(path: Path, durability: Durability
         with transaction(rx, tx) as step:
             step.send_many(map(str, step.receive_many(9)))
         assert list(texts.replay()) == ["0", "1", "2", "3", "4"]
+
+
+def test_an_exit_stack_holds_a_step(path: Path) -> None:
+    """It looks up `__exit__` in the class, not in the step."""
+    with pair(path) as (numbers, texts, rx, tx):
+        numbers.sender().send(7)
+        with ExitStack() as stack:
+            step = stack.enter_context(transaction(rx, tx))
+            step.send(str(step.receive()))
+        assert list(texts.replay()) == ["7"]
 
 
 def test_a_loop_ends_with_its_input(path: Path) -> None:

@@ -115,9 +115,13 @@ async def _acks_while_another_has_the_lock(channel: FileChannel[int]) -> None:
         delivery = await rx.receive_delivery()
         source = rx._source
         assert isinstance(source, GroupSource)
-        with telling(channel), source._group._held():
+
+        def ack() -> None:
             delivery.ack()
             assert used(channel) == 4
+
+        with telling(channel):
+            source._group._locked(ack)
 
 
 async def _seeks(channel: FileChannel[int]) -> None:

@@ -89,7 +89,7 @@ TYPES: list[Any] = [
     tuple[()],
     frozenset[str],
     Literal[1, "a", None],
-    Annotated[str, msgspec.Meta(pattern="^a", max_length=3)],
+    Annotated[str, msgspec.Meta(min_length=1, max_length=3)],
     Annotated[datetime, msgspec.Meta(tz=True)],
     timedelta,
 ]
@@ -140,6 +140,24 @@ def test_what_is_no_message_is_refused(text: str, reason: str) -> None:
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.json.decode(text, type=build_type(describe(Node)))
     assert reason in str(caught.value)
+
+
+def test_patterns_are_left_out() -> None:
+    """A text need not match the pattern of a schema, whose author may be another user; its other limits count."""
+    built = build_type(describe(Annotated[str, msgspec.Meta(pattern="^a", max_length=3)] | None))
+    assert msgspec.json.decode('"xyz"', type=built) == "xyz"
+    with pytest.raises(msgspec.ValidationError, match="length <= 3"):
+        msgspec.json.decode('"abcd"', type=built)
+
+
+@pytest.mark.parametrize(
+    "other", [{"kind": "dict", "arguments": [{"kind": "str"}, {"kind": "int"}]}, {"kind": "tuple"}]
+)
+def test_constraints_in_a_union_are_left_out(other: dict[str, Any]) -> None:
+    """With some of them msgspec would read memory that is not its own."""
+    text = {"kind": "str", "constraints": {"max_length": 3, "pattern": "^a"}}
+    built = build_type(Schema.from_json({"root": {"kind": "union", "arguments": [text, other]}}))
+    assert msgspec.json.decode('"abcd"', type=built) == "abcd"
 
 
 def test_defaults_are_what_they_are() -> None:

@@ -108,7 +108,7 @@ async def test_a_message_that_does_not_decode_is_passed(path: Path, concurrency:
         found = await letters(dead)
         assert [(letter.sequence, letter.attempts) for letter in found] == [(0, 0), (5, 0), (9, 0)]
         assert {letter.payload for letter in found} == {msgspec.msgpack.encode("no order")}
-        assert "no Order" in found[0].reason
+        assert "not an Order" in found[0].reason
         assert (service.statistics().dead, service.statistics().failed) == (3, 0)
         with channel.ack_receiver() as rx, pytest.raises(EndOfStream):  # the position is behind the last one
             await rx.receive()
@@ -237,7 +237,7 @@ async def test_a_payload_that_does_not_fit_stays(path: Path) -> None:
         await box.send(good)
         async with open_channel(path.with_name("other"), int) as other:
             for _ in range(2):
-                with pytest.raises(CodecError, match="no valid int"):
+                with pytest.raises(CodecError, match="not a valid int"):
                     await redrive(dead, other)
                 assert (other.statistics().messages, stored_letters(dead)) == (2, 2)
 

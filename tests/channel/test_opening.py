@@ -34,7 +34,7 @@ from filechannel import (
     open_channel,
 )
 from filechannel._format import PURE
-from filechannel._format.layout import OPENING_BYTE
+from filechannel._format.layout import FORMAT_VERSION, OPENING_BYTE
 from filechannel._storage.files import Files
 from filechannel._storage.kernel_locks import KernelLocks
 from filechannel._storage.stores import STORES
@@ -96,7 +96,7 @@ async def test_only_the_owner_may_look_into_a_channel(path: Path) -> None:
 
 @one_loop
 async def test_the_mode_option_opens_a_channel_to_others(path: Path) -> None:
-    """With `mode`, files get that mode and directories what goes with it."""
+    """With `mode`, files get that mode and directories what goes with it; the lock file is for those who may write."""
     previous = os.umask(0)
     try:
         async with open_channel(path, Order, options=ChannelOptions(mode=0o640)) as orders, orders.sender() as tx:
@@ -104,7 +104,8 @@ async def test_the_mode_option_opens_a_channel_to_others(path: Path) -> None:
     finally:
         os.umask(previous)
     for item in (path, *path.rglob("*")):
-        assert stat.S_IMODE(item.stat().st_mode) == (0o750 if item.is_dir() else 0o640), item
+        expected = 0o750 if item.is_dir() else 0o600 if item == path / "lock" else 0o640
+        assert stat.S_IMODE(item.stat().st_mode) == expected, item
 
 
 async def test_open_channel_can_be_awaited(path: Path) -> None:
@@ -255,7 +256,7 @@ async def test_a_segment_of_a_newer_format_is_refused(path: Path, monkeypatch: p
     control.write_bytes(bytes(len(control.read_bytes())))  # so that every segment is looked at
     monkeypatch.setattr("filechannel._storage.segment.FORMAT_VERSION", 0)
     before = content(path / "segments")
-    with pytest.raises(UnsupportedFormatError, match=f"{path}.*version 1.*version 0") as caught:
+    with pytest.raises(UnsupportedFormatError, match=f"{path}.*version {FORMAT_VERSION}.*version 0") as caught:
         await open_channel(path, int)
     assert caught.value.path == path
     assert content(path / "segments") == before
@@ -624,7 +625,7 @@ def opener(path: Path) -> Iterator[None]:
     """Somebody who is in the middle of opening the channel, and was stopped there."""
     with blocking.open_channel(path, Order):
         pass
-    locks = KernelLocks(Files(), path / "control")
+    locks = KernelLocks(Files(), path / "lock")
     with locks.holding(OPENING_BYTE):
         yield
     locks.close()

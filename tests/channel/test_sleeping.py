@@ -147,10 +147,9 @@ def test_a_watchdog_that_cannot_be_started_is_started_by_the_next_waiter(
 ) -> None:
     """A process without threads to spare receives as ever, and is looked after as soon as it has one."""
 
-    class Refused(threading.Thread):
-        def start(self) -> None:
-            refused.append(1)
-            raise RuntimeError("can't start new thread")
+    def refuse(*_: object) -> None:
+        refused.append(1)
+        raise RuntimeError("can't start new thread")
 
     async def run() -> None:
         async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
@@ -163,13 +162,13 @@ def test_a_watchdog_that_cannot_be_started_is_started_by_the_next_waiter(
                 assert await task == number
 
             with monkeypatch.context() as patch:
-                patch.setattr(watchdog, "Thread", Refused)
+                patch.setattr("filechannel._storage.background.start_new_thread", refuse)
                 await receive(1)
                 await receive(2)
             assert len(refused) == 2
-            assert not dog._running
+            assert not dog.is_running
             await receive(3)
-            assert dog._running
+            until(lambda: dog.is_running)
 
     monkeypatch.setattr(watchdog, "_SECONDS", 3600.0)  # until it is told to go
     dog, refused = watchdog.Watchdog(), list[int]()
@@ -178,8 +177,7 @@ def test_a_watchdog_that_cannot_be_started_is_started_by_the_next_waiter(
     dog._watched.clear()
 
     def has_ended() -> bool:
-        with dog._changed:
-            dog._changed.notify_all()  # again and again: the thread may not have begun to wait yet
-        return not dog._running
+        dog._thread._bell.put(None)
+        return not dog.is_running
 
     until(has_ended)

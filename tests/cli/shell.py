@@ -52,6 +52,11 @@ def orders(path: Path) -> list[Order]:
         return list(receiver)
 
 
+def invoke(*arguments: object) -> Result:
+    """Give a command in this process, whatever comes of it."""
+    return CliRunner().invoke(app, [str(each) for each in arguments], prog_name="filechannel")
+
+
 def run(*arguments: object, code: int = 0, **more: Any) -> Result:
     """Give a command in this process, and see its exit code."""
     result = CliRunner().invoke(app, [str(each) for each in arguments], prog_name="filechannel", **more)

@@ -20,9 +20,12 @@ from filechannel._format.layout import (
     CURSOR,
     CURSOR_CHECKED,
     CURSOR_SLOTS,
+    ENTRY,
     ENTRY_ATTEMPT_SHIFT,
     ENTRY_OUT,
     FAILED_FLUSHES,
+    GROUP_NEXT,
+    GROUP_NEXT_SEQUENCE,
     GROUP_RING,
     GROUP_TAIL,
     MAINTAINED,
@@ -205,6 +208,52 @@ def test_damage_that_shows_at_a_glance(path: Path) -> None:
     assert kinds(path) == {"quarantine": "warning"}
 
 
+@pytest.mark.parametrize(
+    "file", ["control", "lock", "segments/*.seg", "consumers/billing.cursor", "consumers/team.group"]
+)
+def test_a_file_with_a_name_outside_of_the_channel(path: Path, file: str) -> None:
+    """An open for writing refuses it; the command that is advised replaces it by a copy, which is opened.
+
+    It writes to nothing outside of the channel, and what has the other name stays as it is.
+    """
+    fill(path, 1000)
+    with blocking.open_channel(path, Order) as channel, channel.group("team"):
+        pass
+    subscribe(path)
+    linked = max(path.glob(file))
+    elsewhere, victim = path.with_name("elsewhere"), path.with_name("victim")
+    elsewhere.hardlink_to(linked)
+    victim.write_text("precious")
+    for name in (f"{linked.name}.new", f"new-{linked.name}"):  # what a copy may be called before it is whole
+        linked.with_name(name).symlink_to(victim)
+    content = elsewhere.read_bytes()
+    what, mend = said(path, "links")
+    assert what.startswith(f"{linked.relative_to(path)}: a file with 2 names")
+    assert "`repair` has replaced it by a copy" in what
+    findings = report("verify", path, code=1)["findings"]
+    assert [each["kind"] for each in findings if each["file"] == str(linked.relative_to(path))] == ["links"]
+    assert "links" in kinds(path)
+    assert mend is not None
+    assert shlex.split(mend) == ["filechannel", "repair", str(path), "--apply"]
+    run(*shlex.split(mend)[1:])
+    assert "links" not in kinds(path)
+    assert (elsewhere.read_bytes(), victim.read_text()) == (content, "precious")
+    assert elsewhere.stat().st_nlink == 1
+    subscribe(path)
+    with blocking.open_channel(path, Order) as channel, channel.group("team") as team:
+        assert team.receive().id == 0
+
+
+def test_a_backup_by_hard_links_is_no_finding(path: Path) -> None:
+    """Finished segments, their indexes and the manifest are never written in place."""
+    fill(path, 1000)
+    *finished, _active = sorted((path / "segments").glob("*.seg"))
+    for file in (path / "channel.json", *finished, *(path / "segments").glob("*.idx")):
+        path.with_name(f"backup-{file.name}").hardlink_to(file)
+    assert "links" not in kinds(path)
+    assert report("verify", path)["clean"]
+
+
 def test_a_damaged_manifest(path: Path) -> None:
     """A channel that cannot be opened is told so, not refused."""
     fill(path, 100)
@@ -264,8 +313,9 @@ def test_groups(path: Path) -> None:
         assert store.processes is not None
         group = store.cursors.join("crew", store.processes)
         group.begin(store.places.earliest())
-        store_u64(group.map, GROUP_RING, ENTRY_OUT | 7 << ENTRY_ATTEMPT_SHIFT)
-        store_u64(group.map, GROUP_TAIL, 1)
+        ENTRY.pack_into(group.map, GROUP_RING, ENTRY_OUT | 7 << ENTRY_ATTEMPT_SHIFT, 0, 14, 0, 0)
+        for position, value in ((GROUP_TAIL, 1), (GROUP_NEXT, 14), (GROUP_NEXT_SEQUENCE, 1)):
+            store_u64(group.map, position, value)
         store.cursors.close(group)
     found = kinds(path)
     assert found == {"attempts": "warning", "leases": "warning"}

@@ -208,7 +208,7 @@ def test_an_import_is_all_or_nothing(channel: Path, file: Path) -> None:
     file.write_text('{"id": 1, "sku": "a"}\n' * 1000 + '{"id": "x"}\n')
     for target, more in ((channel, []), (channel.with_name("copy"), ["--like", channel])):
         text = error("import", target, file, *more)
-        assert text.startswith("line 1001 is no message of the channel: Expected `int`, got `str` - at `$.id`")
+        assert text.startswith("line 1001 is not a message of the channel: Expected `int`, got `str` - at `$.id`")
         assert text.endswith("; nothing was imported")
     assert len(orders(channel)) == 100
     assert sorted(os.listdir(channel.parent)) == sorted([channel.name, file.name])
@@ -271,11 +271,11 @@ def test_columns_from_elsewhere(channel: Path, path: Path) -> None:
     assert report("import", channel, file) == {"imported": 1}
     assert orders(channel)[-1] == Order(1, "a", 1)
     write(id=[1], sku=["a"], price=[2])
-    assert error("import", channel, file).startswith("column 'price' is no field of the channel's messages")
+    assert error("import", channel, file).startswith("column 'price' is not a field of the channel's messages")
     write(id=[1, 2], sku=["a", None])
-    assert error("import", channel, file).startswith("rows 1 to 2 are no messages: column 'sku' is null")
+    assert error("import", channel, file).startswith("rows 1 to 2 are not messages: column 'sku' is null")
     write(id=["x"], sku=["a"])
-    assert error("import", channel, file).startswith("rows 1 to 1 are no messages: ")
+    assert error("import", channel, file).startswith("rows 1 to 1 are not messages: ")
     write(sku=["a"])
     assert error("import", channel, file).startswith("messages have a field 'id', and there is no column of that name")
     assert len(orders(channel)) == 101
@@ -290,7 +290,7 @@ def test_parquet_needs_a_file(channel: Path, command: str) -> None:
 def test_no_parquet(channel: Path, file: Path) -> None:
     """What only claims to be a Parquet file is told as such."""
     file.write_text("PAR")
-    assert error("import", channel, file, "--format", "parquet").startswith(f"{file} is no Parquet file: ")
+    assert error("import", channel, file, "--format", "parquet").startswith(f"{file} is not a Parquet file: ")
 
 
 def test_ctrl_c_at_any_line_leaves_no_draft(file: Path) -> None:
@@ -392,7 +392,7 @@ def test_what_a_killed_import_left_goes_with_the_next(channel: Path, file: Path,
 def test_what_a_copy_leaves_out_is_said(channel: Path, boots: Boots) -> None:
     """Only who opens a channel for writing finds its end after a restart: an export that may be short says so."""
     boots.again()
-    assert "what the last flush does not cover is not shown" in run("export", channel).stderr
+    assert "what needs recovery is not shown" in run("export", channel).stderr
 
 
 def test_nothing_is_allocated_without_the_lock_that_it_needs(channel: Path, file: Path) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 from unittest.mock import ANY
 
 import pytest
 
 from filechannel import blocking
+from filechannel._storage import codecs
+from filechannel.cli import formats
+from filechannel.cli.failures import explain
 from tests.cli.shell import SMALL, Order, error, fill, finish, interrupt, orders, real, run, run_as, start
 from tests.processes.crew import Crew
 
@@ -245,7 +250,7 @@ def test_a_name_that_is_no_text(memory: Path) -> None:
     [
         ("send CHANNEL <&-", 1, "Bad file descriptor"),
         ("import CHANNEL <&-", 1, "Bad file descriptor"),
-        ("consumers remove CHANNEL audit <&-", 2, "there is nobody to ask"),
+        ("consumers remove CHANNEL audit <&-", 2, "not a terminal: give --yes"),
         ("info CHANNEL >&-", 1, "Bad file descriptor"),
         ("export CHANNEL >&-", 1, "Bad file descriptor"),
         ("verify CHANNEL 2>&-", 0, ""),
@@ -262,3 +267,109 @@ def test_streams_that_are_closed(channel: Path, command: str, code: int, text: s
     assert "Traceback" not in done.stderr
     assert (done.returncode, text in done.stderr) == (code, True), done.stderr
     assert len(orders(channel)) == 100
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.EMFILE, "ulimit -n"),
+        (errno.EACCES, "check who may read and write it"),
+        (errno.EIO, "the log of the kernel"),
+        (errno.ENOENT, None),
+    ],
+    ids=lambda value: errno.errorcode.get(value, ""),
+)
+def test_what_the_system_refuses_comes_with_advice(number: int, advice: str | None) -> None:
+    """Where what to do does not depend on which file it is."""
+    text = explain(OSError(number, os.strerror(number), "data/orders/control"))
+    assert text.startswith(f"data/orders/control: {os.strerror(number)}")
+    assert advice is None or advice in text
+    assert (";" in text) == (advice is not None)
+
+
+def test_a_fifo_under_the_name_of_a_draft_is_not_waited_for(path: Path, tmp_path: Path) -> None:
+    """Another user may have put it beside an output, in a directory that they share."""
+    fill(path, 10)
+    os.mkfifo(tmp_path / ".out.jsonl.01234567.part")
+    finish(start("export", path, tmp_path / "out.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("export", "CHANNEL", "DIRECTORY"), "DIRECTORY is a directory"),
+        (("export", "CHANNEL", "DIRECTORY", "--force"), "DIRECTORY is a directory"),
+        (("import", "CHANNEL", "DIRECTORY"), "DIRECTORY is a directory"),
+        (("send", "CHANNEL", "--file", "DIRECTORY"), "DIRECTORY is a directory"),
+        (("repair", "CHANNEL", "--like", "NOTHING"), "Invalid value for --like: there is nothing at NOTHING"),
+        (
+            ("repair", "CHANNEL", "--like", "NOTHING", "--apply"),
+            "Invalid value for --like: there is nothing at NOTHING",
+        ),
+        (("repair", "CHANNEL", "--like", "DIRECTORY"), "DIRECTORY is not a channel: it has no channel.json"),
+        (("compress", "CHANNEL", "--level", "3"), "filechannel: --level needs --method"),
+        (("consumers", "remove", "CHANNEL", "bill"), "filechannel: not a terminal: give --yes"),
+        (("info", "DIRECTORY"), "filechannel: DIRECTORY is not a channel: it has no channel.json"),
+        (("doctor", "DIRECTORY"), "filechannel: DIRECTORY is not a channel: it has no channel.json"),
+        (("verify", "DIRECTORY"), "filechannel: DIRECTORY is not a channel: it has no channel.json"),
+        (("tail", "CHANNEL", "--from", "seq:x"), "'seq:x' is not a place in a channel: give 'earliest', 'latest', an"),
+        (("tail", "CHANNEL", "--from", "seq:-1"), "'seq:-1' is not a place in a channel: give 'earliest', 'latest'"),
+        (("tail", "CHANNEL", "--from", "7"), "Invalid value for --from: no record begins at offset 7: the next one"),
+        (("export", "CHANNEL", "--from", "7"), "Invalid value for --from: no record begins at offset 7: the next one"),
+        (("export", "CHANNEL", "--to", "7"), "Invalid value for --to: no record begins at offset 7: the next one"),
+        (("seek", "CHANNEL", "bill", "7"), "Invalid value for POSITION: no record begins at offset 7: the next one"),
+        (("tail", "CHANNEL", "--from", "seq:99999"), "for --from: message 99999 is not stored: 0 to 99 are"),
+        (("export", "CHANNEL", "--from", "seq:99999"), "for --from: message 99999 is not stored: 0 to 99 are"),
+        (("seek", "CHANNEL", "bill", "seq:99999"), "for POSITION: message 99999 is not stored: 0 to 99 are"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_wrong_usage_is_told_in_the_words_of_the_command_line(
+    channel: Path, tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
+    """With the path or the option that is meant, and the exit code 2; nothing is changed."""
+    with blocking.open_channel(channel, Order) as opened:
+        opened.receiver("bill").close()
+    places = {"CHANNEL": channel, "DIRECTORY": tmp_path / "directory", "NOTHING": tmp_path / "nothing"}
+    places["DIRECTORY"].mkdir()
+    result = run(*(places.get(each, each) for each in arguments), code=2)
+    for name, place in places.items():
+        told = told.replace(name, str(place))
+    assert told in result.stderr
+    assert "start=" not in result.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["directory"]
+
+
+def test_a_method_that_is_not_installed(channel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is told before anything is done, with the command that installs it."""
+
+    def nothing(_: str) -> NoReturn:
+        raise ImportError
+
+    monkeypatch.setattr(codecs, "import_module", nothing)
+    codecs.codec.cache_clear()
+    try:
+        told = error("compress", channel, "--method", "lz4")
+    finally:
+        codecs.codec.cache_clear()
+    assert told == "lz4 is not installed: pip install 'filechannel[lz4]'"
+
+
+def test_a_format_that_is_not_installed(channel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names the file if its name tells the format, and else the option."""
+    monkeypatch.setattr(formats, "find_spec", lambda _: None)
+    needs = "Parquet needs pyarrow and pyspark: pip install 'filechannel[spark]'"
+    assert f"Invalid value for FILE: o.parquet: {needs}" in run("export", channel, "o.parquet", code=2).stderr
+    told = run("export", channel, "o.txt", "--format", "parquet", code=2).stderr
+    assert f"Invalid value for --format: {needs}" in told
+
+
+@pytest.mark.parametrize("start", ["2999-01-01", "2999-01-01T00:00:00+00:00"])
+def test_a_time_that_is_yet_to_come_is_the_end(channel: Path, start: str) -> None:
+    """Nothing was sent since: `tail` and `export` show nothing, and `seek` leaves nothing to come."""
+    with blocking.open_channel(channel, Order) as opened:
+        opened.receiver("bill").close()
+    assert run("tail", channel, "--from", start).stdout == ""
+    assert run("export", channel, "--from", start).stdout == ""
+    assert run("export", channel, "--to", start).stdout.count("\n") == 100
+    assert run("seek", channel, "bill", start).stdout.endswith("0 messages to come\n")

@@ -21,7 +21,7 @@ def test_what_a_channel_is(channel: Path) -> None:
     assert facts["retention"] == "what is consumed is deleted"
     assert facts["compression"] == "none"
     assert facts["segments of"] == "4.1 kB, mode 0600"
-    assert facts["open in"] == "no process that may send"
+    assert facts["open for writing in"] == "no process"
     assert "Order(id: int, sku: str, qty: int)" in run("info", channel).stdout
     assert "no consumer is registered, so nothing counts as consumed" in run("info", channel).stdout
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from filechannel.cli.output import plain, safe
+from filechannel.cli.escaping import safe
+from filechannel.cli.output import plain
 from filechannel.cli.wording import counted, size, span
 from tests.cli.shell import fill, real
 
@@ -67,7 +68,7 @@ def test_what_a_report_consists_of() -> None:
 
 def test_nothing_is_a_command_to_a_terminal() -> None:
     """Neither colors nor a change of direction."""
-    assert safe("a\x1b[31m\x9b\u202eb\n") == "a\\x1b[31m\\x9b\\x202eb\\x0a"
+    assert safe("a\x1b[31m\x9b\u202eb\n") == "a\\x1b[31m\\x9b\\u202eb\\x0a"
 
 
 def test_a_table_is_as_wide_as_the_terminal(path: Path) -> None:
@@ -76,4 +77,4 @@ def test_a_table_is_as_wide_as_the_terminal(path: Path) -> None:
     assert str(channel) in real("info", channel)[1]
     narrow = real("info", channel, environment={"COLUMNS": "60"})[1]
     assert all(len(line) <= 60 for line in narrow.splitlines())
-    assert str(channel) in "".join(line[17:] for line in narrow.splitlines())
+    assert str(channel) in "".join(line[21:] for line in narrow.splitlines())

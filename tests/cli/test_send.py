@@ -57,7 +57,9 @@ def test_a_bad_line_ends_it(channel: Path, file: Path) -> None:
     """Everything before it was sent, nothing from it on, and the error has the line, the field and the count."""
     file.write_text('{"id": 1, "sku": "a"}\n\n{"id": 2, "sku": 7}\n{"id": 3, "sku": "c"}\n')
     text = error("send", channel, "--file", file)
-    assert text == ("line 3 is no message of the channel: Expected `str`, got `int` - at `$.sku`; 1 message was sent")
+    assert text == (
+        "line 3 is not a message of the channel: Expected `str`, got `int` - at `$.sku`; 1 message was sent"
+    )
     assert [order.id for order in sent(channel)] == [1]
 
 
@@ -65,7 +67,7 @@ def test_a_bad_line_ends_it(channel: Path, file: Path) -> None:
 def test_what_is_no_json_or_no_message(channel: Path, file: Path, line: str) -> None:
     """It is refused with its number, whatever it is."""
     file.write_text(f"{line}\n")
-    assert error("send", channel, "--file", file).startswith("line 1 is no message of the channel: ")
+    assert error("send", channel, "--file", file).startswith("line 1 is not a message of the channel: ")
     assert sent(channel) == []
 
 
@@ -112,7 +114,7 @@ def test_a_message_that_is_too_large(path: Path, file: Path) -> None:
     fill(path, 0, ChannelOptions(max_message_size=100))
     file.write_text(f'{{"id": 1, "sku": "a"}}\n{{"id": 2, "sku": "{"x" * 200}"}}\n{{"id": 3, "sku": "a"}}')
     text = error("send", path, "--file", file)
-    assert text.startswith("line 2 is no message of the channel: 2")
+    assert text.startswith("line 2 is not a message of the channel: 2")
     assert text.endswith("; 1 message was sent")
     assert [order.id for order in orders(path)] == [1]
 

@@ -149,12 +149,26 @@ def test_a_codec_of_the_users_own(path: Path) -> None:
 
 
 def test_what_a_copy_does_not_show_is_said(channel: Path, tmp_path: Path) -> None:
-    """Where only the last flush is known, nobody takes what is shown for all there is; the command named finds it."""
+    """A channel that was not recovered yet shows its valid messages, and says that there may be more."""
     copy = shutil.copytree(channel, tmp_path / "the copy")
     assert run("tail", channel).stderr == ""
     for command in ("tail", "consumers"):
         assert f"filechannel gc '{copy}'" in run(command, copy).stderr
-    assert numbers(copy) == []
+    assert numbers(copy) == list(range(90, 100))
     run("gc", copy)
     assert run("tail", copy).stderr == ""
     assert numbers(copy) == list(range(90, 100))
+
+
+def test_the_last_messages_begin_behind_what_a_repair_left_out(path: Path) -> None:
+    """A number that is lost is no place to begin at."""
+    fill(path, 300)
+    begins = sorted((path / "segments").glob("0*.seg"))
+    content = bytearray(begins[1].read_bytes())
+    content[1000:2000] = b"\xff" * 1000
+    begins[1].write_bytes(content)
+    run("repair", path, "--apply")
+    found = numbers(path, "-n", 1000)
+    lost = min(set(range(300)) - set(found))
+    shown = [number for number in found if number > lost]
+    assert numbers(path, "-n", 300 - lost) == shown

@@ -71,4 +71,4 @@ def test_how_to_compress(path: Path, options: list[str]) -> None:
 def test_a_level_that_is_none(channel: Path) -> None:
     """It is wrong usage, as is one without a method."""
     assert "level" in error("compress", channel, "--method", "gzip", "--level", "99", code=2)
-    assert "give --method" in error("compress", channel, "--level", "3", code=2)
+    assert "--level needs --method" in error("compress", channel, "--level", "3", code=2)

@@ -51,3 +51,10 @@ def test_the_tree_of_errors_is_that_of_the_code() -> None:
     assert _errors.__doc__ is not None
     tree = textwrap.dedent(_errors.__doc__.partition("::\n\n")[2].partition("\n\n")[0])
     assert f"```text\n{tree}\n```" in (ROOT / "docs/reference/errors.md").read_text()
+
+
+def test_the_tests_that_the_pages_name_exist() -> None:
+    """Each test file that the page about reliability names as a proof is there."""
+    named = re.findall(r"`([\w/]+\.py)`", (ROOT / "docs/guides/reliability.md").read_text())
+    assert len(named) > 30
+    assert not [name for name in named if not (ROOT / "tests" / name).is_file()]

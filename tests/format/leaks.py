@@ -57,6 +57,8 @@ def functions() -> None:
         with suppress(ValueError):
             _core.populate(bytearray(9000), position, 9000)
         with suppress(ValueError):
+            _core.can_store(bytearray(9000), position, 9000)
+        with suppress(ValueError):
             _core.populate_soon(bytearray(9000), position, 9000)
     _core.populate_settle()
     _core.begin_turn()

@@ -282,6 +282,17 @@ def test_what_cannot_be_taken_waits_for_what_comes_before(twin: SimpleNamespace)
         assert read(INT, columns.finish()[0]) == [1, 3]
 
 
+def test_a_row_that_was_rolled_back_leaves_no_bits(twin: SimpleNamespace) -> None:
+    """The unused bits of the last byte, of values and of validity, are zero, as if the row had never been there."""
+    plan = plan_of(flag=("bool", True, ()), number=INT)
+    columns = twin.Columns(plan)
+    columns.put(pack({"flag": None, "number": 1}), 0)
+    with pytest.raises(ValueError, match="number"):
+        columns.put(pack({"flag": True, "number": "x"}), 1)
+    *_, fields = columns.finish()[0]
+    assert fields[0][:5] == (1, 1, b"\0", None, b"\0")
+
+
 def test_a_record_that_reaches_beyond_the_end_is_refused(twin: SimpleNamespace) -> None:
     """Nothing is read beyond the range, and the range lies inside the buffer."""
     buffer = _records(twin, [(0, pack("x" * 20))], 0)

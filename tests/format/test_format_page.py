@@ -64,10 +64,11 @@ ELSEWHERE = {
     *("CONTENDED", "LOCK_GENERATION_SHIFT", "LOCK_GENERATION_BITS", "LOCK_SLOT_SHIFT"),
     *("TAIL_SLOTS", "CHECKPOINT_SLOTS", "MODE_BYTE", "OPENING_BYTE"),
     *("PROCESS_SLOTS", "PROCESS_SLOT_COUNT", "PROCESS_SLOT_SIZE"),
-    *("CURSOR_SIZE", "CURSOR_SLOTS", "CURSOR_OWNER", "CURSOR_REMOVER", "CURSOR_TERM", "CURSOR_DEPARTURE"),
+    *("CURSOR_SIZE", "CURSOR_SLOTS", "CURSOR_OWNER", "CURSOR_TERM", "CURSOR_DEPARTURE"),
+    *("LOCK_FILE", "NAME_LOCKS", "NAME_LOCK_SIZE", "NAME_LOCK_COUNT", "NAME_OWNER", "NAME_REMOVER", "NAME_MEMBERS"),
     *("CURSOR_ORIGIN", "TRANSACTION", "SINK", "POSITION_SIZE", "POSITION_SLOTS"),
     *("GROUP_BEGUN", "GROUP_HEAD", "GROUP_LOCK", "GROUP_TAIL", "GROUP_NEXT", "GROUP_NEXT_SEQUENCE", "GROUP_READY"),
-    *("GROUP_DUE", "GROUP_RING", "GROUP_ENTRIES", "GROUP_ENTRY_SIZE", "GROUP_SIZE", "GROUP_MEMBERS"),
+    *("GROUP_DUE", "GROUP_RING", "GROUP_ENTRIES", "GROUP_ENTRY_SIZE", "GROUP_SIZE"),
     *("ENTRY_OFFSET", "ENTRY_END", "ENTRY_SEQUENCE", "ENTRY_DEADLINE", "ENTRY_STATE", "ENTRY_ATTEMPT_SHIFT"),
     *("ENTRY_SETTLED", "ENTRY_OUT", "ENTRY_READY", "ENTRY_DELAYED", "ENTRY_PASSED", "ENTRY_ATTEMPTS"),
     *("ENTRY_TOKEN_SHIFT", "ENTRY_TOKENS", "ENTRY_OWNER_SHIFT"),
@@ -86,6 +87,11 @@ ELSEWHERE = {
         "ROOM_LOOPS",
         "PROCESS_IN_LINE",
         "CONTROL_RESERVE",
+        "FLUSHES",
+        "FLUSHING_SEGMENTS",
+        "FLUSHING_CONTROL",
+        "FLUSHES_STEP",
+        "CONTROL_FLUSHES_STEP",
     ),
 }
 CONSTANTS = {
@@ -169,7 +175,7 @@ def test_every_number_of_the_layout_is_on_the_page() -> None:
     names = {name for name in vars(layout) if name.isupper()}
     assert names == STRUCTS | set(CHECKED) | ELSEWHERE | {name.upper().replace(" ", "_") for name in CONSTANTS}
     others = {"constants", "word", "control records", "examples", "control", "lock word", "wake", "tail"}
-    others |= {"cursor", "position", "group", "entry word", "methods"}
+    others |= {"cursor", "position", "group", "entry word", "methods", "lock", "name"}
     assert set(PAGE_TABLES) == STRUCTS | others
 
 
@@ -285,6 +291,7 @@ def test_the_control_file() -> None:
         "flush lock": (layout.FLUSH_LOCK, 4),
         "failed flushes": (layout.FAILED_FLUSHES, 4),
         "registrations": (layout.REGISTRATIONS, 4),
+        "flushes": (layout.FLUSHES, 4),
         "compressed offset": (layout.COMPRESSED_OFFSET, 8),
         "waiting loops": (layout.WAITING_LOOPS, layout.PROCESS_SLOT_COUNT // 8),
         "registry": (layout.REGISTRY, 4),
@@ -305,9 +312,8 @@ def test_the_control_file() -> None:
         "room loops": (layout.ROOM_LOOPS, layout.PROCESS_SLOT_COUNT // 8),
         "checkpoint 0": (first, layout.CHECKPOINT.size),
         "checkpoint 1": (second, layout.CHECKPOINT.size),
-        "mode byte": (layout.MODE_BYTE, 1),
-        "opening byte": (layout.OPENING_BYTE, 1),
-        "maintenance byte": (layout.MAINTENANCE_BYTE, 1),
+        "lock file": (layout.LOCK_FILE, 8),
+        "opener": (layout.PROCESS_SLOTS + 8, layout.PROCESS.size - 8),
         "process slots": (
             layout.PROCESS_SLOTS + layout.PROCESS_SLOT_SIZE,
             (layout.PROCESS_SLOT_COUNT - 1) * layout.PROCESS_SLOT_SIZE,
@@ -319,7 +325,9 @@ def test_the_control_file() -> None:
         "state": [layout.STATE_SEALED, layout.STATE_DEFERRED],
         "wake": [layout.WAKE_THREADS, layout.WAKE_LOOPS],
         "registry": [layout.REGISTRY_DECIDED],
+        "flushes": [layout.FLUSHING_SEGMENTS, layout.FLUSHING_CONTROL],
     }
+    assert max(masks["flushes"]) < layout.FLUSHES_STEP
     for field, expected in masks.items():
         assert [1 << int(bit) for bit in re.findall(r"bit (\d+):", rows[field])] == expected
     assert f"(by {layout.REGISTRY_COUNT}, bit 0 stays)" in PAGE.read_text(encoding="utf-8")
@@ -380,6 +388,25 @@ def test_tails_and_cursors() -> None:
     }
 
 
+def test_the_lock_file() -> None:
+    """Every byte that is locked, and the ranges of names, which end with the largest position there is."""
+    assert places(PAGE_TABLES["lock"]) == {
+        "process slots": (1, layout.PROCESS_SLOT_COUNT - 1),
+        "mode byte": (layout.MODE_BYTE, 1),
+        "opening byte": (layout.OPENING_BYTE, 1),
+        "maintenance byte": (layout.MAINTENANCE_BYTE, 1),
+        "names": (layout.NAME_LOCKS, layout.NAME_LOCK_COUNT * layout.NAME_LOCK_SIZE),
+    }
+    assert layout.NAME_LOCKS + layout.NAME_LOCK_COUNT * layout.NAME_LOCK_SIZE == 1 << 63
+    assert f"2^51 ranges of {layout.NAME_LOCK_SIZE} bytes" in PAGE.read_text(encoding="utf-8")
+    assert layout.NAME_LOCK_COUNT == 1 << 51
+    assert places(PAGE_TABLES["name"]) == {
+        "owner": (layout.NAME_OWNER, 1),
+        "remover": (layout.NAME_REMOVER, 1),
+        "members": (layout.NAME_MEMBERS, layout.PROCESS_SLOT_COUNT),
+    }
+
+
 def test_groups() -> None:
     """The words behind the head, the ring, and the bits of an entry's word."""
     group, entry = places(PAGE_TABLES["group"]), places(PAGE_TABLES["ENTRY"])
@@ -394,9 +421,8 @@ def test_groups() -> None:
         "ready": (layout.GROUP_READY, 8),
         "due": (layout.GROUP_DUE, 8),
         "ring": (layout.GROUP_RING, layout.GROUP_ENTRIES * layout.GROUP_ENTRY_SIZE),
-        "members": (layout.GROUP_MEMBERS, layout.PROCESS_SLOT_COUNT),
     }
-    assert layout.GROUP_SIZE == layout.GROUP_MEMBERS == layout.GROUP_RING + group["ring"][1]
+    assert layout.GROUP_RING + group["ring"][1] == layout.GROUP_SIZE
     assert f"{layout.GROUP_ENTRIES} entries of {layout.GROUP_ENTRY_SIZE} bytes" in PAGE.read_text(encoding="utf-8")
     fields = {"offset": layout.ENTRY_OFFSET, "end": layout.ENTRY_END, "sequence": layout.ENTRY_SEQUENCE}
     fields |= {"word": 0, "deadline": layout.ENTRY_DEADLINE}

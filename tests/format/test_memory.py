@@ -53,6 +53,31 @@ def test_pages_that_cannot_be_written_are_refused(twin: SimpleNamespace) -> None
         twin.populate(pages, 0, 1)
 
 
+def test_a_store_that_would_kill_is_foreseen(twin: SimpleNamespace, tmp_path: Path) -> None:
+    """A page behind the end of a file that was cut off cannot be stored to; the pages before it can, and stay as is."""
+    path = tmp_path / "pages"
+    path.write_bytes(b"." * 12288)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
+        assert twin.can_store(pages, 0, 12288)
+        os.truncate(path, 5000)
+        assert twin.can_store(pages, 100, 8000) is True
+        if not twin.populate(pages, 0, 1):
+            pytest.skip("this kernel cannot tell")
+        assert twin.can_store(pages, 8192, 1) is False
+        assert twin.can_store(pages, 8000, 200) is False
+        assert twin.can_store(pages, 8192, 0) is True
+        assert pages[:5000] == b"." * 5000
+
+
+def test_memory_can_be_stored_to(twin: SimpleNamespace) -> None:
+    """Whatever is not a file, as far as it goes; a range must lie inside, and nothing else is taken for memory."""
+    assert twin.can_store(bytearray(100), 0, 100) is True
+    with pytest.raises(ValueError, match="range is not inside the buffer"):
+        twin.can_store(bytearray(100), 50, 51)
+    with pytest.raises(BufferError):
+        twin.can_store(bytes(100), 0, 1)
+
+
 def test_pages_are_populated_in_the_background(twin: SimpleNamespace) -> None:
     """Their content stays; once settled the maps are free."""
     maps = [mmap.mmap(-1, 1 << 20) for _ in range(10)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import mmap
 import random
+import signal
 import sys
 import threading
 import time
@@ -346,6 +347,24 @@ def test_damage_is_found_in_the_buffer_too(twin: SimpleNamespace) -> None:
             reader.take()
 
 
+@pytest.mark.parametrize("reuse", [False, True])
+def test_a_record_that_claims_more_than_a_payload_may_have_is_damaged(twin: SimpleNamespace, reuse: bool) -> None:
+    """Whatever its checksum says; one that has exactly as much is not."""
+
+    def damaged(reader: Any, reason: str) -> None:
+        raise DamagedError(reason)
+
+    content, control = packed_records([b"four", b"fives"], 0), new_control()
+    set_tail(control, WRITE_TAIL, len(content), 0, 0)
+    reader = twin.Reader(control, None, bytes, None, damaged, None, reuse, 4)
+    reader.bind(new_segment(len(content), content), 0)
+    assert reader.take() == b"four"
+    with pytest.raises(DamagedError, match="record is longer than a message may be"):
+        reader.take()
+    with pytest.raises(OverflowError):
+        twin.Reader(control, None, bytes, None, damaged, None, reuse, 1 << 30)
+
+
 # Many, and an error among them
 
 
@@ -640,12 +659,17 @@ def test_senders_that_wait_for_room_are_told_of_acknowledgements(twin: SimpleNam
 def test_what_goes_wrong_while_telling_takes_no_message_away(
     twin: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is reported as what nobody can raise; Ctrl-C comes again."""
+    """It is reported as what cannot be raised there; what a signal handler may have raised is raised a little later.
+
+    The pure implementation does that with Ctrl-C alone.
+    """
     bench = Bench(twin, [b"a", b"b"])
     reported: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(unraisable.exc_type))
     bench.control[ROOM_WATCHED] = 1
-    errors: list[type[BaseException]] = [ZeroDivisionError, KeyboardInterrupt]
+    errors: list[type[BaseException]] = [OSError, KeyboardInterrupt]
+    if twin.Reader.__module__.endswith("_core"):
+        errors[1] = ZeroDivisionError
 
     def fail() -> None:
         raise errors.pop(0)
@@ -653,15 +677,20 @@ def test_what_goes_wrong_while_telling_takes_no_message_away(
     bench.reader.tell_room(fail)
     bench.control[ROOM] |= WAKE_LOOPS
     assert bench.reader.take() == b"a"
-    assert reported == [ZeroDivisionError]
+    assert reported == [OSError]
+    expected = errors[0]
     bench.control[ROOM] |= WAKE_LOOPS
 
     def take_and_go_on() -> None:
         bench.reader.take()
         time.sleep(5)
 
-    with pytest.raises(KeyboardInterrupt):
-        take_and_go_on()
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever an earlier test has left there
+    try:
+        with pytest.raises(expected):
+            take_and_go_on()
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert bench.reader.sequence == 2
 
 

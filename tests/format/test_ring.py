@@ -82,6 +82,8 @@ class Members:
         assert reader in self.readers
         self.tended += 1
         put(self.group, GROUP_DUE, NEVER)
+        if isinstance(self.answer, BaseException):
+            raise self.answer
         return self.answer
 
 
@@ -156,7 +158,7 @@ def test_attempts_are_counted_up_to_a_limit(twin: SimpleNamespace) -> None:
 
 
 def test_what_is_delayed_says_when(twin: SimpleNamespace) -> None:
-    """Somebody has to look then; until that nobody gets it."""
+    """A member has to look then, or within a second if that is earlier; no member gets it before."""
     members = Members(twin, 1)
     a, b = members.readers
     _, offset, _, _, token = a.take_delivery()
@@ -164,7 +166,9 @@ def test_what_is_delayed_says_when(twin: SimpleNamespace) -> None:
     put(members.group, GROUP_DUE, NEVER)
     due = time.monotonic_ns() + LEASE
     assert a.give_back(offset, token, due, True)
-    assert (b.next_due, b.ready, b.take()) == (due, 0, NOTHING)
+    assert word(members.group, GROUP_DUE) == due
+    assert 0 < b.next_due <= time.monotonic_ns()
+    assert (b.ready, b.take()) == (0, NOTHING)
     assert entry(members.group, 0)[4] == due
 
 
@@ -251,6 +255,46 @@ def test_a_full_ring(twin: SimpleNamespace) -> None:
     assert b.take_delivery()[2] == GROUP_ENTRIES
     assert a.nack(None)
     assert (b.take_delivery()[2], b.outstanding) == (1, 2)
+
+
+WRONG: dict[int, tuple[int, ...]] = {
+    GROUP_HEAD: (3, 1 << 31, (1 << 32) - 1, 1 << 63, NEVER),
+    GROUP_TAIL: (0, 1, 3, GROUP_ENTRIES + 1, 1 << 31, 1 << 63, NEVER),
+    GROUP_NEXT: (0, 1, 2 * SIZE - 1, 2 * SIZE + 1, 1 << 32, 1 << 63, NEVER),
+    GROUP_NEXT_SEQUENCE: (0, 1, 3, 1 << 63, NEVER),
+}
+
+
+@pytest.mark.parametrize(("position", "value"), [(at, value) for at, values in WRONG.items() for value in values])
+def test_words_that_contradict_each_other_are_left_to_python(twin: SimpleNamespace, position: int, value: int) -> None:
+    """No loop over more entries than there are, nothing is handed out or stored, and the owner of the file is asked."""
+    members = Members(twin)
+    a, b = members.readers
+    assert a.take_many(2) == [b"\0", b"\1"]
+    put(members.group, position, value)
+    before = bytes(members.group)
+    members.answer = StopNow()
+    for reader in (a, b):
+        assert not reader.full
+        assert reader.coming(5) == []
+    for take in (b.take, b.take_record, b.take_delivery, lambda: b.take_many(3)):
+        with pytest.raises(StopNow):
+            take()
+    assert members.tended == 4
+    put(members.group, GROUP_DUE, word(bytearray(before), GROUP_DUE))
+    assert members.group == before
+    assert a.ack(2)
+    is_noticed = word(members.group, GROUP_HEAD) == 0 and word(members.group, GROUP_TAIL) > 0
+    assert (a.must_tell(), a.must_tell()) == (is_noticed, False)
+    assert cursor_of_or_none(members.group) is None
+
+
+def test_words_that_python_finds_in_order_do_not_loop(twin: SimpleNamespace) -> None:
+    """If the owner of the file sees no damage again and again, that is an error, too."""
+    members = Members(twin)
+    put(members.group, GROUP_TAIL, NEVER)
+    with pytest.raises(ValueError, match="contradict"):
+        members.readers[0].take()
 
 
 def test_what_is_no_message_is_passed(twin: SimpleNamespace) -> None:

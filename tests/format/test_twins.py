@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import mmap
+import os
 from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -143,7 +144,7 @@ def test_the_numbers_of_the_c_core_are_those_of_the_layout() -> None:
     expected |= {f"TAIL_SLOT_{index}": distance for index, distance in enumerate(layout.TAIL_SLOTS)}
     expected |= {f"CURSOR_SLOT_{index}": position for index, position in enumerate(layout.CURSOR_SLOTS)}
     assert expected == _core.LAYOUT
-    assert len(_core.LAYOUT) == 63
+    assert len(_core.LAYOUT) == 64
 
 
 @pytest.mark.usefixtures("both")
@@ -331,16 +332,21 @@ class WriterRun:
         """Have a file ready to go on to, which may be gone; somebody may watch, and fail at a step."""
         assert self.directory is not None
         number = len(self.segments)
-        path, target = self.directory / f"spare-{number}", self.directory / f"{0:020}.seg"
+        path = self.directory / f"spare-{number}"
         path.touch()
         found = path.stat()
         if not kept:
             path.unlink()
         self.segments.append(new_segment(room))
         header = self.segments[-1][:SEGMENT_HEADER_SIZE]
-        arguments = header, found.st_dev, found.st_ino, bytes(path), bytes(target), len(bytes(target)) - 24, window
+        arguments = header, found.st_dev, found.st_ino, os.fsencode(path.name), f"{0:020}.seg".encode(), 0, window
         watch = None if watched is None else partial(self.watch, watched)
-        self.writer.prepare_next(number, self.segments[-1], *arguments, lambda: self.calls.append("told"), watch)
+        directory = os.open(self.directory, os.O_PATH | os.O_DIRECTORY)
+        try:
+            told = partial(self.calls.append, "told")
+            self.writer.prepare_next(number, self.segments[-1], *arguments, told, watch, directory)
+        finally:
+            os.close(directory)
 
     def watch(self, failing: str, step: str) -> None:
         """Note a step of going on, and fail at one of them."""
@@ -821,11 +827,15 @@ SOUND: dict[str, Callable[[], list[Any]]] = {
     "close_in_child": lambda: [1 << 20],
     "keep_in_child": lambda: [1 << 20],
     "begin_turn": list,
+    "mount_id": lambda: [1 << 20],
+    "link_count": lambda: [0],
+    "named_inode": lambda: [1 << 20, b"name"],
     "turn_is_over": list,
     "own_send": lambda: [int],
     "own_receive": lambda: [int],
     "join_records": lambda: [[b"x", b""]],
     "split_records": lambda: [packed_record(b"x", 0)],
+    "can_store": lambda: [bytearray(16), 0, 0],
     "populate": lambda: [bytearray(16), 0, 0],
     "show_file": lambda: [mmap.mmap(-1, 16), 1 << 40],
     "populate_soon": lambda: [bytearray(16), 0, 0],
@@ -845,7 +855,8 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Writer", "open_window"): lambda: [100, FOREVER],
     ("Writer", "limit_window"): lambda: [100, 5],
     ("Writer", "unbind"): list,
-    ("Writer", "prepare_next"): lambda: [5, bytearray(200), bytes(64), 1, 2, b"spare", b"0" * 20, 0, 100, int, None],
+    ("Writer", "close"): list,
+    ("Writer", "prepare_next"): lambda: [5, bytearray(200), bytes(64), 1, 2, b"spare", b"0" * 20, 0, 100, int, None, 0],
     ("Writer", "forget_next"): lambda: [5],
     ("Writer", "go_on"): lambda: [b"x"],
     ("Writer", "note_gone_on"): list,

@@ -22,6 +22,9 @@ from filechannel._format.layout import (
     CONTROL_RECORD,
     CONTROL_SIZE,
     EPOCH,
+    FLUSHES,
+    FLUSHES_STEP,
+    FLUSHING_SEGMENTS,
     INDEX_CHECKED,
     MAX_PAYLOAD,
     REGISTRATIONS,
@@ -546,6 +549,50 @@ def test_deferring_can_end(twin: SimpleNamespace) -> None:
     assert bench.writer.append(b"d") == 11
     assert tail_of(bench.control) == (20, 2, 0)
     assert bench.control[WRITE_TAIL + TAIL_SLOTS[0] :].startswith(packed_tail_slot(20, 2, 0))
+
+
+class CutOff:
+    """A deferred writer whose segment is a file that is cut off, as if its file system had shut down."""
+
+    def __init__(self, twin: SimpleNamespace, directory: Path) -> None:
+        self.bench = Bench(twin)
+        self.path = directory / "segment"
+        self.path.write_bytes(self.bench.segment)
+        with self.path.open("r+b") as file:
+            self.pages = mmap.mmap(file.fileno(), 0)
+        if not twin.populate(self.pages, 0, 1):
+            pytest.skip("this kernel cannot tell")
+        self.bench.writer.bind(self.pages, 0)
+        self.bench.writer.open_window(len(self.bench.segment) - SEGMENT_HEADER_SIZE, FOREVER)
+        self.bench.defer(True)
+        assert self.bench.writer.append(b"abc") == 0
+
+    def cut(self) -> None:
+        """Let every store kill, also to a page that was writable until now."""
+        os.truncate(self.path, 0)
+
+
+@pytest.mark.parametrize("running", [FLUSHING_SEGMENTS, FLUSHES_STEP])
+def test_a_segment_that_cannot_be_stored_to_overflows(twin: SimpleNamespace, tmp_path: Path, running: int) -> None:
+    """After a flush, and while one is running, pages are made writable before they are stored to."""
+    cut_off = CutOff(twin, tmp_path)
+    bench = cut_off.bench
+    bench.set_word(FLUSHES, running, 4)
+    assert bench.writer.append(b"abc") == 11
+    cut_off.cut()
+    bench.set_word(FLUSHES, bench.word(FLUSHES, 4) + FLUSHES_STEP, 4)
+    reserved = bench.word(RESERVED_END)
+    assert bench.writer.append(b"abc") == OVERFLOWED
+    assert bench.locked_at_overflow == [0]
+    bench.take()
+    with pytest.raises(OSError, match="Input/output error"):
+        bench.writer.write([b"abc"], 0, 0)
+    with pytest.raises(OSError, match="Input/output error"):
+        bench.writer.copy(packed_record(b"abc", 0), 0, 11, 0, 0)
+    assert bench.word(RESERVED_END) == reserved
+    assert bench.writer.write([], 0, 0) == 0
+    with pytest.raises(OSError, match="Input/output error"):  # nothing was found out by storing nothing
+        bench.writer.write([b"abc"], 0, 0)
 
 
 def test_the_state_of_the_channel_decides_who_publishes(twin: SimpleNamespace) -> None:

@@ -23,7 +23,8 @@ MODULES = {
     "cores": ("SendCore", "ReceiveCore", "AckCore", "own_send", "own_receive"),
     "columns": ("Columns",),
     "rows": ("RowEncoder",),
-    "memory": ("populate", "populate_soon", "populate_settle", "show_file"),
+    "mount": ("link_count", "mount_id", "named_inode"),
+    "memory": ("can_store", "populate", "populate_soon", "populate_settle", "show_file"),
 }
 """Where the pure twin has each name; the native one has all of them in `_core`."""
 NAMES = tuple(name for names in MODULES.values() for name in names)

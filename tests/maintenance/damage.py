@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -170,6 +172,23 @@ def _half_made(path: Path) -> None:
     (path / "segments" / "new-00000000000000099999.seg").write_bytes(b"half")
 
 
+def back_up(path: Path) -> Path:
+    """Make a backup by hard links, as `cp -al` does, in place of the one before; return where it is."""
+    backup = path.with_name(f"{path.name}-backup")
+    shutil.rmtree(backup, ignore_errors=True)
+    shutil.copytree(path, backup, copy_function=os.link, ignore=shutil.ignore_patterns("wake"))
+    return backup
+
+
+def _links(path: Path) -> None:
+    back_up(path)
+
+
+def _links_and_header(path: Path) -> None:
+    back_up(path)
+    _header(path)
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], None], set[str], set[int]]] = {
     "payload": (_payload, {"record"}, {16}),
     "word": (_word, {"record"}, {16}),
@@ -196,5 +215,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], set[str], set[int]]] = {
     "cut control file": (_cut_control, {"control"}, set()),
     "removed control file": (_remove_control, {"control"}, set()),
     "half-made file": (_half_made, {"half-made"}, set()),
+    "links": (_links, {"links"}, set()),
+    "links and header": (_links_and_header, {"links", "header"}, set()),
 }
 """What is done, which kinds of findings that makes, and which messages are lost by it."""

@@ -38,6 +38,8 @@ def die_at_every_step(directory: Path, name: str, *, each: bool) -> int:
     def live(last: int) -> Counts:
         # Moved and back: a copy would have another identity, and be recovered.
         shutil.copytree(damaged, path)
+        if name == "links":  # which are not copied
+            damage(path)
         counts = Counts()
         die_in_child(lambda: repair(path, files=DyingFiles(last, counts)))
         shutil.copytree(path, look, ignore=shutil.ignore_patterns("wake"))

@@ -500,7 +500,7 @@ def test_a_segment_that_is_reclaimed_while_its_forms_are_looked_at(both: Path, m
         candidate = _candidates(store)[0]
         check = CompressedSegment.open
 
-        def open_too_late(files: Files, path: Path) -> CompressedSegment:
+        def open_too_late(files: Files, path: Path, *_: object) -> CompressedSegment:
             store.segments.remove(candidate.begin)
             return check(files, path)
 

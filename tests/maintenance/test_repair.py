@@ -16,7 +16,7 @@ from filechannel._maintenance.repair import plan_repair, repair
 from filechannel._maintenance.verify import verify
 from filechannel._storage.cursor_file import Origin, read_origin, read_term
 from filechannel._storage.ledger import Ledger
-from tests.maintenance.damage import CONSUMED, DAMAGES, SENT, make_channel, overwrite, segments_of
+from tests.maintenance.damage import CONSUMED, DAMAGES, SENT, back_up, make_channel, overwrite, segments_of
 from tests.maintenance.stores import consume
 from tests.maintenance.test_verify import contents
 from tests.storage.boots import Boots
@@ -126,6 +126,38 @@ def test_who_has_it_open_is_not_disturbed(path: Path) -> None:
         assert plan_repair(path).writers[0].pid == os.getpid()
 
 
+def test_a_backup_by_hard_links_is_left_alone(path: Path) -> None:
+    """Its files are as they were, and the channel has none of those that it writes in place."""
+    sent = make_channel(path)
+    backup = back_up(path)
+    before, plan = contents(backup), plan_repair(path)
+    assert {"control", "lock", "consumers/consumer.cursor"} < {action.file for action in plan.actions}
+    assert plan.hopeless == ()
+    assert repair(path).report.is_clean
+    with opened(path, create=False) as store:
+        store.log.append([b"goes on"])
+        assert payloads_of(store) == [*sent, b"goes on"]
+        store.flusher.flush()
+    assert contents(backup) == before
+
+
+def test_who_has_a_linked_channel_open_is_not_disturbed(path: Path) -> None:
+    """The locks are those of a file that has another name: a repair sees them, is refused and changes nothing."""
+    sent = make_channel(path)
+    with opened(path) as store:
+        back_up(path)
+        before = {file: file.stat().st_ino for file in path.rglob("*")}
+        with pytest.raises(ChannelLockedError) as error:
+            repair(path)
+        assert error.value.pid == os.getpid()
+        assert {file: file.stat().st_ino for file in path.rglob("*")} == before
+        store.log.append([b"goes on"])
+        store.flusher.flush()
+    assert repair(path).report.is_clean
+    with opened(path, create=False) as store:
+        assert payloads_of(store) == [*sent, b"goes on"]
+
+
 def test_without_knowing_the_messages(path: Path) -> None:
     """A lost manifest cannot be made anew from nothing: that is said, the rest is mended, and no guess is made."""
     make_channel(path)
@@ -189,6 +221,7 @@ def test_readers_are_told_before_and_not_afterwards(path: Path) -> None:
     ("name", "which"),
     [
         ("removed last segment", "kinds"),
+        ("links", "kinds"),
         *(
             pytest.param(name, "each", marks=pytest.mark.soak)
             for name in ("removed last segment", "two records", "block", "cursor", "index", "tail")
@@ -203,10 +236,11 @@ def test_repair_may_die_at_every_step(name: str, which: str) -> None:
     assert int(done.stdout) > (200 if which == "each" else 50)
 
 
+@pytest.mark.parametrize("kind", ["flushed", "copied"])
 @pytest.mark.parametrize("group", range(2))
-def test_random_damage_is_mended(group: int) -> None:
+def test_random_damage_is_mended(group: int, kind: str) -> None:
     """A flipped bit, a file cut off, a block overwritten, anywhere: afterwards all that was spared can be read."""
-    command = [sys.executable, "-m", "tests.maintenance.mending", str(group * 30), "30"]
+    command = [sys.executable, "-m", "tests.maintenance.mending", str(group * 30), "30", kind]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, f"{command}:\n{done.stderr}"
     assert int(done.stdout) == 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 
 from filechannel import ChannelNotFoundError, Durability, NotAChannelError
 from filechannel._format import PURE
+from filechannel._maintenance.repair import plan_repair
 from filechannel._maintenance.retention import reclaim_after
 from filechannel._maintenance.verify import verify
 from filechannel._storage.files import Files
+from tests.blocking.threads import until
 from tests.maintenance.damage import DAMAGES, RECORD, SENT, make_channel, overwrite, segments_of
 from tests.maintenance.stores import consume, fill
 from tests.storage.background import Background
@@ -59,6 +62,24 @@ def test_damage_is_found(path: Path, name: str) -> None:
     damage, kinds, _ = DAMAGES[name]
     damage(path)
     assert kinds_of(path) == kinds
+
+
+@pytest.mark.parametrize("replacement", ["link", "FIFO", "directory"])
+def test_a_lock_that_is_no_regular_file_is_found(path: Path, replacement: str) -> None:
+    """What keeps the channel from being opened for writing is reported, although every message can be read."""
+    make_channel(path)
+    lock = path / "lock"
+    lock.unlink()
+    if replacement == "link":
+        lock.symlink_to("control")
+    elif replacement == "FIFO":
+        os.mkfifo(lock)
+    else:
+        lock.mkdir()
+    report = verify(path)
+    assert [each.file for each in report.findings if each.kind == "lock"] == ["lock"]
+    assert report.messages == SENT
+    assert [each.kind for each in plan_repair(path).hopeless] == ["lock"]
 
 
 @pytest.mark.parametrize("name", DAMAGES)
@@ -152,7 +173,7 @@ def test_no_such_channel(path: Path) -> None:
     with pytest.raises(ChannelNotFoundError):
         verify(path)
     path.mkdir()
-    with pytest.raises(ChannelNotFoundError):
+    with pytest.raises(NotAChannelError):
         verify(path)
     (path / "x").write_text("x")
     with pytest.raises(NotAChannelError):
@@ -202,7 +223,8 @@ def test_an_error_in_between_ends_all_threads(path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         verify(path, progress=enough)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("filechannel-verify")]
+    # A thread that had not begun yet reads nothing, and ends at once.
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("filechannel-verify")])
 
 
 @pytest.mark.skipif(PURE, reason="the pure twin would need minutes")

@@ -71,6 +71,7 @@ def _threads() -> list[Thread]:
 
 def test_a_thread_runs_while_there_is_something_to_look_after(store: Store, steps: Steps) -> None:
     """It ends when the last channel is closed, and begins again with the next; it never keeps a process alive."""
+    until(lambda: not _threads())  # that of an earlier test
     worker = Worker()
     for _ in range(2):
         worker.look_after(store)
@@ -83,6 +84,26 @@ def test_a_thread_runs_while_there_is_something_to_look_after(store: Store, step
         assert not thread.is_alive()
 
 
+def test_channels_opened_in_quick_succession_share_the_thread(
+    tmp_path: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread outlives a channel that is closed, for a while, and neither opening nor closing wakes it then."""
+    until(lambda: not _threads())  # that of an earlier test
+    monkeypatch.setattr(module, "_ATTENTIVE", 3600.0)
+    worker = Worker()
+    woken: list[object] = []
+    for number in range(3):
+        with opened(tmp_path / str(number), SMALL) as store:
+            store.log.append([b"one"])
+            worker.look_after(store)
+            assert steps.wait() is store
+            until(lambda: len(_threads()) == 1)
+            monkeypatch.setattr(worker, "_wake", lambda: woken.append(None))
+    assert not woken
+    worker._attentive_until = 0.0
+    until(lambda: not _threads())
+
+
 def test_one_thread_serves_every_channel(tmp_path: Path, steps: Steps) -> None:
     """However many there are."""
     worker = Worker()
@@ -91,7 +112,7 @@ def test_one_thread_serves_every_channel(tmp_path: Path, steps: Steps) -> None:
         store.log.append([b"one"])
         worker.look_after(store)
     assert {id(steps.wait()) for _ in stores} == set(map(id, stores))
-    assert len(_threads()) == 1
+    until(lambda: len(_threads()) == 1)  # one too many ends at once
     for store in stores:
         store.close()  # which lets the worker forget it
     until(lambda: not _threads())
@@ -127,7 +148,7 @@ def test_who_is_nudged_often_is_looked_at_without_being_woken(
     worker, held, free = Worker(), Event(), Event()
 
     def hold() -> None:
-        with worker._changed:
+        with worker._lock.held():
             held.set()
             assert free.wait(PATIENCE)
 
@@ -161,7 +182,7 @@ def test_a_sender_makes_room_itself_where_the_thread_gets_no_chance(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is consumed does not pile up, however busy the machine is."""
-    monkeypatch.setattr(Worker, "_begin", lambda _: None)
+    monkeypatch.setattr(Worker, "_wake", lambda _: None)
     with opened(path, SMALL) as store:
         worker = Worker()
         worker.look_after(store)
@@ -176,7 +197,7 @@ def test_a_sender_makes_room_itself_where_the_thread_gets_no_chance(
 
 def test_an_event_loop_is_not_held_up_by_what_piles_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has pauses, in which the thread gets its chance."""
-    monkeypatch.setattr(Worker, "_begin", lambda _: None)
+    monkeypatch.setattr(Worker, "_wake", lambda _: None)
     with opened(path, SMALL) as store:
         worker = Worker()
         worker.look_after(store)

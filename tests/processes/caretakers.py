@@ -10,6 +10,7 @@ from random import Random
 from filechannel import ChannelOptions, blocking
 from filechannel._errors import Busy
 from filechannel._maintenance.retention import reclaim_after
+from filechannel._maintenance.worker import WORKER
 from filechannel._storage.registry import Registry
 from tests.processes.crew import Link
 from tests.processes.doors import hooked, stand_still
@@ -103,8 +104,9 @@ def stop_while_maintaining(link: Link, path: Path, where: str) -> None:
 
     with blocking.open_channel(path, bytes) as channel:
         store = channel._store
+        WORKER.forget(store)  # or it may reclaim first
         link.meet()
-        with store.upkeep.turn():
+        with store.upkeep.turn(lambda: True):
             if where in ("decided", "storing"):
                 _stand_still_at(where)
             else:

@@ -14,7 +14,7 @@ Hook = Callable[[str, str], object]
 """Called before a call, with its name and the file it is about."""
 
 CHANGING = (
-    *("make_directory", "make", "open", "write_at", "grow", "allocate", "map", "make_fifo", "open_fifo"),
+    *("make_directory", "make", "open", "create", "write_at", "grow", "allocate", "map", "make_fifo", "open_fifo"),
     *("flush", "flush_directory", "flush_names", "replace", "unlink", "lock", "unlock"),
 )
 

@@ -49,9 +49,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=missing))
 
 
-def start_spark(master: str, directory: Path, modules: Sequence[str] = ()) -> SparkSession:
-    """Start Spark so that its workers run this Python and find the package, these tests and *modules*."""
-    python = _worker(directory, os.pathsep.join([str(ROOT), str(ROOT / "src"), *modules]))
+def start_spark(
+    master: str, directory: Path, modules: Sequence[str] = (), around: str = "", **more: str
+) -> SparkSession:
+    """Start Spark so that its workers run this Python and find the package, these tests and *modules*.
+
+    *around* is what the program of a worker begins with: a `case` whose branch executes its arguments otherwise. *more*
+    are settings.
+    """
+    python = _worker(directory, os.pathsep.join([str(ROOT), str(ROOT / "src"), *modules]), around)
     settings = {
         "spark.pyspark.python": python,
         "spark.ui.enabled": "false",
@@ -64,6 +70,7 @@ def start_spark(master: str, directory: Path, modules: Sequence[str] = ()) -> Sp
         "spark.sql.streaming.pollingDelay": "10",
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={directory} {_BRIEF}",
         "spark.executor.extraJavaOptions": _BRIEF,
+        **more,
     }
     builder = SparkSession.builder.master(master).appName("filechannel")
     for name, value in settings.items():
@@ -75,14 +82,16 @@ def start_spark(master: str, directory: Path, modules: Sequence[str] = ()) -> Sp
     return session
 
 
-def _worker(directory: Path, path: str) -> str:
+def _worker(directory: Path, path: str, around: str) -> str:
     """Make the program that Spark's workers are: this Python, with Spark as it is installed.
 
     Spark puts an archive of itself in front, which each process compiles anew, all of it. One that plans a stream has
     ten seconds to answer, whatever the machine has to do meanwhile; compiling alone may take them.
     """
     program = directory / "python"
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(path)} exec {shlex.quote(sys.executable)} "$@"\n')
+    case = f'{around} {shlex.quote(sys.executable)} "$@";; esac\n' if around else ""
+    lines = f'export PYTHONPATH={shlex.quote(path)}\n{case}exec {shlex.quote(sys.executable)} "$@"\n'
+    program.write_text(f"#!/bin/sh\n{lines}")
     program.chmod(0o700)
     return str(program)
 

@@ -160,7 +160,7 @@ async def test_what_a_query_fails_with_is_raised(spark: SparkSession, tmp_path: 
     with pytest.raises(PySparkException, match="'sku' is null in a row"):
         async with ChannelFeeder(rows, target, checkpoint=tmp_path / "bad", available_now=True) as feeder:
             await until(lambda: not feeder.is_running)
-    with pytest.raises(ValueError, match="column 'qty' is no field"):
+    with pytest.raises(ValueError, match="column 'qty' is not a field"):
         await ChannelFeeder(frame, target, checkpoint=tmp_path / "wrong").start()
 
 

@@ -21,7 +21,7 @@ from filechannel._storage.staging import Staging
 from filechannel.blocking import open_channel
 from filechannel.spark import ChannelSource, schema_of
 from filechannel.spark.options import WriteOptions
-from filechannel.spark.sink import BatchWriter, StreamWriter, Written, publish, stage
+from filechannel.spark.sink import BatchWriter, StreamWriter, Written, prepare, publish, stage
 from tests.spark.conftest import several_writers
 from tests.spark.messages import EVERYTHING, Color, Everything, Older, Order, Pair, Point, fill, orders, received
 
@@ -148,9 +148,10 @@ def test_an_abort_after_the_commit_takes_nothing_back(path: Path) -> None:
     columns = schema_of(int)
     batch = pa.RecordBatch.from_arrays([pa.array([7], pa.int64())], schema=pa.schema([("value", pa.int64())]))
     options = {"path": str(path), "txnId": "query"}
+    once, stream = WriteOptions.of_batch({**options, "batchId": "0"}), WriteOptions.of_stream(options)
     for writer, number in (
-        (BatchWriter(WriteOptions.of_batch({**options, "batchId": "0"}), columns), ()),
-        (StreamWriter(WriteOptions.of_stream(options), columns), (1,)),
+        (BatchWriter(once, columns, prepare(once, columns)), ()),
+        (StreamWriter(stream, columns, prepare(stream, columns)), (1,)),
     ):
         messages: list[Any] = [writer.write(iter([batch])), None]
         writer.commit(messages, *number)
@@ -248,7 +249,7 @@ def test_wrong_options_are_told(path: Path, options: dict[str, str], expected: s
     ("rows", "expected"),
     [
         ("1L as id", "messages have a field 'sku', and there is no column of that name"),
-        ("1L as id, 'a' as sku, 2 as more", "column 'more' is no field of the channel's messages"),
+        ("1L as id, 'a' as sku, 2 as more", "column 'more' is not a field of the channel's messages"),
         ("'1' as id, 'a' as sku", "column 'id' is string, and messages have bigint there: cast it"),
     ],
 )

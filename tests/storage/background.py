@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Thread
-from typing import Any
 
 import pytest
 
@@ -16,9 +15,9 @@ class Background:
     def __init__(self) -> None:
         self.waiting: list[Callable[[], object]] = []
 
-    def submit(self, work: Callable[..., object], *arguments: Any) -> None:
+    def do(self, work: Callable[[], object]) -> None:
         """Take a piece of work."""
-        self.waiting.append(lambda: work(*arguments))
+        self.waiting.append(work)
 
     def run(self) -> None:
         """Do what is waiting."""
@@ -45,11 +44,12 @@ class Background:
 def no_more_threads() -> Iterator[None]:
     """A process that can start no thread as long as the block lasts."""
 
-    def refuse(_thread: Thread) -> None:
+    def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
     with pytest.MonkeyPatch.context() as limited:
         limited.setattr(Thread, "start", refuse)
+        limited.setattr("filechannel._storage.background.start_new_thread", refuse)
         yield
 
 

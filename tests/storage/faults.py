@@ -61,6 +61,11 @@ class FaultyFiles(Files):
         self._called("create" if create and not path.exists() else "open", path)
         return super().open(path, create=create, writable=writable, mode=mode)
 
+    def create(self, path: Path, mode: int, *, replace: bool = True) -> int:
+        """Fail or create."""
+        self._called("create", path)
+        return super().create(path, mode, replace=replace)
+
     def make(self, path: Path, size: int, content: bytes, position: int, mode: int) -> None:
         """Fail or make a file."""
         self._called("create", path)
@@ -99,6 +104,16 @@ class FaultyFiles(Files):
         self.flushed.append(_path_of(descriptor))
         super().flush_names(descriptor)
 
+    def links(self, descriptor: int) -> int:
+        """Fail or count the names of a file."""
+        self._called("links", descriptor)
+        return super().links(descriptor)
+
+    def has_name(self, directory: int, name: bytes, descriptor: int, inode: tuple[int, int]) -> bool:
+        """Fail or look whether a file has a name."""
+        self._called("has_name", descriptor)
+        return super().has_name(directory, name, descriptor, inode)
+
     def replace(self, source: Path, target: Path) -> None:
         """Fail or rename."""
         self._called("replace", target)
@@ -125,15 +140,20 @@ class FewDescriptors(FaultyFiles):
         self._refuse(path)
         return super().open(path, create=create, writable=writable, mode=mode)
 
+    def create(self, path: Path, mode: int, *, replace: bool = True) -> int:
+        """Refuse it, or create."""
+        self._refuse(path)
+        return super().create(path, mode, replace=replace)
+
     def list(self, directory: Path) -> list[str]:
         """Refuse it, or return the names: the directory has to be opened."""
         self._refuse(directory)
         return super().list(directory)
 
-    def read(self, path: Path) -> bytes:
+    def read(self, path: Path, most: int) -> bytes:
         """Refuse it, or read."""
         self._refuse(path)
-        return super().read(path)
+        return super().read(path, most)
 
     def flush_directory(self, directory: Path) -> None:
         """Refuse it, or flush: the directory has to be opened."""

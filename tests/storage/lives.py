@@ -16,6 +16,7 @@ from filechannel import Capacity, ChannelOptions, Compression, DataExpiredError,
 from filechannel._errors import Busy
 from filechannel._format import NOTHING, find_record
 from filechannel._format.layout import (
+    CONTROL_IDENTITY,
     CONTROL_RECORD,
     LENGTH_MASK,
     RECORD_HEADER,
@@ -25,10 +26,13 @@ from filechannel._format.layout import (
 from filechannel._maintenance.compression import SegmentCompressor
 from filechannel._maintenance.retention import reclaim_after
 from filechannel._offset import Offset
+from filechannel._storage import recovery
 from filechannel._storage.compressed import CompressedSegment, compressed_begin_of
-from filechannel._storage.files import Files
+from filechannel._storage.control import CONTROL
+from filechannel._storage.files import QUARANTINE, Files
 from filechannel._storage.index import Mark
-from filechannel._storage.quarantine import QUARANTINE, QUARANTINED
+from filechannel._storage.manifest import MANIFEST
+from filechannel._storage.quarantine import QUARANTINED
 from filechannel._storage.segment import Segment, begin_of
 from filechannel._storage.store import Store
 from tests.storage.background import Background
@@ -117,8 +121,11 @@ class Life:
         chance: float = 0.05,
         thrifty: bool = False,
         dropping: bool = False,
+        mounted: int = 1,
     ) -> None:
-        """*thrifty*: nothing is kept for long, so that most of what is sent goes into files that were used before.
+        """*mounted* is the id of the mount.
+
+        *thrifty*: nothing is kept for long, so that most of what is sent goes into files that were used before.
 
         *dropping*: there is little room, and the oldest messages make more, whoever has not got them.
         """
@@ -133,6 +140,7 @@ class Life:
         self._path = root / "channel"
         self._full = False
         self._files = PowerFiles(root, tree)
+        self._files.mounted = mounted
         self._files.on_call = self._on_call
         self._store: Store | None = None
 
@@ -342,11 +350,13 @@ class Life:
 
     # What must hold at the beginning of a life
 
-    def check(self, *, power_was_cut: bool) -> None:
-        """Compare what is there with what was promised."""
+    def check(self, *, power_was_cut: bool, page_is_old: bool = False) -> None:
+        """Compare what is there with what was promised; *page_is_old* if the control page is older than the rest."""
         story = self.story
         stored = _valid_records(self._path) if power_was_cut else {}
+        life = None if power_was_cut or page_is_old else self._life()
         store = self.store
+        assert life in (None, self._life()), "recovered without need"
         found = read_all(store)
         first, last = self._batches_found([message.payload for message in found])
         assert last >= (story.promised if power_was_cut else story.visible), "messages were lost"
@@ -367,6 +377,14 @@ class Life:
             moment.story.promised = story.promised
             if power_was_cut:  # whoever dies in recovery and starts again comes to the same result
                 del moment.story.batches[last:]
+
+    def _life(self) -> int | None:
+        """Return the life in the control file; None if it is of another boot or mount, or there is no channel yet."""
+        if not (self._path / MANIFEST).exists():
+            return None
+        content = (self._path / CONTROL).read_bytes()
+        _, _, life, _, boot, _, _, mount, _ = CONTROL_IDENTITY.unpack_from(content)
+        return int(life) if (boot, mount) == (recovery.boot_id(), self._files.mounted) else None
 
     def _batches_found(self, payloads: list[bytes]) -> tuple[int, int]:
         """Return the number of the first message that is there, and how many batches there were in all."""

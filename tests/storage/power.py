@@ -130,6 +130,22 @@ class Image:
         _write(target, root, lambda file: file.content, lambda directory: directory.names)
         return root
 
+    def with_old_page(self, target: Path, name: str, choose: Callable[[list[bytes]], bytes]) -> Directory:
+        """Make the directory that another process finds, but with an older first page of one file.
+
+        *choose* is given every version that the disk may have of it.
+        """
+
+        def content(file: File) -> bytes:
+            if file is not chosen:
+                return file.content
+            return choose([each[:_PAGE] for each in (file.durable, *file.versions)]) + file.content[_PAGE:]
+
+        root = _Copies().directory(self._root)
+        chosen = _find(root, name)
+        _write(target, root, content, lambda directory: directory.names)
+        return tree_on_disk(target)
+
     def cut_power(self, target: Path, random: Random) -> Directory:
         """Make the directory that the next boot finds; the disk has all of it."""
         _write(
@@ -139,6 +155,15 @@ class Image:
             lambda directory: directory.after_power_cut(random),
         )
         return tree_on_disk(target)
+
+
+def _find(directory: Directory, name: str) -> Entry | None:
+    """Return the file of a name, wherever it is."""
+    for each, entry in directory.names.items():
+        found = entry if each == name else _find(entry, name) if isinstance(entry, Directory) else None
+        if found is not None:
+            return found
+    return None
 
 
 class _Copies:
@@ -197,6 +222,7 @@ class PowerFiles(Files):
         self._known: dict[tuple[int, int], Entry] = {}
         self._descriptors: dict[int, int] = {}
         self._names_changed = False
+        self.mounted = 1
         self.on_call: Callable[[str], object] = lambda _: None
         self._learn(root, self._tree)
 
@@ -275,6 +301,13 @@ class PowerFiles(Files):
             self._called("open", changes_names=True)
         return super().open(path, create=create, writable=writable, mode=mode)
 
+    def create(self, path: Path, mode: int, *, replace: bool = True) -> int:
+        """Create a file."""
+        if replace:
+            self.unlink(path)
+        self._called("create", changes_names=True)
+        return super().create(path, mode, replace=replace)
+
     def make(self, path: Path, size: int, content: bytes, position: int, mode: int) -> None:
         """Make a file."""
         self._called("make", changes_names=True)
@@ -283,6 +316,10 @@ class PowerFiles(Files):
     def identity(self, descriptor: int) -> tuple[int, int]:
         """Return the same for every copy: an image is the same file at another moment."""
         return 1, 1
+
+    def mount(self, descriptor: int) -> int:
+        """Return the same for every copy, until a test says that the file system was mounted again."""
+        return self.mounted
 
     def write_at(self, descriptor: int, data: bytes, position: int) -> None:
         """Write."""

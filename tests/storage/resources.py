@@ -35,3 +35,9 @@ def maps_under(path: Path) -> int:
     """Return how many maps of files below a directory this process has, without those nobody uses any more."""
     gc.collect()
     return Path("/proc/self/maps").read_text().count(f"{path}/")
+
+
+def held_under(path: Path) -> list[str]:
+    """Return what this process has open or mapped at or below a path, nothing collected before."""
+    maps = [line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
+    return [target for target in (*_open_files(), *maps) if target == str(path) or target.startswith(f"{path}/")]

@@ -76,7 +76,7 @@ def test_a_process_has_a_fifo_of_its_own(tmp_path: Path, bells: Callable[[int], 
     """Under the number of its slot, with the mode of the channel's files, in a directory that goes with it."""
     bells(7)
     assert stat.S_ISFIFO((tmp_path / "wake" / "7").stat().st_mode)
-    assert (tmp_path / "wake" / "7").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "wake" / "7").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "wake").stat().st_mode & 0o777 == 0o750
 
 
@@ -162,7 +162,7 @@ def test_a_fifo_left_by_the_dead_is_replaced(tmp_path: Path, bells: Callable[[in
     own = _taken(bells(2))
     assert not _is_rung(own)
     assert os.fstat(own).st_ino == (tmp_path / "wake" / "2").stat().st_ino
-    assert (tmp_path / "wake" / "2").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "wake" / "2").stat().st_mode & 0o777 == 0o600
     assert before
     files.close(own)
 

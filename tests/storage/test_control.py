@@ -7,15 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from filechannel._errors import StorageError
 from filechannel._format import load_u32, load_u64, store_u32, store_u64
 from filechannel._format.layout import (
     APPEND_TAIL,
     CHECKPOINT,
     CHECKPOINT_SLOTS,
+    CONTROL_IDENTITY,
     CONTROL_RESERVE,
     CONTROL_SIZE,
     FAILED_FLUSHES,
     FLUSH_LOCK,
+    OFFSET_JUMP,
     TAIL_SLOT,
     TAIL_SLOTS,
     WRITE_TAIL,
@@ -49,6 +52,37 @@ def control(tmp_path: Path) -> Iterator[Control]:
 
 
 # Identity
+
+
+def test_words_are_of_before_a_remount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Device and inode are the same after a remount; another mount, or an unknown one, is noticed all the same."""
+    files = Files()
+    descriptor = files.open(tmp_path / "control", create=True)
+    control = Control(files, descriptor)
+    for mount, is_same in ((7, True), (8, False), (0, False)):
+        monkeypatch.setattr(files, "mount", lambda _: 7)
+        control.identify(CHANNEL, BOOT)
+        life = bytes(control.map[: CONTROL_IDENTITY.size])
+        monkeypatch.setattr(files, "mount", lambda _, mount=mount: mount)
+        assert control.belongs_to(CHANNEL, BOOT)
+        assert control.is_same_mount == is_same
+        assert control.is_of_before(CHANNEL, BOOT) == (not is_same)
+        control.identify(CHANNEL, BOOT)
+        assert (bytes(control.map[: CONTROL_IDENTITY.size]) == life) == is_same
+    files.close(descriptor)
+
+
+def test_words_that_are_disowned_are_of_before(control: Control) -> None:
+    """They are those of this channel and this file, and recovered as if they were of another boot."""
+    control.identify(CHANNEL, BOOT)
+    assert not control.is_of_before(CHANNEL, BOOT)
+    control.disown(BOOT)
+    control.disown(BOOT)
+    assert not control.belongs_to(CHANNEL, BOOT)
+    assert control.is_of_before(CHANNEL, BOOT)
+    assert control.is_of_boot(BOOT)
+    assert not control.is_of_boot(b"x" * 16)
+    assert control.channel_id == CHANNEL
 
 
 def test_words_belong_to_one_channel_boot_and_file(tmp_path: Path) -> None:
@@ -119,7 +153,7 @@ def test_damaged_slots_are_noticed(control: Control) -> None:
     assert control.has_tail
     store_u64(control.map, WRITE_TAIL, 7)
     assert not control.has_tail
-    with pytest.raises(ValueError, match="no tail slot"):
+    with pytest.raises(StorageError, match="no tail slot"):
         control.tail()
 
 
@@ -148,8 +182,25 @@ def test_start_over_writes_every_word(control: Control) -> None:
     assert load_u32(control.map, WRITER_LOCK) == load_u32(control.map, FLUSH_LOCK) == 0
 
 
+def test_an_oldest_offset_beyond_the_end_is_not_believed(control: Control) -> None:
+    """Everything before it would count as removed."""
+    control.oldest_offset = control.write_offset + 1
+    assert not control.has_tail
+    with pytest.raises(StorageError, match="beyond the end"):
+        _ = control.oldest_offset
+
+
+@pytest.mark.parametrize("given_up", [1, OFFSET_JUMP + 1, 3 * OFFSET_JUMP, 1 << 63, (1 << 64) - 1])
+def test_offsets_that_cannot_be_given_up_are_not_believed(control: Control, given_up: int) -> None:
+    """The log would resume anywhere."""
+    control.given_up = given_up
+    with pytest.raises(StorageError, match="resume"):
+        _ = control.owes_jump
+
+
 def test_words_are_kept_apart(control: Control) -> None:
     """Each word has a place of its own."""
+    control.publish(Tail(Offset(9), 1, Offset(0)))
     control.oldest_offset, control.durable_offset = 1, 2
     control.reserved_end, control.allocated_end = 3, 4
     control.mark_sealed()

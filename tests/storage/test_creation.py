@@ -35,14 +35,14 @@ def _content(path: Path) -> dict[str, bytes | None]:
 
 
 def test_a_channel_is_made_with_everything_it_needs(path: Path) -> None:
-    """Manifest, control file and three directories; nothing else."""
+    """Manifest, control file, lock file and three directories; nothing else."""
     with opened(path):
-        assert sorted(os.listdir(path)) == [MANIFEST, "consumers", "control", "segments", "wake"]
+        assert sorted(os.listdir(path)) == [MANIFEST, "consumers", "control", "lock", "segments", "wake"]
 
 
-@pytest.mark.parametrize(("mode", "directory_mode"), [(0o600, 0o700), (0o640, 0o750)])
+@pytest.mark.parametrize(("mode", "directory_mode"), [(0o600, 0o700), (0o640, 0o750), (0o660, 0o770)])
 def test_the_mode_is_that_of_the_options(path: Path, mode: int, directory_mode: int) -> None:
-    """Files have the permissions asked for, directories those that go with them."""
+    """Files have the permissions asked for, directories those that go with them; a lock file only those of writers."""
     umask = os.umask(0o022)
     try:
         with opened(path, ChannelOptions(segment_size=4096, mode=mode)) as store:
@@ -52,6 +52,8 @@ def test_the_mode_is_that_of_the_options(path: Path, mode: int, directory_mode: 
             assert path / "wake" / "1" in found
             for file in found:
                 expected = directory_mode if file.is_dir() else mode
+                if file in (path / "lock", path / "wake" / "1"):
+                    expected = {0o640: 0o600}.get(mode, mode)
                 assert stat.S_IMODE(file.stat().st_mode) == expected, file
     finally:
         os.umask(umask)

@@ -11,14 +11,32 @@ from pathlib import Path
 import pytest
 
 from filechannel import ConsumerBusyError, ConsumerDamagedError, DiskFullError
-from filechannel._format.layout import CURSOR, CURSOR_OWNER, CURSOR_REMOVER, CURSOR_SIZE, CURSOR_SLOTS, GROUP_SIZE
+from filechannel._format.layout import (
+    CURSOR,
+    CURSOR_OWNER,
+    CURSOR_SIZE,
+    CURSOR_SLOTS,
+    GROUP_SIZE,
+    NAME_LOCK_SIZE,
+    NAME_LOCKS,
+    NAME_OWNER,
+    NAME_REMOVER,
+)
 from filechannel._offset import Offset
 from filechannel._storage.cursor import own
-from filechannel._storage.cursor_file import Position, file_name, group_file_name, name_of, read_position
+from filechannel._storage.cursor_file import (
+    Position,
+    file_name,
+    group_file_name,
+    name_of,
+    offsets_in_consumers,
+    read_position,
+)
 from filechannel._storage.cursors import Cursors
 from filechannel._storage.files import Files
 from filechannel._storage.index import Mark
 from filechannel._storage.kernel_locks import KernelLocks
+from filechannel._storage.lock_file import lock_of
 from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full
 from tests.storage.forks import Fork, killed_with_a_child
 from tests.storage.resources import descriptors_under
@@ -42,7 +60,16 @@ NAMES = [
 
 
 def _cursors(directory: Path, files: Files | None = None) -> Cursors:
-    return Cursors(files or Files(), directory, 0o600)
+    return Cursors(files or Files(), directory, 0o600, _locks(directory, files))
+
+
+def _locks(directory: Path, files: Files | None = None) -> KernelLocks:
+    """Return the locks of the channel that a directory of consumers belongs to."""
+    return KernelLocks(files or Files(), directory.with_name(directory.name + "-lock"), create=True)
+
+
+def _offsets(directory: Path) -> list[Offset]:
+    return offsets_in_consumers(Files(), directory)
 
 
 def _mark(offset: int) -> Mark:
@@ -60,7 +87,7 @@ def test_any_name_becomes_one_safe_file(tmp_path: Path, name: str) -> None:
     cursors.close(cursors.open(name))
     assert cursors.names() == [name]
     assert name_of(file_name(name)) == name
-    assert os.listdir(tmp_path) == ["consumers"]
+    assert sorted(os.listdir(tmp_path)) == ["consumers", "consumers-lock"]
     assert len(os.listdir(tmp_path / "consumers")) == 1
 
 
@@ -95,7 +122,7 @@ def test_a_new_consumer_stands_nowhere(tmp_path: Path) -> None:
     cursor = cursors.open("new")
     assert cursor.position is None
     assert cursors.names() == ["new"]
-    assert cursors.offsets() == []
+    assert _offsets(tmp_path) == []
     cursors.close(cursor)
 
 
@@ -107,7 +134,7 @@ def test_a_position_outlives_its_owner(tmp_path: Path) -> None:
         cursor.store(number * 100, number, number * 7)
         assert cursor.position == Position(Offset(number * 100), number, number * 7)
         cursors.close(cursor)
-        assert _cursors(tmp_path).offsets() == [number * 100]
+        assert _offsets(tmp_path) == [number * 100]
 
 
 def test_a_position_may_go_back(tmp_path: Path) -> None:
@@ -188,11 +215,11 @@ def test_a_file_without_a_name_is_made_where_there_are_none(tmp_path: Path, monk
     """Not every file system has files without names."""
     wanted, really = list[int](), os.open
 
-    def refuse(path: Path, flags: int, *rest: int) -> int:
+    def refuse(path: Path, flags: int, *rest: int, dir_fd: int | None = None) -> int:
         if flags & os.O_TMPFILE == os.O_TMPFILE:
             wanted.append(flags)
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), str(path))
-        return really(path, flags, *rest)
+        return really(path, flags, *rest, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "open", refuse)
     cursors = _cursors(tmp_path)
@@ -205,19 +232,20 @@ def test_a_file_without_a_name_is_made_where_there_are_none(tmp_path: Path, monk
 
 
 def test_nobody_sees_a_file_before_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are no files without names it has another one until then, and who comes meanwhile is not too late."""
+    """Where there are no files without names it has another one until then, and meanwhile the name is in use."""
     really, write = os.open, os.pwrite
     seen: list[list[str]] = []
 
-    def refuse(path: Path, flags: int, *rest: int) -> int:
+    def refuse(path: Path, flags: int, *rest: int, dir_fd: int | None = None) -> int:
         if flags & os.O_TMPFILE == os.O_TMPFILE:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP), str(path))
-        return really(path, flags, *rest)
+        return really(path, flags, *rest, dir_fd=dir_fd)
 
     def look(descriptor: int, content: bytes, position: int) -> int:
         if not seen:
             seen.append(others.names())
-            others.close(others.open("name"))
+            with pytest.raises(ConsumerBusyError):
+                others.open("name")
         return write(descriptor, content, position)
 
     cursors, others = _cursors(tmp_path), _cursors(tmp_path)
@@ -245,11 +273,12 @@ def test_a_disk_may_take_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_whoever_joins_a_group_waits_for_one_who_leaves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who looks whether it is the last member has the name for itself, for that moment."""
     path, files = tmp_path / group_file_name("name"), Files()
-    own(files, path, "name", 0o600, GROUP_SIZE, shared=True)[1].close()
-    leaving = KernelLocks(files, path)
-    assert leaving.take(CURSOR_OWNER)
+    locks = _locks(tmp_path)
+    own(files, locks, path, "name", 0o600, GROUP_SIZE, shared=True)[1].close()
+    leaving = locks.beside(lock_of(path))
+    assert leaving.take(NAME_OWNER)
     monkeypatch.setattr(time, "sleep", lambda _: leaving.close())
-    own(files, path, "name", 0o600, GROUP_SIZE, shared=True)[1].close()
+    own(files, locks, path, "name", 0o600, GROUP_SIZE, shared=True)[1].close()
 
 
 def test_a_short_file_has_no_position() -> None:
@@ -429,7 +458,7 @@ def test_a_child_does_not_take_the_name_away(tmp_path: Path) -> None:
 
 
 class Removing(Files):
-    """Lets somebody remove the file between opening it for its lock and opening it for its content."""
+    """Removes the file behind the back of a process that is about to lock its name."""
 
     def __init__(self, path: Path, *, make_again: bool) -> None:
         self._path = path
@@ -438,9 +467,10 @@ class Removing(Files):
         self.removed = False
 
     def lock(self, descriptor: int, position: int, *, shared: bool = False) -> bool:
-        """Remove the file once, when somebody is about to own it and not only visits it; then lock what was opened."""
-        is_visit, self._last = self._last == CURSOR_REMOVER, position
-        if position == CURSOR_OWNER and not is_visit and not self.removed:
+        """Remove the file once, when its name is about to be owned and not only visited; then lock the name."""
+        byte = (position - NAME_LOCKS) % NAME_LOCK_SIZE
+        is_visit, self._last = self._last == NAME_REMOVER, byte
+        if byte == NAME_OWNER and not is_visit and not self.removed:
             self.removed = True
             self._path.unlink()
             if self._make_again:
@@ -450,7 +480,7 @@ class Removing(Files):
 
 @pytest.mark.parametrize("make_again", [False, True])
 def test_a_name_that_is_removed_meanwhile_is_made_anew(tmp_path: Path, make_again: bool) -> None:
-    """What is owned is the file that has the name."""
+    """The owner of a name has the file that the name leads to."""
     path = tmp_path / file_name("name")
     _cursors(tmp_path).open("name").close()
     removing = Removing(path, make_again=make_again)
@@ -458,7 +488,7 @@ def test_a_name_that_is_removed_meanwhile_is_made_anew(tmp_path: Path, make_agai
     cursor = cursors.open("name")
     assert removing.removed
     cursor.store(100, 1, 0)
-    assert _cursors(tmp_path).offsets() == [100]
+    assert _offsets(tmp_path) == [100]
     with pytest.raises(ConsumerBusyError):
         _cursors(tmp_path).open("name")
     cursors.close(cursor)

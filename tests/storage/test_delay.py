@@ -37,7 +37,7 @@ def test_what_could_not_be_begun_is_begun_the_next_time(monkeypatch: pytest.Monk
     happened = Event()
     delay = Delay(happened.set, 0.01)
     with monkeypatch.context() as limited, no_more_threads():
-        limited.setattr(FLUSH_TIMER, "_running", False)
+        limited.setattr(FLUSH_TIMER._thread, "is_running", False)
         delay.begin()
     delay.begin()
     assert happened.wait(PATIENCE)

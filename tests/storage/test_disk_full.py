@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,9 @@ import pytest
 
 from filechannel import Capacity, ChannelOptions, DiskFullError, Durability, StorageError
 from filechannel._format.layout import CONTROL_IDENTITY, RECORD_HEADER_SIZE
+from filechannel._storage.files import Files
 from filechannel._storage.store import Store
+from tests.file_systems import KINDS, fill, small_disk
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, reader_of
 from tests.storage.faults import FaultyFiles, input_output_error
@@ -22,51 +26,28 @@ from tests.storage.reclaiming import reclaim
 pytestmark = pytest.mark.disk
 
 SIZE = 4 << 20
-IMAGE = 24 << 20
-"""What a file system with a journal needs besides."""
+_CLONE = 0x40049409  # FICLONE, _IOW(0x94, 9, int)
 
 
-def _do(*command: object) -> None:
-    try:
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip(f"a small disk cannot be mounted here: there is no {command[0]}")
-    if done.returncode:
-        pytest.skip(f"a small disk cannot be mounted here: {done.stderr.strip()}")
-
-
-@contextmanager
-def _mounted(tmp_path: Path, *arguments: object) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    _do("mount", *arguments, disk)
-    yield disk
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+@pytest.fixture(params=KINDS)
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A small file system of each kind."""
+    with small_disk(tmp_path, request.param) as path:
+        yield path
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def disk_in_memory(tmp_path: Path) -> Iterator[Path]:
     """A file system of four mebibytes, in memory."""
-    with _mounted(tmp_path, "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs") as disk:
-        yield disk
+    with small_disk(tmp_path, "tmpfs") as path:
+        yield path
 
 
-@pytest.fixture
-def small_ext4(tmp_path: Path) -> Iterator[Path]:
-    """A real one, with room for a little more than that."""
-    image = tmp_path / "image"
-    with image.open("wb") as file:
-        file.truncate(IMAGE)
-    _do("mkfs.ext4", "-q", "-m", "0", "-b", "4096", image)
-    with _mounted(tmp_path, "-o", "loop", image) as disk:
-        yield disk
-
-
-@pytest.fixture(params=["small_disk", "small_ext4"])
-def disk(request: pytest.FixtureRequest) -> Path:
-    """Either of them."""
-    path: Path = request.getfixturevalue(request.param)
-    return path
+@pytest.fixture(params=["ext4", "xfs"])
+def real_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A small file system that keeps files in blocks of an image."""
+    with small_disk(tmp_path, request.param) as path:
+        yield path
 
 
 def _fill(store: Store, size: int) -> list[bytes]:
@@ -89,12 +70,12 @@ def _fill(store: Store, size: int) -> list[bytes]:
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC])
 @pytest.mark.parametrize("segment_size", [4096, 256 << 10, 64 << 20])
 @pytest.mark.parametrize("size", [100, 3000, 50_000])
-def test_a_full_disk_loses_nothing(small_disk: Path, segment_size: int, size: int, durability: Durability) -> None:
+def test_a_full_disk_loses_nothing(disk_in_memory: Path, segment_size: int, size: int, durability: Durability) -> None:
     """The error is clean, what was accepted is readable, and it goes on when there is room."""
-    ballast = small_disk / "ballast"
+    ballast = disk_in_memory / "ballast"
     ballast.write_bytes(bytes(1 << 20))
     options = ChannelOptions(segment_size=segment_size, durability=durability)
-    with opened(small_disk / "channel", options) as store:
+    with opened(disk_in_memory / "channel", options) as store:
         sent = _fill(store, size)
         store.flusher.commit()
         assert payloads_of(store) == sent
@@ -104,7 +85,7 @@ def test_a_full_disk_loses_nothing(small_disk: Path, segment_size: int, size: in
         store.log.append([b"goes on"])
         store.flusher.commit()
         assert payloads_of(store) == [*sent, b"goes on"]
-    with opened(small_disk / "channel", create=False) as store:
+    with opened(disk_in_memory / "channel", create=False) as store:
         assert payloads_of(store) == [*sent, b"goes on"]
 
 
@@ -130,17 +111,17 @@ print(len(sent))
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 @pytest.mark.parametrize("segment_size", [4 << 20, 64 << 20])
-def test_a_full_disk_kills_nobody(small_ext4: Path, segment_size: int, durability: str) -> None:
+def test_a_full_disk_kills_nobody(real_disk: Path, segment_size: int, durability: str) -> None:
     """Where the kernel needs more blocks than those that are written to, they are there as well, or it is an error."""
-    command = [sys.executable, "-c", _FILL, str(small_ext4 / "channel"), str(segment_size), durability]
+    command = [sys.executable, "-c", _FILL, str(real_disk / "channel"), str(segment_size), durability]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr or done.returncode
     assert int(done.stdout) > 500
 
 
-def test_a_spare_without_disk_space_kills_nobody(small_disk: Path) -> None:
+def test_a_spare_without_disk_space_kills_nobody(disk_in_memory: Path) -> None:
     """Whoever made it may have died before it had any: it gets some before it is written to, or is removed."""
-    options, channel = ChannelOptions(segment_size=256 << 10), small_disk / "channel"
+    options, channel = ChannelOptions(segment_size=256 << 10), disk_in_memory / "channel"
     with opened(channel, options) as store:
         store.log.append([b"0:"])
     with (channel / "segments" / "spare-1.seg").open("wb") as spare:
@@ -152,7 +133,7 @@ from tests.storage.channels import opened
 with opened(Path({str(channel)!r}), create=False) as store:
     store.log.append([b"1:"])
     try:
-        Path({str(small_disk / "ballast")!r}).write_bytes(bytes({SIZE}))
+        Path({str(disk_in_memory / "ballast")!r}).write_bytes(bytes({SIZE}))
     except OSError:
         pass
     store.log.append([bytes(100)] * 2400)
@@ -165,9 +146,9 @@ with opened(Path({str(channel)!r}), create=False) as store:
     assert done.stdout == "full\n", done.stderr or done.returncode
 
 
-def test_most_of_the_disk_is_used(small_disk: Path) -> None:
+def test_most_of_the_disk_is_used(disk_in_memory: Path) -> None:
     """Small messages fill the disk to the last pages before they are refused."""
-    with opened(small_disk / "channel", ChannelOptions(segment_size=64 << 20)) as store:
+    with opened(disk_in_memory / "channel", ChannelOptions(segment_size=64 << 20)) as store:
         sent = _fill(store, 1000)
         assert sum(map(len, sent)) > SIZE - (300 << 10)
 
@@ -209,9 +190,9 @@ def test_consumers_come_and_move_on_a_full_disk(disk: Path) -> None:
         assert payloads_of(store) == sent
 
 
-def test_files_that_wait_make_room_for_a_group(small_disk: Path) -> None:
+def test_files_that_wait_make_room_for_a_group(disk_in_memory: Path) -> None:
     """Its ring needs more than is kept for names; files that are to be written again come after that."""
-    with opened(small_disk / "channel", ChannelOptions(segment_size=512 << 10)) as store:
+    with opened(disk_in_memory / "channel", ChannelOptions(segment_size=512 << 10)) as store:
         for _ in range(3):
             store.log.append([bytes(300 << 10)])
         store.flusher.flush()
@@ -219,7 +200,7 @@ def test_files_that_wait_make_room_for_a_group(small_disk: Path) -> None:
         assert store.segments.spares is not None
         assert store.segments.spares.names()
         with pytest.raises(OSError, match="No space left"):
-            (small_disk / "ballast").write_bytes(bytes(SIZE))
+            (disk_in_memory / "ballast").write_bytes(bytes(SIZE))
         assert store.processes is not None
         store.cursors.close(store.cursors.join("group", store.processes))
         assert not store.segments.spares.names()
@@ -236,10 +217,10 @@ def test_options_can_be_changed_on_a_full_disk(disk: Path) -> None:
         assert store.manifest.options.capacity == capacity
 
 
-def test_a_full_disk_that_refuses_a_flush_is_left_at_once(small_disk: Path, background: Background) -> None:
+def test_a_full_disk_that_refuses_a_flush_is_left_at_once(disk_in_memory: Path, background: Background) -> None:
     """There is room for the beginning of the file that the log goes on in."""
     files = FaultyFiles()
-    with opened(small_disk / "channel", files=files) as store:
+    with opened(disk_in_memory / "channel", files=files) as store:
         sent = _fill(store, 1000)
         files.fail(frozenset({"flush"}), input_output_error, once=True)
         with pytest.raises(StorageError, match="may not be on disk"):
@@ -253,6 +234,7 @@ def test_the_space_that_is_kept_serves_many_names(disk: Path) -> None:
     """Whoever spends some of it leaves the rest; with none left a name is refused, and later it is kept again."""
     ballast = disk / "ballast"
     ballast.write_bytes(bytes(1 << 20))
+    (disk / "more").touch()  # while a file can be created
     with opened(disk / "channel", ChannelOptions(segment_size=256 << 10)) as store:
         sent = _fill(store, 1000)
         assert store.control.has_reserve
@@ -268,7 +250,7 @@ def test_the_space_that_is_kept_serves_many_names(disk: Path) -> None:
 
 
 def _take_all_room(ballast: Path) -> None:
-    with ballast.open("ab", buffering=0) as file, suppress(OSError):
+    with suppress(OSError), ballast.open("ab", buffering=0) as file:
         while True:
             file.write(bytes(4096))
 
@@ -284,11 +266,101 @@ def _register_until_refused(store: Store, ballast: Path) -> int:
     raise AssertionError("more names than there is room for")
 
 
-def test_a_producer_without_room_keeps_nobody_from_making_some(small_disk: Path) -> None:
+# Not a block is free
+
+
+def test_allocating_what_is_allocated_needs_no_space(disk: Path) -> None:
+    """Only blocks that are missing count, written or not; without space for those the error names the file."""
+    files = Files()
+    path, other = disk / "file", disk / "other"
+    descriptor, sparse = files.open(path, create=True), files.open(other, create=True)
+    files.allocate(path, descriptor, 0, 1 << 20)
+    files.write_at(descriptor, b"some", 8192)
+    files.grow(sparse, 1 << 20)
+    for position in range(0, 1 << 20, 1 << 15):  # more extents than are asked for at once
+        files.allocate(other, sparse, position, 1 << 14)
+    ballast = fill(disk)
+    files.allocate(path, descriptor, 0, 1 << 20)
+    files.allocate(path, descriptor, 100, 5000)
+    files.allocate(other, sparse, 7 << 15, 1 << 14)
+    with pytest.raises(DiskFullError) as caught:
+        files.allocate(other, sparse, 0, 1 << 20)
+    assert caught.value.path == other
+    with pytest.raises(DiskFullError):
+        files.allocate(path, descriptor, 0, 2 << 20)
+    ballast.unlink()
+    files.allocate(other, sparse, 0, 1 << 20)
+    assert os.fstat(sparse).st_blocks * 512 >= 1 << 20
+    files.close(descriptor)
+    files.close(sparse)
+
+
+def test_blocks_of_a_copy_count_as_missing(tmp_path: Path) -> None:
+    """A file that shares its blocks with another one needs blocks of its own before it is stored to."""
+    files = Files()
+    with small_disk(tmp_path, "xfs") as disk:
+        path, clone = disk / "file", disk / "clone"
+        descriptor, copy = files.open(path, create=True), files.open(clone, create=True)
+        files.write_at(descriptor, b"." * (1 << 20), 0)
+        files.flush(descriptor)
+        fcntl.ioctl(copy, _CLONE, descriptor)
+        fill(disk)
+        with pytest.raises(DiskFullError):
+            files.allocate(clone, copy, 0, 1 << 20)
+        files.close(descriptor)
+        files.close(copy)
+
+
+def _join_groups(store: Store, count: int) -> None:
+    assert store.processes is not None
+    for number in range(count):
+        store.cursors.close(store.cursors.join(f"group {number}", store.processes))
+
+
+@pytest.mark.parametrize("segment_size", [64 << 10, 64 << 20])
+def test_a_channel_is_used_without_a_free_block(disk: Path, segment_size: int) -> None:
+    """What has its disk space already works as ever; what needs more is a clean error, and works when there is some."""
+    path, options = disk / "channel", ChannelOptions(segment_size=segment_size)
+    with opened(path, options) as store:
+        store.log.append([bytes(1000)] * 30)
+        assert store.processes is not None
+        store.cursors.close(store.cursors.join("group", store.processes))
+        store.cursors.close(store.cursors.open("known"))
+        store.producers.open("producer")
+    ballast = fill(disk)
+    with opened(path, create=False) as store:
+        sent = [b"%d:" % number + bytes(1000) for number in range(10)]
+        for payload in sent:
+            store.log.append([payload])  # into the space that the segment has
+        store.flusher.flush()
+        assert payloads_of(store)[30:] == sent
+        assert store.processes is not None
+        store.cursors.close(store.cursors.join("group", store.processes))
+        store.producers.open("producer")
+        for name in ("known", "new"):
+            cursor = store.cursors.open(name)
+            reader = reader_of(store, cursor)
+            reader.move(store.places.earliest())
+            assert reader.native.take() == bytes(1000)
+            reader.close()
+            store.cursors.close(cursor)
+        changed = replace(store.manifest.options, capacity=Capacity(max_messages=10**6))
+        store.configure(lambda stored: stored.with_changes(schema=stored.schema, options=changed))
+        sent += _fill(store, 1000)
+        assert payloads_of(store)[30:] == sent
+        with pytest.raises(DiskFullError):
+            _join_groups(store, 100)
+    ballast.unlink()
+    with opened(path, create=False) as store:
+        store.log.append([b"resumed"])
+        assert payloads_of(store)[30:] == [*sent, b"resumed"]
+
+
+def test_a_producer_without_room_keeps_nobody_from_making_some(disk_in_memory: Path) -> None:
     """Nothing is left of it, and what has been consumed can be removed."""
-    with opened(small_disk / "channel", ChannelOptions(segment_size=256 << 10)) as store:
+    with opened(disk_in_memory / "channel", ChannelOptions(segment_size=256 << 10)) as store:
         _fill(store, 1000)
-        _register_until_refused(store, small_disk / "ballast")
+        _register_until_refused(store, disk_in_memory / "ballast")
         with pytest.raises(DiskFullError):
             store.producers.open("key")
         assert not list((store.path / "producers").iterdir())
@@ -319,9 +391,9 @@ with opened(Path({str(disk / "channel")!r}), create=False) as store:
     assert int(done.stdout) == len(sent)
 
 
-def test_what_has_to_be_put_aside_needs_no_room(small_disk: Path) -> None:
+def test_what_has_to_be_put_aside_needs_no_room(disk_in_memory: Path) -> None:
     """Where there is none for a copy, the file itself is kept, and the channel can be opened."""
-    path = small_disk / "channel"
+    path = disk_in_memory / "channel"
     with opened(path, ChannelOptions(segment_size=512 << 10)) as store:
         first = store.log.append([b"first"])
         store.flusher.flush()
@@ -334,7 +406,7 @@ def test_what_has_to_be_put_aside_needs_no_room(small_disk: Path) -> None:
     with (path / "control").open("r+b") as control:
         control.write(bytes(CONTROL_IDENTITY.size))  # as after a power cut
     with pytest.raises(OSError, match="No space left"):
-        (small_disk / "ballast").write_bytes(bytes(SIZE))
+        (disk_in_memory / "ballast").write_bytes(bytes(SIZE))
     for _ in range(2):
         with opened(path, create=False) as store:
             assert payloads_of(store) == [b"first"]
@@ -343,14 +415,26 @@ def test_what_has_to_be_put_aside_needs_no_room(small_disk: Path) -> None:
     assert all(any(payload in content for content in kept) for payload in behind)
 
 
-def test_a_channel_cannot_be_made_on_a_full_disk(small_disk: Path) -> None:
+def test_a_channel_cannot_be_made_on_a_full_disk(disk_in_memory: Path) -> None:
     """The error is clean, and the channel is made when there is room."""
-    ballast = small_disk / "ballast"
+    ballast = disk_in_memory / "ballast"
     with pytest.raises(OSError, match="No space left"):
         ballast.write_bytes(bytes(SIZE * 2))
-    with pytest.raises(DiskFullError), opened(small_disk / "channel"):
+    with pytest.raises(DiskFullError), opened(disk_in_memory / "channel"):
         pass
     ballast.unlink()
-    with opened(small_disk / "channel") as store:
+    with opened(disk_in_memory / "channel") as store:
         store.log.append([b"one"])
         assert payloads_of(store) == [b"one"]
+
+
+def test_a_control_file_without_room_is_named_by_its_path(disk_in_memory: Path) -> None:
+    """The error says where the file is, wherever the process runs."""
+    with opened(disk_in_memory / "channel"):
+        pass
+    control = disk_in_memory / "channel" / "control"
+    os.truncate(control, 0)
+    fill(disk_in_memory)
+    with pytest.raises(DiskFullError) as caught, opened(disk_in_memory / "channel"):
+        pass
+    assert caught.value.path == control

@@ -60,7 +60,7 @@ def test_the_first_one_is_alone(directory: Path) -> None:
         assert entrance.is_alone
         assert entrance.membership.processes.slot == 1
         assert entrance.membership.processes.others() == []
-        assert not KernelLocks(files, directory / "control").take(MODE_BYTE)
+        assert not KernelLocks(files, directory / "lock").take(MODE_BYTE)
 
 
 @shares
@@ -103,7 +103,7 @@ def test_one_at_a_time(directory: Path) -> None:
     with ExitStack() as stack:
         with entering(files, directory, descriptor, lambda: True) as entrance:
             stack.callback(entrance.membership.close)
-            other = KernelLocks(files, directory / "control")
+            other = KernelLocks(files, directory / "lock")
             stack.callback(other.close)
             assert not other.take(OPENING_BYTE)
 
@@ -129,7 +129,7 @@ def test_an_error_inside_means_not_to_stay(directory: Path) -> None:
     held = descriptors_under(directory)
     with pytest.raises(LookupError), entering(files, directory, descriptor, lambda: True):
         raise LookupError
-    locks = KernelLocks(files, directory / "control")
+    locks = KernelLocks(files, directory / "lock")
     assert locks.taken(0, 1 << 20) == []
     locks.close()
     assert descriptors_under(directory) == held

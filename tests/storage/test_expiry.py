@@ -7,17 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from filechannel import ConsumerBusyError, ConsumerMismatchError, UnknownConsumerError
-from filechannel._format.layout import CURSOR_DEPARTURE, CURSOR_OWNER, CURSOR_SIZE, CURSOR_TERM, DEPARTURE, TERM
+from filechannel import ConsumerBusyError, ConsumerMismatchError, UnexpectedFileError, UnknownConsumerError
+from filechannel._format.layout import (
+    CURSOR_DEPARTURE,
+    CURSOR_OWNER,
+    CURSOR_SIZE,
+    CURSOR_TERM,
+    DEPARTURE,
+    NAME_OWNER,
+    NAME_REMOVER,
+    TERM,
+)
 from filechannel._storage.cursor_file import file_name, is_overdue, read_departure, read_term
 from filechannel._storage.cursors import Cursors
 from filechannel._storage.expiry import remove_expired
 from filechannel._storage.files import Files
 from filechannel._storage.kernel_locks import KernelLocks
+from filechannel._storage.lock_file import lock_of
 from filechannel._storage.roster import Roster
 from tests.storage.clocks import Clock
 from tests.storage.forks import Fork
 from tests.storage.resources import descriptors_under
+
+
+def _locks(directory: Path, files: Files | None = None) -> KernelLocks:
+    """Return the locks of the channel that a directory of consumers belongs to."""
+    return KernelLocks(files or Files(), directory.with_name(directory.name + "-lock"), create=True)
 
 
 class Names:
@@ -25,8 +40,10 @@ class Names:
 
     def __init__(self, directory: Path) -> None:
         self.changes = 0
-        self.cursors = Cursors(Files(), directory, 0o600, self._count)
+        self.locks = _locks(directory)
+        self.cursors = Cursors(Files(), directory, 0o600, self.locks, self._count)
         self.roster = Roster(Files(), directory, lambda: self.changes)
+        self.roster.locks = self.locks
 
     def _count(self) -> None:
         self.changes += 1
@@ -162,22 +179,28 @@ def test_removing_what_is_owned_or_not_there(names: Names, tmp_path: Path) -> No
     before = descriptors_under(tmp_path), sorted(os.listdir(tmp_path))
     with pytest.raises(ConsumerBusyError):
         names.cursors.remove_unowned("a")
-    for unknown in ("b", "directory"):
-        with pytest.raises(UnknownConsumerError):
-            names.cursors.remove_unowned(unknown)
+    with pytest.raises(UnknownConsumerError):
+        names.cursors.remove_unowned("b")
+    with pytest.raises(UnexpectedFileError):
+        names.cursors.remove_unowned("directory")
     names.cursors.note_departure("b")
     assert (descriptors_under(tmp_path), sorted(os.listdir(tmp_path))) == before
     names.cursors.close(cursor)
 
 
-def test_a_directory_is_no_name(names: Names, tmp_path: Path) -> None:
-    """What only looks like the file of a consumer is none."""
+def test_a_directory_in_place_of_a_file_is_a_damaged_consumer(names: Names, tmp_path: Path) -> None:
+    """It has the name, and no position; nothing that its consumer may need is removed."""
     (tmp_path / file_name("a")).mkdir()
     names.register("b")
-    assert names.roster.names() == ["b"]
-    assert names.roster.look("a") is None
-    assert names.roster.watch("a") is None
-    with pytest.raises(UnknownConsumerError):
+    assert names.roster.names() == ["a", "b"]
+    registration = names.roster.look("a")
+    assert registration is not None
+    assert (registration.position, registration.owner, registration.expires) == (None, None, None)
+    assert names.roster.positions()["a"] is None
+    watched = names.roster.watch("a")
+    assert watched is not None
+    assert names.roster.read(watched) is None
+    with pytest.raises(UnexpectedFileError):
         names.cursors.remove_unowned("a")
 
 
@@ -195,7 +218,8 @@ class LateGroup(Files):
 
 def test_of_two_kinds_at_once_none_or_one_is_registered(tmp_path: Path) -> None:
     """Whoever sees the other's file after making its own gives way, and leaves nothing behind."""
-    cursors = Cursors(LateGroup(tmp_path / "name.group"), tmp_path, 0o600)
+    files = LateGroup(tmp_path / "name.group")
+    cursors = Cursors(files, tmp_path, 0o600, _locks(tmp_path, files))
     with pytest.raises(ConsumerMismatchError):
         cursors.open("name")
     assert os.listdir(tmp_path) == ["name.group"]
@@ -205,9 +229,9 @@ def test_of_two_kinds_at_once_none_or_one_is_registered(tmp_path: Path) -> None:
 def test_a_visitor_that_stands_still_is_not_waited_for(names: Names, tmp_path: Path) -> None:
     """Whoever is stopped with the name locked makes it busy, after a moment; what is only overdue is left alone."""
     names.register("a", 1e-9)
-    locks = KernelLocks(Files(), tmp_path / file_name("a"))
-    assert locks.take(CURSOR_OWNER)
-    assert locks.take(CURSOR_OWNER + 1)
+    locks = names.locks.beside(lock_of(tmp_path / file_name("a")))
+    assert locks.take(NAME_REMOVER)
+    assert locks.take(NAME_OWNER)
     assert names.remove_expired() == []
     for call in (names.cursors.open, names.cursors.remove_unowned):
         with pytest.raises(ConsumerBusyError):

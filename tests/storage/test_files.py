@@ -6,7 +6,7 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -169,7 +169,7 @@ def test_a_private_map_changes_nothing_on_disk(tmp_path: Path) -> None:
     descriptor = files.open(tmp_path / "file", writable=False)
     private = files.map(descriptor, mmap.PAGESIZE, private=True)
     private[:5] = b"hello"
-    assert files.read(tmp_path / "file") == bytes(mmap.PAGESIZE)
+    assert files.read(tmp_path / "file", 1 << 20) == bytes(mmap.PAGESIZE)
     files.close(descriptor)
 
 
@@ -289,5 +289,57 @@ def test_file_system_names_the_kind(tmp_path: Path) -> None:
 
 def test_file_system_is_unknown_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the mounts cannot be read the answer is empty, not an error."""
-    monkeypatch.setattr(Path, "read_text", _failing(errno.ENOENT))
+    monkeypatch.setattr(Path, "open", _failing(errno.ENOENT))
     assert files.file_system(tmp_path) == ""
+
+
+def test_a_closed_file_has_no_names_to_count() -> None:
+    """The descriptor of a file that was closed is an `OSError`, as for the operating system."""
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        Files().links(-1)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        Files().has_name(-1, b"name", 0, (0, 0))
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Iterator[tuple[int, int]]:
+    """Return descriptors of a directory and of a file in it with the name `file`."""
+    (tmp_path / "file").touch()
+    directory, descriptor = os.open(tmp_path, os.O_RDONLY), os.open(tmp_path / "file", os.O_RDWR)
+    try:
+        yield directory, descriptor
+    finally:
+        os.close(directory)
+        os.close(descriptor)
+
+
+def test_a_name_that_leads_to_another_file_is_not_its_own(tmp_path: Path, named: tuple[int, int]) -> None:
+    """Whether it is missing, a link to the file, or another file; another name of the same file counts."""
+    directory, descriptor = named
+    inode = files.inode(descriptor)
+    (tmp_path / "same").hardlink_to(tmp_path / "file")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "other").touch()
+    found = [
+        name
+        for name in (b"file", b"same", b"link", b"other", b"missing", b"file/below")
+        if files.has_name(directory, name, descriptor, inode)
+    ]
+    assert found == [b"file", b"same"]
+
+
+def test_a_file_system_that_renumbers_a_file_does_not_take_its_name(named: tuple[int, int]) -> None:
+    """What counts in the end is whether name and descriptor are one file now, not the number that it had."""
+    directory, descriptor = named
+    assert files.has_name(directory, b"file", descriptor, (0, 0))
+
+
+def test_a_name_that_may_not_be_looked_up_is_taken_for_there(
+    tmp_path: Path, named: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that has given up its rights learns only whether the file has a name anywhere."""
+    directory, descriptor = named
+    monkeypatch.setattr("filechannel._storage.files.named_inode", _failing(errno.EACCES))
+    assert files.has_name(directory, b"file", descriptor, (0, 0))
+    (tmp_path / "file").unlink()
+    assert not files.has_name(directory, b"file", descriptor, (0, 0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +13,7 @@ import pytest
 
 from filechannel import ChannelOptions, DiskFullError, Durability, StorageError
 from filechannel._format import PURE
-from filechannel._format.layout import WAKE, WAKE_LOOPS
+from filechannel._format.layout import SEGMENT_HEADER_SIZE, WAKE, WAKE_LOOPS
 from filechannel._offset import Offset
 from filechannel._storage.flush import Ticket
 from filechannel._storage.segment import segment_name
@@ -345,6 +347,20 @@ def test_a_message_is_visible_when_it_is_on_disk(path: Path, background: Backgro
         assert store.control.durable_offset == store.control.write_offset
 
 
+def test_a_commit_does_not_ask_for_timestamps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Linux 6.13 on, the next write would store an exact time in the inode, and the next flush write that too."""
+    with opened(path, ChannelOptions(durability=Durability.FSYNC)) as store:
+        store.log.append([b"one"])
+        store.flusher.commit()
+        asked: list[int] = []
+        real = os.fstat
+        monkeypatch.setattr(os, "fstat", lambda descriptor: asked.append(descriptor) or real(descriptor))
+        store.log.append([b"two"])
+        store.flusher.commit()
+        monkeypatch.undo()
+        assert not asked
+
+
 def test_readers_are_told_when_a_message_becomes_visible(path: Path) -> None:
     """Whoever is armed is woken by the commit, not by the append."""
     with opened(path, FSYNC) as store:
@@ -453,6 +469,44 @@ def test_a_failed_flush_is_final(path: Path, background: Background) -> None:
         assert _segment(path, 0) not in files.flushed
         assert _segment(path, 1 << 40) in files.flushed
         assert payloads_of(store) == [b"may be lost", b"goes on"]
+
+
+@pytest.mark.parametrize("call", [1, 2, 3], ids=["segment", "control", "directory"])
+def test_a_file_system_that_shuts_down_right_after_a_flush_is_a_failed_flush(
+    path: Path, background: Background, call: int
+) -> None:
+    """Looking at the flushed files fails then, which is reported as a StorageError and never as a bare OSError."""
+    files = FaultyFiles()
+    with opened(path, FSYNC, files=files) as store:
+        store.log.append([b"perhaps on disk"])
+        files.fail(frozenset({"has_name"}), input_output_error, at=call, once=True)
+        with pytest.raises(StorageError, match="may not be on disk"):
+            store.flusher.commit()
+        assert files.failures == 1
+        assert payloads_of(store) == []
+
+
+def test_a_flush_asks_whether_the_flushed_page_can_be_stored_to_before_it_publishes(
+    path: Path, background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system may report success although it shut down meanwhile: the message is not acknowledged then."""
+    asked = list[int]()
+
+    def refuse(_map: object, position: int, _size: int, where: Path) -> None:
+        asked.append(position)
+        raise OSError(errno.EIO, "shut down", str(where))
+
+    with opened(path, FSYNC) as store:
+        store.log.append([b"on disk"])
+        store.flusher.commit()
+        store.log.append([b"perhaps"])
+        last = SEGMENT_HEADER_SIZE + store.log.writer.pending - 1
+        with monkeypatch.context() as patched:
+            patched.setattr("filechannel._storage.segment.check_storable", refuse)
+            with pytest.raises(StorageError, match="may not be on disk"):
+                store.flusher.commit()
+        assert asked[0] == last
+        assert payloads_of(store) == [b"on disk"]
 
 
 def _lose(path: Path, options: ChannelOptions) -> FaultyFiles:

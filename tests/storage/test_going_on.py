@@ -254,8 +254,8 @@ def test_ctrl_c_may_come_with_a_new_name(path: Path, monkeypatch: pytest.MonkeyP
     """What is shorter, and would have fitted into the segment before, is found where it is, also by others."""
     rename = os.rename
 
-    def interrupted(source: bytes, target: bytes) -> None:
-        rename(source, target)
+    def interrupted(source: bytes, target: bytes, **directories: int) -> None:
+        rename(source, target, **directories)
         raise KeyboardInterrupt
 
     with opened(path, OPTIONS) as store:
@@ -272,6 +272,7 @@ def test_ctrl_c_may_come_with_a_new_name(path: Path, monkeypatch: pytest.MonkeyP
         assert store.places.numbered(len(expected)).offset == FULL * (len(MESSAGE) + 8)
 
 
+@pytest.mark.skipif(PURE, reason="an exception in a guard written in Python is lost; see _format/mutex.py")
 def test_whoever_follows_may_be_interrupted(path: Path, background: Background) -> None:
     """At every call: whoever comes next does it again, all of it, and tells that a segment was finished."""
     told: list[int] = []

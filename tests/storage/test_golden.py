@@ -9,22 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from filechannel import UnsupportedFormatError
 from filechannel._format.layout import (
     COMPRESSED_TABLE,
     CONTROL_SIZE,
     CURSOR,
     CURSOR_SLOTS,
-    DURABLE_OFFSET,
+    FLUSHES,
     FORMAT_VERSION,
-    GIVEN_UP,
     INDEX_ENTRY,
-    REGISTRATIONS,
 )
+from filechannel._maintenance.repair import repair
 from filechannel._storage.codecs import NUMBERS
 from filechannel._storage.compressed import CompressedSegment
 from filechannel._storage.files import Files
+from filechannel._storage.manifest import MANIFEST
 from tests.data.make_golden import AFTER_THE_JUMP, COMPRESSIBLE, CONSUMED, GOLDEN, MESSAGES, METHODS, make
-from tests.storage.channels import opened, payloads_of, read_all
+from tests.storage.channels import open_store, opened, payloads_of, read_all
 
 DATA = GOLDEN.parent
 SEALED = [payload for batch in AFTER_THE_JUMP for payload in batch]
@@ -37,24 +38,48 @@ def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "golden"
 
 
+def _is_old(golden: Path) -> bool:
+    content = json.loads((golden / "open" / MANIFEST).read_text())
+    return bool(content["format"] < FORMAT_VERSION)
+
+
 def test_an_old_channel_is_read(golden: Path) -> None:
-    """Every message, the gap after a jump, the numbers, and the consumer's place."""
-    with opened(golden / "open", create=False) as store:
+    """Every message, the gap after a jump, and the numbers."""
+    with opened(golden / "open", create=False, readonly=_is_old(golden)) as store:
         assert payloads_of(store) == MESSAGES
         assert [message.sequence for message in read_all(store)] == list(range(len(MESSAGES)))
+        assert not store.control.sealed
+
+
+def test_a_channel_of_this_version_is_written_to(tmp_path: Path) -> None:
+    """A consumer resumes where it was, and messages are appended."""
+    shutil.copytree(GOLDEN, tmp_path / "golden")
+    with opened(tmp_path / "golden" / "open", create=False) as store:
         cursor = store.cursors.open("a consumer")
         assert cursor.position is not None
         assert cursor.position.sequence == CONSUMED
         assert store.places.at(cursor.position.offset).sequence == CONSUMED
         store.cursors.close(cursor)
-        assert not store.control.sealed
         store.log.append([b"goes on"])
         assert payloads_of(store) == [*MESSAGES, b"goes on"]
 
 
+@pytest.mark.parametrize("name", ["open", "sealed", "compressed"])
+def test_a_channel_of_an_older_version_is_not_written_to(tmp_path: Path, name: str) -> None:
+    """The error names both versions and how to copy the channel into a new one, and nothing is changed."""
+    shutil.copytree(DATA / "golden-1" / name, tmp_path / name)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    with pytest.raises(UnsupportedFormatError, match=r"export .* --header.*filechannel import") as caught:
+        open_store(tmp_path / name, create=False)
+    assert (caught.value.found, caught.value.supported) == (1, FORMAT_VERSION)
+    with pytest.raises(UnsupportedFormatError):
+        repair(tmp_path / name)
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+
+
 def test_an_old_sealed_channel_is_read(golden: Path) -> None:
     """A seal lasts."""
-    with opened(golden / "sealed", create=False) as store:
+    with opened(golden / "sealed", create=False, readonly=_is_old(golden)) as store:
         assert payloads_of(store) == SEALED
         assert store.control.sealed
 
@@ -62,7 +87,7 @@ def test_an_old_sealed_channel_is_read(golden: Path) -> None:
 def test_old_compressed_segments_are_read(golden: Path) -> None:
     """Of every method, and a plain one behind them."""
     expected = [payload for batch in COMPRESSIBLE for payload in batch] * len(METHODS)
-    with opened(golden / "compressed", create=False) as store:
+    with opened(golden / "compressed", create=False, readonly=_is_old(golden)) as store:
         found = read_all(store)
         assert [message.payload for message in found] == expected
         segments = [store.segments.get(begin) for begin in store.segments.begins]
@@ -111,14 +136,10 @@ def _without_times(file: Path) -> bytes:
         return content[: COMPRESSED_TABLE - 4] + segment.span(segment.begin, segment.end)[0]
     elif file.name == "channel.json":
         manifest = json.loads(content)
-        for option in ("capacity", "retention", "compression", "spare_segments"):
-            manifest["options"].pop(option, None)  # there were none then
         return json.dumps(manifest).encode()
     elif file.name == "control":
-        content[REGISTRATIONS : REGISTRATIONS + 4] = bytes(4)  # they were not counted then
-        del content[CONTROL_SIZE:]  # nor was disk space kept
-        content[GIVEN_UP : GIVEN_UP + 8] = bytes(8)  # nor was this known
-        content[DURABLE_OFFSET : DURABLE_OFFSET + 8] = bytes(8)  # it stayed behind when the log went on elsewhere
+        del content[CONTROL_SIZE:]  # disk space that is kept: as much as there is
+        content[FLUSHES : FLUSHES + 4] = bytes(4)  # counts the flushes of files, not part of what is stored
     return bytes(content)
 
 

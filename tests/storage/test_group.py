@@ -372,3 +372,15 @@ def _join_and_remove(store: Store) -> None:
     assert (group.members, group.position and group.position.sequence) == (1, 0)
     store.cursors.remove(group)
     assert store.roster.registrations() == []
+
+
+def test_a_group_that_has_nothing_to_do_is_not_due(tmp_path: Path) -> None:
+    """The last look was due when something was handed out that is settled by now; nobody looks for it forever."""
+    with open_channel(tmp_path / "channel", int) as channel, channel.group("workers") as group:
+        channel.sender().send(1)
+        group.receive_delivery().ack()
+        content = group._group._group.map
+        store_u64(content, GROUP_DUE, 1)
+        with pytest.raises(TimeoutError):
+            group.receive_delivery(timeout=0)
+        assert load_u64(content, GROUP_DUE) == (1 << 64) - 1

@@ -11,6 +11,7 @@ import pytest
 
 from filechannel._format.layout import HOLDER
 from filechannel._storage.holder import Holder, describe_this_process
+from tests.storage.forks import Fork
 
 
 def test_a_process_describes_itself() -> None:
@@ -33,6 +34,22 @@ def test_a_long_host_name_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_note_that_says_nothing_is_nobody(note: bytes) -> None:
     """Damaged or missing notes are no error: they are only there to name somebody."""
     assert Holder.unpack(note) == Holder(None, None, None)
+
+
+def test_a_process_that_has_ended_is_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that lives is, also that of another user, and so is one of another host: nothing is known of that."""
+    ended = Fork(lambda: None)
+    ended.kill()
+    now, here = datetime.now(UTC), socket.gethostname()
+    nobody = Holder(None, None, None)
+    assert Holder(ended.pid, here, now).unless_ended() == nobody
+    assert Holder(1 << 40, here, now).unless_ended() == nobody
+    assert nobody.unless_ended() == nobody
+    for alive in (Holder(os.getpid(), here, now), Holder(1, here, now), Holder(ended.pid, "elsewhere", now)):
+        assert alive.unless_ended() == alive
+    monkeypatch.setattr(socket, "gethostname", lambda: "h" * 300)
+    assert Holder(ended.pid, "h" * 40, now).unless_ended() == nobody
+    assert Holder(ended.pid, "h" * 39, now).unless_ended().pid == ended.pid
 
 
 def test_no_note_is_an_error() -> None:

@@ -18,6 +18,7 @@ from filechannel import (
 )
 from filechannel._format import PURE
 from filechannel._format.layout import CONTROL_SIZE, INDEX_BYTES, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
+from filechannel._storage.background import NoThreadError
 from filechannel._storage.files import Files
 from filechannel._storage.index import read_marks
 from filechannel._storage.segment import segment_name
@@ -287,7 +288,7 @@ def test_less_room_than_usual_is_enough(path: Path) -> None:
         assert payloads_of(store) == payloads
 
 
-@pytest.mark.parametrize("error", [OSError("the disk is broken"), RuntimeError("can't start new thread")])
+@pytest.mark.parametrize("error", [OSError("the disk is broken"), NoThreadError("can't start new thread")])
 def test_what_was_sent_was_sent(path: Path, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing that is done after a message was published fails its sender; it is logged, and tried again."""
     told: list[bool] = []

@@ -373,10 +373,10 @@ class Counting(Files):
         self.opened.append(path.name)
         return super().open(path, create=create, writable=writable, mode=mode)
 
-    def read(self, path: Path) -> bytes:
+    def read(self, path: Path, most: int) -> bytes:
         """Read a file, and remember which."""
         self.opened.append(path.name)
-        return super().read(path)
+        return super().read(path, most)
 
     def take(self) -> tuple[int, int]:
         """Return how many segments and how many indexes were looked at since the last time."""

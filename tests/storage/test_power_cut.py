@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,12 +52,15 @@ def _run(
     *,
     thrifty: bool = False,
     dropping: bool = False,
+    remounting: bool = False,
+    forgetful: bool = False,
 ) -> None:
     for seed in [int(SEED)] if SEED else seeds:
         root = memory / str(seed)
         root.mkdir()
         try:
-            History(root, seed, boots, background, thrifty=thrifty, dropping=dropping).run()
+            make = partial(History, thrifty=thrifty, dropping=dropping, remounting=remounting, forgetful=forgetful)
+            make(root, seed, boots, background).run()
         except BaseException as error:
             error.add_note(f"FILECHANNEL_SEED={seed}")
             raise
@@ -85,11 +89,29 @@ def test_a_channel_that_drops_its_oldest_messages_survives(
     _run(memory, range(group * ROUNDS, (group + 1) * ROUNDS), boots, background, dropping=True)
 
 
+@pytest.mark.parametrize("group", range(GROUPS // 2))
+def test_a_channel_survives_that_the_disk_comes_back_within_the_boot(
+    memory: Path, boots: Boots, background: Background, group: int
+) -> None:
+    """The same boot, device and inode, and another mount: any mix of old and new pages is recovered as after a boot."""
+    seeds = range(group * ROUNDS, (group + 1) * ROUNDS)
+    _run(memory, seeds, boots, background, thrifty=group % 2 == 0, remounting=True)
+
+
+@pytest.mark.parametrize("group", range(GROUPS // 2))
+def test_a_channel_survives_that_its_control_page_is_old(
+    memory: Path, boots: Boots, background: Background, group: int
+) -> None:
+    """The same boot, device, inode and mount: what lies beyond an old tail is found, and nothing is overwritten."""
+    seeds = range(group * ROUNDS, (group + 1) * ROUNDS)
+    _run(memory, seeds, boots, background, thrifty=group % 2 == 0, forgetful=True)
+
+
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["keeping", "thrifty", "dropping"])
+@pytest.mark.parametrize("kind", ["keeping", "thrifty", "dropping", "remounting", "forgetful"])
 def test_a_channel_survives_for_long(memory: Path, boots: Boots, background: Background, kind: str) -> None:
     """The same with seeds that nobody has tried yet."""
     first = secrets.randbits(40)
     rounds = int(os.environ.get("FILECHANNEL_ROUNDS", "2000"))
     seeds = range(first, first + rounds)
-    _run(memory, seeds, boots, background, thrifty=kind == "thrifty", dropping=kind == "dropping")
+    _run(memory, seeds, boots, background, **({} if kind == "keeping" else {kind: True}))

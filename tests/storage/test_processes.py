@@ -20,6 +20,7 @@ from filechannel._format.layout import (
     LOCK_GENERATION_BITS,
     LOCK_GENERATION_SHIFT,
     LOCK_SLOT_SHIFT,
+    MAINTENANCE_BYTE,
     MODE_BYTE,
     OPENING_BYTE,
     PROCESS,
@@ -100,12 +101,12 @@ def test_the_owner_says_slot_and_generation(table: Callable[[], Processes]) -> N
     assert processes.generation(2) == 1
 
 
-def test_the_bytes_before_the_slots_are_no_processes(control: Path, table: Callable[[], Processes]) -> None:
+def test_the_bytes_beside_the_slots_are_no_processes(control: Path, table: Callable[[], Processes]) -> None:
     """Whoever opens the channel is no process that has it open."""
     locks = KernelLocks(files, control)
     locks.take(MODE_BYTE)
     locks.take(OPENING_BYTE)
-    locks.take(_place(3) + 1)
+    locks.take(MAINTENANCE_BYTE)
     assert table().others() == []
     locks.close()
 
@@ -242,7 +243,7 @@ def test_as_many_processes_as_there_are_slots(control: Path, table: Callable[[],
     """1,023; the next one is told so, until one of them ends."""
     holders = [KernelLocks(files, control) for _ in range(8)]
     for slot in range(1, PROCESS_SLOT_COUNT):
-        assert holders[slot % 8].take(_place(slot))
+        assert holders[slot % 8].take(slot)
     late = table()
     assert late.others() == list(range(1, PROCESS_SLOT_COUNT))
     generations = [late.generation(slot) for slot in range(PROCESS_SLOT_COUNT)]
@@ -250,7 +251,7 @@ def test_as_many_processes_as_there_are_slots(control: Path, table: Callable[[],
         late.join()
     assert late.slot == late.owner == 0
     assert [late.generation(slot) for slot in range(PROCESS_SLOT_COUNT)] == generations, "somebody would seem dead"
-    holders[1023 % 8].give_back(_place(1023))
+    holders[1023 % 8].give_back(1023)
     late.join()
     assert late.slot == 1023
     assert late.owner == 1023 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT
@@ -300,3 +301,16 @@ def test_a_damaged_note_names_nobody(table: Callable[[], Processes], note: bytes
     processes = table()
     processes._words[_place(3) : _place(4)] = note
     assert processes.holder(3) == Holder(None, None, None)
+
+
+def test_a_generation_that_is_too_wide_names_no_other_slot(table: Callable[[], Processes]) -> None:
+    """As damage may leave it: the process is known by as many bits as a lock word has, and can be taken out of line."""
+    processes = table()
+    processes.join()
+    processes.set_in_line(True)
+    store_u32(processes._words, _place(processes.slot), 0xFFFFFFFF)
+    [word] = processes.in_line()
+    assert word >> LOCK_SLOT_SHIFT == processes.slot
+    assert processes.is_alive(word)
+    processes.take_out_of_line(word)
+    assert list(processes.in_line()) == []

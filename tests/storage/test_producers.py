@@ -254,3 +254,15 @@ def test_a_record_is_found_while_its_plain_file_is_written_again_here(path: Path
             store.segments.prepare_spare(newest)
             store.log.append([bytes(4000)])
         assert find(store) == last
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["with a record", "without one"])
+def test_generations_start_over_behind_the_last_one(store: Store, kept: bool) -> None:
+    """Which only a damaged file has: what is stored next is read again, and so is what counted before."""
+    first = produce(store, begin(store), 1) if kept else begin(store)
+    producer = store.producers.open(KEY)
+    counting = producer._slots()[-1]
+    producer._fill(counting.index, (1 << 63) - 1, first, counting.life)
+    second = produce(store, first, 2)
+    assert producer.newest == find(store) == second
+    assert list(slots_of(producer).values())[-2:-1] == [first]

@@ -17,8 +17,9 @@ from tests.storage.channels import SMALL, opened
 
 @pytest.fixture
 def store(path: Path) -> Iterator[Store]:
-    """A channel."""
+    """A channel with more bytes than any offset of these tests: what is the oldest lies before the end of the log."""
     with opened(path, SMALL) as store:
+        store.log.append([bytes(500)])
         yield store
 
 

@@ -189,6 +189,10 @@ class Epoch:
         """Return what a process that looks at the word sees."""
         return self.value
 
+    def count_up(self) -> None:
+        """Be another one."""
+        self.value += 1
+
 
 def test_segments_of_other_processes_are_found_in_another_epoch(directory: Path) -> None:
     """Names that somebody else made or removed are seen when the epoch says so, and not before: looking costs."""
@@ -219,16 +223,45 @@ def test_every_question_notices_another_epoch(directory: Path, look: str) -> Non
     assert found[look]() == 1 << 41
 
 
-def test_whoever_changed_the_segments_need_not_look(directory: Path) -> None:
-    """The epoch is another one by its own doing; what others did since is found the next time."""
+def test_a_change_of_our_own_needs_no_scan(directory: Path) -> None:
+    """Announcing it keeps a list current that was current; what other processes change is found the next time."""
     epoch = Epoch()
     segments = Segments(files, directory, writable=True, most_mapped=8, epoch=epoch)
     _make(directory, 1 << 41)
-    epoch.value += 1
-    segments.knows_all()
+    segments.announce_change(epoch.count_up)
     assert segments.begins == BEGINS
-    epoch.value += 1
+    epoch.count_up()
     assert segments.begins == [*BEGINS, 1 << 41]
+
+
+def test_a_change_of_our_own_hides_no_segment_of_another_process(directory: Path) -> None:
+    """A list that was out of date when we announced a change is scanned again."""
+    epoch = Epoch()
+    segments = Segments(files, directory, writable=True, most_mapped=8, epoch=epoch)
+    _make(directory, 1 << 41)
+    epoch.count_up()
+    segments.announce_change(epoch.count_up)
+    assert segments.begins == [*BEGINS, 1 << 41]
+
+
+def test_an_interrupted_scan_is_done_again_after_a_change_of_our_own(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler that raises in a scan leaves no incomplete list behind, whatever this process changes next."""
+    epoch = Epoch()
+    segments = Segments(files, directory, writable=True, most_mapped=8, epoch=epoch)
+    _make(directory, 1 << 41)
+    epoch.count_up()
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "list", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            segments.scan()
+    segments.announce_change(epoch.count_up)
+    assert segments.begins == [*BEGINS, 1 << 41]
+
+
+def _interrupt(*_: object) -> list[str]:
+    raise KeyboardInterrupt
 
 
 def test_a_file_that_took_the_name_of_another_is_opened(directory: Path) -> None:

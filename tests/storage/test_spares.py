@@ -385,7 +385,8 @@ def test_a_channel_of_which_nothing_is_left_keeps_no_file(path: Path, how: str) 
         else:
             if how == "sealed":
                 store.seal()
-            with store.flusher.settled():
+            with store.flusher.held(), store.log.writing():
+                store.flusher.commit_settled()
                 store.log.finish_segment()
                 store.control.oldest_offset = store.control.write_offset
                 store.flusher.flush(settled=True)
@@ -444,15 +445,25 @@ class _Overtaken(Files):
     """A disk on which segments are given up, and their files written again, in the middle of a look."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.strike: Callable[[], object] | None = None
+        self._index = -1
 
-    def read(self, path: Path) -> bytes:
-        """Read an index, and be overtaken before the segment is looked at."""
-        content = super().read(path)
-        strike, self.strike = self.strike, None
-        if strike is not None:
-            strike()
-        return content
+    def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
+        """Note which descriptor is that of an index."""
+        descriptor = super().open(path, create=create, writable=writable, mode=mode)
+        if path.suffix == ".idx":
+            self._index = descriptor
+        return descriptor
+
+    def close(self, descriptor: int) -> None:
+        """Be overtaken after an index was read, and before the reader looks at its segment."""
+        super().close(descriptor)
+        if descriptor == self._index:
+            self._index = -1
+            strike, self.strike = self.strike, None
+            if strike is not None:
+                strike()
 
 
 def test_who_looks_for_a_place_and_is_overtaken_looks_again(path: Path) -> None:

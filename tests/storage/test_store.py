@@ -12,6 +12,7 @@ from pathlib import Path
 from weakref import ref
 
 import pytest
+from anyio import ClosedResourceError
 
 from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._format import NOTHING
@@ -377,3 +378,24 @@ def test_an_interval_that_is_given_up_does_not_flush_any_more(path: Path) -> Non
         reader.move(store.places.earliest())
         assert reader.native.take() is NOTHING
         reader.close()
+
+
+def test_a_closed_channel_uses_no_descriptor_again(path: Path, tmp_path: Path) -> None:
+    """Its numbers may be those of other files by then; a thread that was inside must not write to or lock them."""
+    store = open_store(path)
+    assert store._membership is not None
+    control, locks = store.control, store._membership.locks
+    numbers = [control._descriptor, locks._descriptor]
+    store.close()
+    other = tmp_path / "other"
+    opened_again = os.open(other, os.O_RDWR | os.O_CREAT)
+    try:
+        for number in set(numbers) - {opened_again}:
+            os.dup2(opened_again, number)
+        for use in (control.keep_reserve, lambda: locks.take(1), store.check_place):
+            with pytest.raises(ClosedResourceError):
+                use()
+        assert other.stat().st_size == 0
+    finally:
+        for number in {*numbers, opened_again}:
+            os.close(number)

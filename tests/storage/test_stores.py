@@ -144,7 +144,7 @@ def test_a_directory_that_others_are_opening_holds_up_no_other_one(tmp_path: Pat
     stores, wanted = Stores(), True
     held, other = tmp_path / "held", _open(stores, tmp_path / "other")
     stores.close(_open(stores, held))
-    locks = KernelLocks(Files(), held / "control")
+    locks = KernelLocks(Files(), held / "lock")
 
     def wait() -> Store:
         return stores.open(

@@ -47,7 +47,7 @@ async def a_type_form() -> None:
 async def with_arguments() -> None:
     """Options and codecs do not change the type."""
     options = ChannelOptions(durability=Durability.interval(1), segment_size=1 << 20, validate=True)
-    async with open_channel("orders", Order, options=options, create=False, readonly=True) as orders:
+    async with open_channel("orders", Order, options=options, create=False, readonly=True, strict_owner=True) as orders:
         assert_type(orders, FileChannel[Order])
     async with open_channel("orders", Order, codec="json") as orders:
         assert_type(orders, FileChannel[Order])

@@ -155,9 +155,14 @@ class AckSource(Source):
     # Steps: what is outstanding at their end is acknowledged together with what was made of it
 
     def begin_step(self, step: object) -> None:
-        """Keep what is received from here on for one step; `AckError`, and nothing begun, if that cannot be told."""
+        """Keep what is received from here on for one step, until `end_step` or until *step* is deleted.
+
+        `AckError`, and nothing begun, if that cannot be told.
+        """
         self._check_open()
         native = self.reader.native
+        if self._step is not None and self._step() is None:  # an exception of a signal handler has left it half-way
+            self.give_back_all(counted=False)
         if native.outstanding:
             count = native.outstanding
             raise AckError(self.name, f"{count} messages were received before the transaction; ack or nack them first")
@@ -165,8 +170,8 @@ class AckSource(Source):
             raise AckError(
                 self.name, "a message was nacked with a delay, and a transaction acknowledges in order; wait for it"
             )
-        with self._lock:
-            # A step that nobody has any more, because Ctrl-C came while it began, is over.
+        with self._lock.held():
+            # A step that was deleted, because an exception of a signal handler ended it, is over.
             if self._step is not None and self._step() is not None:
                 raise AckError(self.name, "it is in the middle of a transaction already; wait for its end")
             self._step = ref(step)

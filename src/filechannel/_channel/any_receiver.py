@@ -152,9 +152,10 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
             raise ClosedResourceError
 
     def close(self) -> None:
-        """Close this receiver. The position stays where it is, and a task that waits in it is told."""
-        if self._is_closed:
-            return
+        """Close this receiver. The position stays where it is, and a task that waits in it is told.
+
+        If a signal handler raises meanwhile, closing it again completes it.
+        """
         self.detach()
         self._source.release(self)
         self._source.arrivals.wake_all()

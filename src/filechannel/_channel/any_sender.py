@@ -113,6 +113,11 @@ class AnySender(SendCore, Generic[T_contra]):
     def _connection(self) -> _Connection:
         return self._connected or self._connect()
 
+    @property
+    def channel_id(self) -> str:
+        """The id in the manifest of the channel, wherever its directory is moved to."""
+        return self._connection.store.manifest.id
+
     @classmethod
     def unconnected(cls, owner: SenderOwner) -> Self:
         """Return a sender that has the channel for itself, and opens it when it is first used."""
@@ -216,10 +221,11 @@ class AnySender(SendCore, Generic[T_contra]):
             raise ClosedResourceError
 
     def close(self) -> None:
-        """Close this sender; others go on. What was sent stays sent."""
+        """Close this sender; other senders stay open. What was sent stays sent.
+
+        If a signal handler raises meanwhile, closing it again completes it: each step may be repeated.
+        """
         self._is_closing = True
-        if self._is_closed:
-            return
         self._refuse()
         self._owner.forget_sender(self)
         if self._is_lone and not self._owner.is_used:
@@ -231,8 +237,8 @@ class AnySender(SendCore, Generic[T_contra]):
         if self._connected is not None:
             self._connected.line.wake_all()
 
-    def _join_line(self) -> Place:
-        return self._connection.line.join(lambda: self._is_closed)
+    def _place_in_line(self) -> Place:
+        return Place(lambda: self._is_closed)
 
     def __enter__(self) -> Self:
         """Use the sender in a `with` block, which closes it."""

@@ -53,7 +53,8 @@ class Terms:
         if self.grace is not None:
             checks.seconds_or_zero("grace", self.grace)
         if self.ordered and self.concurrency > 1:
-            raise ValueError(f"concurrency={self.concurrency}: handlers that run at once keep no order; ordered=False")
+            what = f"concurrency={self.concurrency}: handlers that run at once keep no order"
+            raise ValueError(f"{what}; give ordered=False as well")
         if self.group and (most := self.retry.max_attempts) is not None and most > ENTRY_ATTEMPTS:
             raise ValueError(f"max_attempts={most}: must be at most {ENTRY_ATTEMPTS} in a group, or None for ever")
 
@@ -178,8 +179,6 @@ class AnyService:
 
     def close(self) -> None:
         """Let go of the name at once. Messages that are being handled come again; `stop` waits for them instead."""
-        if self._closed:
-            return
         self._count_lag()
         self.detach()
         self._source.release(self)

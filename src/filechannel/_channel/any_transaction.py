@@ -5,18 +5,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Generic, TypeVar, cast
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Generic, TypeVar, cast, final
+from weakref import ref
 
 from anyio import ClosedResourceError
 
-from .._errors import StorageError
+from .._errors import storage_errors
 from .any_ack_receiver import AnyAckReceiver
 from .any_sender import AnySender
 from .transfer import Transfer
 
 T_co = TypeVar("T_co", covariant=True)
 U_contra = TypeVar("U_contra", contravariant=True)
+
+
+class _Block:
+    """A `with` block that a step is entered in. It lives as long as the statement can still leave the block."""
+
+    __slots__ = ("__weakref__",)
+
+
+@final
+class Leaving:
+    """`__exit__` or `__aexit__` of a step. A `with` statement looks it up first, and keeps it until the block was left.
+
+    A signal handler may raise before the first bytecode of `__exit__`, where no `try` can be. The step cannot notice
+    that, and a name may refer to it for long. So what says that a step is on is not the step, but a `_Block` to which
+    only the statement, and a call of `__exit__`, refer.
+    """
+
+    def __init__(self, leave: Callable[..., object]) -> None:
+        """*leave* is a method that gets the block, or None, before the three arguments of `__exit__`."""
+        self._leave = leave
+
+    def __get__(self, step: AnyStep[object, object] | None, _owner: object = None) -> Callable[..., object]:
+        """Return what leaves the block; without a step, as `ExitStack` asks, a function that needs one."""
+        if step is None:
+            return self._leave_without_block
+        block = _Block()
+        step._block = ref(block)
+        return partial(self._leave, step, block)
+
+    def _leave_without_block(self, step: object, *error: object) -> object:
+        return self._leave(step, None, *error)
 
 
 class AnyStep(Generic[T_co, U_contra]):
@@ -30,6 +63,7 @@ class AnyStep(Generic[T_co, U_contra]):
         self._any_tx = tx
         self._payloads: list[bytes] = []
         self._is_on = False
+        self._block: ref[_Block] | None = None
 
     def send(self, item: U_contra) -> None:
         """Send one message when the block ends. It is checked and encoded now, and nothing waits.
@@ -67,10 +101,8 @@ class AnyStep(Generic[T_co, U_contra]):
     def _prepare(self) -> None:
         """Let the position be what the output says. Touches files, and blocks."""
         transfer = self._transfer()
-        try:
+        with storage_errors(transfer.output.path, "no transaction can begin"):
             transfer.prepare()
-        except OSError as error:
-            raise StorageError(f"{transfer.output.path}: no transaction can begin: {error}") from error
         self._source.transfer = transfer
 
     @property
@@ -82,7 +114,8 @@ class AnyStep(Generic[T_co, U_contra]):
 
     def _begin(self) -> None:
         self._any_tx._check_open()
-        self._source.begin_step(self)
+        block = None if self._block is None else self._block()
+        self._source.begin_step(self if block is None else block)
         self._payloads, self._is_on = [], True
 
     def _append(self) -> int:

@@ -200,5 +200,6 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
 
     async def aclose(self) -> None:
         """Close the channel and everything it created. Cancelled or not, it is closed when this ends."""
-        if self._close_handles():
+        if not self._is_over:
+            self._close_handles()
             await run_through_cancellation(self._close_store)

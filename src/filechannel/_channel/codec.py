@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NoReturn, Protocol, TypeAlia
 import msgspec
 from typing_extensions import Buffer, TypeForm
 
+from .._checks import with_article
 from .._errors import CodecError, DecodeError, MessageTypeError
 from .._offset import Offset
 from .message_types import MessageCheck
@@ -229,7 +230,7 @@ class Payloads(Generic[T]):
 
     def refuse_payload(self, offset: int, next_offset: int, payload: bytes, error: Exception) -> NoReturn:
         """Raise the ``DecodeError`` for a payload that the codec refused with *error*."""
-        reason = f"it is no {self.type_name}: {_reason(error)}"
+        reason = f"it is not {with_article(self.type_name)}: {_reason(error)}"
         raise DecodeError(Offset(offset), Offset(next_offset), reason, payload) from error
 
     def check(self, payload: bytes) -> None:
@@ -237,7 +238,7 @@ class Payloads(Generic[T]):
         try:
             self.decode(payload)
         except Exception as error:
-            raise CodecError(f"it is no valid {self.type_name}: {_reason(error)}") from error
+            raise CodecError(f"it is not a valid {self.type_name}: {_reason(error)}") from error
 
 
 def _is_raw(codec: object) -> bool:
@@ -260,7 +261,7 @@ def _check_codec(message_type: TypeForm[T], codec: Codec[T]) -> None:
     if not all(callable(getattr(codec, name, None)) for name in ("encode", "decode")):
         raise TypeError(f"codec={codec!r}: must have a name and the methods encode and decode")
     if not isinstance(getattr(codec, "name", None), str) or not codec.name:
-        raise TypeError(f"codec={codec!r}: its name must be a text that is not empty")
+        raise TypeError(f"codec={codec!r}: its name must be a str that is not empty")
     own_type = bytes if _is_raw(codec) else getattr(codec, "message_type", message_type)
     if own_type != message_type:
         raise TypeError(f"codec {codec.name!r} is for {type_name(own_type)}, not for {type_name(message_type)}")

@@ -51,7 +51,9 @@ class Consumer:
     0 if its file is damaged.
     """
     owner: Process | None
-    """Who owns it; None if nobody does that lives. Of a group: who joined it last."""
+    """The process that owns it; None if no live process does, or that is not known. Of a group: which joined last."""
+    owner_known: bool
+    """Whether owner and members are known: not to a user who may only read the channel, and cannot see its locks."""
     members: tuple[Process, ...]
     """The processes that have a live member of the group, in no order; none for a single consumer."""
     expires: float | None
@@ -89,6 +91,7 @@ def _describe(
         lag_seconds=max(0, now - store.places.written_at(place, known)) / 1e9 if lag else 0.0,
         idle=max(0, now - position.time) / 1e9,
         owner=None if registration.owner is None else process_of(registration.owner),
+        owner_known=registration.is_owner_known,
         members=tuple(process_of(holder_at(store.control.map, slot)) for slot in registration.members or ()),
         expires=None if registration.expires is None else registration.expires / 1e9,
     )
@@ -100,6 +103,6 @@ def process_of(holder: Holder) -> Process:
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be a consumer's name because it is no text."""
+    """Refuse what cannot be a consumer's name because it is not a str."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"name={name!r}: a consumer's name must be a text, not {type(name).__name__}")
+        raise TypeError(f"name={name!r}: a consumer's name must be a str, not {type(name).__name__}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, suppress
+from weakref import ref
 
 import anyio
 from anyio import ClosedResourceError, WouldBlock
@@ -29,6 +30,17 @@ from .source import Source
 _PAUSE = 0.001  # seconds
 _REMEMBERED = 4096
 _THIRD = 3
+
+
+def _weakly(source: GroupSource) -> Callable[[Reader], bool]:
+    """Return what tends the group without keeping its source alive, which holds the reader that calls it."""
+    reference = ref(source)
+
+    def tend(reader: Reader) -> bool:
+        found = reference()
+        return found is not None and found.tend(reader)
+
+    return tend
 
 
 class GroupSource(AckSource):
@@ -60,9 +72,9 @@ class GroupSource(AckSource):
 
     def _begin_to_hold(self) -> None:
         self.reader.expire = self._group.expire_before
-        self.reader.native.share(self._group.map, self._group.owner, int(self.lease / NANOSECOND), self._tend)
+        self.reader.native.share(self._group.map, self._group.owner, int(self.lease / NANOSECOND), _weakly(self))
 
-    def _tend(self, reader: Reader) -> bool:
+    def tend(self, reader: Reader) -> bool:
         """Do what is due in the group; False if another process is in the middle of something for longer."""
         try:
             came_again = self._group.tend(may_sleep)
@@ -107,6 +119,8 @@ class GroupSource(AckSource):
     def tell(self) -> None:
         """Tell others what they may wait for; `LeaseExpiredError` if some of it was not ours any more."""
         self._wake()
+        with suppress(Busy):  # who has the lock for longer finds out as well
+            self._group.check_words(may_sleep)
         self._check_lost()
 
     def _check_lost(self) -> None:
@@ -185,7 +199,7 @@ class GroupSource(AckSource):
         due = native.next_due
         if native.ready or (due and due <= time.monotonic_ns()):
             return True
-        if native.offset < self.store.control.write_offset:
+        if native.offset != self.store.control.write_offset:  # beyond it: damage, which a look finds
             return not native.full
         return self.has_ended()
 

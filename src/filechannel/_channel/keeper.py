@@ -9,19 +9,29 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from threading import Condition, Thread
+from collections.abc import Callable
 from typing import final
 
 from anyio import ClosedResourceError
 
 from .._errors import Busy, FileChannelError
+from .._format import Guard, ensured
+from .._storage.background import Timekeeper
 from .._wakeup.patience import no_longer_than
 
 _PATIENCE = 0.02  # seconds
 _SHORTLY = 0.05
 _logger = logging.getLogger("filechannel")
+
+
+@final
+class _Lease:
+    """Something to extend, and when to do so next, by the monotonic clock."""
+
+    def __init__(self, extend: Callable[[], object], every: float) -> None:
+        self.extend = extend
+        self.every = every
+        self.when = time.monotonic() + every
 
 
 @final
@@ -33,56 +43,52 @@ class Keeper:
 
     def start_over(self) -> None:
         """Forget everything: a forked child has not got the thread, and none of the leases."""
-        self._changed = Condition()
-        self._due: dict[object, tuple[float, float, Callable[[], object]]] = {}
-        self._running = False
+        self._kept: dict[_Lease, None] = {}
+        self._thread = Timekeeper("filechannel-keeper", self._attend)
 
-    @contextmanager
-    def keeping(self, extend: Callable[[], object], every: float) -> Generator[None]:
-        """Call *extend* every so many seconds as long as the body runs. What it raises ends that, silently."""
-        key = object()
+    def keeping(self, extend: Callable[[], object], every: float) -> Guard:
+        """Call *extend* every so many seconds as long as the body of a `with` runs. What it raises ends that, silently.
+
+        `NoThreadError` if there is no thread to be had.
+        """
+        lease = _Lease(extend, every)
+        # The guard has no name, so that an exception raised by a signal handler cannot keep it (see mutex.c).
+        return (ensured(self._kept.pop, lease, None), self._begin(lease))[0]  # type: ignore[func-returns-value]
+
+    def _begin(self, lease: _Lease) -> None:
+        self._kept[lease] = None
+        self._thread.wake()
+
+    # On the thread
+
+    def _attend(self) -> float | None:
+        kept = list(self._kept)  # one call of a C function: others come and go
+        if not kept:
+            return None
+        lease = min(kept, key=lambda each: each.when)
+        left = lease.when - time.monotonic()
+        if left > 0:
+            return left
+        pause = self._extend(lease.extend, lease.every)
+        if pause is None:
+            self._kept.pop(lease, None)
+        else:
+            lease.when = time.monotonic() + pause
+        return 0.0
+
+    @staticmethod
+    def _extend(extend: Callable[[], object], every: float) -> float | None:
+        """Return after how many seconds to do it again; None if that is of no use."""
         try:
-            with self._changed:
-                self._due[key] = time.monotonic() + every, every, extend
-                if not self._running:
-                    Thread(target=self._run, name="filechannel-keeper", daemon=True).start()
-                    self._running = True
-                self._changed.notify()
-            yield
-        finally:
-            with self._changed:
-                self._due.pop(key, None)
-
-    def _run(self) -> None:
-        while (found := self._next()) is not None:
-            key, every, extend = found
-            pause: float | None = None
-            try:
-                with no_longer_than(time.monotonic() + _PATIENCE):
-                    extend()
-                pause = every
-            except Busy:
-                pause = min(every, _SHORTLY)
-            except (FileChannelError, ClosedResourceError):
-                pass  # lost or closed: whoever settles it is told
-            except Exception:  # the thread serves every group of the process: nothing may end it
-                _logger.exception("extending a lease failed")
-            with self._changed:
-                if key in self._due and pause is not None:
-                    self._due[key] = time.monotonic() + pause, every, extend
-                else:
-                    self._due.pop(key, None)
-
-    def _next(self) -> tuple[object, float, Callable[[], object]] | None:
-        """Wait until the next one is due and return it; None if there is nothing to keep."""
-        with self._changed:
-            while self._due:
-                key, (when, every, extend) = min(self._due.items(), key=lambda item: item[1][0])
-                left = when - time.monotonic()
-                if left <= 0:
-                    return key, every, extend
-                self._changed.wait(left)
-            self._running = False
+            with no_longer_than(time.monotonic() + _PATIENCE):
+                extend()
+            return every
+        except Busy:
+            return min(every, _SHORTLY)
+        except (FileChannelError, ClosedResourceError):
+            return None  # lost or closed: the call that settles it raises
+        except Exception:  # the thread serves every group of the process: nothing may end it
+            _logger.exception("extending a lease failed")
             return None
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator
-from threading import Lock
+from collections.abc import Generator
 from typing import Generic, TypeVar, final, overload
 
-from anyio.to_thread import run_sync
 from typing_extensions import TypeForm
 
 from .._options import ChannelOptions
-from .._storage.background import background_threads
-from .._storage.store import Store
-from .._storage.stores import STORES
+from .._wakeup.loops import run_in_thread
 from .channel import FileChannel
 from .codec import Codec, CodecName
 from .recipe import Recipe
+from .store_handle import StoreHandle
 
 T = TypeVar("T")
 
@@ -53,37 +50,13 @@ class ChannelContext(Generic[T]):
         await channel.aclose()
 
     async def _open(self) -> FileChannel[T]:
-        opening = _Opening(self._recipe.open_store)
+        handle = StoreHandle(self._recipe.open_store)
         try:
-            store = await run_sync(opening.run, abandon_on_cancel=True)
+            await run_in_thread(handle.open_here, abandon_on_cancel=True)
+            return FileChannel(self._recipe, handle)
         except BaseException:
-            opening.abandon()
+            handle.close_soon()
             raise
-        return FileChannel(self._recipe, store)
-
-
-class _Opening:
-    """Opens a store in a thread. If the task goes away meanwhile, the store does not stay open."""
-
-    def __init__(self, open_store: Callable[[Callable[[], bool]], Store]) -> None:
-        self._open_store = open_store
-        self._lock = Lock()
-        self._store: Store | None = None
-        self._abandoned = False
-
-    def run(self) -> Store:
-        store = self._open_store(lambda: not self._abandoned)
-        with self._lock:
-            self._store = store
-            if self._abandoned:
-                STORES.close(store)
-        return store
-
-    def abandon(self) -> None:
-        with self._lock:
-            if self._store is not None and not self._abandoned:
-                background_threads().submit(STORES.close, self._store)
-            self._abandoned = True
 
 
 @overload
@@ -95,6 +68,7 @@ def open_channel(
     options: ChannelOptions | None = None,
     create: bool = True,
     readonly: bool = False,
+    strict_owner: bool = False,
 ) -> ChannelContext[T]: ...
 
 
@@ -107,6 +81,7 @@ def open_channel(
     options: ChannelOptions | None = None,
     create: bool = True,
     readonly: bool = False,
+    strict_owner: bool = False,
 ) -> ChannelContext[T]: ...
 
 
@@ -118,6 +93,7 @@ def open_channel(
     options: ChannelOptions | None = None,
     create: bool = True,
     readonly: bool = False,
+    strict_owner: bool = False,
 ) -> ChannelContext[T]:
     """Open the channel in a directory, and create it if it is not there.
 
@@ -125,7 +101,11 @@ def open_channel(
     `dict[str, float]`, whatever msgspec can check; `bytes` is raw mode. The result is awaitable and an async context
     manager.
 
+    A channel that belongs to a user other than this one or root, or that is open to other users although *options* did
+    not ask for its `mode`, is opened with a warning, logged once a path; with *strict_owner* it is refused.
+
     Raises `ChannelNotFoundError` (with `create=False`), `NotAChannelError`, `ChannelLockedError`,
-    `SchemaMismatchError`, `OptionsMismatchError`, `UnsupportedFormatError`; nothing on disk was changed then.
+    `SchemaMismatchError`, `OptionsMismatchError`, `UnsupportedFormatError`, `UntrustedChannelError`; nothing on disk
+    was changed then.
     """
-    return ChannelContext(Recipe(path, type, codec, options, create, readonly))
+    return ChannelContext(Recipe(path, type, codec, options, create, readonly, strict_owner=strict_owner))

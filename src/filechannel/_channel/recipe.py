@@ -19,20 +19,27 @@ from .._errors import (
     OptionsMismatchError,
     SchemaMismatchError,
     StorageError,
+    UnexpectedFileError,
     UnsupportedFormatError,
+    storage_error,
 )
-from .._options import Capacity, ChannelOptions
+from .._options import UNSET, Capacity, ChannelOptions
 from .._storage.codecs import require
 from .._storage.files import Files
 from .._storage.machine import machine_id
 from .._storage.manifest import MANIFEST, Manifest
+from .._storage.ownership import Ownership
 from .._storage.room import disk_of
 from .._storage.store import Store
 from .._storage.stores import STORES
 from .codec import Codec, CodecName, Payloads, codec_for, schema_of
 from .schema import Schema, find_difference
+from .trust import Expected, check_trust
 
 T = TypeVar("T")
+
+
+_ABOUT_THE_PATH = (errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENODEV, errno.EXDEV)
 
 
 @final
@@ -48,11 +55,12 @@ class Recipe(Generic[T]):
         create: bool,
         readonly: bool,
         schema: Schema | None = None,
+        strict_owner: bool = False,
     ) -> None:
         """Take the *schema* that the channel has, or is to have, if the type was made from it."""
         if not isinstance(options, ChannelOptions | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"options={options!r}: must be ChannelOptions(...)")
-        for name, value in (("create", create), ("readonly", readonly)):
+        for name, value in (("create", create), ("readonly", readonly), ("strict_owner", strict_owner)):
             checks.instance_of(bool, "True or False")(name, value)
         self.path: Path = _absolute(path)
         self.message_type: TypeForm[T] = message_type
@@ -62,6 +70,11 @@ class Recipe(Generic[T]):
         self.options: ChannelOptions = options or ChannelOptions()
         self.create: bool = create and not readonly
         self.readonly: bool = readonly
+        self._strict_owner = strict_owner
+        self.expects_mode: bool = self.options.mode is not UNSET
+        """Whether this open knows that the channel may be open to other users."""
+        self.names_strict_owner: bool = True
+        """Whether a warning names the argument; there is none on the command line."""
 
     def __copy__(self) -> Recipe[T]:
         """Return another one without checking everything again."""
@@ -72,7 +85,7 @@ class Recipe(Generic[T]):
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the arguments."""
         given = (self.path, self.message_type, self._codec, self.options, self.create, self.readonly)
-        return type(self), given
+        return type(self), (*given, None, self._strict_owner)
 
     def for_reopening(self) -> Recipe[T]:
         """Return what opens a channel again that was open: as it is stored by then, and never another in its place."""
@@ -90,6 +103,7 @@ class Recipe(Generic[T]):
             return STORES.open(
                 self.path,
                 check=self._check,
+                trust=self._trust,
                 new=self._describe_new if self.create else None,
                 readonly=self.readonly,
                 max_mapped_segments=self.options.per_open().max_mapped_segments,
@@ -101,17 +115,21 @@ class Recipe(Generic[T]):
             if error.path is not None:
                 raise
             raise UnsupportedFormatError(error.found, error.supported, error.advice, path=self.path) from error
+        except UnexpectedFileError:
+            raise
         except (NotADirectoryError, IsADirectoryError) as error:
             raise NotAChannelError(self.path, f"{error.filename}: {error.strerror}") from error
         except OSError as error:
-            advice = "check the path, its parents and where links lead to"
-            if isinstance(error, PermissionError):
-                advice = "check who may read and write it and its parents"
-                advice += "" if self.readonly else ", or open it with readonly=True"
-            elif error.errno == errno.EFBIG:
-                advice = "this process may not make files of that size: raise its limit (ulimit -f, LimitFSIZE=)"
-            what = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
-            raise StorageError(f"{self.path} cannot be opened: {what}; {advice}") from error
+            raise self._cannot_be_opened(error) from error
+
+    def _cannot_be_opened(self, error: OSError) -> StorageError:
+        what = f"{self.path} cannot be opened"
+        if isinstance(error, PermissionError) and not self.readonly:
+            return StorageError(f"{storage_error(what, error)}, or open it with readonly=True")
+        if error.errno in _ABOUT_THE_PATH:
+            why = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
+            return StorageError(f"{what}: {why}; check the path, its parents and where links lead to")
+        return storage_error(what, error)
 
     def _describe_new(self) -> Manifest:
         options = self.options.resolve(self._disk())
@@ -121,9 +139,17 @@ class Recipe(Generic[T]):
     def _disk(self) -> int | None:
         """Return how large the file system is in which a new channel will lie, if that matters."""
         capacity, files = self.options.capacity, Files()
+        files.confine(self.path)
         if not isinstance(capacity, Capacity):
             return None
         return disk_of(capacity, files, next(place for place in (self.path, *self.path.parents) if files.exists(place)))
+
+    def _trust(self, manifest: Manifest | None, parts: tuple[Ownership, ...]) -> None:
+        """Refuse a channel that other users have in hand, or warn of it, before anything is touched."""
+        asked = self.options.mode if isinstance(self.options.mode, int) else 0o600
+        mode = asked if manifest is None else manifest.options.mode
+        expected = Expected(mode, is_asked_for=manifest is None or self.expects_mode)
+        check_trust(self.path, parts, expected, strict=self._strict_owner, names_option=self.names_strict_owner)
 
     def _check(self, manifest: Manifest) -> None:
         """Refuse to open what does not fit, before anything is touched."""
@@ -153,9 +179,7 @@ class Recipe(Generic[T]):
 
 def _absolute(path: str | os.PathLike[str]) -> Path:
     """Return the path that is meant now, wherever the process goes later; no file is touched."""
-    text: object = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"path={path!r}: must be a text or a PathLike of one, not {type(text).__name__}")
+    text = checks.path_text("path", path)
     if not text:
         raise ValueError(f"path={path!r}: is empty; the current directory is '.'")
     if "\0" in text:

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Generic, TypeVar, final
 
 from anyio import sleep
 from anyio.abc import ObjectSendStream
-from anyio.to_thread import run_sync
 
 from .._errors import Busy, NoRoomYetError, StorageError
 from .._format import own_send
 from .._offset import Offset
 from .._storage.backlog import Batch
 from .._storage.flush import Ticket
-from .._wakeup.loops import make_waiter, notice_cancellation, run_through_cancellation, wait_through_cancellation
+from .._wakeup.loops import (
+    make_waiter,
+    notice_cancellation,
+    run_in_thread,
+    run_through_cancellation,
+    wait_through_cancellation,
+)
 from .any_sender import AnySender
 from .turns import begin_turn, give_way_if_due
 
@@ -89,7 +94,7 @@ class Sender(AnySender[T_contra], ObjectSendStream[T_contra], Generic[T_contra])
         """Give way if it is time, and let a cancellation be noticed while nothing has happened yet."""
         self._check_open()
         if self._connected is None:  # it was unpickled, or forked: opening blocks
-            await run_sync(self._connect)
+            await run_in_thread(self._connect)
         if self._connection.writer.deferred:
             # The wait for a flush is shielded: here is where a loop of sends can be cancelled.
             await notice_cancellation()
@@ -114,21 +119,22 @@ class Sender(AnySender[T_contra], ObjectSendStream[T_contra], Generic[T_contra])
     async def _in_line(self, append: Callable[[], OffsetT]) -> OffsetT:
         """Append when there is room and it is our turn."""
         line = self._connection.line
-        place = self._join_line()
+        place = self._place_in_line()
         try:
-            while True:
-                await line.wait(place, _LONGEST_PAUSE)
-                begin_turn()
-                self._check_open()
-                try:
-                    with line.serving():
-                        return append()
-                except NoRoomYetError as full:
-                    place.batch = Batch(full.size, full.messages)
-                except Busy:
-                    await sleep(_SHORTEST_PAUSE)
+            with line.standing(place):
+                while True:
+                    await line.wait(place, _LONGEST_PAUSE)
+                    begin_turn()
+                    self._check_open()
+                    try:
+                        with line.serving():
+                            return append()
+                    except NoRoomYetError as full:
+                        place.batch = Batch(full.size, full.messages)
+                    except Busy:
+                        await sleep(_SHORTEST_PAUSE)
         finally:
-            line.leave(place)
+            line.let_next_try(place)
 
     async def _until_visible(self, offset: int) -> None:
         """Under FSYNC: wait until what was appended is on disk and shown. It has happened: cancelling is too late."""

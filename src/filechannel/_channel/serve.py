@@ -14,11 +14,11 @@ from typing import Self, cast, final
 import anyio
 from anyio import CancelScope, CapacityLimiter, EndOfStream
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
-from anyio.to_thread import run_sync
 
 from .._errors import ConsumerError, DataExpiredError, DecodeError
 from .._format import NOTHING, Nothing
-from .._wakeup.loops import in_trio, make_waiter, notice_cancellation, run_through_cancellation
+from .._storage.background import handler_threads
+from .._wakeup.loops import in_trio, make_waiter, notice_cancellation, run_in_thread, run_through_cancellation
 from .ack_source import AckSource
 from .any_service import AnyService, Tally, Terms, UnfinishedError
 from .dead_letter import DeadLetter
@@ -206,7 +206,9 @@ class Service(AnyService):
         with CancelScope(shield=True) as scope:
             self._threads.add(scope)
             try:
-                [result] = await run_sync(self._handle, value, abandon_on_cancel=True, limiter=self._limiter)
+                async with self._limiter:
+                    handle = partial(self._handle, value)
+                    [result] = await run_in_thread(handle, abandon_on_cancel=True, threads=handler_threads())
             finally:
                 self._threads.discard(scope)
         if scope.cancelled_caught:

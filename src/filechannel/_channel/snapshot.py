@@ -21,6 +21,7 @@ def take_snapshot(store: Store, *, senders: int, receivers: int) -> ChannelStati
     # What only grows is read from the smaller to the larger: others send, flush and remove meanwhile.
     earliest, durable, tail = store.places.earliest(), control.durable_offset, control.tail()
     messages, usage = max(0, tail.sequence - earliest.sequence), store.segments.usage()
+    writers, writers_known = store.writers()
     return ChannelStatistics(
         path=store.path,
         write_offset=tail.offset,
@@ -37,7 +38,8 @@ def take_snapshot(store: Store, *, senders: int, receivers: int) -> ChannelStati
         senders=senders,
         receivers=receivers,
         waiters=arrivals_of(store).waiting,
-        writers=tuple(map(process_of, store.writers())),
+        writers=tuple(map(process_of, writers)),
+        writers_known=writers_known,
         busy_writer=_busy_writer(store),
         oldest_age=timedelta(seconds=(time.time_ns() - earliest.time) / 1e9) if earliest.time and messages else None,
         sealed=control.sealed,

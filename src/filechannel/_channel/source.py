@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import _thread
+import sys
 import time
 from collections.abc import Callable, Coroutine
-from threading import Lock
+from functools import partial
 from typing import Protocol
+from weakref import ref
 
 from anyio import ClosedResourceError
 from anyio.lowlevel import checkpoint
 
-from .._format import NOTHING
+from .._errors import storage_errors
+from .._format import NOTHING, Mutex
 from .._options import OpenOptions
+from .._storage.background import do_undisturbed
 from .._storage.cursor import Cursor
 from .._storage.index import Mark
 from .._storage.log_reader import LogReader
@@ -39,7 +44,13 @@ class User(Protocol):
 
 
 class Source:
-    """A position in the log and everything that moves it; clones of a receiver share one."""
+    """A position in the log and everything that moves it; clones of a receiver share one.
+
+    Its receivers refer to it, and so do the deliveries that they handed out, but it refers to none of them: when the
+    last of them is deleted, so is this object, and its name is released.
+    """
+
+    _is_over = True  # one that could not be made has nothing to release
 
     def __init__(
         self,
@@ -59,9 +70,14 @@ class Source:
         self.arrivals: Arrivals = arrivals_of(store)
         self._open_reader = open_reader
         self._on_close = on_close
-        self._lock = Lock()
-        self._users: list[User] = []
+        self._lock = Mutex()
+        self._ending = Mutex()
+        self._users: dict[int, ref[User]] = {}
+        """By identity. Not held: one that is deleted is as good as closed."""
+        self._owns_name = False
         self._closed = False
+        self._is_over = False
+        """Whether everything was let go of that has to be."""
         self._forgotten = False
         self._flush: PositionFlush | None = None
         if cursor is not None and options.cursor_flush is not None:
@@ -74,36 +90,56 @@ class Source:
     @property
     def users(self) -> list[User]:
         """The receivers that share it."""
-        with self._lock:
-            return list(self._users)
+        with self._lock.held():
+            return self._live_users()
+
+    def _live_users(self) -> list[User]:
+        """Return the receivers that exist. The caller holds the lock, or runs in a forked child."""
+        return [user for reference in list(self._users.values()) if (user := reference()) is not None]
+
+    def own(self) -> None:
+        """Release the name when this object is deleted, unless it is closed by then. Called when it is complete."""
+        self._owns_name = True
 
     def acquire(self, user: User) -> None:
         """One more receiver uses it; `ClosedResourceError` if there are none any more."""
-        with self._lock:
+        with self._lock.held():
             if self._closed:
                 raise ClosedResourceError
-            self._users.append(user)
+            self._users[id(user)] = ref(user)
 
     def release(self, user: User) -> None:
-        """One receiver less; the last one gives the position up, which stays where it is."""
-        with self._lock:
-            if user not in self._users:
-                return  # another thread has closed it too
-            self._users.remove(user)
-            last = not self._users
-            self._closed |= last
-        if last:
-            self._let_go()
+        """One receiver less; the last one gives the position up, which stays where it is.
+
+        Repeated after an exception of a signal handler, it completes what was begun, or waits for its end.
+        """
+        if id(user) in self._users or (self._closed and not self._is_over):
+            do_undisturbed(partial(self._release, user))
+
+    def _release(self, user: User) -> None:
+        with self._lock.held():
+            is_last = not any(other is not user for other in self._live_users())
+            self._closed |= is_last  # first: a thread that finds the user removed waits for the release
+            self._users.pop(id(user), None)
+        if is_last:
+            self._end()
+
+    def _end(self) -> None:
+        """Let go of everything, once; return when that was done."""
+        with self._ending.held():
+            if not self._is_over:
+                try:
+                    self._let_go()
+                finally:
+                    self._is_over = True
 
     def close(self) -> None:
         """Close every receiver that shares it, and refuse more of them."""
-        with self._lock:
-            unused = not self._closed and not self._users
-            self._closed = True
+        self._closed = True
         for user in self.users:
             user.close()
-        if unused:
-            self._let_go()
+        if not self._is_over:
+            do_undisturbed(self._end)
 
     def forget(self) -> None:
         """Remove the name for good, and close every receiver that shares it. Touches files.
@@ -111,10 +147,11 @@ class Source:
         `ClosedResourceError`, and nothing is removed, if they were closed meanwhile: the name may be somebody else's.
         """
         assert self.cursor is not None
-        with self._lock:
+        with self._lock.held():
             if self._closed:
                 raise ClosedResourceError
-            self.store.cursors.remove(self.cursor)
+            with storage_errors(self.store.path, f"consumer {self.cursor.name!r} cannot be removed"):
+                self.store.cursors.remove(self.cursor)
             self._closed = self._forgotten = True
         self.close()
 
@@ -183,8 +220,20 @@ class Source:
     def abandon(self) -> None:
         """Close the receivers in a forked child; cursor and kernel lock are the parent's."""
         # The reader stays: a thread that the child has not got may have been inside it.
-        for user in self._users:
+        users, self._users = self._live_users(), {}
+        self._closed = self._is_over = True
+        for user in users:
             user.detach()
+
+    def __del__(self) -> None:
+        """Release the name: every receiver and every delivery that used it was deleted, and none was closed."""
+        if self._is_over or not self._owns_name or sys.is_finalizing():
+            return
+        self._closed = True
+        if self.cursor is None or not self.store.cursors.is_locked:
+            self._end()
+        else:  # perhaps by this thread, which the garbage collector has interrupted
+            _thread.start_new_thread(self._end, ())
 
     def move(self, place: Mark) -> bool:
         """Stand at another place, on purpose, and tell whether it is still there; if not, stand where we stood.
@@ -220,11 +269,16 @@ class Source:
         reader = self.reader
         if reader.stop is None and not reader.native.may_have_more:
             return False  # asked before and after every sleep
-        return reader.native.offset < self.store.control.write_offset or self.has_ended()
+        return reader.native.offset != self.store.control.write_offset or self.has_ended()
 
     def has_ended(self) -> bool:
-        """Tell whether everything that will ever come has been taken."""
+        """Return whether everything that will ever come has been taken.
+
+        `StorageError` if the log ends before what was taken: the control page is damaged.
+        """
         offset, stop = self.reader.native.offset, self.reader.stop
+        if offset > (end := self.store.control.write_offset):  # loaded after it, and never smaller
+            raise self.store.control.damaged(f"the log ends at {end}, and was read up to offset {offset}")
         return self.store.has_ended(offset) if stop is None else offset >= stop.offset
 
     @property
@@ -291,4 +345,8 @@ class Source:
 
     def find(self, start: Start, argument: str) -> Mark:
         """Resolve a place. May read an index."""
-        return find_place(self.store, start, argument)
+        with self._reading():
+            return find_place(self.store, start, argument)
+
+    def _reading(self) -> storage_errors:
+        return storage_errors(self.store.path, "it cannot be read")

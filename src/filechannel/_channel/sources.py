@@ -67,6 +67,7 @@ class Sources:
             raise
         if position is None:
             source.hold_on(start)
+        source.own()
         return source
 
     def shared(self, name: str, lease: float, start: Start, expires: float | None) -> GroupSource:
@@ -87,6 +88,7 @@ class Sources:
             self.keep(source)
             if is_new:
                 source.hold_on(start)
+            source.own()
             return source
         except BaseException:
             store.cursors.give_up(group)
@@ -96,7 +98,9 @@ class Sources:
         """Stand somewhere without a name, and go no further than *stop*."""
         # The end first: what is published while the beginning is looked for does not belong to it.
         end = find_stop(self.store, stop)
-        return self._make(Source, None, find_place(self.store, start), end)
+        source = self._make(Source, None, find_place(self.store, start), end)
+        source.own()
+        return source
 
     def _make(self, kind: type[S], cursor: Cursor | None, place: Mark, stop: Mark | None = None) -> S:
         source = kind(self.store, self.options, self.errands, self.open_reader, cursor, place, stop, self.forget)

@@ -97,6 +97,8 @@ class ChannelStatistics:
     """Tasks and threads of this process that wait for a message."""
     writers: tuple[Process, ...]
     """The processes that have the channel open for writing, this one included unless it is open read-only here."""
+    writers_known: bool
+    """Whether those are all. False for a user who may only read the channel: another such user can hide a process."""
     busy_writer: Process | None
     """The one of them that was in the middle of sending at this moment; one that stays there holds up the others."""
     oldest_age: timedelta | None

@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
-from threading import Event, Lock, Thread
+from queue import Empty, SimpleQueue
 from typing import Protocol, Self, final
 
 from anyio import ClosedResourceError, EndOfStream
 
 from .._errors import ConsumerError, DataExpiredError, DecodeError
-from .._format import NOTHING, Nothing
+from .._format import NOTHING, Mutex, Nothing
+from .._storage.background import start_thread
 from .ack_source import AckSource
 from .any_service import AnyService, Tally, Terms, UnfinishedError
 from .dead_letter import DeadLetter
@@ -29,12 +31,19 @@ class LetterBox(Protocol):
 
 @final
 class _Bell:
-    """A thread that sleeps until something is told."""
+    """A thread that sleeps until it is woken. An `Event` could stay locked after an exception of a signal handler."""
 
     def __init__(self) -> None:
-        self._rung = Event()
-        self.wake = self._rung.set
-        self.wait = self._rung.wait
+        self._queue: SimpleQueue[None] = SimpleQueue()
+
+    def wake(self) -> None:
+        """Let it continue. Any thread may call it."""
+        self._queue.put(None)
+
+    def wait(self, seconds: float | None) -> None:
+        """Sleep until woken, or for so many seconds."""
+        with suppress(Empty):
+            self._queue.get(timeout=seconds)
 
 
 @final
@@ -58,8 +67,10 @@ class Service(AnyService):
     ) -> None:
         super().__init__(source, handler, terms)
         self._dead_letter = dead_letter
-        self._intake, self._passing = Lock(), Lock()
-        self._threads: list[Thread] = []
+        self._intake, self._passing = Mutex(), Mutex()
+        self._started = 0
+        self._ended: SimpleQueue[None] = SimpleQueue()
+        """One for each thread that has ended."""
 
     # Running
 
@@ -91,9 +102,9 @@ class Service(AnyService):
 
     def _start(self, count: int) -> None:
         for _ in range(count):
-            thread = Thread(target=self._work_or_fail, args=(self._hire(),), name=f"serve {self.name}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            start_thread(partial(self._work_in_thread, self._hire()), f"serve {self.name}")
+            # If a signal handler raises before this, `_drain` does not wait for the thread, which ends by itself.
+            self._started += 1
 
     def _drain(self) -> None:
         """Wait for the handlers, no longer than it was asked for; a thread that goes on then is left alone."""
@@ -101,10 +112,18 @@ class Service(AnyService):
         grace = self._terms.grace
         until = None if grace is None else time.monotonic() + grace
         try:
-            for thread in self._threads:
-                thread.join(None if until is None else max(0.0, until - time.monotonic()))
+            for _ in range(self._started):
+                self._ended.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
+        except Empty:
+            pass
         finally:
             self.close()
+
+    def _work_in_thread(self, tally: Tally) -> None:
+        try:
+            self._work_or_fail(tally)
+        finally:
+            self._ended.put(None)
 
     def _work_or_fail(self, tally: Tally) -> None:
         try:
@@ -160,7 +179,7 @@ class Service(AnyService):
                 self._until(lambda: self._stopping or not self._paused)
             if self._stopping:
                 return NOTHING
-            with self._intake:  # one waits for messages, the others for it: each message wakes two of them
+            with self._intake.held():  # one waits for messages, the others for it: each message wakes two of them
                 try:
                     if (found := self._look()) is not NOTHING:
                         return found
@@ -215,7 +234,7 @@ class Service(AnyService):
 
     def _pass(self, error: DecodeError, tally: Tally) -> None:
         """Send the letter about a message that does not decode, and only then go on behind it."""
-        with self._passing:  # several workers may have come to it
+        with self._passing.held():  # several workers may have come to it
             if not self._source.stands_before(error):
                 return
             if self._dead_letter is None:

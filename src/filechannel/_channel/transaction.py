@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Generic, Self, TypeVar, final
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, final
 
 from .._wakeup.loops import notice_cancellation, run_through_cancellation
 from .ack import AckReceiver
-from .any_transaction import AnyStep, check_arguments
+from .any_transaction import AnyStep, Leaving, check_arguments
 from .sender import Sender
 from .turns import give_way_if_due
 
@@ -55,8 +55,12 @@ class Step(AnyStep[T_co, U_contra], Generic[T_co, U_contra]):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    async def _leave(
+        self,
+        _block: object,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Send and acknowledge, or neither."""
         try:
@@ -69,6 +73,15 @@ class Step(AnyStep[T_co, U_contra], Generic[T_co, U_contra]):
             raise
         finally:
             self._end()
+
+    if TYPE_CHECKING:
+
+        async def __aexit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None:
+            """Send and acknowledge, or neither."""
+    else:
+        __aexit__ = Leaving(_leave)
 
     async def _commit(self) -> None:
         # Whatever may be cancelled comes first: once the batch is in the channel, the step has happened.

@@ -59,7 +59,10 @@ class Description:
         codec: Codec[object] = _ForeignCodec(name)
         if name in get_args(CodecName):
             codec = codec_for(message_type, cast("CodecName", name))
-        return Recipe(path, message_type, codec, options, create, readonly, self.schema)
+        recipe = Recipe(path, message_type, codec, options, create, readonly, self.schema)
+        recipe.expects_mode = True  # a channel that has its mode already, and a person who names it
+        recipe.names_strict_owner = False
+        return recipe
 
 
 def describe_channel(path: Path) -> Description:
@@ -68,7 +71,9 @@ def describe_channel(path: Path) -> Description:
     Raises `ChannelNotFoundError`, `NotAChannelError`, `UnsupportedFormatError`, and `OSError` if it cannot be read.
     """
     try:
-        manifest = Manifest.read(Files(), path)
+        files = Files()
+        files.confine(path)
+        manifest = Manifest.read(files, path)
     except FileNotFoundError:
         if path.is_dir():
             raise _without_manifest(path) from None

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from .columns import Columns
     from .cores import AckCore, ReceiveCore, SendCore, own_receive, own_send
     from .forking import close_in_child, keep_in_child
-    from .memory import populate, populate_settle, populate_soon, show_file
+    from .map import Map
+    from .memory import can_store, populate, populate_settle, populate_soon, show_file
+    from .mount import link_count, mount_id, named_inode
+    from .mutex import Guard, Mutex, ensured, holds_mutex, resolve
     from .reader import Reader
     from .records import find_record, join_records, read_record, scan_records, split_records, write_record
     from .ring import move_on
@@ -36,6 +39,9 @@ else:
             from ._core import (
                 AckCore,
                 Columns,
+                Guard,
+                Map,
+                Mutex,
                 Reader,
                 ReceiveCore,
                 RowEncoder,
@@ -44,15 +50,21 @@ else:
                 Writer,
                 add_u64,
                 begin_turn,
+                can_store,
                 close_in_child,
                 crc32c,
+                ensured,
                 fence,
                 find_record,
+                holds_mutex,
                 join_records,
                 keep_in_child,
+                link_count,
                 load_u32,
                 load_u64,
+                mount_id,
                 move_on,
+                named_inode,
                 own_receive,
                 own_send,
                 populate,
@@ -60,6 +72,7 @@ else:
                 populate_soon,
                 read_record,
                 release_word,
+                resolve,
                 scan_records,
                 set_bit,
                 show_file,
@@ -91,7 +104,10 @@ else:
         from .columns import Columns
         from .cores import AckCore, ReceiveCore, SendCore, own_receive, own_send
         from .forking import close_in_child, keep_in_child
-        from .memory import populate, populate_settle, populate_soon, show_file
+        from .map import Map
+        from .memory import can_store, populate, populate_settle, populate_soon, show_file
+        from .mount import link_count, mount_id, named_inode
+        from .mutex import Guard, Mutex, ensured, holds_mutex, resolve
         from .reader import Reader
         from .records import find_record, join_records, read_record, scan_records, split_records, write_record
         from .ring import move_on
@@ -106,6 +122,9 @@ __all__ = [
     "PURE",
     "AckCore",
     "Columns",
+    "Guard",
+    "Map",
+    "Mutex",
     "Nothing",
     "Reader",
     "ReceiveCore",
@@ -115,15 +134,21 @@ __all__ = [
     "Writer",
     "add_u64",
     "begin_turn",
+    "can_store",
     "close_in_child",
     "crc32c",
+    "ensured",
     "fence",
     "find_record",
+    "holds_mutex",
     "join_records",
     "keep_in_child",
+    "link_count",
     "load_u32",
     "load_u64",
+    "mount_id",
     "move_on",
+    "named_inode",
     "own_receive",
     "own_send",
     "populate",
@@ -131,6 +156,7 @@ __all__ = [
     "populate_soon",
     "read_record",
     "release_word",
+    "resolve",
     "scan_records",
     "set_bit",
     "show_file",

@@ -10,6 +10,8 @@ from operator import index
 
 from typing_extensions import Buffer
 
+from .map import Map, check_open
+
 U32: int = (1 << 32) - 1
 U64: int = (1 << 64) - 1
 
@@ -23,7 +25,9 @@ def unsigned(value: int, most: int = U64) -> int:
 
 
 def readable(buffer: Buffer) -> memoryview:
-    """Return a view of plain bytes."""
+    """Return a view of plain bytes; `ClosedResourceError` if it is a map that was closed."""
+    if isinstance(buffer, Map):
+        check_open(buffer)
     view = memoryview(buffer)
     if not view.c_contiguous:
         raise BufferError("memoryview: underlying buffer is not C-contiguous")
@@ -33,7 +37,9 @@ def readable(buffer: Buffer) -> memoryview:
 
 
 def writable(buffer: Buffer) -> memoryview:
-    """Return a view of plain bytes that may be written."""
+    """Return a view of plain bytes that may be written; `ClosedResourceError` if it is a map that was closed."""
+    if isinstance(buffer, Map):
+        check_open(buffer)
     if memoryview(buffer).readonly:
         raise BufferError("Object is not writable.")
     return readable(buffer)

@@ -1,6 +1,6 @@
 """From one segment to the next, where everything is prepared: the readable reference of going_on.c.
 
-The file has a spare's name, its disk space and a map; the paths are encoded, the header is filled but for what is known
+The file has a spare's name, its disk space and a map; the names are encoded, the header is filled but for what is known
 only now. Then `Writer.go_on` does what `Log` would do, in the same order and with the writer word taken:
 
     is the name still that file? -> end of the one before -> header -> rename -> epoch -> record -> publish
@@ -38,7 +38,19 @@ Watch: TypeAlias = Callable[[str], object] | None
 
 
 @final
-@dataclass(frozen=True, slots=True)
+class _Directory:
+    """A descriptor of our own: the channel's may be closed, and its number given to another file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor: int = os.dup(descriptor)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+@final
+@dataclass(slots=True)
 class Successor:
     """A file that waits to become the next segment, with everything that can be known beforehand."""
 
@@ -50,7 +62,7 @@ class Successor:
     inode: int
     source: bytes
     target: bytes
-    """Its path then, in which the digits of the offset are wrong,"""
+    """Its name then, in which the digits of the offset are wrong,"""
     digits: int
     """from this position on."""
     window: int
@@ -59,6 +71,14 @@ class Successor:
     """Called by the append after the one that goes on to it."""
     watch: Watch
     """For tests."""
+    _directory: _Directory | None = None
+    """In which both names are."""
+
+    def keep(self, directory: int) -> bool:
+        """Keep a descriptor of the directory; return whether there is one for us."""
+        with suppress(OSError):  # there are no descriptors left: rolling takes the slow way
+            self._directory = _Directory(directory)
+        return self._directory is not None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be one."""
@@ -79,7 +99,8 @@ class Successor:
     def is_there(self) -> bool:
         """Tell whether the name is still that of the file."""
         with suppress(OSError):
-            found = os.stat(self.source)
+            assert self._directory is not None
+            found = os.stat(self.source, dir_fd=self._directory.descriptor, follow_symlinks=False)
             return (found.st_dev, found.st_ino) == (self.device, self.inode)
         return False
 
@@ -120,7 +141,9 @@ class Successor:
         after = self.digits + SEGMENT_DIGITS
         target = self.target[: self.digits] + b"%0*d" % (SEGMENT_DIGITS, begin) + self.target[after:]
         with suppress(OSError):
-            os.rename(self.source, target)
+            assert self._directory is not None
+            at = self._directory.descriptor
+            os.rename(self.source, target, src_dir_fd=at, dst_dir_fd=at)
             return True
         return False
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 PAGE: Final = 4096
 CACHE_LINE: Final = 64
 
@@ -88,11 +88,13 @@ CONTROL_MAGIC: Final = b"fchan\x1aCT"
 CONTROL_SIZE: Final = 18 * PAGE
 CONTROL_RESERVE: Final = 16 * PAGE
 """Disk space behind the pages that nobody maps: given up when something has to be stored although the disk is full."""
-CONTROL_IDENTITY: Final = Struct("<8sII16s16sQQI")
-"""magic, version, zero, channel id, boot id, device, inode, crc over all before it."""
+CONTROL_IDENTITY: Final = Struct("<8sII16s16sQQQI")
+"""magic, version, life, channel id, boot id, device, inode, mount, crc over all before it."""
 CONTROL_CHANNEL: Final = 16
 """Position of the channel id."""
 
+LOCK_FILE: Final = 112
+"""Inode number of the lock file that every process which has the channel open holds its locks on."""
 WRITER_LOCK: Final = 128
 """A lock word (see below): whoever has it may append."""
 EPOCH: Final = 132
@@ -118,6 +120,14 @@ FAILED_FLUSHES: Final = 900
 """How many flushes the disk has refused."""
 REGISTRATIONS: Final = 904
 """Counted up after a consumer's name was registered or removed: whoever knows the names has to look again."""
+FLUSHES: Final = 908
+"""Which files are being flushed, and how often any was: after a flush pages are read-only, see `Writer`."""
+FLUSHING_SEGMENTS: Final = 1
+FLUSHING_CONTROL: Final = 2
+FLUSHES_STEP: Final = 4
+"""Added after a flush of segments."""
+CONTROL_FLUSHES_STEP: Final = 1 << 20
+"""Added after a flush of the control file; the bits from here on change seldom otherwise."""
 WAITING_LOOPS: Final = 960
 """A bit for each process slot: an event loop of that process waits, and watches the FIFO `wake/<slot>`."""
 REGISTRY: Final = 1088
@@ -191,17 +201,33 @@ PROCESS_SLOT_COUNT: Final = 1024
 PROCESS_SLOT_SIZE: Final = 64
 PROCESS: Final = Struct("<IIQQ40s")
 """generation, in line, pid, since (ns since the epoch), host name. The last three are for people only.
-A process holds the kernel's lock on the first byte of its slot for as long as it lives."""
+A process marks its slot with a kernel lock on the first byte, where no reader prevents it: see `lock_file`.
+Slot 0 belongs to no process. Its last three fields describe the process that holds OPENING_BYTE."""
 PROCESS_IN_LINE: Final = 4
 """Position of `in line` in a slot: 1 while senders of the process wait for room, else 0."""
-MODE_BYTE: Final = PROCESS_SLOTS
-"""Slot 0 is nobody's. Who writes holds the kernel's lock on this byte, shared, or exclusively without the C core."""
-OPENING_BYTE: Final = PROCESS_SLOTS + 1
-"""Held exclusively by whoever opens or recovers the channel."""
-MAINTENANCE_BYTE: Final = PROCESS_SLOTS + 2
-"""Held exclusively by whoever maintains the channel, for as long as one pass takes."""
 HOLDER: Final = Struct("<QQ64s")
 """pid, since (ns since the epoch), host name: who holds a consumer's name, for error messages only."""
+
+# --- Lock file --------------------------------------------------------------------------------------------
+# It has no content: only the kernel's locks on these bytes count. Byte n, from 1 on, belongs to process slot n.
+
+MODE_BYTE: Final = PROCESS_SLOT_COUNT
+"""Held by every process that writes: shared, or exclusively without the C core."""
+OPENING_BYTE: Final = PROCESS_SLOT_COUNT + 1
+"""Held exclusively by the process that opens, recovers or configures the channel."""
+MAINTENANCE_BYTE: Final = PROCESS_SLOT_COUNT + 2
+"""Held exclusively by the process that maintains the channel, for as long as one pass takes."""
+NAME_LOCKS: Final = 1 << 62
+"""First of the bytes of consumers' names. Those of a name begin at NAME_LOCKS + h * NAME_LOCK_SIZE, where h is the
+BLAKE2b hash of 8 bytes (little-endian) of the name as it stands in file names, modulo NAME_LOCK_COUNT."""
+NAME_LOCK_SIZE: Final = 2 * PROCESS_SLOT_COUNT
+NAME_LOCK_COUNT: Final = 1 << 51
+NAME_OWNER: Final = 0
+"""Held by the owner of the name exclusively, by the members of a group shared."""
+NAME_REMOVER: Final = 1
+"""Held by a process that removes or moves a name which has no owner, before it takes NAME_OWNER."""
+NAME_MEMBERS: Final = PROCESS_SLOT_COUNT
+"""A byte for each process slot, held as long as that process has a member of the group."""
 
 # --- Cursors ----------------------------------------------------------------------------------------------
 
@@ -211,9 +237,7 @@ CURSOR: Final = Struct("<QQQQI")
 """generation, offset, sequence, time, crc over those four."""
 CURSOR_CHECKED: Final = Struct("<QQQQ")
 CURSOR_OWNER: Final = 128
-"""Position of a HOLDER: who owns the name now. The kernel's lock on its first byte says whether anybody does."""
-CURSOR_REMOVER: Final = CURSOR_OWNER + 1
-"""Its kernel lock is held by whoever removes the name, before it takes that of the owner."""
+"""Position of a HOLDER: who owned the name last. Whether that process still does, the lock file says: NAME_OWNER."""
 CURSOR_TERM: Final = 256
 """Position of a TERM; zeros for a name that stays until it is removed."""
 CURSOR_DEPARTURE: Final = 320
@@ -260,8 +284,6 @@ GROUP_RING: Final = PAGE
 GROUP_ENTRIES: Final = 4096
 GROUP_ENTRY_SIZE: Final = CACHE_LINE
 GROUP_SIZE: Final = GROUP_RING + GROUP_ENTRIES * GROUP_ENTRY_SIZE
-GROUP_MEMBERS: Final = GROUP_SIZE
-"""Behind the end of the file, a byte for each process slot, locked as long as that process has a member."""
 ENTRY: Final = Struct("<QQQQQ")
 """word, offset, end, sequence, deadline. A message that was handed out; the word says what became of it."""
 ENTRY_OFFSET: Final = 8

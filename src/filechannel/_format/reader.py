@@ -14,11 +14,15 @@ from operator import index
 from threading import RLock
 from typing import NoReturn
 
+from anyio import ClosedResourceError
 from typing_extensions import Buffer
 
 from .arguments import U32, unsigned, writable
 from .clock import turn_is_over
 from .holding import Holding
+from .layout import MAX_PAYLOAD
+from .map import close_pending
+from .mutex import count_locked
 from .nothing import NOTHING, Nothing
 from .reading import Reading
 from .ring import Ring
@@ -37,16 +41,20 @@ class Reader:
         damaged: Callable[[Reader, str], object],
         refuse: Callable[[int, int, bytes, Exception], NoReturn],
         reuse: bool = False,
+        most: int = MAX_PAYLOAD,
         /,
     ) -> None:
+        """*most* is how many bytes a payload may have: a record that claims more is damaged."""
+        most = unsigned(most, MAX_PAYLOAD)
         self._reading = Reading(
-            control, cursor, decode, lambda: advance(self), lambda reason: damaged(self, reason), refuse
+            control, cursor, decode, lambda: advance(self), lambda reason: damaged(self, reason), refuse, most
         )
         self._keeper: Holding | Sharing | None = None
         """What becomes of messages that are handed out; None if the cursor just follows them."""
         self._lock = RLock()
         self._busy = False
         self._may_sleep = False
+        self._closed = False
 
     @property
     def _holding(self) -> Holding | None:
@@ -76,10 +84,12 @@ class Reader:
 
     @property
     def may_have_more(self) -> bool:
-        """Whether there is something behind our offset, or the channel is sealed."""
+        """Whether the log does not end at our offset, or the channel is sealed."""
         if self.ready:
             return True
-        return self._reading.write_offset > self.offset or self._reading.is_sealed
+        if self._reading.released:
+            return False
+        return self.offset != self._reading.write_offset or self._reading.is_sealed
 
     @property
     def outstanding(self) -> int:
@@ -151,7 +161,7 @@ class Reader:
                 self._reading.store_cursor()
                 return (*record, 1, 0)
             finally:
-                self._busy = False
+                self._leave()
 
     def take_many(self, most: int, /) -> list[object]:
         """Return up to `most` items; an error waits until what came before it is taken."""
@@ -185,7 +195,7 @@ class Reader:
             finally:
                 if reading.offset != before[0] and not isinstance(keeper, Holding):
                     reading.store_cursor()
-                self._busy = False
+                self._leave()
         return items
 
     def _next_of(self, keeper: Holding | Sharing | None, *, first: bool) -> tuple[object, ...] | Nothing:
@@ -197,6 +207,21 @@ class Reader:
         if self._busy:
             raise RuntimeError("this receiver is being read by the same thread already")
         self._busy = True
+        count_locked(1)
+
+    def _leave(self) -> None:
+        self._busy = False
+        count_locked(-1)
+        self._close_if_released()
+
+    def _close_if_released(self) -> None:
+        """Release every map when no thread is inside any more. The caller holds the lock."""
+        if self._reading.released and not self._busy and not self._closed:
+            self._closed = True
+            if (sharing := self._sharing) is not None:
+                sharing.close()
+            self._reading.close()
+            close_pending()
 
     # Standing
 
@@ -217,7 +242,7 @@ class Reader:
                     self._stand_at(offset, sequence)
                 return there
             finally:
-                self._busy = False
+                self._leave()
 
     def _stand_at(self, offset: int, sequence: int) -> None:
         if isinstance(self._keeper, Holding):
@@ -239,6 +264,8 @@ class Reader:
         The C core does, to save what going through Python costs; here whoever calls sleeps by itself.
         """
         math.ldexp(spin, 0)  # a number, not a text
+        if self._reading.released:
+            raise ClosedResourceError
         if self._may_sleep or self._reading.is_readonly:
             raise ValueError("said before" if self._may_sleep else "control page cannot be written to")
         if writable(sleepers).nbytes < 8:
@@ -247,14 +274,19 @@ class Reader:
 
     def tell_room(self, notify: Callable[[], object], /) -> None:
         """Call this when the cursor moved and event loops wait for room."""
-        self._reading.notify = notify
+        if not self._reading.released:
+            self._reading.notify = notify
 
     def release(self) -> bool:
-        """Let go of segment and cursor; there is nothing to take any more. Tell whether something was given back."""
+        """Release every map or, if this thread is inside, when that call returns. There is nothing to take any more.
+
+        Returns whether something was given back.
+        """
         with self._lock:  # whoever is inside stores the cursor first: what it hands out must not come again
             sharing = None if self._reading.released else self._sharing
             gave = sharing is not None and sharing.give_all_back()
             self._reading.release()
+            self._close_if_released()
             return gave
 
     # Acknowledging
@@ -271,6 +303,8 @@ class Reader:
         *tend* is called when something is due, or the lock was taken for longer; nothing is taken if it returns False.
         """
         owner, lease = unsigned(owner, U32), unsigned(lease)
+        if self._reading.released:
+            raise ClosedResourceError
         if self._keeper is not None:
             raise ValueError("said before")
         self._keeper = Sharing(self._reading, Ring(group, owner, lease), lambda: tend(self))

@@ -24,6 +24,7 @@ from .layout import (
     CURSOR,
     CURSOR_CHECKED,
     CURSOR_SLOTS,
+    MAX_PAYLOAD,
     RECORD_HEADER_SIZE,
     ROOM,
     ROOM_WATCHED,
@@ -37,9 +38,12 @@ from .layout import (
     WRITE_TAIL,
 )
 from .nothing import NOTHING, Nothing
-from .records import read_record
+from .records import read_bounded
 from .waiting import wake_waiters
 from .words import load_u32, load_u64
+
+_ZEROS = memoryview(bytes(CONTROL_SIZE))
+"""What a closed reader looks at instead of a control page: nothing is published there."""
 
 
 class Reading:
@@ -53,7 +57,9 @@ class Reading:
         advance: Callable[[], object],
         damaged: Callable[[str], object],
         refuse: Callable[[int, int, bytes, Exception], NoReturn],
+        most: int = MAX_PAYLOAD,
     ) -> None:
+        self._most = most
         self._control = readable(control)
         if self._control.nbytes < CONTROL_SIZE:
             raise ValueError("control page is too short")
@@ -115,10 +121,12 @@ class Reading:
             self._limit = 0
 
     def bind(self, segment: Buffer, begin: int) -> None:
-        """Read from this map."""
+        """Read from this map, unless it was released."""
         view = readable(segment)
         if view.nbytes < SEGMENT_HEADER_SIZE:
             raise ValueError("segment is shorter than its header")
+        if self.released:
+            return
         self._segment, self._begin, self._limit = view, begin, 0
 
     def unbind(self) -> None:
@@ -130,6 +138,10 @@ class Reading:
         self.released = True
         self.unbind()
         self._cursor = None
+
+    def close(self) -> None:
+        """Release the control page too. The reader was released, and no thread is inside."""
+        self._control, self.notify = _ZEROS, None
 
     # Reading
 
@@ -167,7 +179,7 @@ class Reading:
             position = SEGMENT_HEADER_SIZE + self.offset - begin
             stop = SEGMENT_HEADER_SIZE + limit - begin
             try:
-                word, payload = read_record(segment, position, stop, self.offset)
+                word, payload = read_bounded(segment, position, stop, self.offset, self._most)
             except ValueError as error:
                 self._damaged(str(error))
                 continue
@@ -227,7 +239,10 @@ class _Unraisable(NamedTuple):
 
 
 def _report(error: BaseException, where: object) -> None:
-    """Say what cannot be raised; Ctrl-C comes again, a little later."""
+    """Report what cannot be raised; Ctrl-C is raised a little later.
+
+    The C core does so with whatever a signal handler raises, by a pending call, which Python code cannot make.
+    """
     if isinstance(error, KeyboardInterrupt):
         interrupt_main()
     else:

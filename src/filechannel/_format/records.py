@@ -52,6 +52,11 @@ def read_record(buffer: Buffer, position: int, stop: int, offset: int, /) -> tup
     return _read(*_range(buffer, position, stop, offset))
 
 
+def read_bounded(buffer: Buffer, position: int, stop: int, offset: int, most: int) -> tuple[int, bytes]:
+    """Return (word, payload) as `read_record` does, but of no payload that has more bytes than *most*."""
+    return _read(*_range(buffer, position, stop, offset), most)
+
+
 def scan_records(buffer: Buffer, position: int, stop: int, offset: int, /) -> tuple[int, int, int, int]:
     """Walk valid records from position on.
 
@@ -119,7 +124,7 @@ def _range(buffer: Buffer, position: int, stop: int, offset: int) -> tuple[memor
     return view, position, stop, offset
 
 
-def _read(view: memoryview, position: int, stop: int, offset: int) -> tuple[int, bytes]:
+def _read(view: memoryview, position: int, stop: int, offset: int, most: int = MAX_PAYLOAD) -> tuple[int, bytes]:
     body = position + RECORD_HEADER_SIZE
     if body > stop:
         raise ValueError("record reaches beyond the end")
@@ -128,6 +133,8 @@ def _read(view: memoryview, position: int, stop: int, offset: int) -> tuple[int,
     end = body + (word & LENGTH_MASK)
     if end > stop:
         raise ValueError("record reaches beyond the end")
+    if end - body > most:  # before so much memory is asked for: the length is whatever the disk says
+        raise ValueError("record is longer than a message may be")
     payload = bytes(view[body:end])
     if record_crc(payload, word, offset) != crc:
         raise ValueError("checksum mismatch")

@@ -58,6 +58,13 @@ LOOK_AFTER = 1_000_000_000
 _SPIN = 50e-6
 
 
+class DamagedWordsError(ValueError):
+    """The words that the members of a group share contradict each other."""
+
+    def __init__(self) -> None:
+        super().__init__("the words of the group contradict each other")
+
+
 @dataclass(slots=True)
 class Claim:
     """A message that this member has."""
@@ -71,6 +78,10 @@ class Claim:
     def attempt(self) -> int:
         """How often it was handed out."""
         return self.word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS
+
+
+_ZEROS = memoryview(bytes(GROUP_SIZE))
+"""What a closed member looks at."""
 
 
 class Ring:
@@ -87,8 +98,14 @@ class Ring:
         self._lost: list[tuple[int, int]] = []
         self.made_room = self.emptied = False
         """What we did that others may wait for."""
+        self.damaged = False
+        """Whether the shared words contradicted each other when something was settled."""
         self.on_moved: Callable[[], object] = lambda: None
         """Called when the position followed what is settled."""
+
+    def close(self) -> None:
+        """Release what is shared: it looks empty from now on."""
+        self._shared = _ZEROS
 
     # What everybody can see
 
@@ -104,13 +121,17 @@ class Ring:
 
     @property
     def due(self) -> int:
-        """When somebody has to look at the entries; all bits set: never."""
-        return load_u64(self._shared, GROUP_DUE)
+        """When a member has to look at the entries; all bits set: never.
+
+        While there are entries, that is never further away than LOOK_AFTER: a word that says so is damaged.
+        """
+        due, now = load_u64(self._shared, GROUP_DUE), time.monotonic_ns()
+        return now if due > now + LOOK_AFTER and not self.is_empty else due
 
     @property
     def is_due(self) -> bool:
-        """Whether somebody has to look at the entries now."""
-        return time.monotonic_ns() >= self.due
+        """Whether a member has to look at the entries now."""
+        return self.due <= time.monotonic_ns()
 
     @property
     def is_empty(self) -> bool:
@@ -122,6 +143,18 @@ class Ring:
         """Whether nothing can be handed out for the first time before something is settled."""
         return load_u64(self._shared, GROUP_TAIL) - load_u64(self._shared, GROUP_HEAD) >= GROUP_ENTRIES
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the shared words contradict each other, unless another member is changing them."""
+        if is_sound(self._shared):
+            return False
+        seen = self._ends
+        return not is_sound(self._shared) and (self._ends == seen or not _bounds(self._shared)[0])
+
+    @property
+    def _ends(self) -> tuple[int, int]:
+        return load_u64(self._shared, GROUP_HEAD), load_u64(self._shared, GROUP_TAIL)
+
     def coming(self, most: int) -> list[tuple[int, int]]:
         """Return (offset, sequence) of what comes again now, up to so many."""
         found = islice(self._numbers(ENTRY_READY), most if self.ready else 0)
@@ -132,11 +165,14 @@ class Ring:
     def claim(self, seen: tuple[int, int], offset: int, end: int, sequence: int) -> Claim | bool:
         """Have a message that nobody had before; False if others were faster, True if the lock is taken for longer.
 
-        *seen* is what `next` was before the message was looked for.
+        `DamagedWordsError` if the shared words contradict each other. *seen* is what `next` was before the message was
+        looked for.
         """
         if not take_word(self._shared, GROUP_LOCK, self._owner, _SPIN):
             return True
         try:
+            if not is_sound(self._shared):
+                raise DamagedWordsError
             if self.next != seen or self.ready or self.is_full:
                 return False
             now, number = time.monotonic_ns(), load_u64(self._shared, GROUP_TAIL)
@@ -145,7 +181,7 @@ class Ring:
             ENTRY.pack_into(self._shared, place(number), old, offset, end, sequence, now + self._lease)
             store_u64(self._shared, place(number), word)  # from here on it is ours, wherever we are killed
             store_u64(self._shared, GROUP_NEXT, end)
-            store_u64(self._shared, GROUP_NEXT_SEQUENCE, sequence + 1)
+            store_u64(self._shared, GROUP_NEXT_SEQUENCE, sequence + 1 & U64)
             store_u64(self._shared, GROUP_TAIL, number + 1)
             self._be_due(now + min(self._lease, LOOK_AFTER))
             return self._keep(Claim(offset, sequence, number, word))
@@ -157,6 +193,8 @@ class Ring:
         if not take_word(self._shared, GROUP_LOCK, self._owner, _SPIN):
             return True
         try:
+            if not _bounds(self._shared)[0]:
+                raise DamagedWordsError
             count = self.ready
             number = next(self._numbers(ENTRY_READY), None)
             if number is None:
@@ -187,7 +225,7 @@ class Ring:
         self._move_on()
 
     def _be_due(self, when: int) -> None:
-        while when < (due := self.due) and not swap_if_u64(self._shared, GROUP_DUE, due, when):
+        while when < (due := load_u64(self._shared, GROUP_DUE)) and not swap_if_u64(self._shared, GROUP_DUE, due, when):
             pass
 
     # What we have
@@ -306,15 +344,45 @@ class Ring:
         return ENTRY.unpack_from(self._shared, place(number))
 
     def _numbers(self, state: int) -> Iterator[int]:
-        head, tail = load_u64(self._shared, GROUP_HEAD), load_u64(self._shared, GROUP_TAIL)
-        return (n for n in range(head, tail) if load_u64(self._shared, place(n)) & ENTRY_STATE == state)
+        believed, head, tail = _bounds(self._shared)
+        numbers = range(head, tail) if believed else range(0)
+        return (n for n in numbers if load_u64(self._shared, place(n)) & ENTRY_STATE == state)
 
     def _move_on(self) -> None:
-        moved, made_room, emptied = _move_on(self._shared, self._owner)
+        try:
+            moved, made_room, emptied = _move_on(self._shared, self._owner)
+        except DamagedWordsError:
+            self.damaged = True  # what was to be settled is: the next look at the group raises
+            return
         self.made_room |= made_room
         self.emptied |= emptied
         if moved:
             self.on_moved()
+
+
+def _bounds(shared: Buffer) -> tuple[bool, int, int]:
+    """Return whether the numbers of the oldest entry and of the next one are possible, and both.
+
+    The file is mapped by every member and may be damaged while in use: every loop over the entries relies on this.
+    """
+    head, tail = load_u64(shared, GROUP_HEAD), load_u64(shared, GROUP_TAIL)
+    return head <= tail <= head + GROUP_ENTRIES, head, tail
+
+
+def is_sound(shared: Buffer) -> bool:
+    """Return whether the words that say what is handed out agree with each other. The caller has the lock.
+
+    The last entry that was made says where the group resumes, and its place is not used again before the next one is
+    made. Before the first one the position says so.
+    """
+    believed, _, tail = _bounds(shared)
+    if not believed:
+        return False
+    following = load_u64(shared, GROUP_NEXT), load_u64(shared, GROUP_NEXT_SEQUENCE)
+    if not tail:
+        return following in [CURSOR.unpack_from(shared, slot)[1:3] for slot in CURSOR_SLOTS]
+    _, _, end, sequence, _ = ENTRY.unpack_from(shared, place(tail - 1))
+    return following == (end, sequence + 1 & U64)
 
 
 def place(number: int) -> int:
@@ -330,7 +398,10 @@ def move_on(group: Buffer, owner: int, /) -> bool:
     shared, owner = writable(group), unsigned(owner, U32)
     if shared.nbytes < GROUP_SIZE:
         raise ValueError("group is too short")
-    return _move_on(shared, owner)[1]
+    try:
+        return _move_on(shared, owner)[1]
+    except DamagedWordsError:
+        return False
 
 
 def _move_on(shared: memoryview, owner: int) -> tuple[bool, bool, bool]:
@@ -338,6 +409,8 @@ def _move_on(shared: memoryview, owner: int) -> tuple[bool, bool, bool]:
     moved = was_full = is_empty = False
     while _is_settled(shared) and swap_if_u32(shared, GROUP_LOCK, 0, owner):
         try:
+            if not is_sound(shared):
+                raise DamagedWordsError
             head, tail = load_u64(shared, GROUP_HEAD), load_u64(shared, GROUP_TAIL)
             was_full |= tail - head >= GROUP_ENTRIES
             is_empty |= _follow(shared, head, tail)
@@ -363,6 +436,8 @@ def _follow(shared: memoryview, head: int, tail: int) -> bool:
         store_position(shared, load_u64(shared, GROUP_NEXT), load_u64(shared, GROUP_NEXT_SEQUENCE))
     else:
         _, offset, _, sequence, _ = ENTRY.unpack_from(shared, place(head))
+        if offset >= load_u64(shared, GROUP_NEXT):
+            raise DamagedWordsError
         store_position(shared, offset, sequence)
     store_u64(shared, GROUP_HEAD, head)
     return head == tail

@@ -9,7 +9,9 @@ from .clock import charge_turn
 from .layout import RECORD_HEADER_SIZE
 from .nothing import NOTHING, Nothing
 from .reading import Reading
-from .ring import Claim, Ring
+from .ring import Claim, DamagedWordsError, Ring
+
+_MOST_RACES = 1000
 
 
 class Sharing:
@@ -22,6 +24,12 @@ class Sharing:
         self._seen: tuple[int, int] | None = None
         """Where the group went on when we followed it."""
         ring.on_moved = reading.tell_room
+
+    def close(self) -> None:
+        """Release what the members share. The reader was released, and no thread is inside."""
+        self._reading.offset, self._reading.sequence = self.place
+        self._ring.close()
+        self._seen = self._ring.next
 
     @property
     def place(self) -> tuple[int, int]:
@@ -42,12 +50,13 @@ class Sharing:
     @property
     def next_due(self) -> int:
         """When somebody has to look at what the members have; 0: never."""
-        return 0 if self._ring.due == U64 else self._ring.due
+        due = self._ring.due
+        return 0 if due == U64 else due
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing new can be handed out before something is settled."""
-        return self._ring.is_full
+        """Whether nothing new can be handed out before something is settled, if the ring can be believed."""
+        return self._ring.is_full and not self._ring.is_suspect
 
     @property
     def is_drained(self) -> bool:
@@ -69,7 +78,7 @@ class Sharing:
         ring, found = self._ring, self._claim_next()
         if isinstance(found, Nothing):
             # Whoever had settled the last one found the lock taken by us, and left it to us to tell.
-            if ring.made_room or (ring.emptied and self._reading.is_sealed):
+            if not self._is_released() and (ring.made_room or (ring.emptied and self._reading.is_sealed)):
                 self._ask_to_tend()
             return NOTHING
         claim, payload = found
@@ -89,31 +98,56 @@ class Sharing:
 
     def _claim_next(self) -> tuple[Claim, bytes] | Nothing:
         """Have the next message: one that comes again, or a new one that no other member has taken since we read it."""
-        ring, reading = self._ring, self._reading
-        if ring.is_due and not self._ask_to_tend():
+        ring, reading, races = self._ring, self._reading, 0
+        found: tuple[Claim, bytes] | Nothing | bool
+        if self._is_released() or (ring.is_due and not self._ask_to_tend()):
             return NOTHING
         while not reading.released:
-            if ring.ready:
-                claim = ring.claim_again()
-                if isinstance(claim, Claim) and (found := self._read_again(claim)) is not None:
-                    return claim, found
-                if claim is True and not self._ask_to_tend():
+            try:
+                found = self._try_to_claim()
+            except DamagedWordsError:
+                # The owner of the file looks at the words with the lock, and raises unless it was a race.
+                races += 1
+                if races > _MOST_RACES:
+                    raise
+                self._seen = None
+                found = True
+            if found is True:
+                if not self._ask_to_tend():
                     return NOTHING
-                continue
-            if ring.is_full:
-                return NOTHING
-            seen = self._follow()
-            payload = reading.next_payload()
-            if isinstance(payload, Nothing):
-                return NOTHING
-            end = reading.offset + RECORD_HEADER_SIZE + len(payload)
-            claim = ring.claim(seen, reading.offset, end, reading.sequence)
-            if isinstance(claim, Claim):
-                reading.offset, reading.sequence = self._seen = end, reading.sequence + 1
-                return claim, payload
-            if claim and not self._ask_to_tend():
-                return NOTHING
+            elif found is not False:
+                return found
         return NOTHING
+
+    def _is_released(self) -> bool:
+        return self._reading.released
+
+    def _try_to_claim(self) -> tuple[Claim, bytes] | Nothing | bool:
+        """Try once; False if another member was faster, True if the lock is taken for longer.
+
+        `DamagedWordsError` if the shared words contradict each other.
+        """
+        ring, reading = self._ring, self._reading
+        if ring.ready:
+            claim = ring.claim_again()
+            if not isinstance(claim, Claim):
+                return claim
+            again = self._read_again(claim)
+            return False if again is None else (claim, again)
+        if ring.is_full:
+            if ring.is_suspect:
+                raise DamagedWordsError
+            return NOTHING
+        seen = self._follow()
+        payload = reading.next_payload()
+        if isinstance(payload, Nothing):
+            return NOTHING
+        end = reading.offset + RECORD_HEADER_SIZE + len(payload)
+        claim = ring.claim(seen, reading.offset, end, reading.sequence)
+        if not isinstance(claim, Claim):
+            return claim
+        reading.offset, reading.sequence = self._seen = end, reading.sequence + 1
+        return claim, payload
 
     def _ask_to_tend(self) -> bool:
         return self._tend() is not False
@@ -121,6 +155,8 @@ class Sharing:
     def _follow(self) -> tuple[int, int]:
         """Stand where the group does, if that is elsewhere by now; what we have passed that is no message stays so."""
         if (place := self._ring.next) != self._seen:
+            if self._ring.is_suspect:
+                raise DamagedWordsError
             self._seen = place
             self._reading.go_on_at(*place)
         return place
@@ -187,8 +223,8 @@ class Sharing:
         """Tell, once, whether others may wait for what was settled here, or something was lost."""
         ring = self._ring
         made_room, emptied = ring.made_room, ring.emptied
-        ring.made_room = ring.emptied = False
-        return made_room or ring.has_lost or (emptied and self._reading.is_sealed and self.is_drained)
+        damaged, ring.made_room, ring.emptied, ring.damaged = ring.damaged, False, False, False
+        return made_room or damaged or ring.has_lost or (emptied and self._reading.is_sealed and self.is_drained)
 
     def coming(self, most: int) -> list[tuple[int, int]]:
         """Return (offset, sequence) of what comes again now, up to so many."""

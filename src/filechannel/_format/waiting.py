@@ -20,6 +20,7 @@ from .words import DOUBLE_WORD, WORD, change, load_u32, load_u64, swap_if_u32
 
 _INT_MAX = (1 << 31) - 1
 _LONGEST = 1e6
+# No guarantee for signal handlers that raise: see `mutex`.
 _changed = Condition()
 _sleeping: dict[int, int] = {}
 """The address of the word that each thread sleeps on."""

@@ -13,9 +13,13 @@ an entry, the channel is sealed, the word is taken) goes to `overflow`, which is
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from threading import get_ident
+from typing import NoReturn
 
+from anyio import ClosedResourceError
 from typing_extensions import Buffer
 
 from .arguments import U32, readable, unsigned, writable
@@ -29,9 +33,12 @@ from .layout import (
     CONTROL_RECORD,
     CONTROL_SIZE,
     EPOCH,
+    FLUSHES,
+    FLUSHING_SEGMENTS,
     INDEX_BYTES,
     INDEX_CHECKED,
     MAX_PAYLOAD,
+    PAGE,
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
     REGISTRATIONS,
@@ -47,13 +54,26 @@ from .layout import (
     WRITE_TAIL,
     WRITER_LOCK,
 )
-from .memory import populate_soon
+from .map import close_pending
+from .memory import Look, can_store, can_store_word, populate_soon
 from .records import check_payloads, read_record, write_record
 from .waiting import release_word, wake_waiters
 from .words import load_u32, load_u64, store_u32, store_u64, swap_if_u32
 
 _MOST_MARKS = 4096  # of 256 MiB, which takes longer than the second for which they wait; more are left out
 _NEVER = (1 << 64) - 1
+_INT_MAX = (1 << 31) - 1
+
+_ZEROS = memoryview(bytes(CONTROL_SIZE))
+"""What a closed writer looks at instead of a control page."""
+
+
+def _not_storable() -> OSError:
+    return OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def _refuse_closed(*_: object) -> NoReturn:
+    raise ClosedResourceError
 
 
 class Writer:
@@ -95,12 +115,16 @@ class Writer:
         """Where the next ones begin, and at which tail they are due."""
         self._alone = False
         self._deferred = False
+        self._words_look, self._segment_look = Look(), Look()
+        self._storable_end = 0
+        """Up to which offset the latter was."""
         self._epoch = 0
         self._tail_end = self._tail_sequence = 0
         self._tail_slot = -1
         self._pending = self._pending_sequence = 0
         self._inside: set[int] = set()
         """The threads that append, or are about to."""
+        self._closed = False
 
     @property
     def pending(self) -> int:
@@ -136,16 +160,18 @@ class Writer:
     def _append(self, payloads: list[bytes]) -> int:
         size = sum(map(len, payloads)) + RECORD_HEADER_SIZE * len(payloads)
         simple = payloads and max(map(len, payloads)) <= self._max_payload
-        # Before work that would be for nothing: the tail only grows. `_enter` looks again, with the word taken.
-        simple = simple and self._fits_window(load_u64(self._control, self._tail()), size)
         me = get_ident()
         if me in self._inside:  # a signal handler or a finalizer, which the C core has none of in between
             raise RuntimeError("this thread is in the middle of appending already, and was interrupted there")
         self._inside.add(me)
         try:
+            self._check_open()
+            # Before work that would be for nothing: the tail only grows. `_enter` compares again under the writer lock.
+            simple = simple and self._fits_window(load_u64(self._control, self._tail()), size)
             start = self._append_simply(payloads, size) if simple else None
         finally:
             self._inside.discard(me)
+            self._close_if_unused()
         if start is None:
             return self._overflow(payloads)
         charge_turn(size)
@@ -169,8 +195,31 @@ class Writer:
             release_word(self._control, WRITER_LOCK)
         return start
 
+    # Under FSYNC the pages that are written next were flushed a moment ago, which made them read-only: a store calls
+    # the file system, and if that has shut down the store kills the process. So after every flush, while one is
+    # running, and if the kernel may have written pages out by itself, they are made writable first, which may fail.
+
+    def _words_storable(self) -> bool:
+        """Return whether the words may be stored to. They come first: to take the writer lock is a store."""
+        return not self._deferred or can_store_word(self._control.obj, WRITER_LOCK, FLUSHES, self._words_look)
+
+    def _segment_storable(self, offset: int, size: int) -> bool:
+        """Return whether so many bytes may be stored. The caller has the writer lock."""
+        if not self._deferred or not size or self._segment is None:
+            return True
+        flushes, now = load_u32(self._control, FLUSHES), wall_clock_ns()
+        last, is_beyond = self._segment_look, offset + size > self._storable_end
+        if not (is_beyond or flushes != last.flushes or flushes & FLUSHING_SEGMENTS) and last.counts(now):
+            return True
+        position = SEGMENT_HEADER_SIZE + offset - self._begin
+        if not can_store(self._segment.obj, position, size):
+            return False
+        last.note(flushes, now)
+        self._storable_end = offset + size + -(position + size) % PAGE
+        return True
+
     def _enter(self, size: int, count: int) -> bool:
-        if not swap_if_u32(self._control, WRITER_LOCK, 0, self._owner):
+        if not self._words_storable() or not swap_if_u32(self._control, WRITER_LOCK, 0, self._owner):
             return False
         if (
             self.current
@@ -178,6 +227,7 @@ class Writer:
             and self._fits_window(self._tail_end, size)
             and self._fits_limit(count)
             and wall_clock_ns() < self._index_due
+            and self._segment_storable(self._tail_end, size)
         ):
             self._pending, self._pending_sequence = self._tail_end, self._tail_sequence
             return True
@@ -202,6 +252,7 @@ class Writer:
 
     def start(self) -> None:
         """Go on at the tail. The caller has taken the writer word."""
+        self._check_open()
         self._tail_slot = -1
         if not self._refresh_tail():
             raise ValueError("no tail slot agrees with the offset")
@@ -209,6 +260,7 @@ class Writer:
 
     def change(self) -> None:
         """Tell every other writer to look again at which segment is active, and how it is written to."""
+        self._check_open()
         self._epoch = (load_u32(self._control, EPOCH) + 1) & U32
         store_u32(self._control, EPOCH, self._epoch)
 
@@ -231,7 +283,10 @@ class Writer:
         if self._segment is not None and self._fits_window(self._pending, 0):
             # Known before the first byte is touched: whoever takes over from us dead has to wipe up to here.
             need = sum(map(len, payloads[index:])) + RECORD_HEADER_SIZE * len(payloads[index:])
-            store_u64(self._control, RESERVED_END, min(self._pending + need, self._window_end))
+            end = min(self._pending + need, self._window_end)
+            if not self._words_storable() or not self._segment_storable(self._pending, end - self._pending):
+                raise _not_storable()
+            store_u64(self._control, RESERVED_END, end)
         while index < len(payloads) and self._segment is not None:
             payload = payloads[index]
             size = RECORD_HEADER_SIZE + len(payload)
@@ -278,8 +333,12 @@ class Writer:
 
     def publish(self) -> None:
         """Move the tail behind everything written."""
+        if self._control is _ZEROS:
+            raise ClosedResourceError
         if self._tail_slot < 0:
             raise RuntimeError("publish() without start()")
+        if not self._words_storable():
+            raise _not_storable()
         tail, slot = self._tail(), 1 - self._tail_slot
         checked = TAIL_CHECKED.pack(self._pending, self._pending_sequence, self._begin)
         TAIL_SLOT.pack_into(
@@ -297,11 +356,13 @@ class Writer:
 
     def tell_waiters(self) -> None:
         """Wake threads that wait, and call notify if event loops do. Not under the writer word."""
-        if wake_waiters(self._control, WAKE) & WAKE_LOOPS:
-            self._notify()
+        control, notify = self._control, self._notify
+        if not self._closed and wake_waiters(control, WAKE) & WAKE_LOOPS:
+            notify()
 
     def bind(self, segment: Buffer, begin: int, /) -> None:
         """Write into this map from now on; the window is closed."""
+        self._check_open()
         begin, view = unsigned(begin), writable(segment)
         if view.nbytes < SEGMENT_HEADER_SIZE:
             raise ValueError("segment is shorter than its header")
@@ -310,6 +371,7 @@ class Writer:
         self._next_mark, self._marks, self._latest = 0, [], 0
         self._next = self._gone_on = self._told = None
         self._alone = begin == self._pending
+        self._storable_end = 0
         self._ahead_from, self._ahead_at = 0, _NEVER
 
     def open_window(self, end: int, index_due: int, /) -> None:
@@ -365,6 +427,25 @@ class Writer:
         if len(self._marks) < _MOST_MARKS:
             self._marks.append((self._pending, self._pending_sequence, now))
 
+    def close(self) -> None:
+        """Release every map or, if a thread appends, when it is done.
+
+        The caller has made sure that no thread is in the middle of anything but `append`.
+        """
+        self._closed = True
+        self._close_if_unused()
+
+    def _close_if_unused(self) -> None:
+        if self._closed and not self._inside:
+            self.unbind()
+            self._control = _ZEROS
+            self._overflow, self._notify = _refuse_closed, _refuse_closed
+            close_pending()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedResourceError
+
     def unbind(self) -> None:
         """Let go of the segment; every append overflows."""
         self._segment = self._next = self._gone_on = self._told = None
@@ -386,16 +467,19 @@ class Writer:
         window: int,
         told: Callable[[], object],
         watch: Watch,
+        directory: int,
         /,
     ) -> None:
         """Have a file ready for `go_on`, unless nobody took note of the last one yet."""
+        self._check_open()
+        directory = unsigned(directory, _INT_MAX)
         device, inode, digits, window = unsigned(device), unsigned(inode), unsigned(digits), unsigned(window)
         for path in (source, target):
             if not isinstance(path, bytes):
                 raise TypeError(f"expected bytes, {type(path).__name__} found")
         content = bytes(readable(header))
         successor = Successor(what, writable(map), content, device, inode, source, target, digits, window, told, watch)
-        if self._gone_on is None:
+        if self._gone_on is None and successor.keep(directory):
             self._next = successor
 
     def forget_next(self, what: object, /) -> None:
@@ -425,9 +509,10 @@ class Writer:
             return None
         self._inside.add(me)
         try:
-            start = self._go_on(following, payload, size, now)
+            start = None if self._closed else self._go_on(following, payload, size, now)
         finally:
             self._inside.discard(me)
+            self._close_if_unused()
         if start is not None:
             charge_turn(size)
         return start

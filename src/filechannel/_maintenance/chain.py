@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
 
+from .._errors import UnexpectedFileError
 from .._format.layout import SEGMENT_PREVIOUS_END
 from .._offset import Offset
 from .._storage.compressed import stored_begins
 from .findings import Finding
-from .segment_check import Bounds, Head, read_head
+from .segment_check import Bounds, Head, holds_records, read_head
 from .survey import End, Survey
 
 _NO_LIMIT = Offset(1 << 63)
@@ -43,11 +44,16 @@ class Chain:
 
 def segment_begins(survey: Survey) -> list[Offset]:
     """Return the begin of every segment, in whichever form."""
-    return stored_begins(survey.files, survey.segments)
+    try:
+        return stored_begins(survey.files, survey.segments)
+    except UnexpectedFileError:  # a link in place of the directory, which is reported as such
+        return []
 
 
 def read_chain(survey: Survey) -> Chain:
     """Read the headers of all segments that hold what readers may read."""
+    if survey.files.other_directory(survey.segments) is not None:
+        return Chain(None, (), ())  # which is reported as such
     end = survey.end()  # before the look: what is made or published later is not looked at
     oldest = Offset(0) if end is None else end.oldest
     limit = end.offset if end is not None and end.is_believed else _NO_LIMIT
@@ -55,11 +61,29 @@ def read_chain(survey: Survey) -> Chain:
     found = [read_head(survey.files, survey.segments, begin) for begin in begins]
     heads = [head for head in found if head is not None]
     behind: list[Head | None] = [*heads[1:], None]
-    links = [Link(head, _bounds(head, following, end)) for head, following in zip(heads, behind, strict=False)]
+    newest = _newest_with_records(survey, heads, end)
+    links = [
+        Link(head, _bounds(head, following, end, is_followed=head.begin < newest))
+        for head, following in zip(heads, behind, strict=False)
+    ]
     return Chain(end, tuple(links), tuple(_missing(survey, heads, end)))
 
 
-def _bounds(head: Head, following: Head | None, end: End | None) -> Bounds:
+def _newest_with_records(survey: Survey, heads: list[Head], end: End | None) -> Offset:
+    """Return where the last segment begins that holds intact records: those before it were written to their ends.
+
+    After a power cut there may be gaps before it, too. They cannot be told from damage, and a repair keeps what is
+    behind either of them.
+    """
+    if end is None or end.is_believed:
+        return Offset(0)  # it is known up to where there must be records
+    for head in reversed(heads):
+        if head.begin <= end.offset or holds_records(survey, head):
+            return head.begin
+    return Offset(0)
+
+
+def _bounds(head: Head, following: Head | None, end: End | None, *, is_followed: bool) -> Bounds:
     """Return where the records of a segment end: its own header says so, or the next one, or the tail."""
     if following is None:
         stop = head.end or _NO_LIMIT
@@ -73,7 +97,10 @@ def _bounds(head: Head, following: Head | None, end: End | None) -> Bounds:
     stop = min(head.end or previous_end or following.begin, following.begin)
     is_next = following.header is not None and previous_end == stop == following.begin
     sequence = following.header.first_sequence if following.header is not None and is_next else None
-    return Bounds(stop, _certain(head, stop, end, is_last=False), previous_end or following.begin, sequence)
+    certain = _certain(head, stop, end, is_last=False)
+    if is_followed and (head.end is not None or previous_end is not None):
+        certain = stop
+    return Bounds(stop, certain, previous_end or following.begin, sequence)
 
 
 def _certain(head: Head, stop: Offset, end: End | None, *, is_last: bool) -> Offset:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, final
 
-from .._errors import Busy, CorruptRecordError
+from .._errors import Busy, CorruptRecordError, UnexpectedFileError
 from .._format import crc32c
 from .._format.layout import (
     BLOCK_SIZE,
@@ -34,6 +34,7 @@ from .._storage.compressed import compressed_begin_of, compressed_path, table_cr
 from .._storage.files import Files
 from .._storage.forms import keep_one_form
 from .._storage.index import index_path
+from .._storage.lock_file import lock_mode
 from .._storage.segment import HALF_MADE, Header, check_name, valid_end
 from .._storage.store import Store
 from .._storage.stores import STORES
@@ -127,10 +128,16 @@ class SegmentCompressor:
             if header is None or not self._is_worth_it(source, candidate, give_way):
                 return None
             self._flush_index(plain)
-            # The plain file of the one before may be waiting, and take what that has saved.
-            return self._store.spending_spares(lambda: self._make(source, candidate, header, give_way))
+            return self._spending_all(lambda: self._make(source, candidate, header, give_way))
         finally:
             self._files.close(source)
+
+    def _spending_all(self, make: Callable[[], Prepared | None]) -> Prepared | None:
+        """Make a file on a full disk, too: compressing is what frees space, so it may use what is reserved.
+
+        Spare files first: the plain file of the segment before may be one, and hold what compressing that has saved.
+        """
+        return self._control.spending_reserve(lambda: self._store.spending_spares(make))
 
     def _header(self, source: int, candidate: Candidate, *, finished: bool = True) -> Header | None:
         """Return the header of a plain segment, if it is what everybody says it is; a *finished* one has an end."""
@@ -189,14 +196,18 @@ class SegmentCompressor:
         """Make an empty file that is locked, so that nobody else writes to it."""
         target = compressed_path(self._segments.path(candidate.begin))
         path = target.with_name(HALF_MADE + target.name)
+        # Until it has its name it is for those who write: others could keep it locked.
+        mode = lock_mode(self._store.manifest.options.mode)
         for _ in range(2):
-            descriptor = self._files.open(path, create=True, mode=self._store.manifest.options.mode)
-            if not self._files.lock(descriptor, 0) or not self._files.leads_to(path, descriptor):
+            try:
+                descriptor = self._files.create(path, mode, replace=False)
+            except FileExistsError:
+                _remove_if_abandoned(self._files, path)
+                continue
+            if not _lock(self._files, descriptor) or not self._files.leads_to(path, descriptor):
                 self._files.close(descriptor)
                 raise Busy
-            if not self._files.size(descriptor):
-                return path, descriptor
-            self._give_up(path, descriptor)  # whoever began it has died
+            return path, descriptor
         raise Busy
 
     def _give_up(self, path: Path, descriptor: int) -> None:
@@ -252,6 +263,7 @@ class SegmentCompressor:
             if begin < self._control.oldest_offset or not self._is_unchanged(prepared):
                 self._files.unlink(prepared.path)
                 return False
+            self._files.set_mode(prepared.descriptor, self._store.manifest.options.mode)
             self._files.replace(prepared.path, compressed_path(self._segments.path(begin)))
             self._files.flush_directory(self._segments.directory)
         except BaseException:
@@ -263,6 +275,8 @@ class SegmentCompressor:
             self._segments.remove(begin)
             return False
         self._segments.replace_plain(begin)
+        if not self._control.has_reserve:  # which the compressed file may have used
+            self._control.keep_reserve()
         return True
 
     def _is_unchanged(self, prepared: Prepared) -> bool:
@@ -288,13 +302,25 @@ def sweep(store: Store) -> None:
             _remove_if_abandoned(store.files, store.segments.directory / name)
 
 
+def _lock(files: Files, descriptor: int) -> bool:
+    """Lock a file that is being made, unless another process makes it: it holds the file exclusively.
+
+    A user who may only read could lock one that was to get its name when its maker died; that holds nothing up.
+    """
+    return files.lock(descriptor, 0) or files.locked_range(descriptor, 0, 1, shared=False) is None
+
+
 def _remove_if_abandoned(files: Files, path: Path) -> None:
     try:
         descriptor = files.open(path)
     except FileNotFoundError:
         return
+    except UnexpectedFileError:
+        with suppress(OSError):  # it may be a directory
+            files.unlink(path)  # the name is ours; what a link leads to stays
+        return
     try:
-        if files.lock(descriptor, 0) and files.leads_to(path, descriptor):
+        if _lock(files, descriptor) and files.leads_to(path, descriptor):
             files.unlink(path)  # before the lock goes: who opened it meanwhile finds that it leads elsewhere
     finally:
         files.close(descriptor)

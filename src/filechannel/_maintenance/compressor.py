@@ -15,13 +15,15 @@ import os
 import time
 from collections import deque
 from contextlib import suppress
-from threading import Event, Lock, Thread, get_native_id
+from threading import get_native_id
 from typing import NamedTuple, final
 from weakref import WeakKeyDictionary
 
 from .._errors import Busy
+from .._format import Mutex
 from .._offset import Offset
 from .._policies import Compression
+from .._storage.background import Flag, NoThreadError, start_thread
 from .._storage.store import Store
 from .compression import Candidate, Prepared, SegmentCompressor, sweep
 
@@ -52,9 +54,9 @@ class _Job:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._results: deque[_Result] = deque()
-        self.idle: Event
+        self.idle: Flag
         self._error: Exception | None = None
-        self._stopping = Event()
+        self._stopping = Flag()
         self.abandon()
         self._work: list[tuple[SegmentCompressor, Candidate]] = []
         self._written = Offset(0)
@@ -143,7 +145,7 @@ class _Job:
 
     def abandon(self) -> None:
         """There is nobody to wait for: it has not begun, or a forked child has not got the thread."""
-        self.idle = Event()  # another one: the thread may have held its lock when it forked
+        self.idle = Flag()
         self.idle.set()
 
     # When the channel is closed
@@ -169,14 +171,14 @@ class Compressor:
         """Forget everything: a forked child has not got the thread, and its channels are the parent's."""
         for job in list(self._jobs.values()):
             job.abandon()
-        self._lock = Lock()
+        self._lock = Mutex()
         self._jobs = WeakKeyDictionary()
         self._waiting: deque[_Job] = deque()
         self._running = False
 
     def job_of(self, store: Store) -> _Job:
         """Return what there is to do for a channel, until it is closed."""
-        with self._lock:
+        with self._lock.held():
             job = self._jobs.get(store)
             if job is None:
                 job = self._jobs[store] = _Job(store)
@@ -185,26 +187,26 @@ class Compressor:
 
     def start(self, job: _Job) -> None:
         """Do the work of a job, after that of others."""
-        with self._lock:
+        with self._lock.held():
             job.idle.clear()
             self._waiting.append(job)
             if not self._running:
                 try:
-                    Thread(target=self._run, name="filechannel-compression", daemon=True).start()
+                    start_thread(self._run, "filechannel-compression")
                     self._running = True
-                except RuntimeError:  # no more threads: the next step tries again
+                except NoThreadError:  # no more threads: the next step tries again
                     self._waiting.clear()
                     job.idle.set()
 
     def withdraw(self, job: _Job) -> None:
         """Take back a job that has not begun."""
-        with self._lock, suppress(ValueError):
+        with self._lock.held(), suppress(ValueError):
             self._waiting.remove(job)
             job.idle.set()
 
     def forget(self, store: Store) -> None:
         """It was closed: its job would keep it for ever."""
-        with self._lock:
+        with self._lock.held():
             self._jobs.pop(store, None)
 
     def _run(self) -> None:
@@ -215,7 +217,7 @@ class Compressor:
             job.run()
 
     def _next(self) -> _Job | None:
-        with self._lock:
+        with self._lock.held():
             if self._waiting:
                 return self._waiting.popleft()
             self._running = False

@@ -29,6 +29,8 @@ class Finding:
     """Where in the log."""
     size: int | None = None
     """How many bytes are concerned."""
+    mend: str | None = None
+    """What mends it, if a repair does not."""
 
     @property
     def place(self) -> str:

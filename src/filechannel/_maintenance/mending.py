@@ -16,6 +16,7 @@ from .._storage.files import Files
 from .._storage.index import Mark, index_path, pack_marks
 from .._storage.quarantine import Quarantine
 from .._storage.segment import HALF_MADE, Header, segment_name
+from .own_copies import OwnCopies
 from .pieces import Change, Piece
 from .segment_check import Checked
 from .stretches import PlainFile
@@ -27,8 +28,9 @@ _CHUNK = 4 << 20  # bytes that are copied at a time
 class Mender:
     """Changes the segments of one channel, which nobody has open."""
 
-    def __init__(self, files: Files, channel: Path, segments: Path, mode: int) -> None:
+    def __init__(self, files: Files, channel: Path, segments: Path, mode: int, copies: OwnCopies) -> None:
         self._files = files
+        self._copies = copies
         self._segments = segments
         self._mode = mode
         self._quarantine = Quarantine(files, channel, mode)
@@ -46,6 +48,7 @@ class Mender:
         magic = COMPRESSED_MAGIC if head.is_compressed else SEGMENT_MAGIC
         content = self._header(change, piece).pack(magic, piece.end or 0)
         self._quarantine.keep_content(f"{head.path.name}.header", head.content, _reason(change))
+        self._copies.replace(head.path)  # it may be in a backup by hard links, which stays as it is
         descriptor = self._files.open(head.path)
         try:
             self._files.write_at(descriptor, content, 0)
@@ -87,8 +90,7 @@ class Mender:
             if head.is_compressed
             else PlainFile(self._files, head.path, head.begin)
         )
-        self._files.unlink(temporary)
-        descriptor = self._files.open(temporary, create=True, mode=self._mode)
+        descriptor = self._files.create(temporary, self._mode)
         try:
             size = SEGMENT_HEADER_SIZE + piece.stop - piece.begin
             self._files.allocate(temporary, descriptor, 0, size)

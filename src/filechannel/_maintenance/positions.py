@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from stat import S_ISDIR
 from typing import final
 
 from .._format import crc32c
@@ -31,7 +32,8 @@ from .._storage.cursor_file import (
     read_position,
     read_term,
 )
-from .._storage.quarantine import QUARANTINE, Quarantine
+from .._storage.files import QUARANTINE
+from .._storage.quarantine import Quarantine
 from .chain import Chain
 from .findings import Finding
 from .survey import Survey
@@ -54,14 +56,16 @@ class PositionMender:
         if finding.kind == "producer":
             what = f"move it to {QUARANTINE}/; where the producer left off is looked for in the log"
             return what, partial(self._quarantine.take, path, finding.what)
+        if self._files.other_kind(path) is not None:
+            what = f"move it to {QUARANTINE}/, and let consumer {name_of(path.name)!r} begin again {self._where()}"
+            return what, partial(self._make, path, finding)
         if finding.kind == "group":
             what = "let the group begin again at its position: what its members had not acknowledged comes again"
             return what, partial(self._replace, path, finding, self._without_ring)
-        position = read_position(self._files.read(path))
+        position = read_position(self._files.read(path, _size_of(path)))
         if position is None:
             offset, sequence = self._oldest()
-            where = f"at the oldest message, offset {offset}{self._to_come(sequence)}"
-            what = f"let consumer {name_of(path.name)!r} begin again {where}"
+            what = f"let consumer {name_of(path.name)!r} begin again {self._where()}"
             return what, partial(self._replace, path, finding, partial(self._at, path, offset, sequence))
         end = self._chain.end
         if end is not None and position.offset > end.offset:
@@ -76,13 +80,23 @@ class PositionMender:
         header = links[0].head.header if links else None
         return offset, 0 if header is None else header.first_sequence
 
-    def _to_come(self, sequence: int) -> str:
-        """Say how far back that is."""
-        end = self._chain.end
-        return "" if end is None else f": {max(0, end.sequence - sequence):,} messages to come"
+    def _where(self) -> str:
+        """Say where that is, and how far back."""
+        end, (offset, sequence) = self._chain.end, self._oldest()
+        to_come = "" if end is None else f": {max(0, end.sequence - sequence):,} messages to come"
+        return f"at the oldest message, offset {offset}{to_come}"
+
+    def _make(self, path: Path, finding: Finding) -> None:
+        """Write a file in the place of something else.
+
+        A directory cannot be replaced in one step: killed in between, there is no such consumer.
+        """
+        put_aside = self._quarantine.take if S_ISDIR(self._files.mode_of(path)) else self._quarantine.keep
+        put_aside(path, finding.what)
+        self._files.write_atomically(path, self._at(path, *self._oldest(), b""), self._mode)
 
     def _replace(self, path: Path, finding: Finding, change: Callable[[bytes], bytes]) -> None:
-        content = change(self._files.read(path))
+        content = change(self._files.read(path, _size_of(path)))
         self._quarantine.keep(path, finding.what)
         self._files.write_atomically(path, content, self._mode)
 

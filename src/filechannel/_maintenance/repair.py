@@ -12,29 +12,33 @@ killed, and planning again finds the rest.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, final
 
 from .._errors import ChannelLockedError, NotAChannelError
-from .._format.layout import OPENING_BYTE
+from .._format.layout import CONTROL_SIZE
 from .._storage.control import CONTROL
-from .._storage.files import Files
+from .._storage.entrance import opening
+from .._storage.files import QUARANTINE, Files
 from .._storage.holder import Holder
-from .._storage.kernel_locks import KernelLocks
-from .._storage.manifest import MANIFEST, Manifest
-from .._storage.processes import others_in
-from .._storage.quarantine import QUARANTINE, Quarantine
+from .._storage.kernel_locks import UnwantedError
+from .._storage.lock_file import LOCK, open_lock_file
+from .._storage.manifest import MANIFEST, MANIFEST_LIMIT, Manifest
+from .._storage.processes import living_in
+from .._storage.quarantine import Quarantine
 from .._storage.stores import STORES
 from .chain import Chain
 from .findings import Finding, Report
 from .mending import Mender
+from .own_copies import OwnCopies
 from .pieces import Change, plan_pieces
 from .positions import PositionMender
 from .salvage import UnknownMessagesError, salvage_manifest
 from .segment_check import Checked
+from .small_files import DIRECTORY, LINKS, MISPLACED
 from .survey import Survey
 from .verify import Progress, Verification, report_of, verify
 
@@ -101,6 +105,10 @@ def repair(
     Whoever is killed in the middle of it leaves a channel that is no worse than it was; another repair goes on.
     """
     files, done = files or Files(), list[Action]()
+    files.confine(path)
+    with Survey.of(path, files) as survey:
+        if survey.manifest is not None:
+            survey.manifest.check_writable(path)
     for _ in range(_ROUNDS):
         with _alone(files, path), Survey.of(path, files) as survey:
             plan = _Planner(survey, like, progress).plan()
@@ -122,23 +130,31 @@ def _open_once(files: Files, path: Path) -> None:
 
 @contextmanager
 def _alone(files: Files, path: Path) -> Generator[None]:
-    """Keep everybody else from opening a channel; `ChannelLockedError` if somebody has it open."""
+    """Keep every other process from opening a channel; `ChannelLockedError` if one has it open."""
     if not files.is_file(path / CONTROL):
-        yield  # nobody can have it open
+        yield  # no process can have it open
         return
-    locks = KernelLocks(files, path / CONTROL)
-    try:
-        with locks.holding(OPENING_BYTE, lambda: not others_in(locks)):
-            if others_in(locks):
-                raise _locked(path)
-            yield
-    finally:
-        locks.close()
+    with ExitStack() as opened:
+        # Only to look at: it may have names outside of the channel, and is replaced then.
+        control = files.open(path / CONTROL, writable=False)
+        opened.callback(files.close, control)
+        locks = open_lock_file(files, path, control, linked=True)
+        opened.callback(locks.close)
+        try:
+            opened.enter_context(
+                opening(files, path, control, locks, lambda: not living_in(files, path, control).slots)
+            )
+        except UnwantedError:
+            raise _locked(path) from None
+        locks.check_name()
+        if living_in(files, path, control).slots:
+            raise _locked(path)
+        yield
 
 
 def _locked(path: Path) -> ChannelLockedError:
     with Survey.of(path) as survey:
-        holder = survey.writers[0] if survey.writers else Holder(None, None, None)
+        holder = survey.writers[0].unless_ended() if survey.writers else Holder(None, None, None)
     return ChannelLockedError(path, holder.pid, holder.host, holder.since)
 
 
@@ -152,7 +168,8 @@ class _Planner:
         self._progress = progress
         mode = 0o600 if survey.manifest is None else survey.manifest.options.mode
         self._quarantine = Quarantine(survey.files, survey.path, mode)
-        self._mender = Mender(survey.files, survey.path, survey.segments, mode)
+        self._copies = OwnCopies(survey.files, survey.path, mode, survey.limits)
+        self._mender = Mender(survey.files, survey.path, survey.segments, mode, self._copies)
         self._mode = mode
 
     def plan(self) -> Plan:
@@ -161,19 +178,35 @@ class _Planner:
         report = report_of(self._survey, chain, checked)
         hopeless: list[Finding] = []
         actions: list[Action] = []
-        actions += self._manifest(report, hopeless)
+        left = tuple(finding for finding in report.findings if finding.mend is not None)
+        if any(finding.kind == DIRECTORY and finding.severity == "error" for finding in left):
+            # What it leads to may be what belongs there: treat nothing as lost before a person has checked.
+            return Plan(report=report, actions=(), hopeless=left, writers=tuple(self._survey.writers))
         actions += self._half_made(report)
+        actions += self._links(report, lock=False)  # before anything is written in place
+        actions += self._manifest(report, hopeless)
         actions += self._segments(plan_pieces(checked, chain.end))
         actions += self._indexes(checked)
         actions += self._positions(report, chain)
         if not hopeless:  # its control file is mended by opening it, which needs a manifest
             actions += self._control(report, chain, checked, has_others=bool(actions))
+        actions += self._links(report, lock=True)  # from then on other processes may open the channel
         return Plan(
             report=report,
             actions=tuple(actions),
-            hopeless=tuple(hopeless),
+            hopeless=(*hopeless, *left),
             writers=tuple(self._survey.writers),
         )
+
+    # Files with names outside of the channel
+
+    def _links(self, report: Report, *, lock: bool) -> Iterator[Action]:
+        """Replace them by copies: the lock file, which this repair holds, or the others."""
+        for finding in report.findings:
+            if finding.kind == LINKS and (finding.file == LOCK) == lock:
+                what = f"{'make it anew' if lock else 'replace it by a copy'}: it is {finding.what.partition(':')[0]}"
+                do = partial(self._copies.replace, self._survey.path / finding.file)
+                yield Action(file=finding.file, what=what, do=do)
 
     # The manifest
 
@@ -182,7 +215,7 @@ class _Planner:
         if survey.manifest is not None:
             return
         try:
-            like = None if self._like is None else _manifest_at(survey.files, self._like)
+            like = None if self._like is None else manifest_at(survey.files, self._like)
             salvaged = salvage_manifest(survey, like)
         except UnknownMessagesError:
             hopeless += [finding for finding in report.findings if finding.kind == "manifest"]
@@ -203,7 +236,7 @@ class _Planner:
 
     def _half_made(self, report: Report) -> Iterator[Action]:
         for finding in report.findings:
-            if finding.kind in {"half-made", "orphan"}:
+            if finding.kind in {"half-made", "orphan", MISPLACED}:
                 path = self._survey.path / finding.file
                 what = f"move it to {QUARANTINE}/: {finding.what}"
                 yield Action(file=finding.file, what=what, do=partial(self._quarantine.take, path, finding.what))
@@ -242,8 +275,11 @@ class _Planner:
             reason = "; ".join(finding.what for finding in bad)
 
             def keep() -> None:
-                if survey.files.is_file(path):
-                    self._quarantine.keep_content(CONTROL, survey.files.read(path), reason)
+                control, manifest = survey.control, survey.manifest
+                if control is not None and manifest is not None and control.is_foreign(manifest.id):
+                    self._quarantine.take(path, reason)  # its checkpoints would be taken for those of this channel
+                elif survey.files.is_file(path):
+                    self._quarantine.keep_content(CONTROL, survey.files.read(path, CONTROL_SIZE), reason)
                 elif survey.files.exists(path):
                     self._quarantine.take(path, reason)
 
@@ -280,12 +316,13 @@ def _describe(change: Change) -> str:
     return f"leave out what is damaged: {kept}{lost}; the old file goes to {QUARANTINE}/"
 
 
-def _manifest_at(files: Files, path: Path) -> Manifest:
+def manifest_at(files: Files, path: Path) -> Manifest:
     """Read what the messages are from another channel, or from a copy of its manifest."""
     if path.is_dir():
+        files.confine(path)
         return Manifest.read(files, path)
     try:
-        return Manifest.parse(path.read_bytes(), path)
+        return Manifest.parse(files.read(path, MANIFEST_LIMIT + 1), path)
     except FileNotFoundError:
         raise NotAChannelError(path, "it is not there") from None
 

@@ -20,7 +20,7 @@ from .._format.layout import FORMAT_VERSION
 from .._options import ChannelOptions, StoredOptions
 from .._storage.files import REPLACING, Files
 from .._storage.machine import machine_id
-from .._storage.manifest import MANIFEST, Manifest
+from .._storage.manifest import MANIFEST, MANIFEST_LIMIT, Manifest
 from .._storage.segment import begin_of
 from .survey import Survey
 
@@ -46,7 +46,7 @@ def salvage_manifest(survey: Survey, like: Manifest | None) -> Salvaged:
     replacing = _read_other(survey.files, survey.path / (MANIFEST + REPLACING))
     if replacing is not None:
         return Salvaged(replacing, ("whoever replaced the manifest had finished the new one",))
-    left = _what_is_left(survey.path / MANIFEST)
+    left = what_is_left(survey.files, survey.path / MANIFEST)
     guesses: list[str] = []
     codec, schema = left.get("codec"), left.get("schema")
     if not isinstance(codec, str):
@@ -72,7 +72,7 @@ def salvage_manifest(survey: Survey, like: Manifest | None) -> Salvaged:
 def _read_other(files: Files, path: Path) -> Manifest | None:
     """Read a manifest that has another name; None if it is none."""
     try:
-        content = files.read(path)
+        content = files.read(path, MANIFEST_LIMIT + 1)
     except OSError:
         return None
     try:
@@ -81,9 +81,10 @@ def _read_other(files: Files, path: Path) -> Manifest | None:
         return None
 
 
-def _what_is_left(path: Path) -> dict[str, object]:
+def what_is_left(files: Files, path: Path) -> dict[str, object]:
+    """Return the fields of a manifest that can still be read; none if it is not JSON."""
     try:
-        content: object = json.loads(path.read_bytes())
+        content: object = json.loads(files.read(path, MANIFEST_LIMIT))
     except (OSError, ValueError, RecursionError):
         return {}
     return cast("dict[str, object]", content) if isinstance(content, dict) else {}
@@ -104,11 +105,12 @@ def _options(survey: Survey, left: object, like: Manifest | None, guesses: list[
     else:
         guesses.append("durability, capacity, retention and compression are those of the other channel")
     options = ChannelOptions().resolve() if like is None else like.options
-    segments = [file.stat() for file in survey.segments.glob("*.seg") if begin_of(file.name) is not None]
+    paths = [survey.segments / name for name in survey.list(survey.segments) if begin_of(name) is not None]
+    segments = [path for path in paths if survey.files.is_file(path)]
     if not segments:
         return options
-    sizes = Counter(status.st_size for status in segments)
-    modes = Counter(stat.S_IMODE(status.st_mode) for status in segments)
+    sizes = Counter(map(survey.files.size_of, segments))
+    modes = Counter(stat.S_IMODE(survey.files.mode_of(path)) for path in segments)
     try:
         return replace(options, segment_size=sizes.most_common(1)[0][0], mode=modes.most_common(1)[0][0])
     except ValueError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
+from .._errors import UnexpectedFileError
 from .._format import crc32c
 from .._format.layout import (
     COMPRESSED_MAGIC,
@@ -19,8 +20,9 @@ from .._format.layout import (
 )
 from .._offset import Offset
 from .._storage.compressed import CompressedSegment, compressed_path
+from .._storage.damage import UNWRITTEN, next_record
 from .._storage.files import Files
-from .._storage.index import Mark, index_path, read_marks
+from .._storage.index import INDEX_LIMIT, Mark, index_path, read_marks
 from .._storage.segment import COMPRESSED_SUFFIX, Header, check_name, segment_name, valid_end
 from .findings import Finding, Severity
 from .stretches import CheckPayload, PlainFile, Stretch, Tick, Walk
@@ -60,12 +62,10 @@ def read_head(files: Files, directory: Path, begin: Offset) -> Head | None:
             descriptor = files.open(path, writable=False)
         except FileNotFoundError:
             continue
-        except IsADirectoryError:
-            return Head(path, begin, b"", None, None, "it is a directory")
+        except UnexpectedFileError as error:
+            return Head(path, begin, b"", None, None, f"it is {error.found}")
         try:
             return _parse(path, begin, files.read_at(descriptor, SEGMENT_HEADER_SIZE, 0), magic)
-        except IsADirectoryError:
-            return Head(path, begin, b"", None, None, "it is a directory")
         finally:
             files.close(descriptor)
     return None
@@ -78,6 +78,21 @@ def _parse(path: Path, begin: Offset, content: bytes, magic: bytes) -> Head:
     except ValueError as error:
         return Head(path, begin, content, None, None, str(error))
     return Head(path, begin, content, header, valid_end(header, content), None)
+
+
+def holds_records(survey: Survey, head: Head) -> bool:
+    """Return whether a segment has an intact record. A compressed segment has."""
+    if head.is_compressed:
+        return head.header is not None
+    try:
+        file = PlainFile(survey.files, head.path, head.begin, survey.limits)
+    except (FileNotFoundError, UnexpectedFileError):
+        return False
+    try:
+        stop = min(head.end or file.room_end, file.room_end, file.data_end)
+        return next_record(file, head.begin, stop, read_index(survey.files, head.path)[0], UNWRITTEN) is not None
+    finally:
+        file.close()
 
 
 @final
@@ -158,7 +173,7 @@ class SegmentCheck:
             if not head.content:
                 return
         try:
-            file = PlainFile(self._files, head.path, head.begin)
+            file = PlainFile(self._files, head.path, head.begin, self._survey.limits)
         except FileNotFoundError:
             return  # compressed or given up since: whoever looks again sees that
         try:
@@ -189,7 +204,7 @@ class SegmentCheck:
 
     def _check_compressed(self, checked: Checked, marks: list[Mark]) -> None:
         try:
-            segment = CompressedSegment.open(self._files, checked.head.path)
+            segment = CompressedSegment.open(self._files, checked.head.path, self._survey.limits)
         except FileNotFoundError:
             return
         except ValueError as error:
@@ -261,8 +276,8 @@ def read_index(files: Files, segment: Path) -> tuple[list[Mark], list[int]]:
     Zeros are an entry that was taken back, and what is shorter than an entry is one that was being written.
     """
     try:
-        content = files.read(index_path(segment))
-    except (FileNotFoundError, IsADirectoryError):
+        content = files.read(index_path(segment), INDEX_LIMIT)
+    except (FileNotFoundError, UnexpectedFileError):
         return [], []
     bad: list[int] = []
     for position in range(0, len(content) - INDEX_ENTRY.size + 1, INDEX_ENTRY.size):

@@ -7,7 +7,6 @@ block: what is there can be judged by itself. Whoever dies on the way leaves a f
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from .._storage.store import Store
 from .compression import Candidate, SegmentCompressor
 from .retention import reclaim
 
+_CHUNK = 4 << 20  # bytes that are copied at a time
 _logger = logging.getLogger("filechannel")
 
 
@@ -102,8 +102,8 @@ class _Holder:
     def close(self) -> None:
         """Let others do what is to be done, or do it: perhaps nobody else ever has the channel open."""
         self._store.cursors.close(self._cursor)
-        with suppress(Busy), self._store.upkeep.turn():
-            reclaim(self._store)
+        with suppress(Busy):
+            self._store.upkeep.in_turn(lambda: reclaim(self._store))
 
 
 def _nothing(_: Candidate) -> None:
@@ -134,7 +134,9 @@ class _Shipper:
                 f"({other.id}, and {self._store.path} is {own.id}); choose another place"
             )
         if other != own:
-            self._archive.put(self._store.path / MANIFEST, self._path / MANIFEST)
+            with tempfile.TemporaryDirectory(prefix="filechannel-") as directory:
+                self._copy_file(self._store.path / MANIFEST, Path(directory) / MANIFEST)
+                self._archive.put(Path(directory) / MANIFEST, self._path / MANIFEST)
 
     def first(self) -> Mark:
         """Return the oldest place that has to be kept: behind what was shipped, or all there is."""
@@ -192,7 +194,7 @@ class _Shipper:
     def _is_there(self, begin: Offset, *, verify: bool) -> bool:
         """Tell whether the archive has a segment, whole as far as its size and table tell; *verify* reads all of it."""
         try:
-            segment = open_archived(self._archive, self._path, begin)
+            segment = open_archived(self._archive, self._path, begin, self._store.segments.limits)
             if verify:
                 segment.check()
         except (CorruptRecordError, FileNotFoundError, ValueError):
@@ -214,14 +216,14 @@ class _Shipper:
             local = Path(directory) / target.name
             if not self._copy(candidate, local):
                 return 0
-            segment = CompressedSegment.open(Files(), local)
+            segment = CompressedSegment.open(Files(), local, self._store.segments.limits)
             if (segment.end, segment.next_sequence) != (candidate.end, candidate.next_sequence):
                 reason = "it does not end where the next one begins"
                 raise CorruptRecordError(plain.name, candidate.begin, reason, path=self._store.path)
             # First: whoever finds the segment finds its index. It may be removed in this moment.
             with suppress(FileNotFoundError):
-                index = shutil.copyfile(index_path(plain), index_path(local))
-                self._archive.put(index, index_path(target))
+                self._copy_file(index_path(plain), index_path(local))
+                self._archive.put(index_path(local), index_path(target))
             self._archive.put(local, target)
             return local.stat().st_size
 
@@ -231,7 +233,7 @@ class _Shipper:
         finished = self._store.segments.following(candidate.begin) is not None
         for _ in range(2):  # it may be compressed in this moment
             with suppress(FileNotFoundError):
-                shutil.copyfile(compressed_path(plain), local)
+                self._copy_file(compressed_path(plain), local)
                 return True
             with local.open("wb") as file:
                 if self._compressor.copy(candidate, file.fileno(), finished=finished):
@@ -240,6 +242,17 @@ class _Shipper:
             return False
         reason = "it cannot be read, and was not shipped"
         raise CorruptRecordError(plain.name, candidate.begin, reason, path=self._store.path)
+
+    def _copy_file(self, path: Path, local: Path) -> None:
+        """Copy a file of the channel, and not what a link in its place leads to."""
+        source, position = self._store.files.open(path, writable=False), 0
+        try:
+            with local.open("wb") as file:
+                while chunk := self._store.files.read_at(source, _CHUNK, position):
+                    file.write(chunk)
+                    position += len(chunk)
+        finally:
+            self._store.files.close(source)
 
     def _follows_a_gap(self, begin: Offset, there: list[Offset]) -> bool:
         """Tell whether something is missing in the archive before a segment that was just copied."""

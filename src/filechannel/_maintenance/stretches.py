@@ -25,9 +25,10 @@ from .._format.layout import (
     SEGMENT_HEADER_SIZE,
 )
 from .._offset import Offset
-from .._storage.damage import Readable, behind_damaged, next_record
+from .._storage.damage import UNWRITTEN, Readable, behind_gap
 from .._storage.files import Files
 from .._storage.index import Mark
+from .._storage.segment import ANY_SIZE, SegmentLimits
 
 _CHUNK = 1 << 20  # bytes that are read at a time
 _SMALL = 64 * 1024
@@ -43,13 +44,13 @@ Tick: TypeAlias = Callable[[int], object]
 class PlainFile:
     """The file of a plain segment, whatever its header says."""
 
-    def __init__(self, files: Files, path: Path, begin: Offset) -> None:
+    def __init__(self, files: Files, path: Path, begin: Offset, limits: SegmentLimits = ANY_SIZE) -> None:
         """Raise what opening a file raises."""
         self._files = files
         self._descriptor: int | None = None
         self._descriptor = files.open(path, writable=False)
         self._begin = begin
-        self.size: int = files.size(self._descriptor)
+        self.size: int = min(files.size(self._descriptor), limits.size)
         self.unreadable: list[int] = []
         """Positions of the pages that the disk did not give."""
         self._buffer = bytearray()  # used again: fresh pages cost more than what is done with them
@@ -158,7 +159,7 @@ class Walk:
         check: CheckPayload | None = None,
         tick: Tick = lambda _: None,
     ) -> None:
-        """At *certain* and beyond, nobody knows whether there are more records: the first gap ends the walk."""
+        """At *certain* and beyond, more records may or may not exist: a gap that no record follows ends the segment."""
         self._segment = segment
         self._at = start
         self._stop = stop
@@ -184,9 +185,10 @@ class Walk:
             if stretch.stop > stretch.start:
                 self.stretches.append(stretch)
             if self._at < self._stop:
-                if self._at >= self._certain:
+                found = self._behind_gap()
+                if self._at >= self._certain and found == self._stop:
                     return
-                self._pass_damage()
+                self._pass_damage(found)
 
     def _take(self, stretch: Stretch) -> bool:
         """Add the records of one chunk to a stretch; False where there is none."""
@@ -246,17 +248,20 @@ class Walk:
                     self.refused.append((Offset(offset + position), problem))
             position += RECORD_HEADER_SIZE + len(payload)
 
-    def _pass_damage(self) -> None:
+    def _behind_gap(self) -> Offset:
+        """Return where records follow what is none here, or the stop."""
+        farthest = UNWRITTEN if self._at >= self._certain else None
+        found = behind_gap(self._segment, self._at, self._stop, self._marks, farthest)
+        return self._stop if found is None else found
+
+    def _pass_damage(self, found: Offset) -> None:
         start = self._at
         try:
             self._segment.read(start, self._stop)
             reason = "no record"
         except ValueError as error:
             reason = str(error)
-        found = behind_damaged(self._segment, start, self._stop)
-        if found is None:
-            found = next_record(self._segment, start + 1, self._stop, self._marks)
-        self._at = self._stop if found is None else found
+        self._at = found
         self._marks = [mark for mark in self._marks if mark.offset >= self._at]
         self.gaps.append((start, self._at, reason))
         self._tick(self._at - start)

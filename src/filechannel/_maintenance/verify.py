@@ -8,24 +8,31 @@ what is gone by then, or is another file, was none.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from threading import Event, Lock
+from queue import Empty, SimpleQueue
+from threading import Lock
 from typing import TypeAlias, final
 
+from .._errors import repair_command
+from .._offset import Offset
+from .._storage.background import start_thread
 from .._storage.files import Files
+from .._storage.unreachable import describe_unreachable
 from .chain import Chain, Link, read_chain
 from .findings import Finding, Report
-from .segment_check import Checked, SegmentCheck, read_head
+from .segment_check import Checked, Head, SegmentCheck, read_head
 from .small_files import check_small_files
 from .stretches import CheckPayload
-from .survey import Survey
+from .survey import End, Survey
 
 Progress: TypeAlias = Callable[[int, int], object]
 """Told how many bytes of how many were looked at; any thread may call it."""
 _MOST_THREADS = 8
+_PAUSE = 0.002  # seconds
 _LOOKS = 5  # at what seems to be damaged while others use the channel
 
 
@@ -49,8 +56,10 @@ class Verification:
         self._progress = progress
         self._threads = threads or min(os.cpu_count() or 1, _MOST_THREADS)
         self._segment_check = SegmentCheck(survey, check, self._tick)
-        self._lock = Lock()
-        self._ended = Event()
+        self._lock = Lock()  # only taken by threads of ours, on which no signal handler runs
+        self._ended = False
+        self._running: set[object] = set()
+        """One object for each thread that may read files."""
         self._done = 0
         self._total = 0
 
@@ -65,18 +74,41 @@ class Verification:
     def _check(self, chain: Chain) -> list[Checked]:
         self._done, self._total = 0, chain.size
         self._progress(0, self._total)
-        with ThreadPoolExecutor(self._threads, "filechannel-verify") as pool:
-            futures: list[Future[Checked]] = []
-            try:
-                futures += [pool.submit(self._check_one, link) for link in chain.links]
-                return [future.result() for future in futures]
-            except BaseException:
-                self._ended.set()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        todo: SimpleQueue[tuple[int, Link]] = SimpleQueue()
+        done: SimpleQueue[tuple[int, Checked | BaseException]] = SimpleQueue()
+        for numbered in enumerate(chain.links):
+            todo.put(numbered)
+        try:
+            for _ in range(min(self._threads, len(chain.links))):
+                start_thread(partial(self._work, todo, done), "filechannel-verify")
+            results = dict(_successful(done.get()) for _ in chain.links)
+        except BaseException:
+            self._ended = True
+            while self._running:  # the caller closes what they read
+                time.sleep(_PAUSE)
+            raise
+        return [results[number] for number in range(len(chain.links))]
+
+    def _work(
+        self, todo: SimpleQueue[tuple[int, Link]], done: SimpleQueue[tuple[int, Checked | BaseException]]
+    ) -> None:
+        """Check segments until none is left, or another thread has failed; hand over each result, or an error."""
+        me = object()
+        self._running.add(me)
+        try:
+            while not self._ended:
+                number, link = todo.get_nowait()
+                try:
+                    done.put((number, self._check_one(link)))
+                except BaseException as error:  # for the caller, which ends the other threads
+                    done.put((number, error))
+        except Empty:
+            pass
+        finally:
+            self._running.discard(me)
 
     def _tick(self, size: int) -> None:
-        if self._ended.is_set():
+        if self._ended:
             raise _EndedError
         with self._lock:
             self._done += size
@@ -97,6 +129,13 @@ class Verification:
             if seen.findings == checked.findings:
                 break
         return checked
+
+
+def _successful(found: tuple[int, Checked | BaseException]) -> tuple[int, Checked]:
+    number, result = found
+    if isinstance(result, BaseException):
+        raise result
+    return number, result
 
 
 def verify(
@@ -123,6 +162,7 @@ def report_of(survey: Survey, chain: Chain, checked: list[Checked]) -> Report:
     findings += chain.findings
     for each in checked:
         findings += each.findings
+    findings += _unreachable(survey, chain.end, checked)
     return Report(
         path=survey.path,
         findings=tuple(findings),
@@ -131,3 +171,29 @@ def report_of(survey: Survey, chain: Chain, checked: list[Checked]) -> Report:
         bytes=sum(stretch.stop - stretch.start for each in checked for stretch in each.stretches),
         lost=sum(each.lost for each in checked),
     )
+
+
+def _unreachable(survey: Survey, end: End | None, checked: list[Checked]) -> Iterator[Finding]:
+    """Say what recovery, which walks from the checkpoint on, would put aside: see `_storage.unreachable`."""
+    if end is None or end.is_believed:
+        return
+    start = max([end.offset, *(each.bounds.stop for each in checked if each.head.is_compressed)])
+    at: Offset | None = None
+    damage: tuple[Offset, Head] | None = None
+    messages, behind = 0, list[Checked]()
+    for each in checked:
+        header = each.head.header
+        is_linked = at is None or (header is not None and header.previous_end == at)
+        expected, at = each.head.begin if is_linked else None, each.head.begin if at is None else at
+        for stretch in each.stretches:
+            is_reached = stretch.start == expected or stretch.start <= start
+            if damage is None and stretch.stop > start and (header is None or not is_reached):
+                damage = Offset(max(at, start)), each.head
+            if damage is not None:
+                messages += stretch.messages
+                behind += [] if each in behind[-1:] else [each]
+            at = expected = stretch.stop
+    if damage is not None:
+        offset, head = damage
+        what = f"{describe_unreachable(messages, len(behind), offset)}: {repair_command(survey.path)}"
+        yield Finding(severity="error", kind="unreachable", file=survey.relative(head.path), what=what, offset=offset)

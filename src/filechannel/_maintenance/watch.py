@@ -34,10 +34,12 @@ from .._storage.holder import Holder
 from .._storage.index import Mark
 from .._storage.manifest import Manifest
 from .._storage.places import Places
-from .._storage.processes import holder_at, slots_taken
+from .._storage.processes import Living, holder_at, living_in
 from .._storage.room import finite, limits_of
 from .._storage.roster import Registration, Roster
+from .._storage.segment import SegmentLimits
 from .._storage.segments import SEGMENTS, Segments, Usage
+from .._storage.unreachable import Unreachable
 from .._storage.upkeep import Upkeep
 
 _MAPPED = 2  # segments; none is read
@@ -59,7 +61,9 @@ class ConsumerFigures:
     idle: float
     """Seconds since it was opened, took a message or was moved; of one that is behind, to within 16 messages."""
     owner: Holder | None
-    """Who has it; of a group, who joined last. None if nobody does that lives."""
+    """Which process has it; of a group, which one joined last. None if none does that lives, or that is not known."""
+    knows_owner: bool
+    """False for a user who may only read, and cannot see who has it."""
     members: int
     """How many processes share it; 0 if it is not a group."""
     expires: float | None
@@ -85,6 +89,8 @@ class Figures:
     consumers: tuple[ConsumerFigures, ...]
     writers: tuple[Holder, ...]
     """The processes that have it open for writing."""
+    knows_writers: bool
+    """Whether those are all; not for a user who may only read, from whom another reader can hide one."""
     waiting_for_messages: int
     """Processes whose event loops wait for a message, and one more if threads do, of whichever process."""
     waiting_for_room: int
@@ -119,9 +125,16 @@ class Watch:
         self.control: Control = control
         self.manifest: Manifest = manifest
         self._descriptor = descriptor
+        self.unreachable: Unreachable | None = None
+        """What the next open for writing would put aside."""
         self._known = control.epoch
         self.segments: Segments = Segments(
-            files, path / SEGMENTS, writable=False, most_mapped=_MAPPED, epoch=lambda: control.epoch
+            files,
+            path / SEGMENTS,
+            writable=False,
+            most_mapped=_MAPPED,
+            epoch=lambda: control.epoch,
+            limits=SegmentLimits.of(manifest.options),
         )
         self.places: Places = Places(files, control, self.segments)
         self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations)
@@ -132,10 +145,14 @@ class Watch:
     def open(cls, path: Path, files: Files | None = None) -> Watch:
         """Begin to watch; raises what opening a channel read-only raises, and `OSError`."""
         files = files or Files()
+        files.confine(path)
         manifest = Manifest.read(files, path)
         descriptor = open_control_file(files, path, True, 0)
         try:
-            return cls(files, path, descriptor, open_control_to_read(files, path, descriptor, manifest), manifest)
+            control, unreachable = open_control_to_read(files, path, descriptor, manifest)
+            watch = cls(files, path, descriptor, control, manifest)
+            watch.unreachable = unreachable
+            return watch
         except BaseException:
             files.close(descriptor)
             raise
@@ -146,9 +163,9 @@ class Watch:
         return self.files.leads_to(self.path / CONTROL, self._descriptor)
 
     @property
-    def slots(self) -> list[int]:
-        """The slots of the processes that have the channel open for writing."""
-        return slots_taken(self.files, self._descriptor)
+    def living(self) -> Living:
+        """The processes that have the channel open for writing."""
+        return living_in(self.files, self.path, self._descriptor)
 
     @property
     def busy_writer(self) -> int:
@@ -157,7 +174,8 @@ class Watch:
 
     def look(self) -> Figures:
         """Return the figures of this moment."""
-        control, slots = self.control, self.slots
+        control, living = self.control, self.living
+        slots = living.slots
         if control.epoch != self._known:
             self._known, self.manifest = control.epoch, Manifest.read(self.files, self.path)
         # What only grows is read from the smaller to the larger: others send, flush and remove meanwhile.
@@ -178,6 +196,7 @@ class Watch:
                 for each in self.roster.registrations()
             ),
             writers=tuple(holder_at(control.map, slot) for slot in slots),
+            knows_writers=living.is_complete,
             waiting_for_messages=self._waiting(slots, WAKE, WAITING_LOOPS),
             waiting_for_room=self._waiting(slots, ROOM, ROOM_LOOPS),
             used=self._used(),
@@ -208,6 +227,7 @@ class Watch:
             lag_bytes=size if lag else 0,
             idle=max(0, now - position.time) / 1e9,
             owner=registration.owner,
+            knows_owner=registration.is_owner_known,
             members=len(registration.members or ()),
             expires=None if registration.expires is None else registration.expires / 1e9,
         )

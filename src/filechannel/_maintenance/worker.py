@@ -6,7 +6,9 @@ looks from time to time, the less often the longer a channel is quiet. One proce
 kernel's lock on a byte (see `upkeep`), so that nobody has to be elected and nobody is missed who dies.
 
 Waking a thread takes longer than many messages, and it would be the sender who pays for it. So for a second after each
-nudge the thread looks by itself, every few hundredths, whether there are others.
+nudge the thread looks by itself, every few hundredths, whether there are others. Starting a thread takes as long as a
+quarter of opening a channel, so the same holds for a second after a channel was opened: a process that opens and closes
+channels in quick succession starts one thread.
 
 It works on storage alone. What goes wrong is logged, counted where every process sees it, and tried again, at ever
 longer intervals; senders and receivers never hear of it.
@@ -22,10 +24,11 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
-from threading import Condition, RLock, Thread
 from typing import TypeAlias, final
 
-from .._errors import Busy
+from .._errors import Busy, FileChannelError
+from .._format import Mutex
+from .._storage.background import NoThreadError, Timekeeper
 from .._storage.store import Store
 from .compressor import compress_step
 from .retention import pause_while_empty, reclaim
@@ -55,31 +58,39 @@ class _Charge:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.working = RLock()
+        self.working = Mutex()
         """Held while somebody works on it."""
         self.due = 0.0
         """When to look at it, by the monotonic clock."""
-        self.is_nudged = False
+        self.attended = object()
+        """Another object each time that the thread looks at it."""
+        self.asked: object = None
+        """What `attended` was when the thread was last asked to look: as long as it still is, the thread will."""
         self.filled = 0
         """Segments that were filled since somebody looked."""
         self.failures = 0
 
+    @property
+    def is_nudged(self) -> bool:
+        """Whether the thread will look at it soon."""
+        return self.asked is self.attended
+
 
 @final
 class Worker:
-    """The thread. It exists as long as there is a channel to look after, and keeps no process from ending."""
+    """The thread. It ends within a second when there is no channel to look after, and keeps no process from ending."""
 
     def __init__(self) -> None:
         self.start_over()
 
     def start_over(self) -> None:
         """Forget everything: a forked child has not got the thread, and its channels are the parent's."""
-        self._changed = Condition()
+        self._lock = Mutex()
         self._charges: dict[Store, _Charge] = {}
         self._queue: list[tuple[float, int, _Charge]] = []
         """A heap of who is due when; those whose time has changed since stay until they are at the top."""
         self._count = 0
-        self._running = False
+        self._thread = Timekeeper("filechannel-maintenance", self._attend_due)
         self._nudged: deque[_Charge] = deque()
         """Those that the thread does not know of yet."""
         self._attentive_until = 0.0
@@ -87,7 +98,7 @@ class Worker:
 
     def look_after(self, store: Store) -> None:
         """Maintain a channel until it is closed. Telling twice is telling once."""
-        with self._changed:
+        with self._lock.held():
             if store in self._charges:
                 return
             self._charges[store] = charge = _Charge(store)
@@ -95,6 +106,10 @@ class Worker:
             store.on_filled = partial(self.keep_up, store)
             store.on_closing.append(partial(self.forget, store))
             self._schedule(charge, _SOON)
+            self._attentive_until = time.monotonic() + _ATTENTIVE
+            must_be_woken = self._must_be_woken
+        if must_be_woken:
+            self._wake()
 
     def _schedule(self, charge: _Charge, seconds: float) -> None:
         """Look at a channel after so many seconds. The caller holds the lock."""
@@ -102,28 +117,22 @@ class Worker:
         charge.due = due if seconds < _TOGETHER else math.ceil(due / _TOGETHER) * _TOGETHER
         self._count += 1
         heappush(self._queue, (charge.due, self._count, charge))
-        self._begin()
-        self._changed.notify()
 
-    def _begin(self) -> None:
-        if not self._running:
-            try:
-                Thread(target=self._run, name="filechannel-maintenance", daemon=True).start()
-                self._running = True
-            except RuntimeError as error:  # no more threads: whoever nudges next tries again
-                _logger.error("maintenance could not be started: %s", error)
+    def _wake(self) -> None:
+        try:
+            self._thread.wake()
+        except NoThreadError as error:  # no more threads: the next nudge tries again
+            _logger.error("maintenance could not be started: %s", error)
 
     def nudge(self, store: Store) -> None:
         """Look at a channel soon. Any thread may call this, at any time; it does not wait."""
         charge = self._charges.get(store)
-        if charge is not None and not charge.is_nudged:
-            charge.is_nudged = True
+        if charge is not None and charge.asked is not (attended := charge.attended):
             self._nudged.append(charge)
-            # In this order: the thread says that it must be woken, and only then looks whether somebody was nudged.
+            # In this order: the thread says that it must be woken, and only then looks which channels were nudged.
             if self._must_be_woken:
-                with self._changed:
-                    self._begin()
-                    self._changed.notify()
+                self._wake()
+            charge.asked = attended  # last: interrupted before this, the next nudge does all of it again
 
     def keep_up(self, store: Store) -> None:
         """Look at a channel in which a segment was filled soon; now and here if nobody has looked for many of them.
@@ -136,53 +145,53 @@ class Worker:
         if charge is None:
             return
         charge.filled += 1
-        if charge.filled > _MANY and store.log.may_sleep() and charge.working.acquire(timeout=_PATIENCE):
+        if charge.filled > _MANY and store.log.may_sleep():
             try:
-                if charge.filled > _MANY:  # else the thread was at it
-                    self._make_room(charge)
-            finally:
-                charge.working.release()
+                with charge.working.held(_PATIENCE):
+                    if charge.filled > _MANY:  # else the thread was at it
+                        self._make_room(charge)
+            except Busy:
+                pass  # the thread, or another process, is at it
 
     def _make_room(self, charge: _Charge) -> None:
         charge.filled = 0
         try:
-            with charge.store.upkeep.turn():
-                reclaim(charge.store)
-        except Busy:
-            pass  # another process is at it
-        except Exception as error:  # the sender has nothing to do with it
+            charge.store.upkeep.in_turn(lambda: reclaim(charge.store))
+        except (FileChannelError, OSError) as error:  # the sender has nothing to do with it
             self._failed(charge, error)
 
     def forget(self, store: Store) -> None:
         """Look after it no more. When this returns nobody works on it."""
-        with self._changed:
+        with self._lock.held():
             charge = self._charges.pop(store, None)
             self._queue = [entry for entry in self._queue if entry[2] is not charge]
             heapify(self._queue)
-            self._changed.notify()
+            must_be_woken = self._must_be_woken
+        if must_be_woken and self._thread.is_running:  # else it ends by itself, soon
+            self._wake()
         if charge is not None:
-            with charge.working:
+            with charge.working.held():
                 store.on_boundary = store.on_filled = _nothing
 
     # The thread
 
-    def _run(self) -> None:
-        while (charges := self._take_due()) is not None:
-            while charges:
-                self._attend(charges.pop())
-
-    def _take_due(self) -> list[_Charge] | None:
-        """Return whose time has come, perhaps nobody's after a wait; None when there is nobody left."""
-        with self._changed:
-            if not self._charges:
-                self._running = False
+    def _attend_due(self) -> float | None:
+        due = self._take_due()
+        while due:
+            self._attend(due.pop())  # which has no name here: that would keep a closed channel alive
+        with self._lock.held():
+            now = time.monotonic()
+            if not self._charges and now >= self._attentive_until:
                 self._must_be_woken = True
                 return None
+            return self._pause(self._queue[0][0] - now if self._queue else _LONGEST, now)
+
+    def _take_due(self) -> list[_Charge]:
+        """Return the channels whose time has come."""
+        with self._lock.held():
             now = time.monotonic()
+            self._must_be_woken = False
             self._take_nudged(now)
-            if not self._queue or self._queue[0][0] > now:
-                self._wait(now)
-                return []
             found: list[_Charge] = []
             while self._queue and self._queue[0][0] <= now:
                 due, _, charge = heappop(self._queue)
@@ -197,31 +206,24 @@ class Worker:
             charge = self._nudged.popleft()
             self._attentive_until = now + _ATTENTIVE
             # One that is in trouble has its own time.
-            is_known = charge.is_nudged and charge.store in self._charges
-            if is_known and not charge.failures and charge.due > now + soon:
+            if charge.store in self._charges and not charge.failures and charge.due > now + soon:
                 self._schedule(charge, soon)
 
-    def _wait(self, now: float) -> None:
-        """Sleep until somebody's time comes, or it is time to look who was nudged."""
-        due = self._queue[0][0] - now if self._queue else None
+    def _pause(self, due: float, now: float) -> float:
+        """Return for how long to sleep: until the time of a channel comes, or the next look at which were nudged."""
         if now < self._attentive_until:
-            self._changed.wait(_SOON if due is None else min(due, _SOON))
-            return
+            return max(min(due, _SOON), 0.0)
         self._must_be_woken = True
-        try:
-            if not self._nudged:
-                self._changed.wait(due)
-        finally:
-            self._must_be_woken = False
+        return 0.0 if self._nudged else max(due, 0.0)
 
     def _attend(self, charge: _Charge) -> None:
-        with charge.working:
+        with charge.working.held():
             if charge.store not in self._charges:
                 return  # it was closed meanwhile
-            charge.is_nudged = False  # before the look: whatever changes from here on is told again
+            charge.attended = object()  # before the look: whatever changes from here on is told again
             charge.filled = 0
             seconds = self._maintain(charge)
-            with self._changed:
+            with self._lock.held():
                 # Told again in the middle of it: soon, unless it is in trouble.
                 again = seconds if charge.failures or not charge.is_nudged else min(seconds, _SOON)
                 if charge.store in self._charges:  # else it was closed meanwhile, and nothing of it is to be kept

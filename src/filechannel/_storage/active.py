@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cached_property
 
 from .._errors import CorruptRecordError, DiskFullError
 from .._format import Writer
@@ -60,11 +59,15 @@ class ActiveSegment:
         segments.on_let_go = writer.forget_next
         self._held = b""
         self.segment: Segment | None = None
+        self._known_unit: int | None = None
 
-    @cached_property
+    @property
     def _unit(self) -> int:
         """Disk space is reserved up to a multiple of this, or to the end of the file."""
-        return self._files.allocation_unit(self._segments.directory)
+        # Not a cached_property: before Python 3.12 that has one lock, which a forked child may inherit locked.
+        if self._known_unit is None:
+            self._known_unit = self._files.allocation_unit(self._segments.directory)
+        return self._known_unit
 
     @property
     def mark_due(self) -> int:
@@ -77,14 +80,13 @@ class ActiveSegment:
         header = Header.new(begin, sequence, previous_end, self._creation_time())
         segment = self._renew(header, need) or self._create(header, need)
         self._segments.add(segment)
-        self._unflushed.names_changed = True
+        self._unflushed.change_names()
         self._unflushed.add(segment)
         self._bind(segment)
 
     def announce_change(self) -> None:
         """Let the other processes know that segments came or went, and know it ourselves."""
-        self._writer.change()
-        self._segments.knows_all()
+        self._segments.announce_change(self._writer.change)
 
     # Going on by itself
 
@@ -121,19 +123,19 @@ class ActiveSegment:
         """Give the writer what it needs to go on by itself."""
         room = len(file.map) - SEGMENT_HEADER_SIZE
         window = room if len(file.map) < SMALLEST else room // 2
-        target = os.fsencode(self._segments.path(0))
-        digits = len(target) - len(segment_name(0))
+        directory = self._segments.open_directory()
         self._writer.prepare_next(
             file,
             file.map,
             Header.new(0, 0, 0).pack(),
             *spare.inode,
-            os.fsencode(spare.path),
-            target,
-            digits,
+            os.fsencode(spare.path.name),
+            os.fsencode(segment_name(0)),
+            0,
             window,
             self.on_gone_on,
             self._files.watch_going_on,
+            directory.descriptor,
         )
 
     def follow(self) -> Tail | None:
@@ -157,7 +159,7 @@ class ActiveSegment:
             # The marks from there on are of the next one.
             self._leave_index(self._take_visible_marks(header.begin - 1), header.begin)
             self.segment = segment
-        self._unflushed.names_changed = True
+        self._unflushed.change_names()
         self._unflushed.add(segment)
         return Tail(header.begin, header.first_sequence, header.begin)
 
@@ -274,13 +276,15 @@ class ActiveSegment:
         self._writer.bind(segment.map, segment.begin)
 
     def let_go(self) -> None:
-        """Write to none, until another one is made or taken up."""
-        self.store_marks()
-        self._leave_visible()
-        self._writer.unbind()
-        self._pages.close()
-        self._preparation.close()
-        self.segment = None
+        """Write to none, until another one is made or resumed. It holds even if the index cannot be stored."""
+        try:
+            self.store_marks()
+            self._leave_visible()
+        finally:
+            self._writer.unbind()
+            self._pages.close()
+            self._preparation.close()
+            self.segment = None
 
     def _leave_visible(self) -> None:
         """Leave the segment, and forget the marks of what was taken back in it."""

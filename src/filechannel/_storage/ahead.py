@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from queue import SimpleQueue
-from threading import Semaphore, Thread
 from typing import Final, TypeVar
+
+from .background import start_thread
 
 R = TypeVar("R", bound=object)
 
@@ -15,12 +16,12 @@ _AHEAD: Final = 2
 
 def taken_ahead(items: Generator[R]) -> Generator[R]:
     """Return the same items; what fails, fails behind those that came before. When it is closed, so are they."""
-    found, room, failed = SimpleQueue[R | None](), Semaphore(_AHEAD), list[BaseException]()
-    is_over = False
+    found, room, failed = SimpleQueue[R | None](), SimpleQueue[None](), list[BaseException]()
+    is_over = has_ended = False
 
     def take() -> None:
         try:
-            while room.acquire() and not is_over and (item := next(items, None)) is not None:
+            while room.get() is None and not is_over and (item := next(items, None)) is not None:
                 found.put(item)
         except BaseException as error:
             failed.append(error)
@@ -28,15 +29,18 @@ def taken_ahead(items: Generator[R]) -> Generator[R]:
             items.close()
             found.put(None)
 
-    thread = Thread(target=take, name="filechannel-ahead", daemon=True)
-    thread.start()
+    for _ in range(_AHEAD):
+        room.put(None)
+    start_thread(take, "filechannel-ahead")
     try:
         while (item := found.get()) is not None:
-            room.release()
+            room.put(None)
             yield item
+        has_ended = True
     finally:
         is_over = True
-        room.release()
-        thread.join()
+        room.put(None)
+        while not has_ended:
+            has_ended = found.get() is None
     if failed:
         raise failed[0]

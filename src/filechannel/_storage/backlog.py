@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import mmap
 from contextlib import suppress
-from threading import RLock
 from typing import NamedTuple
 
 from .._errors import CorruptRecordError
+from .._format import Mutex
 from .._format.layout import OFFSET_JUMP, RECORD_HEADER_SIZE
 from .control import Control
 from .cursor_file import Position
@@ -46,19 +46,26 @@ class Backlog:
         self._segments = segments
         self._places = places
         self._roster = roster
-        self._lock = RLock()  # a handler or finalizer that sends may come in between
+        self._lock = Mutex()  # a handler or finalizer that sends may come in between
         self._known: int | None = None
         self._watched: list[mmap.mmap] = []
 
     def floor(self) -> Mark:
         """Return where the slowest consumer stands; the oldest message with none, or one overtaken or damaged."""
-        with self._lock:
+        with self._lock.held():
             known = self._control.registrations  # before the look: a change that comes later is seen the next time
             if known != self._known:
                 maps = map(self._roster.watch, self._roster.names())
                 self._watched = [each for each in maps if each is not None]
                 self._known = known
         return self.slowest() or self._places.earliest()
+
+    def close(self) -> None:
+        """Close the files of the consumers' positions."""
+        with self._lock.held():
+            for each in self._watched:
+                each.close()
+            self._watched = []
 
     @property
     def has_consumers(self) -> bool:
@@ -70,7 +77,7 @@ class Backlog:
 
         None as well if one of them cannot be read: that one begins anew. Touches no files.
         """
-        with self._lock:
+        with self._lock.held():
             positions = [self._read(each) for each in self._watched]
         known = [position for position in positions if position is not None]
         slowest = min(known, key=lambda position: position.offset, default=None)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from threading import RLock
 
-from .._errors import DiskFullError
+from .._errors import DiskFullError, UnexpectedFileError
+from .._format import Mutex
 from .files import Files, directory_mode
+from .lock_file import lock_mode
 from .processes import Processes
 
 WAKE_FIFOS = "wake"
@@ -29,13 +30,13 @@ class Bells:
         self._directory = directory
         self._processes = processes
         self._path_of_own = self._path(processes.slot)
-        self._lock = RLock()  # a signal handler may ring while its own thread does
+        self._lock = Mutex()  # a signal handler may ring while its own thread does
         self._open: dict[int, tuple[int, int]] = {}  # slot: generation, descriptor
         self._own: int | None = None
         self._file_of_own: tuple[int, int] | None = None
         with suppress(OSError, DiskFullError):
             files.make_directory(directory, directory_mode(mode))
-            files.make_fifo(self._path_of_own, mode)
+            files.make_fifo(self._path_of_own, lock_mode(mode))  # who could only read would take bytes away
             self._own = files.open_fifo(self._path_of_own)
             self._file_of_own = files.identity(self._own)
 
@@ -46,7 +47,7 @@ class Bells:
 
     def ring(self, slots: list[int]) -> None:
         """Wake the event loops of these processes."""
-        with self._lock:
+        with self._lock.held():
             for slot in slots:
                 try:
                     generation, descriptor = self._open.get(slot, _UNKNOWN)
@@ -78,7 +79,7 @@ class Bells:
 
         The slot is still ours.
         """
-        with self._lock:
+        with self._lock.held():
             for slot in list(self._open):
                 self._forget(slot)
         own = self.take_own()
@@ -86,8 +87,8 @@ class Bells:
             self._files.close(own)
         with suppress(OSError):
             # The directory may have been replaced by another channel, whose FIFO has the same name.
-            if self._files.identity_of(self._path_of_own) == self._file_of_own:
-                self._files.unlink(self._path_of_own)
+            if self._file_of_own is not None:
+                self._files.unlink_fifo(self._path_of_own, self._file_of_own)
 
 
 def remove_fifo(files: Files, directory: Path, slot: int) -> None:
@@ -96,4 +97,12 @@ def remove_fifo(files: Files, directory: Path, slot: int) -> None:
     Before the slot has another generation: whoever rings keeps a FIFO open for as long as that is the same.
     """
     with suppress(OSError):
-        files.unlink(directory / str(slot))
+        files.unlink_fifo(directory / str(slot))
+
+
+def remove_fifos(files: Files, directory: Path) -> None:
+    """Remove every FIFO that has the name of a slot; no other process has the channel open."""
+    with suppress(UnexpectedFileError):  # wakes no process, which costs the others a look from time to time
+        for name in files.list(directory):
+            if name.isascii() and name.isdigit():
+                files.unlink_fifo(directory / name)

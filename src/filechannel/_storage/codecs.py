@@ -19,6 +19,8 @@ from .._policies import CompressionMethod
 
 NUMBERS: Final[dict[str, int]] = {"zstd": METHOD_ZSTD, "lz4": METHOD_LZ4, "gzip": METHOD_GZIP}
 """What a method is called in a compressed segment."""
+MISSING_METHOD: Final = " compression"
+"""What follows the name of a method that is not installed, as the format that an error speaks of."""
 _GZIP_FORMAT: Final = 31  # a header as in RFC 1952, and the largest window
 _GZIP_LEVEL: Final = 6
 _LZ4_SLOW: Final = 3  # from this level on it takes its time
@@ -47,7 +49,7 @@ def codec(number: int) -> Codec:
         return _CODECS[name]()
     except ImportError as error:
         advice = f"install filechannel[{name}]" if name == "lz4" else "install backports.zstd"
-        raise UnsupportedFormatError(f"{name} compression", "what is installed", advice) from error
+        raise UnsupportedFormatError(f"{name}{MISSING_METHOD}", "what is installed", advice) from error
 
 
 def require(method: CompressionMethod) -> None:

@@ -22,6 +22,7 @@ from .._format.layout import (
     COMPRESSED_MAGIC,
     COMPRESSED_TABLE,
     LENGTH_MASK,
+    RECORD_CHECKED,
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
@@ -29,9 +30,22 @@ from .._format.layout import (
 from .._offset import Offset
 from .codecs import Codec, codec
 from .files import Files
-from .segment import COMPRESSED_SUFFIX, Header, Segment, Window, begin_of, check_name, read_head, valid_end
+from .segment import (
+    ANY_SIZE,
+    COMPRESSED_SUFFIX,
+    Header,
+    Segment,
+    SegmentLimits,
+    Window,
+    begin_of,
+    check_name,
+    open_segment,
+    valid_end,
+)
 
 _MOST_RECENT = 8  # blocks
+_TABLE_PIECE = COMPRESSED_BLOCK.size << 12
+_NEVER_ZERO = 0xFFFFFFFF  # what the checksum of a record is instead of 0
 
 
 def compressed_path(segment: Path) -> Path:
@@ -61,6 +75,25 @@ def table_crc(extra: bytes, table: bytes) -> int:
     return crc32c(table, crc32c(extra))
 
 
+def _read_table(files: Files, descriptor: int, size: int) -> bytes:
+    """Return the table, or what there is of it; `ValueError` unless the blocks lie one behind the other.
+
+    None of them is stored for several, and none is empty. It is read and checked in pieces: a file that is a hole may
+    claim a table of gigabytes, and fails at the first piece.
+    """
+    table, first = bytearray(), COMPRESSED_TABLE + size
+    while len(table) < size:
+        piece = files.read_at(descriptor, min(size - len(table), _TABLE_PIECE), COMPRESSED_TABLE + len(table))
+        if not piece or len(piece) % COMPRESSED_BLOCK.size:
+            break  # cut off
+        for position, length, _ in COMPRESSED_BLOCK.iter_unpack(piece):
+            if position != first or not length:
+                raise ValueError("the blocks of the compressed segment do not lie one behind the other")
+            first += length
+        table += piece
+    return bytes(table)
+
+
 _recent: OrderedDict[tuple[int, int], bytes] = OrderedDict()
 """The blocks that were read last by anybody in this process: one reader steps back, another is close behind."""
 _serials = count()
@@ -79,6 +112,7 @@ class CompressedSegment:
         extra: tuple[int, int, int, int],
         table: bytes,
         descriptor: int,
+        limits: SegmentLimits,
     ) -> None:
         """*extra* has what follows the header, but for its checksum."""
         self._files = files
@@ -93,29 +127,32 @@ class CompressedSegment:
         self.next_sequence, self.method, self._block_size, self.blocks = extra
         self._codec: Codec = codec(self.method)
         self._table = table
+        self._limits = limits
         self._descriptor = descriptor
         self._serial = next(_serials)
 
     @classmethod
-    def open(cls, files: Files, path: Path) -> CompressedSegment:
+    def open(cls, files: Files, path: Path, limits: SegmentLimits = ANY_SIZE) -> CompressedSegment:
         """Open a compressed segment; `ValueError` says why it is not one."""
-        descriptor = files.open(path, writable=False)
+        descriptor = open_segment(files, path, writable=False)
         try:
-            head = read_head(files, descriptor, COMPRESSED_TABLE)
+            head = files.read_at(descriptor, COMPRESSED_TABLE, 0)
             header = Header.unpack(head[:SEGMENT_HEADER_SIZE], COMPRESSED_MAGIC)
             check_name(path, header)
             end = valid_end(header, head[:SEGMENT_HEADER_SIZE])
             if end is None or len(head) < COMPRESSED_TABLE:
                 raise ValueError("no end in the header of a compressed segment")
+            if SEGMENT_HEADER_SIZE + end - header.begin > limits.size:
+                raise ValueError(f"it claims {end - header.begin:,} bytes of records, more than a segment may have")
             sequence, method, block_size, blocks, crc = COMPRESSED.unpack_from(head, COMPRESSED_EXTRA)
-            size = blocks * COMPRESSED_BLOCK.size  # bounded before anything of that size is asked for
+            size = blocks * COMPRESSED_BLOCK.size
             if not 0 < block_size <= BLOCK_SIZE or blocks != -((header.begin - end) // block_size):
                 raise ValueError("the blocks of the compressed segment are not as many as its records need")
-            table = files.read_at(descriptor, min(size, files.size(descriptor)), COMPRESSED_TABLE)
+            table = _read_table(files, descriptor, size)
             if len(table) != size or crc != table_crc(head[COMPRESSED_EXTRA:-4], table):
                 raise ValueError("checksum mismatch in the table of the compressed segment")
             codec(method)  # whoever cannot read it should not think that it is damaged
-            return cls(files, path, header, end, (sequence, method, block_size, blocks), table, descriptor)
+            return cls(files, path, header, end, (sequence, method, block_size, blocks), table, descriptor, limits)
         except BaseException:
             files.close(descriptor)
             raise
@@ -238,8 +275,23 @@ class CompressedSegment:
         if offset + RECORD_HEADER_SIZE > self.end:
             return offset
         header, _ = self.span(offset, offset + RECORD_HEADER_SIZE)
-        end = offset + RECORD_HEADER_SIZE + (RECORD_HEADER.unpack(header)[0] & LENGTH_MASK)
-        return end if end <= self.end else offset
+        word, crc = RECORD_HEADER.unpack(header)
+        end = offset + RECORD_HEADER_SIZE + (word & LENGTH_MASK)
+        if end > self.end or word & LENGTH_MASK > self._limits.payload:
+            return offset
+        # Before so much memory is asked for: a few bytes may decompress to a block of any content.
+        is_small = end - offset <= _MOST_RECENT * self._block_size
+        return end if is_small or self._crc(word, offset, end) == crc else offset
+
+    def _crc(self, word: int, offset: int, end: int) -> int:
+        """Return the checksum that the record at an offset has to have, one block in memory at a time."""
+        crc, at = 0, offset + RECORD_HEADER_SIZE
+        while at < end:
+            number = self._number(at)
+            skipped = at - self._first(number)
+            block = memoryview(self._block(number))[skipped : skipped + end - at]
+            crc, at = crc32c(block, crc), at + len(block)
+        return crc32c(RECORD_CHECKED.pack(word, offset), crc) or _NEVER_ZERO
 
     def _copy(self, target: bytearray, position: int, start: int, stop: int) -> None:
         while start < stop:
@@ -253,9 +305,15 @@ class CompressedSegment:
         """Wait until it is on disk: a copy of the directory may not be."""
         self._files.flush(self._descriptor)
 
+    def close(self) -> None:
+        """Close the file now, even if this object is still referred to. Closing twice is closing once."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            self._files.close(descriptor)
+
     def __del__(self) -> None:
         """Let go of the file with the last one who uses it."""
-        self._files.close(self._descriptor)
+        self.close()
 
 
 StoredSegment: TypeAlias = Segment | CompressedSegment
@@ -266,16 +324,17 @@ StoredSegment: TypeAlias = Segment | CompressedSegment
 class OpenCompressed:
     """The compressed segments that are open, a bounded number; whoever reads from another holds it by itself."""
 
-    def __init__(self, files: Files, most: int) -> None:
+    def __init__(self, files: Files, most: int, limits: SegmentLimits) -> None:
         self._files = files
         self._most = most
+        self._limits = limits
         self._open: OrderedDict[Path, CompressedSegment] = OrderedDict()
 
     def get(self, path: Path) -> CompressedSegment:
         """Return a compressed segment, opened; `ValueError` says why it is not one."""
         segment = self._open.get(path)
         if segment is None:
-            segment = self._open[path] = CompressedSegment.open(self._files, path)
+            segment = self._open[path] = CompressedSegment.open(self._files, path, self._limits)
             if len(self._open) > self._most:
                 self._open.popitem(last=False)
         self._open.move_to_end(path)
@@ -284,6 +343,12 @@ class OpenCompressed:
     def forget(self, path: Path) -> None:
         """Open it anew the next time."""
         self._open.pop(path, None)
+
+    def close(self) -> None:
+        """Close every file, even one that is being read."""
+        while self._open:
+            _, segment = self._open.popitem()
+            segment.close()
 
     def keep(self, begins: set[Offset]) -> None:
         """Let go of all but those that begin here."""

@@ -7,15 +7,16 @@ page is flushed, and only that page is believed after a power cut.
 from __future__ import annotations
 
 import mmap
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from .._errors import DiskFullError
-from .._format import crc32c, load_u32, load_u64, store_u32, store_u64, swap_if_u32, take_bits
+from .._errors import ClosedResourceError, DiskFullError, StorageError, repair_command
+from .._format import can_store, crc32c, load_u32, load_u64, store_u32, store_u64, swap_if_u32, take_bits
 from .._format.layout import (
     ALLOCATED_END,
     APPEND_TAIL,
@@ -23,6 +24,7 @@ from .._format.layout import (
     CHECKPOINT_CHECKED,
     CHECKPOINT_SLOTS,
     COMPRESSED_OFFSET,
+    CONTROL_FLUSHES_STEP,
     CONTROL_IDENTITY,
     CONTROL_MAGIC,
     CONTROL_RESERVE,
@@ -31,10 +33,15 @@ from .._format.layout import (
     EPOCH,
     FAILED_FLUSHES,
     FLUSH_LOCK,
+    FLUSHES,
+    FLUSHES_STEP,
+    FLUSHING_CONTROL,
     FORMAT_VERSION,
     GIVEN_UP,
+    LOCK_FILE,
     MAINTAINER,
     MAINTENANCE_ERRORS,
+    OFFSET_JUMP,
     OLDEST_OFFSET,
     PAGE,
     PROCESS_SLOT_COUNT,
@@ -62,9 +69,11 @@ from .._format.layout import (
 )
 from .._offset import Offset
 from .files import Files
+from .maps import Inode, OpenFile, check_storable
 
 CONTROL = "control"
 R = TypeVar("R")
+_LARGEST_GENERATION = (1 << 63) - 1  # whatever comes next fits, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +95,63 @@ class Checkpoint:
     sealed: bool = False
 
 
+class _Identity(NamedTuple):
+    """What the words were written for."""
+
+    life: int
+    """Random: changes whenever the words are recovered."""
+    channel: bytes
+    boot: bytes
+    device: int
+    inode: int
+    mount: int
+    """0 where the kernel has no unique id of a mount."""
+
+
 class Control:
     """The mapped control file of one channel."""
 
-    def __init__(self, files: Files, descriptor: int, *, writable: bool = True, private: bool = False) -> None:
+    def __init__(
+        self,
+        files: Files,
+        descriptor: int,
+        *,
+        writable: bool = True,
+        private: bool = False,
+        path: Path = Path(CONTROL),
+    ) -> None:
         self._files = files
-        self._descriptor = descriptor
+        self._opened: int = descriptor
+        self._inode: Inode = files.inode(descriptor)
+        self._full_size = CONTROL_SIZE + CONTROL_RESERVE + files.creation_space(descriptor)
+        self.path = path
+        """Where the file is, for error messages; relative where only that is known."""
         if writable and not private and not self.keep_reserve():
             self._allocate(CONTROL_SIZE)
         self.map: mmap.mmap = files.map(descriptor, CONTROL_SIZE, writable=writable, private=private)
+
+    def close(self) -> None:
+        """Unmap it or, if another thread is using it in a call, do so when that call returns.
+
+        From now on every word is a `ClosedResourceError`.
+        """
+        self._opened = -1
+        self.map.close()
+
+    @property
+    def _descriptor(self) -> int:
+        """Of the open file; `ClosedResourceError` after `close`: the number may be that of another file by then."""
+        if self._opened < 0:
+            raise ClosedResourceError
+        return self._opened
+
+    def check_name(self, directory: OpenFile, name: bytes) -> None:
+        """Raise `StorageError` if the file was deleted or replaced: no other process can see what is published here.
+
+        *name* is that of the file in a directory.
+        """
+        if not directory.holds(name, self._descriptor, self._inode):
+            raise replaced(CONTROL)
 
     # Disk space
 
@@ -104,7 +161,7 @@ class Control:
         Where there is not enough, as much as there is.
         """
         try:
-            self._allocate(CONTROL_SIZE + CONTROL_RESERVE)
+            self._allocate(self._full_size)
         except DiskFullError:
             self._keep_what_is_left()
             return False
@@ -112,16 +169,16 @@ class Control:
 
     def _keep_what_is_left(self) -> None:
         with suppress(DiskFullError):
-            for size in range(PAGE, CONTROL_RESERVE, PAGE):
-                self._allocate(CONTROL_SIZE + size)
+            for size in range(CONTROL_SIZE + PAGE, self._full_size, PAGE):
+                self._allocate(size)
 
     def _allocate(self, size: int) -> None:
-        self._files.allocate(Path(CONTROL), self._descriptor, 0, size)
+        self._files.allocate(self.path, self._descriptor, 0, size)
 
     @property
     def has_reserve(self) -> bool:
         """Whether nobody has spent any of it."""
-        return self._files.size(self._descriptor) >= CONTROL_SIZE + CONTROL_RESERVE
+        return self._files.size(self._descriptor) >= self._full_size
 
     def spending_reserve(self, store: Callable[[], R]) -> R:
         """Store something small for which there must be room: a consumer's name, the manifest, the way on."""
@@ -136,32 +193,100 @@ class Control:
         finally:
             self.keep_reserve()
 
+    # Damage
+
+    def damaged(self, problem: str) -> StorageError:
+        """Return the error that says that the words are damaged, and what to do."""
+        return StorageError(
+            f"{self.path} is damaged: {problem}; close every process that uses the channel and open it again, "
+            f"or run {repair_command(self.path.parent)}"
+        )
+
     # Identity
 
     @property
     def channel_id(self) -> bytes | None:
         """The channel that the words were written for; None if that is damaged."""
-        magic, _, _, channel_id, *_, crc = CONTROL_IDENTITY.unpack_from(self.map)
-        is_whole = magic == CONTROL_MAGIC and crc == crc32c(self.map[: CONTROL_IDENTITY.size - 4])
-        return channel_id if is_whole else None
+        stored = self._identity()
+        return None if stored is None else stored.channel
+
+    def is_foreign(self, channel_id: str) -> bool:
+        """Return whether the words were written for another channel, whose checkpoints say nothing about this one."""
+        return self.channel_id not in (None, bytes.fromhex(channel_id))
+
+    def check_channel(self, channel_id: str) -> None:
+        """Raise `StorageError` if the words were written for another channel: recovery would delete this one's data."""
+        if self.is_foreign(channel_id):
+            raise StorageError(
+                f"{self.path} belongs to another channel, and nothing was changed; put the right file back, or run "
+                f"{repair_command(self.path.parent)}, which finds the end of the log without it"
+            )
 
     def belongs_to(self, channel_id: bytes, boot: bytes) -> bool:
-        """Tell whether the words were written in this boot, by this channel, into this very file."""
-        return bytes(self.map[: CONTROL_IDENTITY.size]) == self._identity(channel_id, boot)
+        """Return whether the words were written in this boot, by this channel, into this very file.
+
+        That does not prove that they are as recent as the other files: see `staleness`.
+        """
+        stored = self._identity()
+        if stored is None or (stored.channel, stored.boot) != (channel_id, boot):
+            return False
+        return (stored.device, stored.inode) == self._files.identity(self._descriptor)
+
+    @property
+    def is_same_mount(self) -> bool:
+        """Whether the file system was not mounted again since the words were written; False where that is unknown."""
+        stored, mount = self._identity(), self._files.mount(self._descriptor)
+        return stored is not None and mount != 0 and stored.mount == mount
 
     def is_of_before(self, channel_id: bytes, boot: bytes) -> bool:
-        """Tell whether the words were written by this channel, into this very file, and in an earlier boot."""
-        before, device, inode = CONTROL_IDENTITY.unpack_from(self.map)[4:7]
-        is_whole = bytes(self.map[: CONTROL_IDENTITY.size]) == _pack_identity(channel_id, before, device, inode)
+        """Return whether the words were written by this channel, into this very file, and before a boot or a mount.
+
+        Words that were disowned count as such.
+        """
+        stored = self._identity()
         # Not the device: it may have another number in every boot.
-        return is_whole and before != boot and inode == self._files.identity(self._descriptor)[1]
+        if stored is None or stored.channel != channel_id or stored.inode != self._files.identity(self._descriptor)[1]:
+            return False
+        return stored.boot != boot or not self.is_same_mount
 
     def identify(self, channel_id: bytes, boot: bytes) -> None:
-        """Declare the words valid for this boot."""
-        self.map[: CONTROL_IDENTITY.size] = self._identity(channel_id, boot)
+        """Declare the words valid for this boot and mount. They have another life unless they were valid before."""
+        if not (self.belongs_to(channel_id, boot) and self.is_same_mount):
+            mount = self._files.mount(self._descriptor)
+            device, inode = self._files.identity(self._descriptor)
+            self._store_identity(_Identity(secrets.randbits(32), channel_id, boot, device, inode, mount))
 
-    def _identity(self, channel_id: bytes, boot: bytes) -> bytes:
-        return _pack_identity(channel_id, boot, *self._files.identity(self._descriptor))
+    def disown(self, boot: bytes) -> None:
+        """Declare the words of this boot invalid, so that recovery starts over wherever it is interrupted."""
+        stored = self._identity()
+        if stored is not None and stored.boot == boot:
+            self._store_identity(stored._replace(boot=_inverted(stored.boot)))
+
+    def is_of_boot(self, boot: bytes) -> bool:
+        """Return whether the words were written in this boot, disowned or not: memory may have more than the disk."""
+        stored = self._identity()
+        return stored is not None and stored.boot in (boot, _inverted(boot))
+
+    def _identity(self) -> _Identity | None:
+        """Return what the words were written for; None if that is damaged, or of another format version."""
+        magic, version, life, channel, boot, device, inode, mount, crc = CONTROL_IDENTITY.unpack_from(self.map)
+        is_whole = crc == crc32c(self.map[: CONTROL_IDENTITY.size - 4])
+        if magic != CONTROL_MAGIC or version != FORMAT_VERSION or not is_whole:
+            return None
+        return _Identity(life, channel, boot, device, inode, mount)
+
+    def _store_identity(self, identity: _Identity) -> None:
+        checked = CONTROL_IDENTITY.pack(CONTROL_MAGIC, FORMAT_VERSION, *identity, 0)[:-4]
+        self.map[: CONTROL_IDENTITY.size] = checked + crc32c(checked).to_bytes(4, "little")
+
+    @property
+    def lock_file(self) -> int:
+        """The inode number of the lock file that the processes which have the channel open hold."""
+        return load_u64(self.map, LOCK_FILE)
+
+    @lock_file.setter
+    def lock_file(self, inode: int) -> None:
+        store_u64(self.map, LOCK_FILE, inode)
 
     # Words
 
@@ -171,8 +296,26 @@ class Control:
         return Offset(load_u64(self.map, WRITE_TAIL))
 
     @property
+    def append_offset(self) -> Offset:
+        """Where the log ends, whether readers see all of it or not."""
+        return Offset(load_u64(self.map, APPEND_TAIL if self.deferred else WRITE_TAIL))
+
+    @property
     def oldest_offset(self) -> Offset:
-        """Where the oldest stored message begins, as it is decided; see `registry`."""
+        """Where the oldest stored message begins, as it is decided; see `registry`.
+
+        `StorageError` if that is beyond the end of the log: everything before it counts as removed, and is removed.
+        """
+        oldest = self._oldest()
+        if oldest > self.write_offset:  # loaded after it, and never smaller
+            raise self.damaged(f"the oldest offset, {oldest}, lies beyond the end of the log")
+        return oldest
+
+    @oldest_offset.setter
+    def oldest_offset(self, offset: int) -> None:
+        store_u64(self.map, OLDEST_OFFSET, offset)
+
+    def _oldest(self) -> Offset:
         while True:
             seen = load_u32(self.map, REGISTRY)
             if not seen & REGISTRY_DECIDED:
@@ -180,10 +323,6 @@ class Control:
             oldest = max(load_u64(self.map, OLDEST_OFFSET), load_u64(self.map, RECLAIMING))
             if load_u32(self.map, REGISTRY) == seen:
                 return Offset(oldest)
-
-    @oldest_offset.setter
-    def oldest_offset(self, offset: int) -> None:
-        store_u64(self.map, OLDEST_OFFSET, offset)
 
     def purge(self, offset: int) -> None:
         """Let this be the oldest, by a purge. The caller holds the writer word."""
@@ -258,12 +397,21 @@ class Control:
     @property
     def is_in_doubt(self) -> bool:
         """Whether something is stored that was given up before it was on disk: no flush can bring it there any more."""
-        return max(self.durable_offset, self.oldest_offset) < min(self.given_up, self.write_offset)
+        given_up = self.given_up
+        if given_up <= self.durable_offset:  # as always unless a flush has failed
+            return False
+        return max(self.durable_offset, self.oldest_offset) < min(given_up, self.write_offset)
 
     @property
     def owes_jump(self) -> bool:
-        """Whether the log has to go on at `given_up` before another offset is used: it could not when it had to."""
-        return self.given_up > self.write_offset
+        """Whether the log has to resume at `given_up` before another offset is used: it could not when it had to.
+
+        `StorageError` if that is not where a gap of offsets ends.
+        """
+        given_up, end = self.given_up, self.write_offset
+        if given_up > end and (given_up % OFFSET_JUMP or given_up - end > 2 * OFFSET_JUMP):
+            raise self.damaged(f"the log is to resume at {given_up}")
+        return given_up > end
 
     @property
     def registrations(self) -> int:
@@ -298,7 +446,7 @@ class Control:
     # Tails
 
     def tail(self, *, deferred: bool = False) -> Tail:
-        """Return what readers see or, deferred, what has been appended."""
+        """Return what readers see or, deferred, what has been appended; `StorageError` if the words are damaged."""
         at = APPEND_TAIL if deferred else WRITE_TAIL
         while True:
             offset = load_u64(self.map, at)
@@ -307,14 +455,15 @@ class Control:
                 if end == offset and crc == crc32c(TAIL_CHECKED.pack(end, sequence, segment)):
                     return Tail(Offset(end), sequence, Offset(segment))
             if load_u64(self.map, at) == offset:
-                raise ValueError("no tail slot agrees with the offset")
+                raise self.damaged(f"no tail slot agrees with the offset {offset}")
 
     @property
     def has_tail(self) -> bool:
-        """Whether it can be told how far readers may read."""
+        """Whether the words say how far readers may read, and where the oldest message begins."""
         try:
             self.tail()
-        except ValueError:
+            _ = self.oldest_offset
+        except StorageError:
             return False
         return True
 
@@ -353,7 +502,7 @@ class Control:
 
     def forget_the_dead(self) -> None:
         """Free the lock words, and drop what was appended but never shown. Only for a lone process."""
-        for word in (WRITER_LOCK, FLUSH_LOCK, WAKE, ROOM, ROOM_TURN):
+        for word in (WRITER_LOCK, FLUSH_LOCK, FLUSHES, WAKE, ROOM, ROOM_TURN):
             store_u32(self.map, word, 0)
         if not self.is_in_doubt:
             store_u32(self.map, FAILED_FLUSHES, 0)
@@ -376,21 +525,58 @@ class Control:
         for slot in CHECKPOINT_SLOTS:
             *fields, crc = CHECKPOINT.unpack_from(self.map, slot)
             generation, offset, sequence, oldest, _, state = fields
-            if generation and crc == crc32c(CHECKPOINT_CHECKED.pack(*fields)):
+            if 0 < generation <= _LARGEST_GENERATION and crc == crc32c(CHECKPOINT_CHECKED.pack(*fields)):
                 found.append((generation, offset, sequence, oldest, state))
         return found
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Store a checkpoint and wait until it is on disk."""
+        """Store a checkpoint and wait until it is on disk. `OSError` if it is not, or the file system has shut down."""
         generation = max((found[0] for found in self._checkpoints()), default=0) + 1
         state = STATE_SEALED if checkpoint.sealed else 0
         fields = (generation, checkpoint.offset, checkpoint.sequence, checkpoint.oldest, time.time_ns(), state)
         content = CHECKPOINT.pack(*fields, crc32c(CHECKPOINT_CHECKED.pack(*fields)))
         self._files.write_at(self._descriptor, content, CHECKPOINT_SLOTS[generation % 2])
-        self._files.flush(self._descriptor)
+        self.begin_flush(FLUSHING_CONTROL)
+        try:
+            self._files.flush(self._descriptor)
+        finally:
+            self.check_storable()
+            self.end_flush(FLUSHING_CONTROL)
+
+    def begin_flush(self, files: int) -> None:
+        """Let every writer know that these files are flushed from now on, which makes their pages read-only."""
+        seen = load_u32(self.map, FLUSHES)
+        while not swap_if_u32(self.map, FLUSHES, seen, seen | files):
+            seen = load_u32(self.map, FLUSHES)
+
+    def end_flush(self, files: int) -> None:
+        """Let every writer know that these files were flushed, whatever came of it.
+
+        The caller has made sure that this can be stored although the file system may have shut down.
+        """
+        step = CONTROL_FLUSHES_STEP if files & FLUSHING_CONTROL else FLUSHES_STEP
+        seen = load_u32(self.map, FLUSHES)
+        while not swap_if_u32(self.map, FLUSHES, seen, (seen & ~files) + step & 0xFFFFFFFF):
+            seen = load_u32(self.map, FLUSHES)
+
+    @property
+    def is_storable(self) -> bool:
+        """Whether a store to the words would not kill the process."""
+        return can_store(self.map, 0, PAGE)
+
+    def check_storable(self) -> None:
+        """Raise `OSError` if a store to the words would kill the process."""
+        check_storable(self.map, 0, PAGE, self.path)
 
 
-def _pack_identity(channel_id: bytes, boot: bytes, device: int, inode: int) -> bytes:
-    fields = CONTROL_IDENTITY.pack(CONTROL_MAGIC, FORMAT_VERSION, 0, channel_id, boot, device, inode, 0)
-    checked = fields[:-4]
-    return checked + crc32c(checked).to_bytes(4, "little")
+def replaced(what: str) -> StorageError:
+    """Return the error that says that a part of the channel is not under its name any more."""
+    return StorageError(
+        f"{what} was deleted or replaced while the channel was open: processes that open the channel now "
+        "cannot receive what is sent here; close it, and open it again"
+    )
+
+
+def _inverted(boot: bytes) -> bytes:
+    """Return what stands for words that were written in a boot and disowned: no other boot has that id."""
+    return bytes(byte ^ 0xFF for byte in boot)

@@ -6,13 +6,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from .._errors import NotAChannelError, StorageError, repair_command
+from .._errors import NotAChannelError, StorageError, UnexpectedFileError, repair_command
 from .._offset import Offset
-from .bells import WAKE_FIFOS
+from .bells import WAKE_FIFOS, remove_fifos
 from .control import CONTROL, Checkpoint, Control, Tail
 from .cursor_file import CONSUMERS
 from .files import REPLACING, Files, directory_mode
 from .index import indexed_begin_of
+from .lock_file import LOCK
 from .machine import boot_id, machine_id
 from .manifest import MANIFEST, Manifest
 from .producers import PRODUCERS
@@ -21,7 +22,7 @@ from .segments import SEGMENTS
 
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "afs")
 _WHILE_IT_IS_MADE = 1.0  # seconds
-_OURS = {MANIFEST, MANIFEST + REPLACING, CONTROL, SEGMENTS, CONSUMERS, PRODUCERS, WAKE_FIFOS}
+_OURS = {MANIFEST, MANIFEST + REPLACING, CONTROL, LOCK, SEGMENTS, CONSUMERS, PRODUCERS, WAKE_FIFOS}
 
 
 def refuse_other_content(files: Files, path: Path) -> None:
@@ -64,7 +65,7 @@ def is_remote(kind: str) -> bool:
 
 def is_being_made(path: Path) -> bool:
     """Tell whether somebody may be making it in this moment, and has not said yet who may use it."""
-    for part in (path, path / CONTROL):
+    for part in (path, path / CONTROL, path / LOCK):
         with suppress(OSError):
             if time.time() - part.stat().st_ctime < _WHILE_IT_IS_MADE:
                 return True
@@ -78,9 +79,11 @@ def open_control_file(files: Files, path: Path, readonly: bool, mode: int) -> in
     except FileNotFoundError as error:
         advice = f"{repair_command(path)} finds the end of the log and makes it anew"
         raise NotAChannelError(path, f"{CONTROL} is missing", advice) from error
-    except IsADirectoryError as error:
-        advice = f"{repair_command(path)} puts that aside, finds the end of the log and makes it anew"
-        raise NotAChannelError(path, f"{CONTROL} is a directory", advice) from error
+    except UnexpectedFileError as error:
+        anew = "puts that aside, finds the end of the log and makes it anew"
+        done = "replaces it by a copy" if error.linked else anew
+        advice = f"{repair_command(path)} {done}"
+        raise NotAChannelError(path, f"{CONTROL} is {error.found}", advice) from error
 
 
 def create(files: Files, path: Path, descriptor: int, control: Control, manifest: Manifest) -> None:
@@ -96,11 +99,15 @@ def create(files: Files, path: Path, descriptor: int, control: Control, manifest
     files.flush_directory(path.parent)
 
 
-def adopt(files: Files, path: Path, manifest: Manifest) -> Manifest:
-    """Make half-made parts whole; nobody else has the channel open."""
+def complete_directories(files: Files, path: Path, manifest: Manifest) -> None:
+    """Make the directories that a process which was killed may not have made."""
     mode = directory_mode(manifest.options.mode)
     for name in (SEGMENTS, CONSUMERS, WAKE_FIFOS):
         files.make_directory(path / name, mode)
+
+
+def adopt(files: Files, path: Path, manifest: Manifest) -> Manifest:
+    """Remove what other processes left half made. No other process has the channel open, and it is whole."""
     names = files.list(path / SEGMENTS)
     segments = {name.partition(".")[0] for name in names if indexed_begin_of(name) is None}
     for name in names:
@@ -108,8 +115,7 @@ def adopt(files: Files, path: Path, manifest: Manifest) -> Manifest:
         is_orphan = indexed_begin_of(name) is not None and name.partition(".")[0] not in segments
         if is_orphan or name.startswith(HALF_MADE):
             files.unlink(path / SEGMENTS / name)
-    for name in files.list(path / WAKE_FIFOS):
-        files.unlink(path / WAKE_FIFOS / name)
+    remove_fifos(files, path / WAKE_FIFOS)
     if manifest.machine != machine_id():
         manifest = manifest.on_machine(machine_id())
         manifest.write(files, path)

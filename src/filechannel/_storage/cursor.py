@@ -1,27 +1,30 @@
 """The cursor of one name, open: where a consumer stands, in a file that it has mapped.
 
-The kernel's lock on the file says whether the name has a live owner; the note beside it only says who.
+The kernel's lock on the name, in the lock file of the channel, says whether it has a live owner; the note in its file
+only says who.
 """
 
 from __future__ import annotations
 
 import mmap
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from .._errors import ConsumerDamagedError
-from .._format import crc32c
+from .._format import can_store, crc32c
 from .._format.layout import (
     CURSOR,
     CURSOR_CHECKED,
     CURSOR_DEPARTURE,
     CURSOR_ORIGIN,
     CURSOR_OWNER,
-    CURSOR_REMOVER,
     CURSOR_SIZE,
     CURSOR_SLOTS,
     CURSOR_TERM,
     DEPARTURE,
+    NAME_OWNER,
+    NAME_REMOVER,
     ORIGIN,
     TERM,
 )
@@ -41,7 +44,8 @@ from .cursor_file import (
 from .files import Files
 from .holder import describe_this_process
 from .kernel_locks import KernelLocks
-from .visits import BRIEFLY, busy
+from .lock_file import lock_of
+from .visits import BRIEFLY, busy, head_of
 
 _PAUSE = 0.001  # seconds
 _LOOKS = 100  # at a position that other members of a group may be writing
@@ -56,14 +60,19 @@ class Cursor:
         self._locks = locks
 
     @classmethod
-    def open(cls, files: Files, path: Path, name: str, mode: int) -> Cursor:
-        """Own the name; `ConsumerBusyError` if somebody does already, `ConsumerDamagedError` if nobody can."""
-        return cls(name, *own(files, path, name, mode, CURSOR_SIZE))
+    def open(cls, files: Files, locks: KernelLocks, path: Path, name: str, mode: int) -> Cursor:
+        """Own the name; `ConsumerBusyError` if another receiver does, `ConsumerDamagedError` if none can."""
+        return cls(name, *own(files, locks, path, name, mode, CURSOR_SIZE))
 
     @property
     def position(self) -> Position | None:
         """The newest whole position; None for a name that is new."""
         return read_position(self.map)
+
+    @property
+    def is_storable(self) -> bool:
+        """Whether a store would not kill the process: the file system may have shut down."""
+        return can_store(self.map, 0, HEAD_SIZE)
 
     def store(self, offset: int, sequence: int, time: int) -> None:
         """Write a position into the slot that does not count. Not while a reader does."""
@@ -76,7 +85,7 @@ class Cursor:
     @property
     def origin(self) -> Origin | None:
         """Which control records speak of this position; None if none does."""
-        return read_origin(self.map)
+        return read_origin(self.map[: CURSOR_ORIGIN + ORIGIN.size])  # a slice is `ClosedResourceError` if it is closed
 
     @origin.setter
     def origin(self, origin: Origin | None) -> None:
@@ -84,8 +93,13 @@ class Cursor:
         self.map[CURSOR_ORIGIN : CURSOR_ORIGIN + ORIGIN.size] = content
 
     def close(self) -> None:
-        """Give the name up."""
-        self._locks.close(self._note_departure)
+        """Release the name, and close the file."""
+        self._locks.close(self._try_to_note_departure)
+        self.map.close()
+
+    def _try_to_note_departure(self) -> None:
+        with suppress(OSError):  # else the next process that looks does it
+            self._note_departure()
 
     def _note_departure(self) -> None:
         if read_term(self.map) is None:
@@ -102,59 +116,47 @@ def store_position(content: mmap.mmap, offset: int, sequence: int, time: int) ->
 
 
 def own(
-    files: Files, path: Path, name: str, mode: int, size: int, *, shared: bool = False
+    files: Files, locks: KernelLocks, path: Path, name: str, mode: int, size: int, *, shared: bool = False
 ) -> tuple[mmap.mmap, KernelLocks]:
-    """Own a name, or share it with others who do; return what is stored under it, and the locks.
+    """Own a name, or share it with others who do; return what is stored under it, and the locks of the name.
 
-    Raises `ConsumerBusyError` if somebody has it for themselves, and `ConsumerDamagedError`, with nothing changed, if
-    nobody can tell where it stood.
+    *locks* are those of the channel. Raises `ConsumerBusyError` if another process or receiver has the name for itself,
+    and `ConsumerDamagedError`, with nothing changed, if its position cannot be read.
     """
-    patience, was_made = time.monotonic() + BRIEFLY, False
-    while True:
+    locks = locks.beside(lock_of(path))
+    try:
+        _take(files, locks, path, name, shared)
+        # Its file is made and removed only by those who hold the name.
+        descriptor = _open(files, path, size, mode)
         try:
-            locks = KernelLocks(files, path)
-        except FileNotFoundError:
-            if was_made and time.monotonic() > patience and files.exists(path.parent):
-                raise  # something has the name that leads nowhere
-            was_made = True
-            # With an owner before it has a name: a file with neither that nor a position is one that lost both.
-            files.make(path, size, describe_this_process(), CURSOR_OWNER, mode)
-            continue
-        try:
-            content = _own(files, path, name, locks, size, shared, is_patient=time.monotonic() < patience)
-        except BaseException:
-            locks.close()
-            raise
-        if content is not None:
-            return content, locks
+            if all(is_damaged(files.read_at(descriptor, HEAD_SIZE, 0)) for _ in range(_LOOKS)):
+                raise ConsumerDamagedError(name, path=path.parent.parent)
+            files.allocate(path, descriptor, 0, size)
+            files.write_at(descriptor, describe_this_process(), CURSOR_OWNER)
+            return files.map(descriptor, size), locks
+        finally:
+            files.close(descriptor)
+    except BaseException:
         locks.close()
+        raise
 
 
-def _own(
-    files: Files, path: Path, name: str, locks: KernelLocks, size: int, shared: bool, *, is_patient: bool
-) -> mmap.mmap | None:
-    """Lock a name and return what is stored under it; None if it has to be tried again with other locks.
+def _take(files: Files, locks: KernelLocks, path: Path, name: str, shared: bool) -> None:
+    """Lock a name; a visitor is waited for, unless it stands still."""
+    patience = time.monotonic() + BRIEFLY
+    while not locks.take(NAME_OWNER, shared=shared):
+        # A group is held exclusively only for a moment: by a member that leaves, or a process that removes it.
+        is_brief = shared or locks.is_taken(NAME_REMOVER) or not locks.is_taken(NAME_OWNER)
+        if not is_brief or time.monotonic() > patience:
+            raise busy(path, name, head_of(files, path))
+        time.sleep(_PAUSE)
 
-    Its file may have been removed since they were opened, or somebody who removes it may have it locked.
-    """
-    owned = locks.take(CURSOR_OWNER, shared=shared)
+
+def _open(files: Files, path: Path, size: int, mode: int) -> int:
+    """Return a descriptor of the file of a name, made if it is missing."""
     try:
-        descriptor = files.open(path)
+        return files.open(path)
     except FileNotFoundError:
-        return None
-    try:
-        if not owned:
-            # Nobody has a group for itself but for a moment: who leaves, or removes it.
-            if is_patient and (shared or locks.is_taken(CURSOR_REMOVER) or not locks.is_taken(CURSOR_OWNER)):
-                time.sleep(_PAUSE)
-                return None
-            raise busy(path, name, files.read_at(descriptor, HEAD_SIZE, 0))
-        if not locks.are_of(descriptor):
-            return None
-        if all(is_damaged(files.read_at(descriptor, HEAD_SIZE, 0)) for _ in range(_LOOKS)):
-            raise ConsumerDamagedError(name, path=path.parent.parent)
-        files.allocate(path, descriptor, 0, size)
-        files.write_at(descriptor, describe_this_process(), CURSOR_OWNER)
-        return files.map(descriptor, size)
-    finally:
-        files.close(descriptor)
+        # With an owner before it has a name: a file with neither that nor a position is one that lost both.
+        files.make(path, size, describe_this_process(), CURSOR_OWNER, mode)
+    return files.open(path)

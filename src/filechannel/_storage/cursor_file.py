@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from typing_extensions import Buffer
 
-from .._format import crc32c
+from .._errors import UnexpectedFileError
+from .._format import crc32c, load_u64
 from .._format.layout import (
     CURSOR,
     CURSOR_CHECKED,
     CURSOR_DEPARTURE,
     CURSOR_ORIGIN,
     CURSOR_OWNER,
+    CURSOR_SIZE,
     CURSOR_SLOTS,
     CURSOR_TERM,
     DEPARTURE,
     DEPARTURE_CHECKED,
+    GROUP_BEGUN,
+    GROUP_NEXT,
     HOLDER,
     ORIGIN,
     ORIGIN_CHECKED,
@@ -35,6 +40,7 @@ HEAD_SIZE = CURSOR_DEPARTURE + DEPARTURE.size
 _SUFFIX = ".cursor"
 _GROUP_SUFFIX = ".group"
 _LONGEST_NAME = 200
+_LARGEST = (1 << 63) - 1
 
 
 def file_name(name: str) -> str:
@@ -72,7 +78,7 @@ def name_of(file: str) -> str | None:
 def path_of(files: Files, directory: Path, name: str) -> Path:
     """Return the file of a name, whichever kind it is of."""
     group = directory / group_file_name(name)
-    return group if files.is_file(group) else directory / file_name(name)
+    return group if files.exists(group) else directory / file_name(name)
 
 
 def is_group(path: Path) -> bool:
@@ -100,10 +106,41 @@ def read_position(content: Buffer) -> Position | None:
     newer, older = (CURSOR.unpack_from(content, slot) for slot in CURSOR_SLOTS)
     if newer[0] < older[0]:
         newer, older = older, newer
-    for generation, offset, sequence, time, crc in (newer, older):
-        if generation and crc == crc32c(CURSOR_CHECKED.pack(generation, offset, sequence, time)):
-            return Position(Offset(offset), sequence, time)
+    for slot in (newer, older):
+        if _is_whole(*slot):
+            return Position(Offset(slot[1]), *slot[2:4])
     return None
+
+
+def _is_whole(generation: int, offset: int, sequence: int, time: int, crc: int) -> bool:
+    """Return whether a slot counts: it was written as a whole, and nothing in it is out of range.
+
+    No log gets as far as half of what the numbers can hold, so what comes after them always fits, too.
+    """
+    fits = 0 < generation <= _LARGEST and offset <= _LARGEST and sequence <= _LARGEST
+    return fits and crc == crc32c(CURSOR_CHECKED.pack(generation, offset, sequence, time))
+
+
+def offsets_in_consumers(files: Files, directory: Path) -> list[Offset]:
+    """Return the position of every consumer and group that has one, and how far each group has handed out."""
+    found: list[Offset] = []
+    for content in read_heads(files, directory, lambda name: name_of(name) is not None, CURSOR_SIZE):
+        position = read_position(content)
+        found += [] if position is None else [position.offset]
+        if len(content) == CURSOR_SIZE and load_u64(content, GROUP_BEGUN):
+            found.append(Offset(load_u64(content, GROUP_NEXT)))
+    return found
+
+
+def read_heads(files: Files, directory: Path, is_wanted: Callable[[str], bool], size: int) -> Iterator[bytes]:
+    """Return the first bytes of every file whose name is wanted, and that can be read."""
+    for name in files.list(directory):
+        if is_wanted(name):
+            try:
+                content = files.read(directory / name, size)
+            except (FileNotFoundError, IsADirectoryError, PermissionError, UnexpectedFileError):
+                continue
+            yield content
 
 
 def is_unsettled(content: bytes) -> bool:
@@ -123,7 +160,7 @@ def read_slots(content: Buffer) -> list[tuple[int, int, int, int]]:
         if slot + CURSOR.size > memoryview(content).nbytes:
             continue
         generation, offset, sequence, time, crc = CURSOR.unpack_from(content, slot)
-        if generation and crc == crc32c(CURSOR_CHECKED.pack(generation, offset, sequence, time)):
+        if _is_whole(generation, offset, sequence, time, crc):
             found.append((generation, offset, sequence, time))
     return found
 

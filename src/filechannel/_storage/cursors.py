@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import stat
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import Protocol, TypeVar
 
-from .._errors import ConsumerBusyError, ConsumerMismatchError, StorageError, UnknownConsumerError
-from .._format.layout import (
-    CURSOR_DEPARTURE,
-    CURSOR_OWNER,
-    CURSOR_SIZE,
-    GROUP_SIZE,
+from .._errors import (
+    ConsumerBusyError,
+    ConsumerMismatchError,
+    UnexpectedFileError,
+    UnknownConsumerError,
+    storage_error,
 )
-from .._offset import Offset
+from .._format import Mutex
+from .._format.layout import CURSOR_DEPARTURE, CURSOR_SIZE, GROUP_SIZE, NAME_OWNER
 from .background import do_all_at_once
 from .cursor import Cursor, store_position
 from .cursor_file import (
@@ -36,8 +38,10 @@ from .cursor_file import (
 from .files import Files
 from .group import Group, forget_ring
 from .index import Mark
+from .kernel_locks import KernelLocks
+from .lock_file import lock_of
 from .processes import Processes
-from .visits import busy, visiting
+from .visits import busy, holding, visiting
 
 C = TypeVar("C", bound=Cursor)
 
@@ -61,14 +65,20 @@ class Cursors:
     """The consumers of one channel."""
 
     def __init__(
-        self, files: Files, directory: Path, mode: int, count_change: Callable[[], object] = lambda: None
+        self,
+        files: Files,
+        directory: Path,
+        mode: int,
+        locks: KernelLocks,
+        count_change: Callable[[], object] = lambda: None,
     ) -> None:
-        """*count_change* tells every process that a name was registered or removed."""
+        """*locks* are those of the channel; *count_change* tells every process that a name came or went."""
         self._files = files
         self._directory = directory
         self._mode = mode
+        self._locks = locks
         self._count_change = count_change
-        self._lock = Lock()
+        self._lock = Mutex()
         self.check_place: Callable[[], object] = lambda: None
         """Called before a name is looked for; raises if the directory is not the channel's any more."""
         self.register: Registering = _at_once
@@ -78,9 +88,15 @@ class Cursors:
         self.on_freed: Callable[[], object] = lambda: None
         """Called when members of a group may go on that had as much as the group can hold."""
         self._open: dict[str, Cursor] = {}
-        # Whoever had the channel open before us may have left anything unflushed.
-        self._unflushed: set[str] = set(self.names())
+        self._unflushed: set[str] = set()
+        self._all_unflushed = True
+        """Until the first flush: processes that had the channel open before may have left anything unflushed."""
         self._names_changed = True
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a thread of this process is opening or closing a consumer; it may be the one that asks."""
+        return self._lock.owner != 0
 
     def _path(self, name: str) -> Path:
         return path_of(self._files, self._directory, name)
@@ -93,9 +109,9 @@ class Cursors:
     def join(self, name: str, processes: Processes) -> Group:
         """Share the name of a group; it is registered when this returns. One object serves all members of a process."""
 
-        def open_group(files: Files, path: Path, name: str, mode: int) -> Group:
+        def open_group(files: Files, locks: KernelLocks, path: Path, name: str, mode: int) -> Group:
             known = self._open.get(name)
-            group = known if isinstance(known, Group) else Group.open(files, path, name, mode, processes)
+            group = known if isinstance(known, Group) else Group.open(files, locks, path, name, mode, processes)
             group.on_moved, group.on_freed = self.on_moved, self.on_freed
             group.members += 1
             return group
@@ -107,24 +123,31 @@ class Cursors:
     def _owning(self, name: str) -> Generator[None]:
         try:
             yield
+        except UnexpectedFileError:
+            raise
         except OSError as error:
-            raise StorageError(f"{self._directory.parent}: consumer {name!r} cannot be opened: {error}") from error
+            what = f"{self._directory.parent}: consumer {name!r} cannot be opened"
+            raise storage_error(what, error) from error
 
     def _register(
         self,
         name: str,
         file: str,
-        open_cursor: Callable[[Files, Path, str, int], C],
+        open_cursor: Callable[[Files, KernelLocks, Path, str, int], C],
         refuse_other_kind: Callable[[str], None],
     ) -> C:
         path = self._directory / file
         self.check_place()
-        with self._lock:
+        with self._lock.held():
             for other in (file_name(name), group_file_name(name)):
                 self._remove_if_overdue(self._directory / other)
             refuse_other_kind(name)
             self._names_changed |= not self._files.exists(path)
-            cursor = self.register(lambda: open_cursor(self._files, path, name, self._mode))
+            try:
+                cursor = self.register(lambda: open_cursor(self._files, self._locks, path, name, self._mode))
+            except ConsumerBusyError:
+                refuse_other_kind(name)  # the owner may have registered it meanwhile, and both kinds share the lock
+                raise
             if cursor.position is None:
                 try:
                     refuse_other_kind(name)  # whoever makes one meanwhile looks for our file, too
@@ -148,7 +171,7 @@ class Cursors:
 
     def close(self, cursor: Cursor) -> None:
         """Give a name up; its position stays, and so do the other members of a group."""
-        with self._lock:
+        with self._lock.held():
             self._unflushed.add(cursor.name)
             if isinstance(cursor, Group) and not cursor.leave():
                 return
@@ -158,7 +181,7 @@ class Cursors:
     def remove(self, cursor: Cursor) -> None:
         """Forget a name that is owned through this cursor; `ConsumerBusyError` if its group has other members."""
         self.check_place()
-        with self._lock:
+        with self._lock.held():
             path = self._path(cursor.name)
             if isinstance(cursor, Group) and not cursor.is_last:
                 raise busy(path, cursor.name, bytes(cursor.map[:HEAD_SIZE]), "let its other members close first")
@@ -180,16 +203,19 @@ class Cursors:
         """Forget a name; `UnknownConsumerError` if there is none, `ConsumerBusyError` if it has a live owner."""
         path = self._path(name)
         self.check_place()
-        with self._lock, visiting(self._files, path, name, patiently=True) as locks:
-            if locks is None:
+        with self._lock.held(), holding(self._files, self._locks, path, name, patiently=True):
+            mode = self._files.mode_of(path)
+            if not mode:
                 raise UnknownConsumerError(name, path=self._directory.parent)
-            self._files.unlink(path)
+            if stat.S_ISDIR(mode):
+                raise UnexpectedFileError(path, "a directory", channel=self._directory.parent)
+            self._files.unlink(path)  # of a link, the link itself
             self._names_changed = True
         self._count_change()
 
     def remove_overdue(self, name: str) -> bool:
         """Forget a name if its time is over and it has no live owner; tell whether it was so."""
-        with self._lock:
+        with self._lock.held():
             removed = self._remove_if_overdue(self._path(name))
         if removed:
             self._count_change()
@@ -197,8 +223,8 @@ class Cursors:
 
     def _remove_if_overdue(self, path: Path) -> bool:
         try:
-            with visiting(self._files, path, path.name) as locks:
-                if locks is None or not is_overdue(locks.read(HEAD_SIZE, 0), time.time_ns()):
+            with visiting(self._files, self._locks, path, path.name) as descriptor:
+                if descriptor is None or not is_overdue(self._files.read_at(descriptor, HEAD_SIZE, 0), time.time_ns()):
                     return False
                 self._files.unlink(path)
                 self._names_changed = True
@@ -208,27 +234,23 @@ class Cursors:
 
     def note_departure(self, name: str) -> None:
         """Note that a name has no live owner now, if that is so: the last one may have been killed."""
+        path = self._path(name)
         try:
-            descriptor = self._files.open(self._path(name))
+            descriptor = self._files.open(path)
         except FileNotFoundError:
             return
         try:
             # Who it was before whether it lives: about an owner that comes later, the note says nothing.
             head = self._files.read_at(descriptor, HEAD_SIZE, 0)
-            if self._files.locked_range(descriptor, CURSOR_OWNER, 1) is None and len(head) == HEAD_SIZE:
+            if not self._locks.is_taken(lock_of(path) + NAME_OWNER) and len(head) == HEAD_SIZE:
                 self._files.write_at(descriptor, pack_departure(head, time.time_ns()), CURSOR_DEPARTURE)
         finally:
             self._files.close(descriptor)
 
     def names(self) -> list[str]:
-        """Return every registered name; other files are left alone."""
+        """Return every registered name whose file can be changed; what is not a regular file is left alone."""
         names = {name_of(file) for file in self._files.list(self._directory)}
         return sorted(name for name in names if name is not None and self._files.is_file(self._path(name)))
-
-    def offsets(self) -> list[Offset]:
-        """Return where every registered name stands that stands anywhere."""
-        positions = [read_position(self._files.read(self._path(name))) for name in self.names()]
-        return [position.offset for position in positions if position is not None]
 
     def move_unowned(self, place: Mark, *, back: bool = False) -> None:
         """Move every name that has no live owner and stands before a place, or, *back*, behind it."""
@@ -240,19 +262,18 @@ class Cursors:
 
     def _move(self, name: str, place: Mark, back: bool) -> None:
         path = self._path(name)
-        with self._lock, visiting(self._files, path, name, patiently=True) as locks:
-            position = None if locks is None else read_position(locks.read(HEAD_SIZE, 0))
-            if locks is None or position is None or _is_beyond(position, place, back):
+        with self._lock.held(), visiting(self._files, self._locks, path, name, patiently=True) as descriptor:
+            if descriptor is None:
                 return
-            descriptor = self._files.open(path)
-            try:
-                self._files.allocate(path, descriptor, 0, CURSOR_SIZE)
-                cursor = Cursor(name, self._files.map(descriptor, CURSOR_SIZE), locks)
-            finally:
-                self._files.close(descriptor)
-            cursor.store(place.offset, place.sequence, position.time)
+            position = read_position(self._files.read_at(descriptor, HEAD_SIZE, 0))
+            if position is None or _is_beyond(position, place, back):
+                return
+            self._files.allocate(path, descriptor, 0, CURSOR_SIZE)
+            content = self._files.map(descriptor, CURSOR_SIZE)
+            store_position(content, place.offset, place.sequence, position.time)
             if is_group(path):
-                forget_ring(cursor.map)
+                forget_ring(content)
+            content.close()
             self._unflushed.add(name)
 
     def begin_again(self, place: Mark) -> None:
@@ -262,7 +283,7 @@ class Cursors:
         """
         for name in self.names():
             path = self._path(name)
-            if any(self._files.read(path)[:HEAD_SIZE]):
+            if any(self._files.read(path, HEAD_SIZE)):
                 continue
             size = GROUP_SIZE if is_group(path) else CURSOR_SIZE
             descriptor = self._files.open(path)
@@ -287,20 +308,39 @@ class Cursors:
 
     def start_groups_over(self, place: Mark) -> None:
         """Let the groups that have members here go on at a place: what they have handed out is gone."""
-        with self._lock:
+        with self._lock.held():
             groups = [cursor for cursor in self._open.values() if isinstance(cursor, Group)]
         for group in groups:
             group.start_over(place)
 
     def flush(self) -> None:
-        """Wait until the positions that are or were owned here are on disk, names included."""
-        with self._lock:
+        """Wait until the positions that are or were owned here are on disk, names included; the first time, all."""
+        with self._lock.held():
             names, names_changed = self._unflushed.union(self._open), self._names_changed
-            self._unflushed, self._names_changed = set(), False
-        for name in names:
-            self._flush(name)
-        if names_changed:
-            self._files.flush_directory(self._directory)
+            all_unflushed = self._all_unflushed
+            self._unflushed, self._all_unflushed, self._names_changed = set(), False, False
+        try:
+            if all_unflushed:
+                names.update(self.names())
+            for name in names:
+                self._flush(name)
+                self._check_name(name)
+            if names_changed:
+                self._files.flush_directory(self._directory)
+        except BaseException:  # also one that a signal handler raises: the next flush has to do it
+            with self._lock.held():
+                self._unflushed |= names
+                self._all_unflushed |= all_unflushed
+                self._names_changed |= names_changed
+            raise
+
+    def _check_name(self, name: str) -> None:
+        """Raise `FileNotFoundError` if a consumer that is open here has no file any more: no process may remove it."""
+        with self._lock.held():
+            path = self._path(name)
+            if name in self._open and not self._files.exists(path):
+                what = "deleted while the consumer was open, its position is lost"
+                raise FileNotFoundError(errno.ENOENT, what, str(path))
 
     def flush_everybody(self) -> None:
         """Wait until every position and name is on disk, whoever owns it: what lies before them may be removed then."""
@@ -310,15 +350,21 @@ class Cursors:
     def flush_one(self, name: str) -> None:
         """Wait until one position is on disk, whoever owns it, and all names."""
         self._flush(name)
-        with self._lock:
+        self._check_name(name)
+        with self._lock.held():
             names_changed, self._names_changed = self._names_changed, False
         if names_changed:
-            self._files.flush_directory(self._directory)
+            try:
+                self._files.flush_directory(self._directory)
+            except BaseException:
+                self._names_changed = True
+                raise
 
     def _flush(self, name: str) -> None:
-        # Through a descriptor of our own: the owner may close its one at any time.
+        # Through a descriptor of our own: the owner may close its one at any time. Nothing is written, so a backup by
+        # hard links does not make it invalid.
         try:
-            descriptor = self._files.open(self._path(name))
+            descriptor = self._files.open(self._path(name), writable=False)
         except FileNotFoundError:
             return
         try:
@@ -328,7 +374,7 @@ class Cursors:
 
     def close_all(self) -> None:
         """Give every name up."""
-        with self._lock:
+        with self._lock.held():
             for cursor in self._open.values():
                 cursor.close()
             self._open.clear()

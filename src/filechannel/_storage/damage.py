@@ -15,6 +15,8 @@ from .._format.layout import LENGTH_MASK, RECORD_HEADER, RECORD_HEADER_SIZE
 from .._offset import Offset
 from .index import Mark
 
+UNWRITTEN = 4 << 20
+"""Bytes without a record, behind a place that may be the end of the log, after which no more are looked for."""
 _STEP = 256 * 1024
 _LEADING_ZEROS = RECORD_HEADER_SIZE - 1  # a record may begin with zeros, but its checksum is never zero
 
@@ -60,6 +62,13 @@ def next_record(
             return found
         start = fence
     return None
+
+
+def behind_gap(
+    segment: Readable, offset: int, stop: int, marks: list[Mark], farthest: int | None = None
+) -> Offset | None:
+    """Return where records follow an invalid record at an offset; *stop* or None if there are none."""
+    return behind_damaged(segment, offset, stop) or next_record(segment, offset + 1, stop, marks, farthest)
 
 
 def _search(segment: Readable, start: int, stop: int, farthest: int | None) -> Offset | None:

@@ -16,7 +16,7 @@ class Delay:
         """*work* runs on the timer's thread, which serves everybody: it is brief."""
         self._work = work
         self._seconds = seconds
-        self._wanted = self._registered = self._ended = False
+        self._wanted = self._ended = False
 
     @property
     def is_closed(self) -> bool:
@@ -26,21 +26,19 @@ class Delay:
     def begin(self) -> None:
         """Do it in a while, unless that was said already."""
         self._wanted = True
-        if not self._registered and not self._ended:
-            self._registered = True
+        if not self._ended and not FLUSH_TIMER.knows(self):
             FLUSH_TIMER.register(self, self._seconds)
         else:
             FLUSH_TIMER.begin()
 
     def flush_if_needed(self) -> None:
-        """Do it now if somebody asked. Otherwise let go of the timer, which costs a thread to begin anew."""
+        """Do it now if that was asked for. Otherwise leave the timer, whose thread ends then."""
         wanted, self._wanted = self._wanted and not self._ended, False
         if wanted:
             self._work()
             return
         FLUSH_TIMER.forget(self)
-        self._registered = False
-        if self._wanted:  # somebody asked in this moment
+        if self._wanted:  # it was asked for in this moment
             self.begin()
 
     def end(self) -> None:

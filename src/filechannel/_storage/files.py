@@ -1,6 +1,13 @@
-"""Every call to the operating system, behind one door.
+"""Every call to the operating system, behind one interface, which tests replace to make any call fail or tear.
 
-Tests put a subclass of `Files` there and make any of these calls fail, tear or vanish.
+A channel's directory is not trusted: a user who can write to it, or supplied it, may have put anything there. So paths
+are resolved in two parts. The path of the channel itself is the user's, and links in it are followed. Below it no link
+is: the directory that holds a name is opened with `O_NOFOLLOW`, component by component, and what is done there is done
+relative to that descriptor, so that a directory which is replaced by a link meanwhile changes nothing. A file in the
+directory itself needs no descriptor: only its last component is not the user's.
+
+Files are opened without following a link and without waiting for the other end of a FIFO, and must be regular. One that
+is written in place must have all its names inside the channel: through another one, the write would end up elsewhere.
 """
 
 from __future__ import annotations
@@ -14,13 +21,15 @@ import shutil
 import stat
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import final
 
-from .._errors import DiskFullError
-from .._format import show_file
+from .._errors import DiskFullError, UnexpectedFileError
+from .._format import Guard, Map, ensured, link_count, mount_id, named_inode, show_file
 from .._format.layout import PAGE
 
 _FLOCK = struct.Struct("hhqqi")
@@ -29,6 +38,28 @@ _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 REPLACING = ".new"
 """What the name of a file ends with that is to replace another."""
 _FIFO_SIZE = 65536
+_FIEMAP = 0xC020660B  # FS_IOC_FIEMAP, _IOWR('f', 11, struct fiemap)
+_FIEMAP_HEAD = struct.Struct("QQIIII")  # start, length, flags, extents found, extents asked for, zero
+_FIEMAP_EXTENT = struct.Struct("Q8xQ16xI12x")  # where it begins, its length, flags
+_FIEMAP_LAST, _FIEMAP_SHARED = 0x1, 0x2000
+_FIEMAP_COUNT = 16  # extents at a time
+_XFS_GEOMETRY = 0x8070587C  # XFS_IOC_FSGEOMETRY_V4, which every version of XFS answers, and nothing else does
+_XFS_CREATION_SPACE = 192 << 10
+_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NOT_A_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
+"""What opening something else than a regular file may end in: a link, a directory, a socket, a missing device."""
+_KINDS = {
+    stat.S_IFREG: "a regular file",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+QUARANTINE = "quarantine"
+"""The directory of a channel in which files may be kept under another name."""
 _IN_MEMORY = ("tmpfs", "ramfs")
 _LARGEST_FOLIO = 2 << 20
 
@@ -57,104 +88,441 @@ def directory_mode(mode: int) -> int:
     return mode | (mode & 0o444) >> 2
 
 
+@final
+class _Root:
+    """The directory of a channel, open: names below it are looked up in this directory, wherever its path leads to.
+
+    It is closed with the last reference, so that no call can use the descriptor after that.
+    """
+
+    __slots__ = ("descriptor",)
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = -1
+        self.descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        """Close it."""
+        if self.descriptor >= 0:
+            close(self.descriptor)
+
+
+@final
+class _Parent:
+    """The directory that holds a name: gives what to call the name by, and relative to which descriptor."""
+
+    __slots__ = ("_base", "_descriptor", "_pinned", "_roots", "_text")
+
+    def __init__(self, path: Path, roots: frozenset[str], pinned: Mapping[str, _Root]) -> None:
+        self._text = os.fspath(path)
+        self._roots = roots
+        self._pinned = pinned
+        self._base: _Root | None = None
+        self._descriptor: int | None = None
+
+    @property
+    def _at(self) -> int | None:
+        """Relative to which descriptor the next step is taken."""
+        return self._descriptor if self._descriptor is not None or self._base is None else self._base.descriptor
+
+    def __enter__(self) -> tuple[str, int | None]:
+        directory, _, name = self._text.rpartition("/")
+        below, step = list[str](), ""
+        at = directory
+        while at and at not in self._roots:
+            at, _, part = at.rpartition("/")
+            below.append(part)
+        if not at or self._text in self._roots:
+            return self._text, None  # outside of a channel, or its own path
+        self._base = self._pinned.get(at)
+        if not below:
+            return (self._text, None) if self._base is None else (name, self._base.descriptor)
+        try:
+            while below:
+                at = f"{at}/{below[-1]}"
+                step = at if self._at is None else below[-1]
+                descriptor = os.open(step, os.O_PATH | _DIRECTORY, dir_fd=self._at)
+                self.__exit__()
+                self._descriptor = descriptor
+                below.pop()
+        except NotADirectoryError:
+            found = _kind(step, self._at)
+            self.__exit__()
+            if found == "nothing":
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), at) from None
+            raise UnexpectedFileError(at, found, "a directory", channel=_channel_of(at, self._roots)) from None
+        except OSError as error:
+            self.__exit__()
+            error.filename = at
+            raise
+        return name, self._descriptor
+
+    def __exit__(self, _kind: object = None, error: BaseException | None = None, _trace: object = None) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+        if isinstance(error, OSError) and error.filename is not None and (descriptor is not None or self._base):
+            error.filename = self._text  # as the caller knows it
+
+
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+def _channel_of(path: str, roots: frozenset[str]) -> str | None:
+    while path and path not in roots:
+        path = path.rpartition("/")[0]
+    return path or None
+
+
+def _kind(name: str, directory: int | None) -> str:
+    """Return what has a name, in words."""
+    try:
+        return _KINDS[stat.S_IFMT(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)]
+    except OSError:
+        return "nothing"
+
+
 class Files:
-    """The real file system. Whatever needs room raises `DiskFullError` if there is none, else `OSError`."""
+    """The real file system. Whatever needs room raises `DiskFullError` if there is none, else `OSError`.
+
+    What is not the kind of file that it should be raises `UnexpectedFileError`, which is an `OSError` too.
+    """
+
+    _roots: frozenset[str] = frozenset()
+    _pinned: Mapping[str, _Root] = MappingProxyType({})
+
+    def confine(self, channel: Path) -> None:
+        """From now on, follow no link below the directory of a channel; links on the way to it are followed."""
+        text = os.fspath(channel)
+        if text not in self._roots:
+            self._roots |= {text}
+
+    def pin(self, channel: Path) -> None:
+        """From now on, look up every name below the directory of a channel in the directory that is there now.
+
+        Otherwise a channel that another one replaces while it is opened would be a mixture of both.
+        """
+        text = os.fspath(channel)
+        self._pinned = {**self._pinned, text: _Root(text)}
+
+    def unpin(self, channel: Path) -> None:
+        """Look names up by their paths again."""
+        text = os.fspath(channel)
+        self._pinned = {root: pinned for root, pinned in self._pinned.items() if root != text}
+
+    def _parent(self, path: Path) -> _Parent:
+        return _Parent(path, self._roots, self._pinned)
+
+    def _status(self, path: Path) -> os.stat_result:
+        with self._parent(path) as (name, directory):
+            return os.stat(name, dir_fd=directory, follow_symlinks=not self._is_inside(path))
+
+    def _is_inside(self, path: Path) -> bool:
+        """Return whether a path lies below that of a channel."""
+        return _channel_of(os.fspath(path).rpartition("/")[0], self._roots) is not None
+
+    def _unexpected(
+        self, path: Path, found: str, wanted: str = "a regular file", *, linked: bool = False
+    ) -> UnexpectedFileError:
+        channel = _channel_of(os.fspath(path), self._roots)
+        return UnexpectedFileError(path, found, wanted, channel=channel, linked=linked)
 
     def exists(self, path: Path) -> bool:
-        """Tell whether there is anything at the path."""
-        return path.exists()
+        """Return whether there is anything at the path, even a link that leads nowhere."""
+        try:
+            self._status(path)
+        except (FileNotFoundError, NotADirectoryError, UnexpectedFileError):
+            return False
+        return True
 
     def is_file(self, path: Path) -> bool:
-        """Tell whether there is an ordinary file at the path."""
-        return path.is_file()
+        """Return whether there is a regular file at the path."""
+        return stat.S_ISREG(self.mode_of(path))
+
+    def other_kind(self, path: Path) -> str | None:
+        """Return what is at a path, in words, if it is neither a regular file nor nothing."""
+        mode = self.mode_of(path)
+        return None if not mode or stat.S_ISREG(mode) else _KINDS[stat.S_IFMT(mode)]
+
+    def other_directory(self, path: Path) -> str | None:
+        """Return what is at a path, in words, if it is neither a directory nor nothing."""
+        mode = self.mode_of(path)
+        return None if not mode or stat.S_ISDIR(mode) else _KINDS[stat.S_IFMT(mode)]
+
+    def mode_of(self, path: Path) -> int:
+        """Return what is at a path, as `stat` says it, and who may use it; 0 if nothing is there."""
+        try:
+            return self._status(path).st_mode
+        except (FileNotFoundError, NotADirectoryError, UnexpectedFileError):
+            return 0
+
+    def size_of(self, path: Path) -> int:
+        """Return how long a file is; 0 if it is gone."""
+        try:
+            return self._status(path).st_size
+        except FileNotFoundError:
+            return 0
+
+    def changed_at(self, path: Path) -> float:
+        """Return when a file or a directory was last written to (seconds since the epoch)."""
+        return self._status(path).st_mtime
 
     def list(self, directory: Path) -> list[str]:
         """Return the names in a directory, sorted; none if it is not there."""
         try:
-            return sorted(os.listdir(directory))
+            descriptor = self.open_directory(directory)
         except FileNotFoundError:
             return []
+        try:
+            return sorted(os.listdir(descriptor))
+        finally:
+            os.close(descriptor)
+
+    def open_directory(self, path: Path) -> int:
+        """Return a descriptor of a directory, to list it or to flush its names."""
+        flags = os.O_RDONLY | (_DIRECTORY if self._is_inside(path) else os.O_DIRECTORY | os.O_CLOEXEC)
+        with self._parent(path) as (name, directory):
+            try:
+                return os.open(name, flags, dir_fd=directory)
+            except NotADirectoryError:
+                found = _kind(name, directory)
+                if not self._is_inside(path) or found == "nothing":
+                    raise
+                raise self._unexpected(path, found, "a directory") from None
 
     def make_directory(self, path: Path, mode: int) -> None:
         """Create a directory and its parents unless it is there; the mode is for the last one.
 
         The names that are new are on disk when this returns: a file that is flushed inside can be found again.
         """
-        missing = [directory for directory in (path, *path.parents) if not self.exists(directory)]
+        missing = list(takewhile(lambda each: not self.exists(each), (path, *path.parents)))
         for directory in reversed(missing):
-            with _needing_room(directory, 0), suppress(FileExistsError):
-                directory.mkdir(mode=mode if directory == path else 0o777)
+            with _needing_room(directory, 0), suppress(FileExistsError), self._parent(directory) as (name, parent):
+                os.mkdir(name, mode if directory == path else 0o777, dir_fd=parent)
                 if directory == path:
-                    # What makes files inside belong to the group of the parent stays as it was inherited.
-                    directory.chmod(mode | directory.stat().st_mode & stat.S_ISGID)
+                    self._set_directory_mode(name, parent, mode, self._owner_of_channel(path))
             self.flush_directory(directory.parent)
 
+    @staticmethod
+    def _set_directory_mode(name: str, parent: int | None, mode: int, owner: tuple[int, int] | None) -> None:
+        """Let those use a new directory whom the mode says, whatever the umask is, and give it to an owner.
+
+        Unlike a file, a directory is opened after it was created, and the name may be that of another one by then. So
+        only an empty directory of this user is given away; it lies in a directory that the new owner can change anyway.
+        """
+        descriptor = os.open(name, os.O_PATH | _DIRECTORY, dir_fd=parent)
+        try:
+            # What makes files inside belong to the group of the parent stays as it was inherited. Not by fchmod: the
+            # umask may keep us from opening it as one that is read. The descriptor stands for the directory itself.
+            inherited = os.fstat(descriptor).st_mode & stat.S_ISGID
+            os.chmod(f"/proc/self/fd/{descriptor}", mode | inherited)
+            if owner is not None and os.fstat(descriptor).st_uid == os.geteuid():
+                with suppress(OSError):
+                    if not os.listdir(f"/proc/self/fd/{descriptor}"):
+                        os.chown(f"/proc/self/fd/{descriptor}", *owner)
+        finally:
+            os.close(descriptor)
+
     def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
-        """Return a descriptor; with create, the file is made if it is not there."""
-        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
-        with _needing_room(path, 0):
+        """Return a descriptor of a regular file; with create, the file is made if it is not there."""
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | _FILE
+        with _needing_room(path, 0), self._parent(path) as (name, directory):
             while True:
                 try:
-                    return os.open(path, flags)
+                    return self._checked(path, os.open(name, flags, dir_fd=directory), writable)
                 except FileNotFoundError:
                     if not create:
                         raise
-                with suppress(FileExistsError):  # made by somebody else in this moment
-                    descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, mode)
-                    os.fchmod(descriptor, mode)  # whatever the umask is: the channel says who may use it
+                except OSError as error:
+                    explained = self._explained(path, name, directory, error)
+                    if explained is error:
+                        raise
+                    raise explained from None
+                with suppress(FileExistsError):  # another process has made it in this moment
+                    descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory)
+                    self._give_to_owner(path, descriptor, mode)
                     return descriptor
+
+    def open_for_locks(self, path: Path) -> int:
+        """Return a descriptor of a regular file, whatever other names it has.
+
+        Nothing may be written through it, although it is open for writing: an exclusive lock needs that.
+        """
+        with self._parent(path) as (name, directory):
+            return self._checked(path, os.open(name, os.O_RDWR | _FILE, dir_fd=directory), writable=False)
+
+    def _give_to_owner(self, path: Path, descriptor: int, mode: int) -> None:
+        """Let those use a file that was just created whom the channel says, whatever the umask is.
+
+        What root creates belongs to the owner of the channel's directory, who could not open it otherwise. The
+        descriptor must be of a file that this process has created (`O_EXCL`, `O_TMPFILE`): anything else may be a link
+        to a file that is not to be given away.
+        """
+        os.fchmod(descriptor, mode)
+        owner = self._owner_of_channel(path)
+        if owner is not None:
+            with suppress(OSError):  # a user namespace or a file system in which that user does not exist
+                os.fchown(descriptor, *owner)
+
+    def _owner_of_channel(self, path: Path) -> tuple[int, int] | None:
+        """Return user and group of the directory of a channel if this process is root and the channel is not root's."""
+        if os.geteuid() or (channel := _channel_of(os.fspath(path).rpartition("/")[0], self._roots)) is None:
+            return None
+        status = os.stat(channel)
+        return (status.st_uid, status.st_gid) if status.st_uid else None
+
+    def _explained(self, path: Path, name: str, directory: int | None, error: OSError) -> OSError:
+        """Return the error that says what a file is that could not be opened, if it is not a regular one."""
+        if error.errno in _NOT_A_FILE and (found := _kind(name, directory)) not in ("a regular file", "nothing"):
+            return self._unexpected(path, found)
+        return error
+
+    def _checked(self, path: Path, descriptor: int, writable: bool) -> int:
+        """Return the descriptor, of a regular file; it is closed if it is not one, or may not be written to."""
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise self._unexpected(path, _KINDS[stat.S_IFMT(status.st_mode)])
+            if writable and (found := self._with_names_elsewhere(path, status)) is not None:
+                raise self._unexpected(path, found, "one of its own", linked=True)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def link_problem(self, path: Path) -> str | None:
+        """Return what a regular file is that `open` refuses to write to because of its names; None if it does not."""
+        try:
+            status = self._status(path)
+        except (FileNotFoundError, NotADirectoryError, UnexpectedFileError):
+            return None
+        return self._with_names_elsewhere(path, status) if stat.S_ISREG(status.st_mode) else None
+
+    def _with_names_elsewhere(self, path: Path, status: os.stat_result) -> str | None:
+        """Say that a file of a channel has names that are neither in its own directory nor in the quarantine."""
+        channel = _channel_of(os.fspath(path.parent), self._roots)
+        if status.st_nlink <= 1 or channel is None:
+            return None
+        found = 0
+        for directory in {path.parent, Path(channel, QUARANTINE)}:
+            with suppress(UnexpectedFileError):  # a link in place of the quarantine, where no name of ours is
+                for name in self.list(directory):
+                    with suppress(OSError):
+                        found += os.path.samestat(self._status(directory / name), status)
+        return (
+            f"a file with {status.st_nlink} names, some of them outside of the channel"
+            if status.st_nlink > found
+            else None
+        )
+
+    def create(self, path: Path, mode: int, *, replace: bool = True) -> int:
+        """Return a descriptor of a new file, which no other process has open.
+
+        It takes the place of what has its name; without *replace*, that is a `FileExistsError`.
+        """
+        while True:
+            try:
+                with _needing_room(path, 0), self._parent(path) as (name, directory):
+                    descriptor = os.open(name, os.O_RDWR | _FILE | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory)
+                    self._give_to_owner(path, descriptor, mode)
+                    return descriptor
+            except FileExistsError:
+                if not replace:
+                    raise
+            self.unlink(path)
 
     def set_mode(self, descriptor: int, mode: int) -> None:
         """Let those use an open file whom the mode says, unless it says so already."""
         if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
             os.fchmod(descriptor, mode)
 
+    def share_like(self, descriptor: int, other: int, permissions: Callable[[int], int]) -> None:
+        """Give an empty file of ours the owner and group of another one, and permission bits that derive from its own.
+
+        As far as this process may: only root gives files away. A file of a third user is left as it is, and so is one
+        that has content or a second name, which may be anywhere: root must not be led to give that away.
+        """
+        status, wanted, user = os.fstat(descriptor), os.fstat(other), os.geteuid()
+        is_ours = status.st_uid == user or (user == 0 and status.st_uid == wanted.st_uid)
+        if not is_ours or status.st_nlink != 1 or status.st_size or not stat.S_ISREG(status.st_mode):
+            return
+        mode = permissions(stat.S_IMODE(wanted.st_mode))
+        if stat.S_IMODE(status.st_mode) != mode:
+            os.fchmod(descriptor, mode)
+        if (status.st_uid, status.st_gid) != (wanted.st_uid, wanted.st_gid):
+            try:
+                os.fchown(descriptor, wanted.st_uid, wanted.st_gid)
+            except PermissionError:
+                with suppress(PermissionError):
+                    os.fchown(descriptor, -1, wanted.st_gid)
+
     def make(self, path: Path, size: int, content: bytes, position: int, mode: int) -> None:
         """Make a file of a size, with something in it, unless there is one: it has its name when it is whole.
 
-        Where there are no files without names, whoever is killed in here may leave one of a name that means nothing.
+        Where there are no files without names, a process that is killed in here may leave one under a random name.
         """
-        descriptor, other = self._open_unnamed(path, mode)
-        with _needing_room(path, size), suppress(FileExistsError):
+        with _needing_room(path, size), self._parent(path) as (name, directory):
+            with _needing_room(path, 0):
+                descriptor, other = self._open_unnamed(name, directory, mode)
             try:
-                os.fchmod(descriptor, mode)  # whatever the umask is: the channel says who may use it
+                self._give_to_owner(path, descriptor, mode)
                 os.posix_fallocate(descriptor, 0, size)
                 os.pwrite(descriptor, content, position)
-                if other is not None:
-                    os.link(other, path)
-                else:
-                    # With a directory, which an absolute path does not need: else Python links what lies in /proc.
-                    os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor, follow_symlinks=True)
+                with suppress(FileExistsError):
+                    if other is not None:
+                        os.link(other, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+                    else:
+                        # With a directory, which an absolute path does not need: else Python links what lies in /proc.
+                        source = f"/proc/self/fd/{descriptor}"
+                        os.link(source, name, src_dir_fd=descriptor, dst_dir_fd=directory, follow_symlinks=True)
             finally:
                 os.close(descriptor)
                 if other is not None:
-                    self.unlink(other)
+                    os.unlink(other, dir_fd=directory)
 
     @staticmethod
-    def _open_unnamed(path: Path, mode: int) -> tuple[int, Path | None]:
-        """Return a descriptor of a new file, which is to get a name, and the one it has till then, if it needs one."""
-        with _needing_room(path, 0):
-            try:
-                return os.open(path.parent, os.O_RDWR | os.O_CLOEXEC | os.O_TMPFILE, mode), None
-            except OSError as error:
-                if error.errno not in _NO_UNNAMED:
-                    raise
-            other = path.with_name(f"{path.name}.{secrets.token_hex(8)}{REPLACING}")
-            return os.open(other, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, mode), other
+    def _open_unnamed(name: str, directory: int | None, mode: int) -> tuple[int, str | None]:
+        """Return a descriptor of a new file that has no name yet, or else the random name that it has."""
+        parent = "." if directory is not None else os.path.dirname(name)
+        try:
+            return os.open(parent, os.O_RDWR | os.O_CLOEXEC | os.O_TMPFILE, mode, dir_fd=directory), None
+        except OSError as error:
+            if error.errno not in _NO_UNNAMED:
+                raise
+        other = f"{name}.{secrets.token_hex(8)}{REPLACING}"
+        return os.open(other, os.O_RDWR | _FILE | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory), other
 
     def make_fifo(self, path: Path, mode: int) -> None:
         """Make a FIFO unless there is one."""
-        with suppress(FileExistsError), _needing_room(path, 0):
-            os.mkfifo(path, mode)
-            path.chmod(mode)
+        with suppress(FileExistsError), _needing_room(path, 0), self._parent(path) as (name, directory):
+            os.mkfifo(name, mode, dir_fd=directory)
+            descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+            try:
+                made = os.fstat(descriptor).st_mode
+                if stat.S_ISFIFO(made) and stat.S_IMODE(made) != mode:  # the umask does not count
+                    os.chmod(f"/proc/self/fd/{descriptor}", mode)
+            finally:
+                os.close(descriptor)
 
     def open_fifo(self, path: Path) -> int:
         """Return a descriptor of a FIFO, which is there: for both directions, so that neither waits for the other."""
-        descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with self._parent(path) as (name, directory):
+            descriptor = os.open(name, os.O_RDWR | _FILE, dir_fd=directory)
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a FIFO", str(path))
         return descriptor
+
+    def unlink_fifo(self, path: Path, identity: tuple[int, int] | None = None) -> None:
+        """Remove a FIFO unless it is gone already; anything else under the name is left alone.
+
+        With an *identity*, (device, inode), so is another FIFO.
+        """
+        with suppress(FileNotFoundError, NotADirectoryError, UnexpectedFileError):
+            status = self._status(path)
+            is_same = identity is None or identity == (status.st_dev, status.st_ino)
+            if stat.S_ISFIFO(status.st_mode) and is_same:
+                self.unlink(path)
 
     def write_fifo(self, descriptor: int) -> None:
         """Put one byte into a FIFO; `BlockingIOError` if it is full."""
@@ -172,6 +540,13 @@ class Files:
         """Close a descriptor."""
         os.close(descriptor)
 
+    def closing(self, descriptor: int) -> Guard:
+        """Return what closes a descriptor when it is deleted.
+
+        By a C function: an exception that a signal handler raises in a finalizer written in Python is lost.
+        """
+        return ensured(os.close if type(self).close is Files.close else self.close, descriptor)
+
     def size(self, descriptor: int) -> int:
         """Return the size of an open file."""
         return os.fstat(descriptor).st_size
@@ -188,7 +563,7 @@ class Files:
     def disk_space(self, path: Path) -> int:
         """Return the disk space a file takes; none if it is gone."""
         try:
-            return os.stat(path).st_blocks * 512
+            return self._status(path).st_blocks * 512
         except FileNotFoundError:
             return 0
 
@@ -202,19 +577,53 @@ class Files:
         status = os.fstat(descriptor)
         return status.st_dev, status.st_ino
 
+    def mount(self, descriptor: int) -> int:
+        """Return the id of the mount that a file was opened through, which none has had before; 0 if it is unknown.
+
+        Device and inode are the same after a remount, and so is the ordinary id of a mount. A bind mount and a mount
+        namespace of its own have other ids for the same file system.
+        """
+        return mount_id(descriptor)
+
     def inode(self, descriptor: int) -> tuple[int, int]:
         """Return the same, to tell files apart that are open now."""
         status = os.fstat(descriptor)
         return status.st_dev, status.st_ino
 
+    def ownership(self, path: Path) -> tuple[int, int]:
+        """Return the user that a file or a directory belongs to, and its mode."""
+        status = self._status(path)
+        return status.st_uid, status.st_mode
+
     def links(self, descriptor: int) -> int:
-        """Return how many names an open file has."""
-        return os.fstat(descriptor).st_nlink
+        """Return how many names an open file has. Not by `fstat`, which makes the next flush slower: see `mount`."""
+        if descriptor < 0:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # it was closed
+        return link_count(descriptor)
+
+    def has_name(self, directory: int, name: bytes, descriptor: int, inode: tuple[int, int]) -> bool:
+        """Return whether a name in an open directory is that of an open file, whose inode is given; follows no link.
+
+        One call, which asks for no timestamps: see `links`. How many names the file has does not tell: one that was
+        deleted here may be kept by a backup. A process that may not look into the directory any more, having dropped
+        rights, learns only whether the file has a name anywhere. `OSError` if the file system has shut down.
+        """
+        if directory < 0 or descriptor < 0:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # it was closed
+        try:
+            if named_inode(directory, name) == inode:
+                return True
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)  # a layered one may renumber its files
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except PermissionError:
+            return self.links(descriptor) > 0
+        return os.path.samestat(status, os.fstat(descriptor))
 
     def identity_of(self, path: Path) -> tuple[int, int] | None:
         """Return (device, inode) of a file; None if there is none."""
         try:
-            status = os.stat(path)
+            status = self._status(path)
         except FileNotFoundError:
             return None
         return status.st_dev, status.st_ino
@@ -222,13 +631,33 @@ class Files:
     def leads_to(self, path: Path, descriptor: int) -> bool:
         """Tell whether a path is the name of an open file."""
         try:
-            return os.path.samestat(os.stat(path), os.fstat(descriptor))
+            return os.path.samestat(self._status(path), os.fstat(descriptor))
         except OSError:
             return False
 
-    def read(self, path: Path) -> bytes:
-        """Return the content of a file."""
-        return path.read_bytes()
+    @staticmethod
+    def is_found_at(path: Path, descriptor: int) -> bool:
+        """Return whether a path leads to an open file now, through whatever directory: pinned ones do not count."""
+        try:
+            return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+        except OSError:
+            return False
+
+    def read(self, path: Path, most: int) -> bytes:
+        """Return the content of a file, but not more bytes of it than that: what it may have is for the caller."""
+        descriptor = Files.open(self, path, writable=False)
+        try:
+            return os.pread(descriptor, min(most, os.fstat(descriptor).st_size), 0)
+        finally:
+            os.close(descriptor)
+
+    def read_part(self, path: Path, size: int, position: int) -> bytes:
+        """Return up to size bytes of a file, from a position."""
+        descriptor = Files.open(self, path, writable=False)
+        try:
+            return os.pread(descriptor, size, position)
+        finally:
+            os.close(descriptor)
 
     def read_at(self, descriptor: int, size: int, position: int) -> bytes:
         """Return up to size bytes from a position."""
@@ -264,23 +693,46 @@ class Files:
         return PAGE if self.file_system(directory) in _IN_MEMORY else _LARGEST_FOLIO
 
     def allocate(self, path: Path, descriptor: int, position: int, size: int) -> None:
-        """Reserve disk space; see `allocation_unit` for what a map needs."""
-        with _needing_room(path, size):
-            os.posix_fallocate(descriptor, position, size)
+        """Reserve disk space where there is none yet; see `allocation_unit` for what a map needs.
 
-    def map(self, descriptor: int, size: int, *, writable: bool = True, private: bool = False) -> mmap.mmap:
+        A full disk is an error only if blocks are missing: XFS refuses a range unless there are as many free blocks as
+        the range has, allocated or not. So after a refusal we ask which blocks are missing, and reserve only those.
+        """
+        with _needing_room(path, size):
+            try:
+                os.posix_fallocate(descriptor, position, size)
+            except OSError as error:
+                if error.errno not in _NO_SPACE or (missing := _missing(descriptor, position, size)) is None:
+                    raise
+                for start, stop in missing:
+                    os.posix_fallocate(descriptor, start, stop - start)
+                self.grow(descriptor, position + size)
+
+    def creation_space(self, descriptor: int) -> int:
+        """Return how much free space the file system of an open file asks for to create a file, but does not use.
+
+        XFS reserves the worst case of every structure that may change, 47 blocks with its usual geometry, and gives
+        back what was not needed.
+        """
+        try:
+            fcntl.ioctl(descriptor, _XFS_GEOMETRY, bytes(112))
+        except OSError:
+            return 0
+        return _XFS_CREATION_SPACE
+
+    def map(self, descriptor: int, size: int, *, writable: bool = True, private: bool = False) -> Map:
         """Map the first size bytes of a file, shared unless private."""
         access = mmap.ACCESS_COPY if private else mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         if sys.version_info >= (3, 13):
-            return mmap.mmap(descriptor, size, access=access, trackfd=False)
+            return Map(descriptor, size, access=access, trackfd=False)
         # Otherwise it keeps a descriptor of its own for as long as anybody refers to it, closed channel or not.
         if not private and size:
             with suppress(OSError):
-                map_ = mmap.mmap(-1, size, access=access)
+                map_ = Map(-1, size, access=access)
                 if show_file(map_, descriptor):
                     return map_
                 map_.close()
-        return mmap.mmap(descriptor, size, access=access)
+        return Map(descriptor, size, access=access)
 
     def forget_pages(self, map_: mmap.mmap) -> None:
         """Take the pages of a shared map out of this process's memory; the kernel keeps what it wants to."""
@@ -293,7 +745,7 @@ class Files:
 
     def flush_directory(self, directory: Path) -> None:
         """Wait until the names in a directory are on disk."""
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = self.open_directory(directory)
         try:
             os.fsync(descriptor)
         finally:
@@ -305,8 +757,12 @@ class Files:
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename, over what may be there."""
-        with _needing_room(target, 0):
-            os.replace(source, target)
+        with _needing_room(target, 0), self._parent(source) as (name, directory):
+            if source.parent == target.parent and directory is not None:
+                os.replace(name, target.name, src_dir_fd=directory, dst_dir_fd=directory)
+                return
+            with self._parent(target) as (new_name, new_directory):
+                os.replace(name, new_name, src_dir_fd=directory, dst_dir_fd=new_directory)
 
     @property
     def watch_going_on(self) -> Callable[[str], object] | None:
@@ -314,22 +770,34 @@ class Files:
         return None
 
     def link(self, source: Path, target: Path) -> None:
-        """Give a file another name, which is free."""
-        with _needing_room(target, 0):
-            target.hardlink_to(source)
+        """Give a file another name, which is free; of a link, the link itself."""
+        with (
+            _needing_room(target, 0),
+            self._parent(source) as (name, directory),
+            self._parent(target) as (new_name, new_directory),
+        ):
+            os.link(name, new_name, src_dir_fd=directory, dst_dir_fd=new_directory, follow_symlinks=False)
 
     def unlink(self, path: Path) -> None:
         """Remove a name unless it is gone already."""
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError), self._parent(path) as (name, directory):
+            os.unlink(name, dir_fd=directory)
 
-    def remove_tree(self, directory: Path) -> None:
-        """Remove a directory and all that is in it, as far as that is possible."""
-        shutil.rmtree(directory, ignore_errors=True)
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and all that is in it, as far as that is possible; of a link, the link itself.
 
-    def remove_if_empty(self, directory: Path) -> None:
+        Directories that lie deeper inside of one another than Python can recurse stay.
+        """
+        with suppress(OSError, RecursionError), self._parent(path) as (name, directory):
+            if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                shutil.rmtree(name, ignore_errors=True, dir_fd=directory)
+            else:
+                os.unlink(name, dir_fd=directory)
+
+    def remove_if_empty(self, path: Path) -> None:
         """Remove a directory unless it is in use or gone."""
-        with suppress(OSError):
-            directory.rmdir()
+        with suppress(OSError), self._parent(path) as (name, directory):
+            os.rmdir(name, dir_fd=directory)
 
     def write_atomically(self, path: Path, data: bytes, mode: int) -> None:
         """Replace a whole file: whoever reads it, even after a power cut, sees the old or the new content.
@@ -337,8 +805,7 @@ class Files:
         If it fails, the room that it took is free again.
         """
         temporary = path.with_name(path.name + REPLACING)
-        self.unlink(temporary)
-        descriptor = self.open(temporary, create=True, mode=mode)
+        descriptor = self.create(temporary, mode)
         try:
             try:
                 self.write_at(descriptor, data, 0)
@@ -366,9 +833,13 @@ class Files:
         """Release bytes."""
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, position, size, 0))
 
-    def locked_range(self, descriptor: int, position: int, size: int) -> tuple[int, int] | None:
-        """Return (position, size) of any lock in a range that was taken through another descriptor."""
-        question = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, position, size, 0)
+    def locked_range(self, descriptor: int, position: int, size: int, *, shared: bool = True) -> tuple[int, int] | None:
+        """Return (position, size) of any lock in a range that was taken through another descriptor.
+
+        Without *shared*, only of an exclusive one: those need the right to write, which a reader's locks do not.
+        """
+        kind = fcntl.F_WRLCK if shared else fcntl.F_RDLCK
+        question = _FLOCK.pack(kind, os.SEEK_SET, position, size, 0)
         kind, _, start, length, _ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, question))
         return None if kind == fcntl.F_UNLCK else (start, length)
 
@@ -377,7 +848,8 @@ class Files:
         device = os.stat(path).st_dev
         wanted = f"{os.major(device)}:{os.minor(device)}"
         try:
-            mounts = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+            with _MOUNTS.open("rb", buffering=0) as file:  # half the time of `read_text`, in each open
+                mounts = file.read().decode(errors="replace").splitlines()
         except OSError:
             return ""
         for mount in mounts:
@@ -385,6 +857,42 @@ class Files:
             if fields.split(" ", 3)[2] == wanted:
                 return rest.split(" ", 1)[0]
         return ""
+
+
+def _missing(descriptor: int, position: int, size: int) -> list[tuple[int, int]] | None:
+    """Return the parts of a range without disk space, as (start, stop); None if the file system does not say.
+
+    Blocks that were reserved and never written count as allocated: `SEEK_HOLE` would call them a hole. Blocks shared
+    with another file (`cp --reflink`) do not: a store needs a block of its own.
+    """
+    missing: list[tuple[int, int]] = []
+    stop = position + size
+    while position < stop:
+        try:
+            extents = _extents(descriptor, position, stop)
+        except OSError:
+            return None
+        for start, length, flags in extents:
+            if start > position:
+                missing.append((position, min(start, stop)))
+            if flags & _FIEMAP_SHARED:
+                missing.append((max(start, position), min(start + length, stop)))
+            position = max(position, start + length)
+        if not extents or extents[-1][2] & _FIEMAP_LAST:
+            break
+    if position < stop:
+        missing.append((position, stop))
+    return missing
+
+
+def _extents(descriptor: int, start: int, stop: int) -> list[tuple[int, int, int]]:
+    """Return the first extents in a range of a file, each as (start, length, flags)."""
+    answer = bytearray(_FIEMAP_HEAD.pack(start, stop - start, 0, 0, _FIEMAP_COUNT, 0))
+    answer += bytes(_FIEMAP_COUNT * _FIEMAP_EXTENT.size)
+    fcntl.ioctl(descriptor, _FIEMAP, answer)
+    count = _FIEMAP_HEAD.unpack_from(answer)[3]
+    positions = range(_FIEMAP_HEAD.size, _FIEMAP_HEAD.size + count * _FIEMAP_EXTENT.size, _FIEMAP_EXTENT.size)
+    return [_FIEMAP_EXTENT.unpack_from(answer, position) for position in positions]
 
 
 def _path_of(descriptor: int) -> Path:

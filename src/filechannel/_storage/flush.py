@@ -14,19 +14,21 @@ flushed has to be opened for it.
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
-from threading import Lock, RLock, Thread
+from queue import Empty, SimpleQueue
 from typing import Protocol, final
 
-from .._errors import Busy, FileChannelError, StorageError
-from .._format.layout import FLUSH_LOCK
+from .._errors import Busy, ClosedResourceError, FileChannelError, StorageError, storage_error
+from .._format import Guard, Mutex
+from .._format.layout import FLUSH_LOCK, FLUSHES, FLUSHING_SEGMENTS
 from .._offset import Offset
-from .background import background_threads, do_all_at_once
+from .background import NoThreadError, background_threads, do_all_at_once, start_thread
 from .control import Checkpoint, Control, Tail
 from .cursors import Cursors
 from .delay import Delay
@@ -85,12 +87,14 @@ class Flusher:
         self._log = log
         self._cursors = cursors
         self._producers = producers
-        self._lock = SharedLock(control.map, FLUSH_LOCK, processes)
-        self._queue_lock = Lock()
-        self._queue: list[Ticket] = []
+        self._lock = SharedLock(control.map, FLUSH_LOCK, processes, flushes=FLUSHES)
+        self._queue: SimpleQueue[Ticket] = SimpleQueue()
         self.wake_together: Callable[[list[Sleeper]], object] = _wake_one_by_one
         """How to wake many at once; who knows of event loops knows a better way."""
-        self._working = False
+        self._ended = object()
+        """Another object each time that a thread ends to serve the queue."""
+        self._asked: object = None
+        """What `_ended` was when a thread was last asked to serve it: as long as it still is, that thread does."""
         self._untold: StorageError | None = None
         self._told = control.failed_flushes
         self._lost: deque[tuple[range, StorageError]] = deque(maxlen=_REMEMBERED)
@@ -126,7 +130,7 @@ class Flusher:
             self._producers.flush()
             self._write_checkpoint(checkpoint)
         except OSError as error:
-            raise StorageError(f"consumers or checkpoint could not be flushed: {error}") from error
+            raise storage_error("consumers or checkpoint could not be flushed", error) from error
 
     def _tell_loss(self) -> None:
         failed = self._control.failed_flushes
@@ -159,8 +163,8 @@ class Flusher:
             self._lazily.begin()
 
     def _begin_flush_of_finished(self) -> None:
-        with suppress(RuntimeError):  # the interpreter is shutting down: whoever opens the channel next does it
-            background_threads().submit(self.flush_finished)
+        with suppress(NoThreadError):  # the interpreter is shutting down: the next open does it
+            background_threads().do(self.flush_finished)
 
     def flush_finished(self) -> None:
         """Bring finished segments to disk; a failure is logged, and told by the next `flush`.
@@ -169,12 +173,12 @@ class Flusher:
         written here too, and not by whoever sends.
         """
         self._log.store_marks()
-        with suppress(Busy), self._lock.held(briefly()):
+        with suppress(Busy, ClosedResourceError), self._lock.held(briefly()):
             if self._closed or not self._log.has_finished:
                 return
             try:
                 work = self._take()
-                work = Work([segment for segment in work.segments if segment.end], work.names_changed, work.boundary)
+                work = replace(work, segments=[segment for segment in work.segments if segment.end])
                 self._do(work)
                 if work.boundary is not None:
                     checkpoint = self._safe_checkpoint(work.boundary)
@@ -216,16 +220,12 @@ class Flusher:
             checkpoint = replace(checkpoint, sealed=self._control.sealed)
         self._control.write_checkpoint(checkpoint)
 
-    @contextmanager
-    def settled(self, *, flush: bool = True) -> Generator[None]:
-        """Keep everybody from appending and flushing, with all that was appended on disk and visible."""
-        with self._lock.held(), self._log.writing():
-            if flush:
-                self._flush_data()
-            yield
+    def held(self) -> Guard:
+        """Keep every thread and process from flushing, in a `with` statement."""
+        return self._lock.held()
 
     @property
-    def mutex(self) -> RLock:
+    def mutex(self) -> Mutex:
         """Keeps the other threads of this process from flushing."""
         return self._lock.mutex
 
@@ -242,35 +242,44 @@ class Flusher:
     # Group commit
 
     def commit_later(self, ticket: Ticket) -> None:
-        """Wake who waits, from another thread, when what was appended is on disk and visible, or lost."""
-        with self._queue_lock:
-            self._queue.append(ticket)
-            if self._working:
-                return
-            self._working = True
-        self._begin_work()
+        """Wake who waits, from another thread, when what was appended is on disk and visible, or lost.
+
+        An exception raised by a signal handler in here leaves the ticket in the queue, or not, and the next one is
+        served as ever.
+        """
+        self._queue.put(ticket)
+        ended = self._ended  # behind the above: a thread that ends after this looks once more, and finds it
+        if self._asked is not ended:
+            self._begin_work()
+            self._asked = ended
 
     def _begin_work(self) -> None:
         try:
-            background_threads().submit(self._work)
-        except RuntimeError:  # the interpreter is shutting down: no thread takes anything any more
+            background_threads().do(self._work)
+        except NoThreadError:  # there is no thread to be had, as when the interpreter is shutting down
             self._work()
 
     def _work(self) -> None:
-        """Commit for whoever waits. The threads for that are few, and none of them waits for another process."""
+        """Commit for those who wait. The threads for that are few, and none of them waits for another process."""
         for _ in range(_ROUNDS):
             waiting = self._take_waiting()
             if not waiting:
+                self._end_work()
                 return
             if not self._commit_for(waiting, briefly()):
                 self._begin_to_wait(waiting)
                 return
         self._begin_work()
 
+    def _end_work(self) -> None:
+        self._ended = object()
+        if not self._queue.empty():  # it came before the line above, and no other thread was asked
+            self._begin_work()
+
     def _begin_to_wait(self, waiting: list[Ticket]) -> None:
         try:
-            Thread(target=self._work_patiently, args=(waiting,), name="filechannel-commit", daemon=True).start()
-        except RuntimeError:  # there are no more threads to be had
+            start_thread(lambda: self._work_patiently(waiting), "filechannel-commit")
+        except NoThreadError:  # there are no more threads to be had
             self._work_patiently(waiting)
 
     def _work_patiently(self, waiting: list[Ticket]) -> None:
@@ -278,12 +287,14 @@ class Flusher:
         while waiting:
             self._commit_for(waiting, _always)
             waiting = self._take_waiting()
+        self._end_work()
 
     def _take_waiting(self) -> list[Ticket]:
-        with self._queue_lock:
-            waiting, self._queue = self._queue, []
-            self._working = bool(waiting)
-            return waiting
+        waiting: list[Ticket] = []
+        with suppress(Empty):
+            while True:
+                waiting.append(self._queue.get_nowait())
+        return waiting
 
     def _commit_for(self, waiting: list[Ticket], may_sleep: Callable[[], bool]) -> bool:
         """Commit, and tell those who wait what came of it; False, and nothing done, if it may not wait and has to."""
@@ -297,10 +308,15 @@ class Flusher:
         except BaseException as failure:
             error = StorageError(f"flushing failed: {failure}")
             error.__cause__ = failure
-        visible = self._control.write_offset
-        for ticket in waiting:
-            loss = self._loss_of(ticket.offset)
-            ticket.error = loss if loss is not None or ticket.offset < visible else error
+        try:
+            visible = self._control.write_offset
+            for ticket in waiting:
+                loss = self._loss_of(ticket.offset)
+                ticket.error = loss if loss is not None or ticket.offset < visible else error
+        except ClosedResourceError as failure:
+            # The channel was closed in this moment. Those that wait get an answer all the same.
+            for ticket in waiting:
+                ticket.error = StorageError(f"the channel was closed before it was known what is on disk: {failure!r}")
         self.wake_together([ticket.sleeper for ticket in waiting if ticket.sleeper is not None])
         return True
 
@@ -344,7 +360,7 @@ class Flusher:
             tail = self._control.tail(deferred=deferred)
             sealed = self._control.sealed
             work = self._take()
-        self._do(work)
+        self._do(work, tail.offset)
         if deferred:
             self._control.publish(tail)
             self._log.writer.tell_waiters()
@@ -363,21 +379,53 @@ class Flusher:
             except OSError as error:
                 if self._log.writer.deferred or error is self._log.refused_flush:
                     raise self._give_up(error) from error
-                raise StorageError(f"nothing could be flushed: {error}") from error  # the disk was not asked
+                raise storage_error("nothing could be flushed", error) from error  # the disk was not asked
 
-    def _do(self, work: Work) -> None:
+    def _do(self, work: Work, end: Offset | None = None) -> None:
         try:
-            do_all_at_once([segment.flush for segment in work.segments])
+            self._control.begin_flush(FLUSHING_SEGMENTS)
+            try:
+                do_all_at_once([segment.flush for segment in work.segments])
+                if end is not None:
+                    for segment in work.segments:
+                        segment.check_flushed(end)
+            finally:
+                self._lock.check_storable()
+                self._control.end_flush(FLUSHING_SEGMENTS)
             if work.names_changed:
                 self._segments.flush_names()
+                self._log.names_were_flushed(work.names)
+            self._check_names(work)
+            self._segments.check_place(self._control)  # `OSError` if the file system has shut down since the flush
         except OSError as error:
             raise self._give_up(error) from error
+
+    def _check_names(self, work: Work) -> None:
+        """Raise `FileNotFoundError` if a segment was flushed whose name another program has deleted or given away.
+
+        A segment that this package has removed or renamed was reclaimed, poisoned, rolled back or compressed: the
+        control page or the directory said so before, so they are asked afterwards. The page comes last: what was
+        compressed may be reclaimed in between.
+        """
+        directory = self._segments.open_directory()
+        for segment in [each for each in work.segments if not each.is_in(directory)]:
+            begin, control = segment.begin, self._control
+            if self._segments.has_other_form(begin, segment.id):
+                continue
+            oldest = max(control.oldest_offset, control.given_up)
+            if oldest <= begin < control.append_offset:
+                what = "deleted or replaced while the channel was open, what it held is lost"
+                raise FileNotFoundError(errno.ENOENT, what, str(segment.path))
 
     def _give_up(self, cause: OSError) -> StorageError:
         """End the log at what readers saw and go on in a fresh file."""
         with self._log.writing():
             tail = self._control.tail()
-            error = StorageError(f"a flush failed, messages around offset {tail.offset} may not be on disk: {cause}")
+            where = "" if isinstance(cause, FileNotFoundError) else "the kernel's log (dmesg) may say why, and "
+            error = StorageError(
+                f"a flush failed, messages around offset {tail.offset} may not be on disk: {cause}; "
+                f"{where}'filechannel verify' shows what is damaged or missing"
+            )
             error.__cause__ = cause
             self._untold = error
             self._control.count_failed_flush()

@@ -6,10 +6,12 @@ import logging
 import os
 import time
 import weakref
-from threading import Condition, Thread
+from collections.abc import Callable
 from typing import Protocol
 
 from .._errors import Busy
+from .._format import Mutex
+from .background import NoThreadError, Timekeeper
 
 _logger = logging.getLogger("filechannel")
 
@@ -28,63 +30,58 @@ class Flushable(Protocol):
 
 
 class FlushTimer:
-    """Calls `flush` on each registered flusher at its interval, from a thread that exists only when needed."""
+    """Calls `flush_if_needed` on each registered flusher at its interval, on a thread that exists only when needed."""
 
     def __init__(self) -> None:
         self.start_over()
 
     def start_over(self) -> None:
         """Forget everything: a forked child has not got the thread, and its channels are the parent's."""
-        self._changed = Condition()
+        self._lock = Mutex()
         self._registered: weakref.WeakKeyDictionary[Flushable, tuple[float, float]] = weakref.WeakKeyDictionary()
-        self._running = False
+        self._thread = Timekeeper("filechannel-flush-timer", self._attend)
 
     def register(self, flusher: Flushable, seconds: float) -> None:
         """Flush every so many seconds from now on."""
-        with self._changed:
+        with self._lock.held():
             self._registered[flusher] = (time.monotonic() + seconds, seconds)
-            self._begin()
-            self._changed.notify()
+        self._begin(self._thread.wake)
 
     def begin(self) -> None:
         """Try again if the thread could not be started; otherwise nothing happens."""
-        if not self._running:
-            with self._changed:
-                self._begin()
+        if not self._thread.is_running and self._registered:
+            self._begin(self._thread.begin)
 
-    def _begin(self) -> None:
-        """Start the thread if there is none, and something to flush. The caller holds the lock."""
-        if not self._running and self._registered:
-            try:
-                Thread(target=self._run, name="filechannel-flush-timer", daemon=True).start()
-                self._running = True
-            except RuntimeError as error:  # no more threads: whoever asks for a flush next tries again
-                _logger.error("flushing in the background could not be started: %s", error)
+    @staticmethod
+    def _begin(start: Callable[[], object]) -> None:
+        try:
+            start()
+        except NoThreadError as error:  # no more threads: the next call of `begin` tries again
+            _logger.error("flushing in the background could not be started: %s", error)
+
+    def knows(self, flusher: Flushable) -> bool:
+        """Return whether it is registered."""
+        return flusher in self._registered
 
     def forget(self, flusher: Flushable) -> None:
         """Stop flushing it."""
-        with self._changed:
+        with self._lock.held():
             self._registered.pop(flusher, None)
-            self._changed.notify()
 
-    def _run(self) -> None:
-        # The due ones have no name here: it would keep a closed channel alive until the next round.
-        while (due := self._due()) is not None:
-            while due:
-                self._flush(due.pop())
+    # On the thread
 
-    def _due(self) -> list[Flushable] | None:
-        """Return whose time has come, perhaps nobody's after a wait; None when there is nobody left."""
-        with self._changed:
-            now = time.monotonic()
-            # Asked for once: a channel that nobody uses any more may disappear at any time.
+    def _attend(self) -> float | None:
+        due = self._due()
+        while due:
+            self._flush(due.pop())  # which has no name here: that would keep a closed channel alive
+        with self._lock.held():
             first = min((moment for moment, _ in self._registered.values()), default=None)
-            if first is None:
-                self._running = False
-                return None
-            if first > now:
-                self._changed.wait(first - now)
-                return []
+        return None if first is None else max(first - time.monotonic(), 0.0)
+
+    def _due(self) -> list[Flushable]:
+        """Return those whose time has come."""
+        with self._lock.held():
+            now = time.monotonic()
             due = [flusher for flusher, (moment, _) in self._registered.items() if moment <= now]
             for flusher in due:
                 seconds = self._registered[flusher][1]

@@ -35,7 +35,7 @@ class FlushWork:
                 with suppress(CorruptRecordError):  # that is for whoever reads it
                     if isinstance(segment := self._segments.get(begin), Segment):  # else it is on disk
                         self._unflushed.add(segment)
-        self._unflushed.names_changed = True
+        self._unflushed.change_names()
 
     def take(self) -> Work:
         """Return what a flush has to do. The caller holds the writer word and does it, or gives the log up.
@@ -44,7 +44,8 @@ class FlushWork:
         """
         given_up = self._control.given_up
         flushed = max(self._control.durable_offset, given_up, self._done)
-        self._unflushed.keep({begin for begin in self._segments.begins if begin >= given_up}, flushed)
+        stored = range(max(self._control.oldest_offset, given_up), self._control.append_offset)
+        self._unflushed.keep({begin for begin in self._segments.begins if begin >= given_up}, stored, flushed)
         self._add_written_elsewhere(flushed)
         return self._unflushed.take(self._active.segment)
 
@@ -63,5 +64,5 @@ class FlushWork:
                     segment = self._segments.get(begin)
                     if segment.limit > flushed and isinstance(segment, Segment):
                         self._unflushed.add(segment)
-                        self._unflushed.names_changed = True
+                        self._unflushed.change_names()
             begin = self._segments.following(begin)

@@ -9,7 +9,7 @@ from pathlib import Path
 from .._offset import Offset
 from .compressed import CompressedSegment, compressed_path
 from .files import Files
-from .segment import Segment
+from .segment import Segment, SegmentLimits
 from .segments import Segments
 
 
@@ -23,20 +23,20 @@ def keep_one_form(files: Files, segments: Segments, begin: Offset) -> None:
     if not (files.exists(plain) and files.exists(compressed)):
         return
     with suppress(FileNotFoundError):  # it was reclaimed meanwhile
-        if not _is_damaged(files, compressed):
+        if not _is_damaged(files, compressed, segments.limits):
             segments.replace_plain(begin)
-        elif _is_whole(files, plain):
+        elif _is_whole(files, plain, segments.limits):
             segments.forget(begin)
             files.unlink(compressed)
 
 
-def _is_damaged(files: Files, compressed: Path) -> bool:
+def _is_damaged(files: Files, compressed: Path, limits: SegmentLimits) -> bool:
     """Only what the file or the disk says: whoever made it may be about to remove the plain form, which is whole, too.
 
     Any other `OSError`, such as too many open files, is raised.
     """
     try:
-        CompressedSegment.open(files, compressed).check()
+        CompressedSegment.open(files, compressed, limits).check()
     except ValueError:
         return True
     except OSError as error:
@@ -46,8 +46,8 @@ def _is_damaged(files: Files, compressed: Path) -> bool:
     return False
 
 
-def _is_whole(files: Files, plain: Path) -> bool:
+def _is_whole(files: Files, plain: Path, limits: SegmentLimits) -> bool:
     try:
-        return Segment.open(files, plain, writable=False).has_valid_end
+        return Segment.open(files, plain, writable=False, limits=limits).has_valid_end
     except ValueError:
         return False

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import mmap
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import NoReturn, TypeVar
 
 from typing_extensions import Buffer
 
-from .._errors import AckError
+from .._errors import AckError, ConsumerDamagedError
 from .._format import add_u64, load_u64, move_on, store_u32, store_u64, swap_if_u64
 from .._format.layout import (
-    CURSOR_OWNER,
     ENTRY,
     ENTRY_ATTEMPT_SHIFT,
     ENTRY_ATTEMPTS,
     ENTRY_DEADLINE,
     ENTRY_DELAYED,
+    ENTRY_END,
+    ENTRY_OFFSET,
     ENTRY_OUT,
     ENTRY_OWNER_SHIFT,
     ENTRY_PASSED,
@@ -35,7 +37,6 @@ from .._format.layout import (
     GROUP_ENTRIES,
     GROUP_HEAD,
     GROUP_LOCK,
-    GROUP_MEMBERS,
     GROUP_NEXT,
     GROUP_NEXT_SEQUENCE,
     GROUP_READY,
@@ -43,8 +44,10 @@ from .._format.layout import (
     GROUP_SIZE,
     GROUP_TAIL,
     LOCK_GENERATION_SHIFT,
+    NAME_MEMBERS,
+    NAME_OWNER,
 )
-from .._format.ring import LOOK_AFTER, place
+from .._format.ring import LOOK_AFTER, is_sound, place
 from .._offset import Offset
 from .cursor import Cursor, own
 from .files import Files
@@ -53,6 +56,7 @@ from .kernel_locks import KernelLocks
 from .processes import Processes
 from .shared_lock import SharedLock
 
+R = TypeVar("R")
 _NEVER = _U64 = (1 << 64) - 1
 _DONE = (ENTRY_SETTLED, ENTRY_PASSED)
 
@@ -68,8 +72,9 @@ def _always() -> bool:
 class Group(Cursor):
     """The open file of a group, shared by all members of this process."""
 
-    def __init__(self, name: str, content: mmap.mmap, locks: KernelLocks, processes: Processes) -> None:
+    def __init__(self, name: str, content: mmap.mmap, locks: KernelLocks, processes: Processes, path: Path) -> None:
         super().__init__(name, content, locks)
+        self._path = path
         self.members: int = 0
         """How many receivers of this process, clones not counted, use it."""
         self.on_moved: Callable[[], object] = _nothing
@@ -80,15 +85,15 @@ class Group(Cursor):
         self._lock: SharedLock = SharedLock(content, GROUP_LOCK, processes, self._entered)
 
     @classmethod
-    def open(cls, files: Files, path: Path, name: str, mode: int, processes: Processes) -> Group:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    def open(cls, files: Files, locks: KernelLocks, path: Path, name: str, mode: int, processes: Processes) -> Group:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
         """Share the name with the other members."""
-        content, locks = own(files, path, name, mode, GROUP_SIZE, shared=True)
+        content, locks = own(files, locks, path, name, mode, GROUP_SIZE, shared=True)
         try:
-            locks.take(GROUP_MEMBERS + processes.slot)
+            locks.take(NAME_MEMBERS + processes.slot)
         except BaseException:
             locks.close()
             raise
-        return cls(name, content, locks, processes)
+        return cls(name, content, locks, processes, path)
 
     @property
     def owner(self) -> int:
@@ -103,27 +108,61 @@ class Group(Cursor):
     @property
     def is_last(self) -> bool:
         """Whether there is one member left, ours, and nobody else can come before the file is closed."""
-        return self.members == 1 and self._locks.take(CURSOR_OWNER)
+        return self.members == 1 and self._locks.take(NAME_OWNER)
+
+    def close(self) -> None:
+        """Release the name, and close the file. Another thread that holds the group's lock releases it first."""
+        with self._lock.mutex.held():
+            super().close()
 
     def _note_departure(self) -> None:
-        if self._locks.take(CURSOR_OWNER):  # else there are others
+        if self._locks.take(NAME_OWNER):  # else there are others
             super()._note_departure()
 
     # The lock
 
-    @contextmanager
-    def _held(self, may_sleep: Callable[[], bool] = _always) -> Generator[None]:
-        """Hold the lock, and let the position follow what was settled meanwhile."""
+    def _locked(self, work: Callable[[], R], may_sleep: Callable[[], bool] = _always) -> R:
+        """Do something with the lock, and let the position follow what was settled meanwhile.
+
+        `ConsumerDamagedError`, and nothing changed, if the words that the members share contradict each other. Not a
+        context manager: an exception that a signal handler raises in a generator would leave the lock taken.
+        """
         with self._lock.held(may_sleep):
-            yield
+            if not self._is_sound:
+                self._raise_damaged()
+            result = work()
         if move_on(self.map, self.owner):
             self.on_freed()
         self.on_moved()
+        return result
+
+    @property
+    def _is_sound(self) -> bool:
+        begun = self._load(GROUP_BEGUN)
+        return not begun or (begun == 1 and is_sound(self.map))
+
+    def check_words(self, may_sleep: Callable[[], bool]) -> None:
+        """Raise `ConsumerDamagedError` if the words that the members share contradict each other."""
+        if not self._is_sound:
+            self._locked(_nothing, may_sleep)  # another member may have been changing them: this looks again
+
+    def _check_ring(self) -> None:
+        self._locked(self._refuse_damaged_ring)
+
+    def _refuse_damaged_ring(self) -> None:
+        if ring_problem(self.map) is not None:
+            self._raise_damaged()
+
+    def _raise_damaged(self) -> NoReturn:
+        problem = ring_problem(self.map) or "its words contradict each other"
+        raise ConsumerDamagedError(self.name, path=self._path.parent.parent, file=self._path, problem=problem)
 
     def _entered(self, from_the_dead: bool) -> None:
         if not from_the_dead or not load_u64(self.map, GROUP_BEGUN):
             return
         head, tail = self._load(GROUP_HEAD), self._load(GROUP_TAIL)
+        if not head <= tail <= head + GROUP_ENTRIES:
+            self._raise_damaged()
         if tail - head < GROUP_ENTRIES and self._word(tail) & ENTRY_STATE != ENTRY_SETTLED:
             _, _, end, sequence, _ = self._read(tail)
             self._go_on_at(end, sequence + 1)  # it was made, and nobody has said so yet
@@ -141,14 +180,18 @@ class Group(Cursor):
     def begin(self, start: Mark | None) -> None:
         """Make the ring if there is none, from the position or, if that is not there either, from *start*."""
         if self.position is not None and self._load(GROUP_BEGUN):
+            if ring_problem(self.map) is not None:
+                self._check_ring()  # with the lock: another member may have been changing it
             return  # and it stays so as long as there are members: nobody has to wait for the lock
-        with self._held():
-            if self.position is None:
-                assert start is not None
-                self.store(start.offset, start.sequence, time.time_ns())
-                self._store(GROUP_BEGUN, 0)
-            if not self._load(GROUP_BEGUN):
-                self._make_ring()
+        self._locked(partial(self._begin_at, start))
+
+    def _begin_at(self, start: Mark | None) -> None:
+        if self.position is None:
+            assert start is not None
+            self.store(start.offset, start.sequence, time.time_ns())
+            self._store(GROUP_BEGUN, 0)
+        if not self._load(GROUP_BEGUN):
+            self._make_ring()
 
     def _make_ring(self) -> None:
         position = self.position
@@ -168,15 +211,14 @@ class Group(Cursor):
         Returns how many. Also waits until the lock can be had; `Busy` where the thread may not.
         """
         now = time.monotonic_ns()
-        with self._held(may_sleep):
-            if self._load(GROUP_DUE) > now:
-                return 0
-            # Not never, before the look is over: somebody has to look again if we are killed here.
-            self._store(GROUP_DUE, now + LOOK_AFTER)
+        if not self._locked(partial(self._begin_to_look, now), may_sleep):
+            return 0
         due, alive, overdue, ready = _NEVER, dict[int, bool](), list[tuple[int, int]](), 0
         for number in self._numbers():
             word, deadline = self._word(number), self._load(place(number) + ENTRY_DEADLINE)
             state, owner = word & ENTRY_STATE, word >> ENTRY_OWNER_SHIFT << LOCK_GENERATION_SHIFT
+            if state > ENTRY_PASSED or (state not in _DONE and self._is_backwards(number)):
+                self._check_ring()  # with the lock: its place may have been used again since
             ready += state == ENTRY_READY
             if state == ENTRY_OUT and owner not in alive:
                 alive[owner] = self._processes.is_alive(owner)
@@ -184,14 +226,32 @@ class Group(Cursor):
                 due = min(due, deadline)
             elif state in (ENTRY_OUT, ENTRY_DELAYED):
                 overdue.append((number, word))
-        with self._held(may_sleep):
-            if ready > self._load(GROUP_READY):  # somebody was killed before it could count
+
+        def give_again() -> int:
+            if ready > self._load(GROUP_READY):  # a member was killed before it could count
                 self._store(GROUP_READY, ready)
             again = [self._come_again(number, word, now, alive) for number, word in overdue]
             if not self._numbers():
                 swap_if_u64(self.map, GROUP_DUE, now + LOOK_AFTER, _NEVER)
+            return sum(again)
+
+        again = self._locked(give_again, may_sleep)
         self._be_due(due)
-        return sum(again)
+        return again
+
+    def _begin_to_look(self, now: int) -> bool:
+        """Return whether the entries have to be looked at now."""
+        if not self._numbers():
+            self._store(GROUP_DUE, _NEVER)  # or every member that waits would look again and again
+            return False
+        if now < self._load(GROUP_DUE) <= now + LOOK_AFTER:
+            return False
+        # Not never, before the look is over: another member has to look again if we are killed here.
+        self._store(GROUP_DUE, now + LOOK_AFTER)
+        return True
+
+    def _is_backwards(self, number: int) -> bool:
+        return self._load(place(number) + ENTRY_OFFSET) >= self._load(place(number) + ENTRY_END)
 
     def _come_again(self, number: int, word: int, now: int, alive: dict[int, bool]) -> bool:
         is_out = word & ENTRY_STATE == ENTRY_OUT
@@ -208,11 +268,14 @@ class Group(Cursor):
 
     def extend(self, number: int, word: int, deadline: int, may_sleep: Callable[[], bool] = _always) -> bool:
         """Let a lease end later; False if it has moved on."""
-        with self._held(may_sleep):
+
+        def store_deadline() -> bool:
             if self._word(number) != word:
                 return False
             self._store(place(number) + ENTRY_DEADLINE, deadline)
             return True
+
+        return self._locked(store_deadline, may_sleep)
 
     # Going elsewhere
 
@@ -221,7 +284,8 @@ class Group(Cursor):
 
         `AckError`, and nothing changed, if a member has something, or something comes again.
         """
-        with self._held():
+
+        def move() -> Mark:
             open_ones = sum(self._word(number) & ENTRY_STATE not in _DONE for number in self._numbers())
             if open_ones or self._is_full:
                 raise AckError(self.name, f"it cannot be moved: {open_ones} messages of the group are not settled")
@@ -229,22 +293,30 @@ class Group(Cursor):
             self._pass_to(to)
             return Mark(Offset(offset), sequence, 0)
 
+        return self._locked(move)
+
     def start_over(self, at: Mark) -> None:
         """Go on at a place; whatever was handed out is gone."""
-        with self._held():
+
+        def settle_all() -> None:
             for number in self._numbers():
                 self._settle(number)
             self._store(GROUP_READY, 0)
-        with self._held():
+
+        def pass_by() -> None:
             if self._next[0] < at.offset and not self._is_full:
                 self._pass_to(at)
+
+        self._locked(settle_all)
+        self._locked(pass_by)
 
     def expire_before(self, oldest: Mark, reading: int) -> int | None:
         """Go on at the oldest message there is, and settle what lay before and comes again, or is being read now.
 
         Returns how many were missed; None if another member has seen to it.
         """
-        with self._held():
+
+        def expire() -> int | None:
             missed, changed = 0, False
             for number in self._numbers():
                 word, offset, _, _, _ = self._read(number)
@@ -258,6 +330,8 @@ class Group(Cursor):
                 self._pass_to(oldest)
                 changed = True
             return missed if missed or changed else None
+
+        return self._locked(expire)
 
     def _settle(self, number: int) -> None:
         while (word := self._word(number)) & ENTRY_STATE not in _DONE:
@@ -315,11 +389,38 @@ def forget_ring(head: mmap.mmap) -> None:
     store_u64(head, GROUP_BEGUN, 0)
 
 
+def ring_problem(content: Buffer) -> str | None:
+    """Return what is wrong with the ring in the file of a group; None if nothing is, or there is no ring.
+
+    With the lock: while a member changes the ring, its words may contradict each other for a moment.
+    """
+    if memoryview(content).nbytes < GROUP_SIZE or not (begun := load_u64(content, GROUP_BEGUN)):
+        return None
+    if begun != 1:
+        return f"begun is {begun}"
+    head, tail = load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
+    if not head <= tail <= head + GROUP_ENTRIES:
+        return f"entries {head} to {tail}"
+    if not is_sound(content):
+        return f"next offset {load_u64(content, GROUP_NEXT)} does not follow entry {tail - 1}"
+    for number in range(head, tail):
+        word, offset, end, _, _ = entry_at(content, number)
+        if word & ENTRY_STATE > ENTRY_PASSED:
+            return f"entry {number} has no known state"
+        if word & ENTRY_STATE not in _DONE and offset >= end:
+            return f"entry {number} goes from offset {offset} to {end}"
+    return None
+
+
 def numbers_in(content: bytes) -> tuple[int, int]:
-    """Return the number of the oldest entry in the file of a group and that of the next one; 0 and 0 without a ring."""
+    """Return the number of the oldest entry in the file of a group and that of the next one; 0 and 0 without a ring.
+
+    The same if there cannot be such entries: `ring_problem` says so.
+    """
     if len(content) < GROUP_SIZE or not load_u64(content, GROUP_BEGUN):
         return 0, 0
-    return load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
+    head, tail = load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
+    return (head, tail) if head <= tail <= head + GROUP_ENTRIES else (0, 0)
 
 
 def entry_at(content: Buffer, number: int) -> tuple[int, int, int, int, int]:

@@ -11,6 +11,9 @@ from datetime import UTC, datetime
 
 from .._format.layout import HOLDER
 
+SHORTEST_NOTE = 40
+"""Bytes of a host's name that fit into every note; longer names are cut off, in some notes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
@@ -29,6 +32,25 @@ class Holder:
             return cls(pid, host.rstrip(b"\0").decode(), moment) if pid else cls(None, None, None)
         except (struct.error, ValueError, OverflowError, OSError):
             return cls(None, None, None)
+
+    def unless_ended(self) -> Holder:
+        """Return it, or one without a name if that process has ended: then another one, without a note, has the lock.
+
+        Of processes of other hosts and containers that is not known.
+        """
+        if self.pid is None or not self._is_here():
+            return self
+        try:
+            os.kill(self.pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return Holder(None, None, None)
+        except PermissionError:
+            pass  # it is that of another user
+        return self
+
+    def _is_here(self) -> bool:
+        ours, host = socket.gethostname(), self.host or ""
+        return ours == host or (len(host.encode()) >= SHORTEST_NOTE and ours.startswith(host))
 
 
 def describe_this_process() -> bytes:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from .._errors import StorageError
+from .._errors import StorageError, UnexpectedFileError
 from .._format import crc32c
 from .._format.layout import INDEX_CHECKED, INDEX_ENTRY, INDEX_SECONDS
 from .._offset import Offset
@@ -27,6 +27,9 @@ from .segment import COMPRESSED_SUFFIX, begin_of
 
 INDEX_SUFFIX = ".idx"
 """What the name of an index ends with."""
+INDEX_LIMIT = 32 << 20
+"""So many bytes of an index are read: a million entries, one a second for twelve days. A seek does without others."""
+_PIECE = INDEX_ENTRY.size << 12
 _INDEX_NS = int(INDEX_SECONDS * 1e9)
 
 
@@ -64,8 +67,9 @@ class IndexWriter:
             raise
 
     def _forget_from(self, end: int) -> None:
-        content = self._files.read_at(self._descriptor, self._files.size(self._descriptor), 0)
-        for number, mark in enumerate(_entries(content)):
+        if self._files.size(self._descriptor) > INDEX_LIMIT:
+            self._files.cut(self._descriptor, INDEX_LIMIT)  # it is never mapped
+        for number, mark in enumerate(_stored_entries(self._files, self._descriptor)):
             if mark is not None and mark.offset >= end:
                 self._files.write_at(self._descriptor, bytes(INDEX_ENTRY.size), number * INDEX_ENTRY.size)
 
@@ -196,14 +200,26 @@ def _latest(content: bytes) -> int:
 def read_marks(files: Files, segment: Path) -> list[Mark]:
     """Return the whole entries of a segment's index in order of offset; none if it has no index."""
     try:
-        content = files.read(index_path(segment))
-    except (FileNotFoundError, IsADirectoryError):
+        descriptor = files.open(index_path(segment), writable=False)
+    except (FileNotFoundError, UnexpectedFileError):
         return []
     marks: dict[int, Mark] = {}
-    for mark in _entries(content):
-        if mark is not None:
-            marks.setdefault(mark.offset, mark)
+    try:
+        for mark in _stored_entries(files, descriptor):
+            if mark is not None:
+                marks.setdefault(mark.offset, mark)
+    finally:
+        files.close(descriptor)
     return sorted(marks.values(), key=lambda mark: mark.offset)
+
+
+def _stored_entries(files: Files, descriptor: int) -> Iterator[Mark | None]:
+    """Return each entry of an open index, None where it is not whole; read in pieces, for it may be a hole."""
+    for position in range(0, INDEX_LIMIT, _PIECE):
+        content = files.read_at(descriptor, _PIECE, position)
+        yield from _entries(content)
+        if len(content) < _PIECE:
+            return
 
 
 def _entries(content: bytes) -> list[Mark | None]:

@@ -7,17 +7,20 @@ it does anything else.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import RLock
 
-from .._format import close_in_child, keep_in_child
+from .._errors import ClosedResourceError, StorageError
+from .._format import Mutex, close_in_child, keep_in_child
 from .files import Files
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01  # seconds
+DELAY = 2.0
+"""Seconds after which it is said that something has to wait."""
 _EVERYTHING = 0  # the size that reaches to the end, and beyond
 
 
@@ -26,51 +29,104 @@ class UnwantedError(Exception):
 
 
 class KernelLocks:
-    """The locks of one file that this object holds."""
+    """Locks of one file that this object holds, through a descriptor of its own."""
 
-    def __init__(self, files: Files, path: Path, *, create: bool = False, mode: int = 0o600) -> None:
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        *,
+        create: bool = False,
+        mode: int = 0o600,
+        writable: bool = True,
+        base: int = 0,
+        linked: bool = False,
+    ) -> None:
+        """Count bytes from *base* on. With *linked*, the file may have names outside of the channel."""
         self._files = files
-        with _opening:
-            self._descriptor: int = files.open(path, create=create, mode=mode)
+        self._path = path
+        self._base = base
+        with _opening.held():
+            self._opened: int = -1
+            if linked and files.link_problem(path) is not None:
+                self._opened = files.open_for_locks(path)
+            else:
+                self._opened = files.open(path, create=create, mode=mode, writable=writable)
             self._ours = close_in_child(self._descriptor)
 
-    def are_of(self, descriptor: int) -> bool:
-        """Tell whether they are locks of the file that a descriptor has open."""
-        return self._files.identity(self._descriptor) == self._files.identity(descriptor)
+    @property
+    def _descriptor(self) -> int:
+        """Of the open file; `ClosedResourceError` after `close`: the number may be that of another file by then."""
+        if self._opened < 0:
+            raise ClosedResourceError
+        return self._opened
 
-    def are_at(self, path: Path) -> bool:
-        """Tell whether they are locks of the file that a path leads to."""
+    def beside(self, base: int) -> KernelLocks:
+        """Return other locks of the same file, from a byte on, which conflict with these.
+
+        `StorageError` if the file was deleted: what another process opens under its name has other locks.
+        """
         try:
-            descriptor = self._files.open(path, writable=False)
+            locks = KernelLocks(self._files, self._path, base=base)
         except FileNotFoundError:
-            return False
-        try:
-            return self.are_of(descriptor)
-        finally:
-            self._files.close(descriptor)
+            raise self._replaced() from None
+        if not locks.are_of(self._descriptor):
+            locks.close()
+            raise self._replaced()
+        return locks
 
-    def read(self, size: int, position: int) -> bytes:
-        """Return up to size bytes of the file."""
-        return self._files.read_at(self._descriptor, size, position)
+    def check_name(self) -> None:
+        """Raise `StorageError` if another process that opens the file would not see these locks."""
+        if not self.are_named():
+            raise self._replaced()
+
+    def _replaced(self) -> StorageError:
+        return StorageError(
+            f"{self._path} was deleted or replaced while the channel was open; "
+            "close the channel in every process, then open it again"
+        )
+
+    def let_in(self, like: int, permissions: Callable[[int], int]) -> None:
+        """Let the users open the file whom another open file names, with permission bits that derive from its own."""
+        self._files.share_like(self._descriptor, like, permissions)
+
+    @property
+    def inode(self) -> int:
+        """The number of the file, which no other file has as long as this one is open."""
+        return self._files.inode(self._descriptor)[1]
+
+    def are_of(self, descriptor: int) -> bool:
+        """Return whether they are locks of the file that a descriptor has open."""
+        return self._files.inode(self._descriptor) == self._files.inode(descriptor)
+
+    def are_named(self) -> bool:
+        """Return whether the file still has its name: another process that opens it sees these locks."""
+        return self._files.leads_to(self._path, self._descriptor)
 
     def take(self, byte: int, *, shared: bool = False) -> bool:
-        """Lock a byte until it is given back, and tell whether nobody else has it."""
-        return self._files.lock(self._descriptor, byte, shared=shared)
+        """Lock a byte until it is given back; return whether that succeeded."""
+        return self._files.lock(self._descriptor, self._base + byte, shared=shared)
 
     def give_back(self, byte: int) -> None:
         """Free a byte."""
-        self._files.unlock(self._descriptor, byte)
+        self._files.unlock(self._descriptor, self._base + byte)
 
     @contextmanager
-    def holding(self, byte: int, wanted: Callable[[], bool] = lambda: True) -> Generator[None]:
+    def holding(
+        self, byte: int, wanted: Callable[[], bool] = lambda: True, on_delay: Callable[[], object] = lambda: None
+    ) -> Generator[None]:
         """Hold a byte, waiting for it if need be; `UnwantedError` if that is not wanted any more.
 
-        Not with the kernel's own waiting, which nothing but a signal ends: whoever holds it may be stopped.
+        Waiting for seconds calls *on_delay*, once. Not with the kernel's own waiting, which only a signal ends: the
+        process that holds the byte may be stopped.
         """
-        pause = _SHORTEST_PAUSE
+        pause, late = _SHORTEST_PAUSE, time.monotonic() + DELAY
         while not self.take(byte):
             if not wanted():
                 raise UnwantedError
+            if time.monotonic() > late:
+                late = math.inf
+                on_delay()
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         try:
@@ -78,30 +134,32 @@ class KernelLocks:
         finally:
             self.give_back(byte)
 
-    def is_taken(self, byte: int) -> bool:
-        """Tell whether somebody else holds a byte."""
-        return self._files.locked_range(self._descriptor, byte, 1) is not None
+    def is_taken(self, byte: int, *, shared: bool = True) -> bool:
+        """Return whether a byte is locked through another descriptor; without *shared*, whether exclusively."""
+        return self._files.locked_range(self._descriptor, self._base + byte, 1, shared=shared) is not None
 
-    def taken(self, first: int, last: int) -> list[int]:
-        """Return which bytes from first to last somebody else holds."""
-        return taken_bytes(self._files, self._descriptor, first, last)
+    def taken(self, first: int, last: int, *, shared: bool = True) -> list[int]:
+        """Return which bytes from first to last are locked through other descriptors."""
+        found = taken_bytes(self._files, self._descriptor, self._base + first, self._base + last, shared=shared)
+        return [byte - self._base for byte in found]
 
     def close(self, finish: Callable[[], object] = lambda: None) -> None:
         """Finish what they were taken for, and free everything; nothing to do in a forked child, or a second time."""
         if keep_in_child(self._ours):
             finish()
-            self._files.unlock(self._descriptor, 0, _EVERYTHING)
-            self._files.close(self._descriptor)
+            descriptor, self._opened = self._opened, -1
+            self._files.unlock(descriptor, 0, _EVERYTHING)
+            self._files.close(descriptor)
 
 
-def taken_bytes(files: Files, descriptor: int, first: int, last: int) -> list[int]:
-    """Return which bytes from first to last are locked through other descriptors of a file."""
+def taken_bytes(files: Files, descriptor: int, first: int, last: int, *, shared: bool = True) -> list[int]:
+    """Return which bytes from first to last are locked, without *shared* exclusively, through other descriptors."""
     found: list[int] = []
     ranges = [(first, last)]
     while ranges:
         start, end = ranges.pop()
         # The kernel names any lock in the range, not the first one: look on both sides of it.
-        conflict = files.locked_range(descriptor, start, end - start + 1) if start <= end else None
+        conflict = files.locked_range(descriptor, start, end - start + 1, shared=shared) if start <= end else None
         if conflict is not None:
             begin, size = conflict
             stop = end if size == _EVERYTHING else min(begin + size - 1, end)
@@ -111,7 +169,7 @@ def taken_bytes(files: Files, descriptor: int, first: int, last: int) -> list[in
     return sorted(found)
 
 
-_opening = RLock()  # a signal handler may fork while its own thread has it
+_opening = Mutex()  # a signal handler may fork while its own thread has it
 """Held from opening a file until it is known that a child must close it; no fork happens in between."""
 
-os.register_at_fork(before=_opening.acquire, after_in_parent=_opening.release, after_in_child=_opening.release)
+os.register_at_fork(before=_opening.lock, after_in_parent=_opening.unlock, after_in_child=_opening.unlock)

@@ -7,10 +7,9 @@ own `append` is its fast path and comes here when something is not simple.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from threading import RLock
 from typing import NoReturn
 
 from .._errors import (
@@ -20,12 +19,14 @@ from .._errors import (
     FileChannelError,
     MessageTooLargeError,
     StorageError,
+    storage_error,
 )
-from .._format import PURE, Writer
-from .._format.layout import BATCH_CONTINUES, CONTROL_RECORD, RECORD_HEADER_SIZE, SEAL, WRITER_LOCK
+from .._format import PURE, Guard, Mutex, Writer
+from .._format.layout import BATCH_CONTINUES, CONTROL_RECORD, FLUSHES, RECORD_HEADER_SIZE, SEAL, WRITER_LOCK
 from .._offset import Offset
 from .._options import StoredOptions
 from .active import ActiveSegment
+from .background import NoThreadError
 from .backlog import Batch
 from .batch_writer import BatchWriter
 from .control import Control
@@ -69,7 +70,7 @@ class Log:
         self._segments = segments
         self._room = room
         self._max_message_size = options.max_message_size
-        self._lock = SharedLock(control.map, WRITER_LOCK, processes, self._entered)
+        self._lock = SharedLock(control.map, WRITER_LOCK, processes, self._entered, flushes=FLUSHES)
         self.may_sleep: Callable[[], bool] = _always
         """Asked before a thread that appends sleeps for the writer word: one that runs an event loop must not."""
         self.on_finished: Callable[[], object] = _nothing
@@ -119,7 +120,7 @@ class Log:
                 self._work.inherit()
                 self._unpublished.discard()
 
-    def writing(self, may_sleep: Callable[[], bool] | None = None) -> AbstractContextManager[None]:
+    def writing(self, may_sleep: Callable[[], bool] | None = None) -> Guard:
         """Hold the writer word. Whoever holds it may come in again; `StorageError` if the log is closed."""
         return self._lock.held() if may_sleep is None else self._lock.held(may_sleep)
 
@@ -149,7 +150,7 @@ class Log:
         raise StorageError(f"{self._path}: nothing was sent, because this process was forked in the middle of it")
 
     @property
-    def mutex(self) -> RLock:
+    def mutex(self) -> Mutex:
         """Keeps the other threads of this process from `writing`; their fast paths take only the word."""
         return self._lock.mutex
 
@@ -160,7 +161,7 @@ class Log:
         try:
             self._take_over(from_the_dead)
         except OSError as error:
-            raise StorageError(f"{self._path} cannot be written to: {error}") from error
+            raise storage_error(f"{self._path} cannot be written to", error) from error
 
     def _take_over(self, from_the_dead: bool) -> None:
         """Know what others have done since we had the word, and finish what the dead have not."""
@@ -168,9 +169,16 @@ class Log:
         self._follow_durability()
         if from_the_dead:
             self._unpublished.discard()
-        self.writer.start()
+        self._start_writer()
         if not self.writer.current and not self._is_closing:
             self._catch_up()
+
+    def _start_writer(self) -> None:
+        try:
+            self.writer.start()
+        except ValueError:
+            self._control.tail(deferred=self.writer.deferred)  # which says what is damaged
+            raise
 
     def _follow_durability(self) -> None:
         if self.writer.deferred != self._control.deferred:
@@ -217,7 +225,7 @@ class Log:
         self.writer.defer(deferred)
         self._durability_changed = False
         self.announce_change()
-        self.writer.start()
+        self._start_writer()
 
     # Appending
 
@@ -250,13 +258,13 @@ class Log:
     def catch_up(self) -> None:
         """Do what an append has left to be done, on another thread."""
         if self.writer.gone_on is not None:
-            with self.mutex:
+            with self.mutex.held():
                 self._rolling.follow()
         self._rolling.tell_finished()
 
     def get_ready(self) -> None:
         """Let the next segment begin with a file that waits, if there is one. Any thread may call this."""
-        with self.mutex:
+        with self.mutex.held():
             if not self._closed:
                 self._rolling.follow()
                 self._active.get_ready()
@@ -310,7 +318,9 @@ class Log:
             self._rolling.tell_finished()
             if dropped:
                 self.on_dropped()
-        except Exception as error:
+        except (FileChannelError, OSError, NoThreadError) as error:
+            if self._closed:  # by another thread, in this moment
+                return
             _logger.error("%s: what a full segment leaves to be done could not be begun: %s", self._path, error)
 
     def end(self) -> bool:
@@ -334,7 +344,7 @@ class Log:
                 return False
             self._room.keep_from(place, self._end())
         except OSError as error:
-            raise StorageError(f"{self._path}: no room could be made, nothing was sent: {error}") from error
+            raise storage_error(f"{self._path}: no room could be made, nothing was sent", error) from error
         self._dropped = True
         return True
 
@@ -342,8 +352,7 @@ class Log:
         """Finish the active segment: not even with that alone there is room."""
         if self._active.segment is None:
             self._unpublished.discard()
-        with self._all_or_nothing():
-            self._rolling.roll(0)
+        self._all_or_nothing(lambda: self._rolling.roll(0))
         return self._end()
 
     def _end(self) -> Mark:
@@ -351,7 +360,8 @@ class Log:
 
     def _append(self, parts: Iterable[Part], flags: int, lead: Lead | None = None) -> Offset:
         start = Offset(self.writer.pending)
-        with self._all_or_nothing():
+
+        def write_and_publish() -> None:
             if lead is not None:
                 self._batch.write([lead.make(start)], CONTROL_RECORD | BATCH_CONTINUES)
             last: Part = []
@@ -362,13 +372,19 @@ class Log:
             self._batch.write(last, flags)
             self._check_not_forked()
             self.writer.publish()
+
+        self._all_or_nothing(write_and_publish)
         return start
 
-    @contextmanager
-    def _all_or_nothing(self) -> Generator[None]:
-        """Take back what was not published if the block fails."""
+    def _all_or_nothing(self, work: Callable[[], object]) -> None:
+        """Call *work*, and roll back what it has not published if it fails.
+
+        This is not a context manager: a signal handler may raise an exception on entering or leaving one, and the
+        generator would be closed by the garbage collector. That would roll back without the writer lock, and destroy
+        what another process has written meanwhile.
+        """
         try:
-            yield
+            work()
         except OSError as error:
             self._take_back()
             raise self._nothing_sent(error) from error
@@ -377,7 +393,7 @@ class Log:
             raise
 
     def _nothing_sent(self, error: OSError) -> StorageError:
-        return StorageError(f"{self._path} cannot be written to, nothing was sent: {error}")
+        return storage_error(f"{self._path} cannot be written to, nothing was sent", error)
 
     def _tell_waiters(self) -> None:
         if not self.writer.deferred:
@@ -401,7 +417,7 @@ class Log:
 
     def store_marks(self) -> None:
         """Bring the index of the active segment up to date, as far as this process wrote it."""
-        with self.mutex:
+        with self.mutex.held():
             self._rolling.follow()
             self._active.store_marks()
 
@@ -453,9 +469,11 @@ class Log:
     def _make_owed_jump(self) -> None:
         """Go on in a fresh file if that is still to be done: no offset may be used before."""
         if self._control.owes_jump:
-            with self._all_or_nothing():
-                self._jump.make(self._unpublished.reaching(self._control.write_offset))
-                self.writer.start()
+            self._all_or_nothing(self._make_jump)
+
+    def _make_jump(self) -> None:
+        self._jump.make(self._unpublished.reaching(self._control.write_offset))
+        self._start_writer()
 
     # Flushing
 
@@ -470,6 +488,10 @@ class Log:
     def refused_flush(self) -> OSError | None:
         """Why the disk refused a flush while something was appended; nothing can be flushed then."""
         return self._unflushed.failure
+
+    def names_were_flushed(self, names: int) -> None:
+        """The disk has the names as they were when some work was taken."""
+        self._unflushed.names_were_flushed(names)
 
     def was_flushed(self, offset: Offset) -> None:
         """All that was taken to be flushed is on disk, up to an offset."""
@@ -505,15 +527,19 @@ class Log:
         """Let go of the active segment, and let nobody write any more: the channel may be another process's now."""
         # The C core takes the word and frees it in one go; its twin may be in the middle, in another thread.
         # Native, the word may be a stopped process's, which nobody has to wait for to close.
-        with self.mutex:
+        with self.mutex.held():
             self._is_closing = True  # whoever only lets go has to catch up with nothing, which may be elsewhere by now
             try:
-                with self.writing() if PURE else self.mutex:
+                with self.writing() if PURE else self.mutex.held():
                     self._closed = True
                     self._rolling.follow()
                     self._active.let_go()
-                    self._unflushed.clear()
+            except (FileChannelError, OSError) as error:  # the control page is damaged, or the index cannot be stored
+                _logger.error("%s: closed without its last index entries: %s", self._path, error)
             finally:
+                self._closed = True
+                self._unflushed.clear()
+                self.writer.close()
                 self._is_closing = False
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from threading import get_ident
 from typing import NoReturn
 
-from .._errors import CorruptRecordError, DataExpiredError
+from .._errors import CorruptRecordError, DataExpiredError, storage_errors
 from .._format import NOTHING, Reader, store_u64
 from .._format.layout import CONTROL_SIZE, WRITE_TAIL
 from .._offset import Offset
 from .compressed import StoredSegment
 from .control import Control
 from .cursor import Cursor
-from .damage import behind_damaged, next_record
+from .damage import behind_gap
 from .index import Mark
 from .places import Places
 from .segment import Segment, Window
@@ -61,7 +61,9 @@ class LogReader:
         """Called when it goes on to another segment."""
         cursor_map = None if cursor is None else cursor.map
         words = control.map if stop is None else _words_that_end_at(stop.offset)
-        self.native: Reader = Reader(words, cursor_map, decode, self._advance, self._damaged, refuse, reuse)
+        self.native: Reader = Reader(
+            words, cursor_map, decode, self._advance, self._damaged, refuse, reuse, segments.limits.payload
+        )
 
     def move(self, place: Mark) -> None:
         """Stand at a record boundary, or at the stop if that comes first."""
@@ -143,6 +145,10 @@ class LogReader:
 
     def _advance(self, reader: Reader) -> None:
         """Find the segment that holds the reader's offset. There is something beyond it."""
+        with storage_errors(self._segments.directory.parent, "it cannot be read"):
+            self._find_segment(reader)
+
+    def _find_segment(self, reader: Reader) -> None:
         offset, oldest = Offset(reader.offset), self._control.oldest_offset
         if offset < oldest:
             self._expired(reader)
@@ -234,6 +240,10 @@ class LogReader:
 
     def _damaged(self, reader: Reader, reason: str) -> None:
         """Decide about a record that does not validate: look again, go on behind it, or say so."""
+        with storage_errors(self._segments.directory.parent, "it cannot be read"):
+            self._decide_about_damage(reader, reason)
+
+    def _decide_about_damage(self, reader: Reader, reason: str) -> None:
         segment, window, offset = self._segment, self._window, Offset(reader.offset)
         if segment is None or window is None or not segment.is_valid:
             if segment is not None:
@@ -241,16 +251,31 @@ class LogReader:
             self._let_go(reader)
         elif window.end < segment.limit and window.begin != offset:
             self._let_go(reader)  # perhaps it is only cut off; the window that begins here has all of it
+        elif (place := self._behind_unfinished(segment, offset)) is not None:
+            self._let_go(reader)
+            reader.move(place.offset, place.sequence)
         elif self._skip_damage:
             self._pass(reader, self._behind(segment, offset, reader.sequence), segment.explain(offset, reason))
         else:
             raise self._corrupt(segment.path, offset, segment.explain(offset, reason))
 
+    def _behind_unfinished(self, segment: StoredSegment, offset: Offset) -> Mark | None:
+        """Return where the next segment begins if it says that this one, which does not say so itself, ends here.
+
+        Records are flushed before the end of their segment is stored. So after a power cut that end may be missing
+        until the channel is recovered, and a process that may only read cannot do that.
+        """
+        following = self._segments.following(segment.begin) if segment.end is None else None
+        header = None if following is None else self._segments.get(following).header
+        if header is None or header.previous_end != offset:
+            return None
+        return self._up_to_stop(Mark(header.begin, header.first_sequence, header.created))
+
     def _behind(self, segment: StoredSegment, offset: Offset, sequence: int) -> Mark:
         """Return where to go on; how many messages were lost is known only at a mark, and one at the least."""
         stop = min(segment.limit, self._control.write_offset)
         marks = self._places.marks(segment)
-        target = behind_damaged(segment, offset, stop) or next_record(segment, offset + 1, stop, marks) or stop
+        target = behind_gap(segment, offset, stop, marks) or stop
         known = [mark for mark in marks if mark.offset == target]
         return known[0] if known else Mark(target, sequence + 1, 0)
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import shlex
 import uuid
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from pathlib import Path
 from typing import TypeVar, cast
 
-from .._errors import NotAChannelError, UnsupportedFormatError
+from .._errors import NotAChannelError, StorageError, UnexpectedFileError, UnsupportedFormatError
 from .._format.layout import FORMAT_VERSION
 from .._options import StoredOptions
 from .files import Files
 
 MANIFEST = "channel.json"
+MANIFEST_LIMIT = 4 << 20
+"""More bytes than this are not a manifest: most of it is the schema, of some kilobytes."""
 _V = TypeVar("_V")
 
 
@@ -47,20 +50,41 @@ class Manifest:
     def write(self, files: Files, directory: Path) -> None:
         """Store it; when this returns it is on disk."""
         content = asdict(self) | {"options": self.options.to_json()}
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        files.write_atomically(directory / MANIFEST, text.encode(), self.options.mode)
+        text = (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+        if len(text) > MANIFEST_LIMIT:
+            raise StorageError(
+                f"{directory / MANIFEST} would have {len(text):,} bytes, and at most {MANIFEST_LIMIT:,} are read: "
+                "use a message type with a smaller schema"
+            )
+        files.write_atomically(directory / MANIFEST, text, self.options.mode)
+
+    def check_writable(self, directory: Path) -> None:
+        """Raise `UnsupportedFormatError` for a channel of an older format version: it can be read, not written to."""
+        if self.format != FORMAT_VERSION:
+            advice = (
+                "and readonly=True still reads it; to write to it, copy it into a new channel: "
+                f"'filechannel export {shlex.quote(str(directory))} FILE --header', then 'filechannel import NEW FILE'"
+            )
+            raise UnsupportedFormatError(self.format, FORMAT_VERSION, advice, path=directory)
 
     @classmethod
     def read(cls, files: Files, directory: Path) -> Manifest:
         """Load it; an error names what is wrong with the file."""
+        return cls.parse(cls.read_text(files, directory), directory)
+
+    @staticmethod
+    def read_text(files: Files, directory: Path) -> bytes:
+        """Return what `parse` takes; `FileNotFoundError` if there is no manifest."""
         try:
-            return cls.parse(files.read(directory / MANIFEST), directory)
-        except IsADirectoryError:
-            raise NotAChannelError.without_manifest(directory, f"{MANIFEST} is a directory") from None
+            return files.read(directory / MANIFEST, MANIFEST_LIMIT + 1)
+        except UnexpectedFileError as error:
+            raise NotAChannelError.without_manifest(directory, f"{MANIFEST} is {error.found}") from error
 
     @classmethod
     def parse(cls, text: bytes, directory: Path) -> Manifest:
         """Return what the file of a channel's directory says; an error names what is wrong with it."""
+        if len(text) > MANIFEST_LIMIT:
+            raise NotAChannelError.without_manifest(directory, f"{MANIFEST} has more than {MANIFEST_LIMIT:,} bytes")
         try:
             content: object = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -78,13 +102,20 @@ class Manifest:
                 format=_field(fields, "format", int),
                 id=uuid.UUID(_field(fields, "id", str)).hex,
                 machine=_field(fields, "machine", str),
-                created=_field(fields, "created", str),
+                created=_moment(_field(fields, "created", str)),
                 codec=_field(fields, "codec", str),
                 schema=fields.get("schema"),
                 options=StoredOptions.from_json(fields.get("options")),
             )
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise NotAChannelError.without_manifest(directory, f"{MANIFEST} is damaged ({error})") from error
+
+
+def _moment(text: str) -> str:
+    """Return the text of a moment; `ValueError` or `OverflowError` if it cannot be shown in every time zone."""
+    if not MINYEAR < datetime.fromisoformat(text).astimezone(UTC).year < MAXYEAR:
+        raise ValueError(f"'created' is {text!r}")
+    return text
 
 
 def _field(fields: dict[str, object], name: str, kind: type[_V]) -> _V:

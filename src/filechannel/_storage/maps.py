@@ -6,16 +6,26 @@ are there, and pays neither for another map nor for the first touch of a page.
 
 from __future__ import annotations
 
+import errno
 import mmap
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias, final
 
+from .._errors import ClosedResourceError
+from .._format import Guard, can_store
 from .files import Files
 
 Inode: TypeAlias = tuple[int, int]
 """Device and number: what a file is, whatever its name."""
+
+
+def check_storable(map_: mmap.mmap, position: int, size: int, path: Path) -> None:
+    """Raise `OSError` if a store would kill the process."""
+    if not can_store(map_, position, size):
+        raise OSError(errno.EIO, "cannot be stored to: its file system has shut down, or it was cut off", str(path))
 
 
 @final
@@ -25,11 +35,20 @@ class OpenFile:
     def __init__(self, files: Files, descriptor: int) -> None:
         self._files = files
         self._descriptor = descriptor
+        self._inode: Inode | None = None
+        self._closing: Guard | None = files.closing(descriptor)
+
+    @property
+    def descriptor(self) -> int:
+        """The file's descriptor, valid until this object is closed or deleted."""
+        return self._descriptor
 
     @property
     def inode(self) -> Inode:
-        """What the file is."""
-        return self._files.inode(self._descriptor)
+        """What the file is; asked once, because asking for it makes the next flush slower."""
+        if self._inode is None:
+            self._inode = self._files.inode(self._descriptor)
+        return self._inode
 
     @property
     def size(self) -> int:
@@ -50,9 +69,9 @@ class OpenFile:
         """Return up to so many bytes from its beginning."""
         return self._files.read_at(self._descriptor, size, 0)
 
-    def map(self, *, writable: bool) -> mmap.mmap:
-        """Map all of it."""
-        return self._files.map(self._descriptor, self.size, writable=writable)
+    def map(self, *, writable: bool, most: int = sys.maxsize) -> mmap.mmap:
+        """Map all of it, or the beginning if it has more bytes than *most*."""
+        return self._files.map(self._descriptor, min(self.size, most), writable=writable)
 
     def allocate(self, path: Path, position: int, size: int) -> None:
         """Reserve disk space; the path is for an error message."""
@@ -66,9 +85,14 @@ class OpenFile:
         """Wait until its names are on disk; it is a directory."""
         self._files.flush_names(self._descriptor)
 
-    def __del__(self) -> None:
-        """Close it."""
-        self._files.close(self._descriptor)
+    def holds(self, name: bytes, descriptor: int, inode: Inode) -> bool:
+        """Return whether a name in this directory is that of an open file, whose inode is given."""
+        return self._files.has_name(self._descriptor, name, descriptor, inode)
+
+    def close(self) -> None:
+        """Close it now, even if this object is still referred to. Closing twice is closing once."""
+        self._descriptor = -1
+        self._closing = None  # which closes it
 
 
 @final
@@ -81,6 +105,11 @@ class MappedFile:
         self.file: OpenFile = file
         self.inode: Inode = file.inode
         self.map: mmap.mmap = map_
+
+    def close(self) -> None:
+        """Unmap and close it now, even if this object is still referred to."""
+        self.map.close()
+        self.file.close()
 
 
 @final
@@ -95,6 +124,7 @@ class Maps:
         self._is_pinned = is_pinned
         self._on_dropped = on_dropped
         self._kept: OrderedDict[Inode, MappedFile] = OrderedDict()
+        self._closed = False
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -109,7 +139,13 @@ class Maps:
         return list(self._kept.values())
 
     def keep(self, file: MappedFile) -> None:
-        """Keep a file that is used now, and drop others if that is one too many."""
+        """Keep a file that is used now, and drop others if that is one too many.
+
+        `ClosedResourceError`, and the file is closed, if that comes too late: the thread began before `close`.
+        """
+        if self._closed:
+            file.close()
+            raise ClosedResourceError
         self._kept[file.inode] = file
         self._kept.move_to_end(file.inode)
         while len(self._kept) > self._most:
@@ -126,6 +162,9 @@ class Maps:
             del self._kept[file.inode]
         self._on_dropped(file)
 
-    def clear(self) -> None:
-        """Let go of every file; who uses one keeps it."""
-        self._kept.clear()
+    def close(self) -> None:
+        """Unmap and close every file, even one in use, and keep none from now on."""
+        self._closed = True
+        while self._kept:
+            _, file = self._kept.popitem()
+            file.close()

@@ -12,7 +12,7 @@ from .._format import Columns
 from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE
 from .._offset import Offset
 from .compressed import StoredSegment
-from .control import Control
+from .control import Control, Tail
 from .files import Files
 from .index import Mark, last_mark_at_or_before, read_marks
 from .segments import Segments
@@ -89,14 +89,20 @@ class Places:
             if offset < min(segment.limit, tail.offset):
                 mark = last_mark_at_or_before(self.marks(segment), offset) or _first(segment)
                 return _walk(segment, mark, offset)
+        previous_end = self._require_records(offset, tail)
+        if following is not None and offset == previous_end:
+            return _first(self._segments.get(following))
+        raise ValueError(f"no record begins at offset {offset}: no offsets were used there")
+
+    def _require_records(self, offset: int, tail: Mark | Tail) -> Offset:
+        """Return where the records before the next segment end; `CorruptRecordError` if that is beyond the offset."""
+        begin, following = self._segments.covering(offset), self._segments.following(offset)
         previous_end = tail.offset if following is None else self._segments.get(following).header.previous_end
         if offset < previous_end:
             name = self._segments.path(offset if begin is None else begin).name
             reason = f"the records up to {previous_end} are missing"
             raise CorruptRecordError(name, Offset(offset), reason, path=self._segments.directory.parent)
-        if following is not None and offset == previous_end:
-            return _first(self._segments.get(following))
-        raise ValueError(f"no record begins at offset {offset}: no offsets were used there")
+        return previous_end
 
     def at_or_behind(self, offset: int) -> Mark:
         """Return the first record boundary that does not lie before an offset of the channel."""
@@ -135,7 +141,13 @@ class Places:
             raise CorruptRecordError(name, first.offset, "the segment is missing", path=channel)
         segment = self._segments.get(begins[place - 1])
         older = [mark for mark in self.marks(segment) if mark.sequence <= sequence]
-        return _walk_to_sequence(segment, older[-1] if older else _first(segment), sequence)
+        end = min(segment.limit, tail.offset)
+        found = _walk_to_sequence(segment, older[-1] if older else _first(segment), sequence, end)
+        if found is None:
+            # The next segment begins with a higher number. Unless records are missing, a repair has left them out.
+            self._require_records(end, tail)
+            raise ValueError(f"message {sequence} is not stored: it was damaged or lost, and a repair has left it out")
+        return found
 
     def since(self, moment: datetime) -> Mark:
         """Return a boundary with nothing at or after the moment before it; it may be a little early."""
@@ -223,14 +235,15 @@ def _walk(segment: StoredSegment, mark: Mark, offset: int) -> Mark:
     return Mark(mark.offset, mark.sequence, 0)
 
 
-def _walk_to_sequence(segment: StoredSegment, mark: Mark, wanted: int) -> Mark:
-    """Step from a boundary to the message with a number."""
-    mark = _hop(segment, mark, segment.limit, wanted - mark.sequence)
-    while True:
+def _walk_to_sequence(segment: StoredSegment, mark: Mark, wanted: int, end: int) -> Mark | None:
+    """Step from a boundary to the message with a number; None if the records end before it."""
+    mark = _hop(segment, mark, end, wanted - mark.sequence)
+    while mark.offset < end:
         is_message, _ = _read(segment, mark.offset)
         if is_message and mark.sequence == wanted:
             return Mark(mark.offset, mark.sequence, 0)
         mark = _step(segment, mark)
+    return None
 
 
 def _hop(segment: StoredSegment, mark: Mark, stop: int, most: int | None = None) -> Mark:

@@ -6,14 +6,16 @@ after which a consumer goes on at the last position that reached the disk and ge
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from contextlib import suppress
-from threading import Lock
 from typing import final
 
-from .._errors import StorageError
+from .._errors import StorageError, storage_error
+from .._format import Mutex
 from .._options import CursorFlush
-from .background import background_threads
+from .background import NoThreadError, background_threads
 from .cursor import Cursor
 from .cursors import Cursors
 from .flush_timer import FLUSH_TIMER
@@ -33,7 +35,7 @@ class PositionFlush:
         self.counts = self.waits or isinstance(every, int)
         """Whether it wants to know of every message."""
         self._every = every if isinstance(every, int) else 1
-        self._counting, self._flushing = Lock(), Lock()
+        self._counting, self._flushing = Mutex(), Mutex()
         self._taken = 0
         self._requested = 0
         self._flushed = 0
@@ -51,7 +53,7 @@ class PositionFlush:
 
     def took(self, messages: int) -> None:
         """So many more were taken. Begins to flush in another thread when that is due; whoever waits flushes here."""
-        with self._counting:
+        with self._counting.held():
             self._taken += messages
             if self.waits or self._taken - self._requested < self._every:
                 return
@@ -61,24 +63,30 @@ class PositionFlush:
     def flush_soon(self) -> None:
         """Flush in another thread."""
         try:
-            background_threads().submit(self.settle)
-        except RuntimeError:  # the interpreter is shutting down: no thread takes anything any more
+            background_threads().do(self.settle)
+        except NoThreadError:  # the interpreter is shutting down: no thread takes anything any more
             self.settle()
 
     def settle(self) -> None:
         """Wait until the position behind what has been taken is on disk, or is known not to be."""
         wanted = self._taken
-        with self._flushing:  # whoever had it may have flushed for us, too
+        with self._flushing.held():  # the thread that had it may have flushed for us, too
             if self._flushed >= wanted > 0:
                 return
             taken = self._taken
             try:
-                self._cursors.flush_one(self._cursor.name)
+                self._flush()
             except OSError as error:
-                self._error = StorageError(f"the position of {self._cursor.name!r} could not be flushed: {error}")
+                self._error = storage_error(f"the position of {self._cursor.name!r} could not be flushed", error)
                 self._error.__cause__ = error
                 _logger.error("%s", self._error)
             self._flushed = taken
+
+    def _flush(self) -> None:
+        """Flush; `OSError` also if the next position could not be stored, since the file system has shut down."""
+        self._cursors.flush_one(self._cursor.name)
+        if self.waits and not self.is_closed and not self._cursor.is_storable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def flush_if_needed(self) -> None:
         """Flush if the position has changed since the last time. For the timer."""
@@ -92,5 +100,5 @@ class PositionFlush:
         self.is_closed = True
         FLUSH_TIMER.forget(self)
         if self._flushed < self._taken or self._cursor.position != self._seen:
-            with suppress(RuntimeError):
-                background_threads().submit(self.settle)
+            with suppress(NoThreadError):
+                background_threads().do(self.settle)

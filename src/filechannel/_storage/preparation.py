@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from .._errors import DiskFullError, StorageError
-from .background import background_threads
+from .._errors import ClosedResourceError, DiskFullError, StorageError
+from .background import NoThreadError, background_threads
 from .segment import Segment
 from .segments import Segments
 
@@ -41,8 +41,8 @@ class Preparation:
         if self._segments.ready_spare() is not None:
             self._on_ready()
         else:
-            with suppress(RuntimeError):  # the interpreter is shutting down
-                background_threads().submit(self._prepare, segment)
+            with suppress(NoThreadError):  # the interpreter is shutting down
+                background_threads().do(lambda: self._prepare(segment))
         return segment.room_end
 
     def _prepare(self, segment: Segment) -> None:
@@ -50,8 +50,8 @@ class Preparation:
             return  # the writer has gone on without it, or the channel is closed
         try:
             file = self._segments.prepare_spare(segment)
-        except (DiskFullError, FileNotFoundError):
-            return  # for whoever sends to say, if it comes to that; or somebody has taken the file already
+        except (DiskFullError, FileNotFoundError, ClosedResourceError):
+            return  # the next send reports a full disk; a sender took the file already; or the channel was closed
         except (OSError, StorageError) as error:
             if self.is_asked_for(segment):  # otherwise it was closed in this moment, and the error says only that
                 _logger.warning("%s: the next segment could not be prepared: %s", segment.path.parent.parent, error)

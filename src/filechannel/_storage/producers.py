@@ -17,13 +17,15 @@ from __future__ import annotations
 import logging
 import mmap
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import final
 
-from .._errors import CorruptRecordError
-from .._format import crc32c
+from typing_extensions import Buffer
+
+from .._errors import CorruptRecordError, UnexpectedFileError
+from .._format import Mutex, crc32c
 from .._format.layout import (
     CONTROL_IDENTITY,
     CONTROL_RECORD,
@@ -37,6 +39,7 @@ from .._format.layout import (
 )
 from .._offset import Offset
 from .control import Control
+from .cursor_file import read_heads
 from .files import Files, directory_mode
 from .segments import Segments
 
@@ -59,8 +62,13 @@ class Place:
     sequence: int
 
 
+_LARGEST_GENERATION = (1 << 63) - 1
+
+
 @dataclass(frozen=True, slots=True)
-class _Slot:
+class Slot:
+    """One of the two places in a position file."""
+
     generation: int
     index: int
     place: Place
@@ -139,29 +147,40 @@ class Producer:
 
     def flush(self) -> None:
         """Wait until the file is on disk."""
-        descriptor = self._files.open(self._path)
+        descriptor = self._files.open(self._path, writable=False)
         try:
             self._files.flush(descriptor)
         finally:
             self._files.close(descriptor)
 
+    def close(self) -> None:
+        """Close the file."""
+        self._map.close()
+
     # Slots
 
-    def _slots(self) -> list[_Slot]:
+    def _slots(self) -> list[Slot]:
         """Return those that are whole, the newest last."""
-        found: list[_Slot] = []
-        for index, slot in enumerate(POSITION_SLOTS):
-            *fields, crc = POSITION.unpack_from(self._map, slot)
-            if fields[0] and crc == crc32c(POSITION_CHECKED.pack(*fields)):
-                generation, record, origin, offset, sequence, life = fields
-                found.append(_Slot(generation, index, Place(Offset(record), origin, offset, sequence), life))
-        return sorted(found, key=lambda slot: slot.generation)
+        return slots_in(self._map)
 
-    def _store(self, place: Place, slots: list[_Slot], counting: _Slot | None) -> None:
+    def _store(self, place: Place, slots: list[Slot], counting: Slot | None) -> None:
         """Fill the slot that does not count; it is the newest then."""
         index = 0 if counting is None else 1 - counting.index
         generation = slots[-1].generation + 1 if slots else 1
-        fields = (generation, place.record, place.origin, place.offset, place.sequence, self._log.life)
+        if generation > _LARGEST_GENERATION:  # which only a damaged file reaches: the next one would not be read
+            generation = self._renumber(counting, 1 - index)
+        self._fill(index, generation, place, self._log.life)
+
+    def _renumber(self, counting: Slot | None, index: int) -> int:
+        """Let generations start over in the slot that is kept, or erase it if neither counts; return the next one."""
+        if counting is None:
+            self._map[POSITION_SLOTS[index] : POSITION_SLOTS[index] + POSITION.size] = bytes(POSITION.size)
+            return 1
+        self._fill(index, 1, counting.place, counting.life)
+        return 2
+
+    def _fill(self, index: int, generation: int, place: Place, life: int) -> None:
+        fields = (generation, place.record, place.origin, place.offset, place.sequence, life)
         POSITION.pack_into(self._map, POSITION_SLOTS[index], *fields, crc32c(POSITION_CHECKED.pack(*fields)))
 
     # Records
@@ -184,6 +203,50 @@ class Producer:
             return None
         _, _, _, origin, offset, sequence = PRODUCER_RECORD.unpack_from(payload)
         return Place(at, origin, offset, sequence)
+
+
+def slots_in(content: Buffer) -> list[Slot]:
+    """Return the slots of a position file that are whole, the newest last."""
+    found: list[Slot] = []
+    for index, slot in enumerate(POSITION_SLOTS):
+        *fields, crc = POSITION.unpack_from(content, slot)
+        if 0 < fields[0] <= _LARGEST_GENERATION and crc == crc32c(POSITION_CHECKED.pack(*fields)):
+            generation, record, origin, offset, sequence, life = fields
+            found.append(Slot(generation, index, Place(Offset(record), origin, offset, sequence), life))
+    return sorted(found, key=lambda slot: slot.generation)
+
+
+def offsets_in_producers(files: Files, directory: Path) -> list[Offset]:
+    """Return where the newest record of every producer is, or is to be."""
+    found: list[Offset] = []
+    for content in read_heads(files, directory, lambda name: name.endswith(POSITION_SUFFIX), POSITION_SIZE):
+        if len(content) == POSITION_SIZE:
+            found += [slot.place.record for slot in slots_in(content)]
+    return found
+
+
+def forget_unpublished(files: Files, directory: Path, end: Offset) -> None:
+    """Erase the slots whose records lie beyond the end of the log, and will never be there.
+
+    Only for a process that is alone and trusts that end. Later the slots would look like evidence for an old control
+    page: see `staleness`.
+    """
+    for name in files.list(directory):
+        if name.endswith(POSITION_SUFFIX):
+            with suppress(FileNotFoundError, PermissionError, UnexpectedFileError):  # no file of a producer, or lost
+                _forget_unpublished_in(files, directory / name, end)
+
+
+def _forget_unpublished_in(files: Files, path: Path, end: Offset) -> None:
+    descriptor = files.open(path)
+    try:
+        content = files.read_at(descriptor, POSITION_SIZE, 0)
+        if len(content) == POSITION_SIZE:
+            for slot in slots_in(content):
+                if slot.place.record > end:
+                    files.write_at(descriptor, bytes(POSITION.size), POSITION_SLOTS[slot.index])
+    finally:
+        files.close(descriptor)
 
 
 @final
@@ -262,7 +325,7 @@ class Producers:
         self._directory = directory
         self._mode = mode
         self._log = _Records(control, segments)
-        self._lock = Lock()
+        self._lock = Mutex()
         self._open: dict[str, Producer] = {}
         self.check_place: Callable[[], object] = lambda: None
         """Called before a file is looked for; raises if the directory is not the channel's any more."""
@@ -271,7 +334,7 @@ class Producers:
 
     def open(self, key: str) -> Producer:
         """Return a producer; its file is made if it is not there. The key has only what a file name may have."""
-        with self._lock:
+        with self._lock.held():
             producer = self._open.get(key)
             if producer is None:
                 self.check_place()
@@ -316,9 +379,16 @@ class Producers:
             if self._is_whole(self._directory / name):
                 self.open(name.removesuffix(POSITION_SUFFIX)).settle(before)
 
+    def close(self) -> None:
+        """Close every file."""
+        with self._lock.held():
+            for producer in self._open.values():
+                producer.close()
+            self._open.clear()
+
     def flush(self) -> None:
         """Wait until the positions of the producers that were used here are on disk."""
-        with self._lock:
+        with self._lock.held():
             producers = list(self._open.values())
         for producer in producers:
             producer.flush()

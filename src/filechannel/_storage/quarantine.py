@@ -9,19 +9,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .._errors import DiskFullError
+from .._errors import DiskFullError, repair_command, verify_command
 from .._format import crc32c
 from .._format.layout import LENGTH_MASK, RECORD_HEADER, RECORD_HEADER_SIZE
 from .._offset import Offset
 from .compressed import StoredSegment
-from .damage import next_record
-from .files import Files, directory_mode
+from .damage import UNWRITTEN, next_record
+from .files import QUARANTINE, REPLACING, Files, directory_mode
 from .index import read_marks
 
-QUARANTINE = "quarantine"
 QUARANTINED = struct.Struct("<Q")
 """The offset, before each record in a `.records` file."""
-_FARTHEST = 4 << 20  # bytes without a record, after which the rest is taken for what the file held before
+_CHUNK = 4 << 20  # bytes that are copied at a time
 _logger = logging.getLogger("filechannel")
 
 
@@ -33,7 +32,7 @@ class Quarantine:
         self._channel = channel
         self._directory = channel / QUARANTINE
         self._mode = mode
-        self._records = 0
+        self._records = self._bytes = self._segments = 0
         self.make: Callable[[Callable[[], None]], None] = lambda make: make()
         """Makes the directory; who knows of disk space that is kept for that knows a better way."""
 
@@ -62,9 +61,28 @@ class Quarantine:
         try:
             self._files.link(path, target)
         except OSError:  # not every file system can
-            self._files.write_atomically(target, self._files.read(path), self._mode)
+            self._copy(path, target)
         self._files.flush_directory(self._directory)
         self._note(target, reason)
+
+    def _copy(self, path: Path, target: Path) -> None:
+        temporary = target.with_name(target.name + REPLACING)
+        source, copied = self._files.open(path, writable=False), 0
+        try:
+            descriptor = self._files.create(temporary, self._mode)
+            try:
+                while chunk := self._files.read_at(source, _CHUNK, copied):
+                    self._files.write_at(descriptor, chunk, copied)
+                    copied += len(chunk)
+                self._files.flush(descriptor)
+            finally:
+                self._files.close(descriptor)
+            self._files.replace(temporary, target)
+        except BaseException:
+            self._files.unlink(temporary)
+            raise
+        finally:
+            self._files.close(source)
 
     def keep_content(self, name: str, content: bytes, reason: str) -> None:
         """Keep bytes that are about to be written over."""
@@ -79,6 +97,8 @@ class Quarantine:
         found = self._valid_records(segment, start, end)
         if found:
             self._records += len(found)
+            self._bytes += sum(len(record) - QUARANTINED.size for record in found)
+            self._segments += 1
             reason = f"{len(found)} records behind the valid end of the log"
             try:
                 self.keep_content(f"{start:020}.records", b"".join(found), reason)
@@ -89,25 +109,31 @@ class Quarantine:
     def _valid_records(self, segment: StoredSegment, start: Offset, end: Offset) -> list[bytes]:
         found: list[bytes] = []
         marks = read_marks(self._files, segment.path)
-        at = next_record(segment, start, end, marks, _FARTHEST)
+        at = next_record(segment, start, end, marks, UNWRITTEN)
         while at is not None:
             word, _ = RECORD_HEADER.unpack_from(*segment.span(at, at + RECORD_HEADER_SIZE))
             size = RECORD_HEADER_SIZE + (word & LENGTH_MASK)
             content, position = segment.span(at, at + size)
             found.append(QUARANTINED.pack(at) + memoryview(content)[position : position + size])
-            at = next_record(segment, at + size, end, marks, _FARTHEST)
+            at = next_record(segment, at + size, end, marks, UNWRITTEN)
         return found
 
-    def report(self, cut: Offset) -> None:
-        """Say what was cut off, once for all of it."""
-        if self._records:
-            _logger.warning(
-                "%s: %d records behind the valid end at offset %d were moved to %s",
-                self._channel,
-                self._records,
-                cut,
-                self._directory,
-            )
+    def report(self, cut: Offset, *, damaged: bool = False) -> None:
+        """Log what was cut off, once for all of it; as an error if it was behind damage, where a repair keeps it."""
+        if not self._records:
+            return
+        advice = f"; {verify_command(self._channel)} and {repair_command(self._channel)} before opening keep them"
+        _logger.log(
+            logging.ERROR if damaged else logging.WARNING,
+            "%s: %d records behind the valid end at offset %d (%d bytes in %d segments) were moved to %s%s",
+            self._channel,
+            self._records,
+            cut,
+            self._bytes,
+            self._segments,
+            self._directory,
+            advice if damaged else "",
+        )
 
     def _path(self, name: str, mark: str | None = None) -> Path:
         self.make(lambda: self._files.make_directory(self._directory, directory_mode(self._mode)))

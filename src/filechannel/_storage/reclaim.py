@@ -94,8 +94,7 @@ class Reclaim:
         if len(self._stale()) <= _MOST:
             return
         try:
-            with self._upkeep.turn():
-                self.finish()
+            self._upkeep.in_turn(self.finish)
         except Busy:
             pass  # somebody is at it
         except (FileChannelError, OSError) as error:

@@ -3,6 +3,7 @@
 Only checkpoints and checksums are believed. What a checkpoint covers was flushed before it was written. From there the
 records are walked as long as they validate, through as many segments as follow without a gap; the log is cut after the
 last whole batch. Valid records behind the cut go to `quarantine/`, with the reason, and nothing else is ever removed.
+If damage lies between them and the cut, that is logged as an error: a repair before the open would have kept them.
 The log goes on far behind every offset that was ever used, so that none is used twice.
 
 A damaged or missing control file, or a directory that was copied here, is handled the same way; so is a lost end of
@@ -17,55 +18,67 @@ never ends before the checkpoint, so no number of a message that was promised is
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from .._errors import CorruptRecordError
-from .._format import read_record
-from .._format.layout import CONTROL_RECORD, SEAL
 from .._offset import Offset
+from .._options import Durability
 from .compressed import CompressedSegment, StoredSegment, compressed_path
-from .control import Checkpoint, Control, Tail
+from .control import CONTROL, Checkpoint, Control, Tail
 from .cursor_file import CONSUMERS
 from .cursors import Cursors
 from .files import Files
 from .forms import keep_one_form
 from .index import Mark, index_path
-from .loss import find_loss, reaches, scan_stored, stored_end
+from .kernel_locks import KernelLocks
+from .loss import find_loss, reaches
 from .machine import boot_id
 from .manifest import Manifest
+from .producers import PRODUCERS, forget_unpublished
 from .quarantine import Quarantine
 from .segment import Segment
 from .segments import Segments
+from .staleness import is_confirmed, is_stale, used_offsets
+from .unreachable import find_unreachable
+from .walk import Cut, extent, find_end, not_before_compressed
 
 _logger = logging.getLogger("filechannel")
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """Where the log ends, and whether it was sealed there."""
+def make_whole(
+    files: Files, path: Path, control: Control, segments: Segments, manifest: Manifest, locks: KernelLocks
+) -> Offset | None:
+    """Recover a channel that no other process has open, if it needs that.
 
-    offset: Offset
-    sequence: int
-    sealed: bool
-
-
-def make_whole(files: Files, path: Path, control: Control, segments: Segments, manifest: Manifest) -> Offset | None:
-    """Recover a channel that nobody has open, if it needs that; return the offset beyond which it must go on then."""
-    tail = _believed_tail(control, manifest)
-    if tail is not None and _is_intact(control, segments, tail):
-        return None
-    resume = Recovery(files, path, control, segments, manifest.options.mode).run(tail)
+    Returns the offset beyond which the log must resume then. Before it is known that the control page is current,
+    nothing else is changed or removed.
+    """
+    tail, end = _believed_tail(control, manifest), None
+    if tail is not None and is_stale(files, path, control, segments):
+        _logger.warning("%s: %s is older than the other files; recovering as after a power cut", path, CONTROL)
+        control.disown(boot_id())
+        tail = None
+    elif tail is not None and not control.is_same_mount:
+        if manifest.options.durability == Durability.FSYNC and is_confirmed(control, segments):
+            end = tail.offset  # nothing beyond it was ever visible, so no gap is needed
+        control.disown(boot_id())
+        tail = None
+    if tail is not None:
+        if control.reserved_end > tail.offset or control.owes_jump:
+            forget_unpublished(files, path / PRODUCERS, tail.offset)
+        control.forget_the_dead()
+        if _is_intact(control, segments, tail):
+            return None
+    resume = Recovery(files, path, control, segments, manifest.options.mode, locks).run(tail)
     segments.scan()
-    return resume
+    return None if control.write_offset == end else resume
 
 
 def _believed_tail(control: Control, manifest: Manifest) -> Tail | None:
     """Return the end of the log if the words of the control page were written here and in this boot."""
-    if not control.belongs_to(bytes.fromhex(manifest.id), boot_id()) or not control.has_tail:
-        return None
-    control.forget_the_dead()
-    return control.tail()
+    is_ours = control.belongs_to(bytes.fromhex(manifest.id), boot_id()) and control.has_tail
+    return control.tail() if is_ours else None
 
 
 def _is_intact(control: Control, segments: Segments, tail: Tail) -> bool:
@@ -87,14 +100,16 @@ def _is_intact(control: Control, segments: Segments, tail: Tail) -> bool:
 class Recovery:
     """Brings one channel, which nobody has open, back to a state that is whole."""
 
-    def __init__(self, files: Files, path: Path, control: Control, segments: Segments, mode: int) -> None:
+    def __init__(
+        self, files: Files, path: Path, control: Control, segments: Segments, mode: int, locks: KernelLocks
+    ) -> None:
         self._files = files
         self._path = path
         self._control = control
         self._segments = segments
         self._quarantine = Quarantine(files, path, mode)
         self._quarantine.make = control.spending_reserve
-        self._cursors = Cursors(files, path / CONSUMERS, mode)
+        self._cursors = Cursors(files, path / CONSUMERS, mode, locks)
 
     def run(self, believed: Tail | None = None) -> Offset | None:
         """Recover, and return the offset beyond which the log must go on; None if it takes no more messages.
@@ -102,24 +117,30 @@ class Recovery:
         The tail is believed if no power was lost since it was written. Segments behind its end are left to the jump
         there: their names say which offsets were used. Dying in here and starting again comes to the same result.
         """
-        used = max((0, *self._segments.begins, *self._cursors.offsets()))
+        used = max(used_offsets(self._files, self._path, self._control, self._segments))
         self._drop_unreadable_segments()
-        checkpoint = self._not_before_compressed(self._checkpoint(believed))
+        checkpoint = not_before_compressed(self._segments, self._checkpoint(believed))
         used = max(used, checkpoint.offset)
         self._segments.remove_before(checkpoint.oldest)  # whoever did so was interrupted
         checkpoint = self._without_loss(checkpoint)
-        cut = self._put_aside(self._walk(checkpoint))
+        cut = find_end(self._segments, checkpoint)
+        unreachable = find_unreachable(self._files, self._segments, cut)
+        cut = self._put_aside(cut)
         oldest = min(checkpoint.oldest, cut.offset)
         tail = Tail(cut.offset, cut.sequence, self._segments.covering(cut.offset) or cut.offset)
-        if believed is None:
-            self._control.given_up = 0  # that was of another boot: what can be read now is what the disk has
+        if not self._control.is_of_boot(boot_id()):
+            self._control.given_up = 0  # what can be read now is what the disk has
         self._control.start_over(tail, oldest, sealed=cut.sealed)
         self._move_cursors(tail)
         self._files.flush_directory(self._path)
-        self._quarantine.report(cut.offset)
+        self._quarantine.report(cut.offset, damaged=unreachable is not None)
+        if cut.sealed or believed is not None:
+            # Also of a tail that is trusted: when the next segment is made, a process that is alone does not trust the
+            # tail any more, and the last checkpoint may be older than messages that are lost.
+            self._files.flush_directory(self._segments.directory)
+            self._control.write_checkpoint(Checkpoint(cut.offset, cut.sequence, oldest, cut.sealed))
         if not cut.sealed:
             return Offset(max(cut.offset, used))
-        self._control.write_checkpoint(Checkpoint(cut.offset, cut.sequence, oldest, cut.sealed))
         self._remove_behind(cut.offset)
         return None
 
@@ -132,18 +153,6 @@ class Recovery:
         if oldest not in self._segments.begins or oldest > believed.offset:
             oldest = min(checkpoint.oldest, believed.offset)
         return Checkpoint(believed.offset, believed.sequence, oldest, self._control.sealed)
-
-    def _not_before_compressed(self, checkpoint: Checkpoint) -> Checkpoint:
-        """The log was whole up to the end of what is compressed, whatever an older checkpoint says."""
-        for begin in reversed(self._segments.begins):
-            if begin < checkpoint.oldest:
-                break  # being given up, and perhaps half gone
-            segment = self._segments.get(begin)
-            if isinstance(segment, CompressedSegment):
-                if segment.end > checkpoint.offset:
-                    return Checkpoint(segment.end, segment.next_sequence, checkpoint.oldest)
-                break
-        return checkpoint
 
     def _first_checkpoint(self) -> Checkpoint:
         begins = self._segments.begins
@@ -177,7 +186,7 @@ class Recovery:
     def _is_readable(self, form: type[StoredSegment], path: Path) -> bool:
         """Tell whether there is a segment; a file that is none is put aside, unless another version could read it."""
         try:
-            form.open(self._files, path)
+            form.open(self._files, path, limits=self._segments.limits)
         except FileNotFoundError:
             return False
         except ValueError as error:
@@ -185,57 +194,14 @@ class Recovery:
             return False
         return True
 
-    # The walk
-
-    def _walk(self, checkpoint: Checkpoint) -> _Cut:
-        """Follow valid records from the checkpoint on."""
-        cut = _Cut(checkpoint.offset, checkpoint.sequence, checkpoint.sealed)
-        begin = self._segments.covering(checkpoint.offset)
-        at, sequence = checkpoint.offset, checkpoint.sequence
-        if begin is None and self._segments.begins:
-            first = self._segments.get(self._segments.begins[0]).header
-            if first.previous_end == at:  # nothing is left before it, and it says so
-                begin, at, sequence = first.begin, first.begin, first.first_sequence
-        while begin is not None:
-            segment, following = self._segments.get(begin), self._segments.following(begin)
-            end = self._extent(segment, following)
-            if at > end:
-                break  # what the checkpoint covers is not there
-            whole = True
-            if isinstance(segment, Segment):  # what is compressed lies before the checkpoint
-                start, stop = segment.position(at), segment.position(end)
-                batch_end, messages, reached, last = scan_stored(segment, at, end)
-                if batch_end > start:
-                    sealed = self._is_seal(segment, last, batch_end)
-                    cut = _Cut(Offset(at + batch_end - start), sequence + messages, sealed)
-                whole = stop == reached
-            if following is None or not whole or self._segments.get(following).header.previous_end != end:
-                break
-            begin, at, sequence = following, following, self._segments.get(following).header.first_sequence
-        return cut
-
-    def _extent(self, segment: StoredSegment, following: Offset | None) -> Offset:
-        """Where a segment's records end at most: the next one says it best."""
-        if following is not None:
-            previous_end = self._segments.get(following).header.previous_end
-            if segment.begin < previous_end <= segment.room_end:
-                return previous_end
-        return stored_end(segment)
-
-    @staticmethod
-    def _is_seal(segment: Segment, position: int, stop: int) -> bool:
-        offset = segment.begin + position - segment.position(segment.begin)
-        word, payload = read_record(segment.map, position, stop, offset)
-        return bool(word & CONTROL_RECORD) and payload == SEAL
-
     # What lies behind the cut
 
-    def _put_aside(self, cut: _Cut) -> _Cut:
+    def _put_aside(self, cut: Cut) -> Cut:
         """Let every segment end where its records end, and return where the log does."""
         log_end = cut.offset
         for begin in self._segments.begins:
             segment = self._segments.get(begin)
-            end = self._extent(segment, self._segments.following(begin))
+            end = extent(self._segments, segment)
             if end > cut.offset:
                 behind = max(cut.offset, begin)
                 last = min(end, segment.data_end) if isinstance(segment, Segment) else end
@@ -246,7 +212,7 @@ class Recovery:
                 segment.flush()  # it may be a fresh copy: what we can read need not be on disk
             elif begin == cut.offset:
                 log_end = segment.header.previous_end  # no record follows: this begin is just another name for that end
-        return _Cut(log_end, cut.sequence, cut.sealed)
+        return replace(cut, offset=log_end)
 
     @staticmethod
     def _finish(segment: Segment, end: Offset) -> None:

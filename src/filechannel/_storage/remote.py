@@ -5,7 +5,6 @@ What never changes any more, finished segments in their compressed form, can be 
 
 from __future__ import annotations
 
-import mmap
 import secrets
 from abc import abstractmethod
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Final, Protocol, final
 
 from typing_extensions import Buffer
 
+from .._format import Map
 from .files import Files
 
 TEMPORARY: Final = "new-"
@@ -79,11 +79,11 @@ class RemoteFiles(Files):
         self._opened[number] = self.open_file(path)
         return number
 
-    def read(self, path: Path) -> bytes:
-        """Return the content of a file."""
+    def read(self, path: Path, most: int) -> bytes:
+        """Return the content of a file, but not more bytes of it than that."""
         file = self.open_file(path)
         try:
-            return file.read_at(file.size, 0)
+            return file.read_at(min(most, file.size), 0)
         finally:
             file.close()
 
@@ -99,10 +99,10 @@ class RemoteFiles(Files):
         """Close an open file."""
         self._opened.pop(descriptor).close()
 
-    def map(self, descriptor: int, size: int, *, writable: bool = True, private: bool = False) -> mmap.mmap:
+    def map(self, descriptor: int, size: int, *, writable: bool = True, private: bool = False) -> Map:
         """Return memory of our own: whoever reads wants a page for words that other processes share elsewhere."""
         assert private
-        return mmap.mmap(-1, size)
+        return Map(-1, size)
 
 
 @final

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import secrets
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from typing import NamedTuple
 
 from typing_extensions import Buffer
 
-from .._errors import UnsupportedFormatError
+from .._errors import UnexpectedFileError, UnsupportedFormatError
 from .._format import crc32c, load_u64, read_record, scan_records, store_u64
 from .._format.layout import (
     FORMAT_VERSION,
+    MAX_PAYLOAD,
     PAGE,
     SEGMENT_CRC,
     SEGMENT_END,
@@ -26,8 +28,9 @@ from .._format.layout import (
     SEGMENT_MAGIC,
 )
 from .._offset import Offset
+from .._options import StoredOptions
 from .files import Files
-from .maps import Inode, MappedFile, OpenFile
+from .maps import Inode, MappedFile, OpenFile, check_storable
 
 COMPRESSED_SUFFIX = ".z"
 """What the name of a compressed segment has besides."""
@@ -35,6 +38,8 @@ HALF_MADE = "new-"
 """What the name of a segment begins with that is being made."""
 _SUFFIX = ".seg"
 _DIGITS = 20
+_LARGEST_BEGIN = 1 << 63
+"""No log gets there; a file with such a name was made by someone else, and offsets behind it would not fit a word."""
 
 
 def segment_name(begin: int) -> str:
@@ -46,7 +51,8 @@ def begin_of(name: str) -> Offset | None:
     """Return the offset in a segment's file name; None if it is some other file."""
     digits = name.removesuffix(_SUFFIX)
     if name.endswith(_SUFFIX) and len(digits) == _DIGITS and digits.isascii() and digits.isdigit():
-        return Offset(int(digits))
+        begin = int(digits)
+        return Offset(begin) if begin < _LARGEST_BEGIN else None
     return None
 
 
@@ -114,27 +120,49 @@ def valid_end(header: Header, content: bytes) -> Offset | None:
 
 def read_header(files: Files, path: Path, magic: bytes = SEGMENT_MAGIC) -> Header:
     """Read the header of a segment's file; `ValueError` says why it is not one."""
-    descriptor = files.open(path, writable=False)
+    descriptor = open_segment(files, path, writable=False)
     try:
-        header = Header.unpack(read_head(files, descriptor, SEGMENT_HEADER_SIZE), magic)
+        header = Header.unpack(files.read_at(descriptor, SEGMENT_HEADER_SIZE, 0), magic)
     finally:
         files.close(descriptor)
     check_name(path, header)
     return header
 
 
-def read_head(files: Files, descriptor: int, size: int) -> bytes:
-    """Return the first bytes of a segment's file; `ValueError` if it cannot be one."""
+def open_segment(files: Files, path: Path, *, writable: bool) -> int:
+    """Return a descriptor of a segment's file; `ValueError` if it cannot be one."""
     try:
-        return files.read_at(descriptor, size, 0)
-    except IsADirectoryError as error:
-        raise ValueError("it is a directory") from error
+        return files.open(path, writable=writable)
+    except UnexpectedFileError as error:
+        if files.is_file(path):  # one that has a name outside of the channel
+            raise
+        raise ValueError(f"it is {error.found}") from error
 
 
 def check_name(path: Path, header: Header) -> None:
     """Raise `ValueError` if a file has the name of another segment."""
     if header.begin != begin_of(path.name.removesuffix(COMPRESSED_SUFFIX)):
         raise ValueError(f"the header is of the segment at {header.begin}")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentLimits:
+    """What a segment may have by the options of its channel. What a file has beyond that is never looked at."""
+
+    size: int
+    """Bytes of a plain file; of a compressed one when it is decompressed."""
+    payload: int
+    """Bytes of the payload of one record."""
+
+    @classmethod
+    def of(cls, options: StoredOptions) -> SegmentLimits:
+        """Return those of a channel: a message that needs more than an ordinary segment has one of its own."""
+        payload = max(options.max_message_size, PAGE)  # control records count as well
+        return cls(max(options.segment_size, -(-(SEGMENT_HEADER_SIZE + 8 + payload) // PAGE) * PAGE), payload)
+
+
+ANY_SIZE = SegmentLimits(sys.maxsize, MAX_PAYLOAD)
+"""Where the options are not known."""
 
 
 class Window(NamedTuple):
@@ -150,6 +178,8 @@ class Segment:
 
     def __init__(self, path: Path, header: Header, file: MappedFile) -> None:
         self.path = path
+        self.name: bytes = path.name.encode()
+        """Its name in the directory."""
         self.header = header
         self.begin: Offset = header.begin
         self.file = file
@@ -165,8 +195,7 @@ class Segment:
         either of them.
         """
         temporary = path.with_name(HALF_MADE + path.name)
-        files.unlink(temporary)
-        descriptor = files.open(temporary, create=True, mode=mode)
+        descriptor = files.create(temporary, mode)
         file = OpenFile(files, descriptor)
         try:
             files.grow(descriptor, size)
@@ -188,6 +217,7 @@ class Segment:
         The header comes first: whoever finds the name finds a segment. Whoever knows the file from before finds
         another header than the one it knows. What lies behind it does not validate at the offsets it has now.
         """
+        check_storable(file.map, 0, SEGMENT_HEADER_SIZE, spare)
         file.map[:SEGMENT_HEADER_SIZE] = header.pack()
         files.replace(spare, path)
         return cls(path, header, file)
@@ -200,15 +230,24 @@ class Segment:
         *,
         writable: bool = True,
         known: Callable[[Inode], MappedFile | None] = lambda _: None,
+        limits: SegmentLimits = ANY_SIZE,
     ) -> Segment:
-        """Map an existing segment, unless its file is *known* as mapped; `ValueError` says why it is not one."""
+        """Map an existing segment, unless its file is *known* as mapped; `ValueError` says why it is not one.
+
+        One that is finished is never written to: if it has a name outside of the channel, as in a backup, it is mapped
+        to be read.
+        """
         try:
-            file = OpenFile(files, files.open(path, writable=writable))
-        except IsADirectoryError as error:
-            raise ValueError("it is a directory") from error
+            file = OpenFile(files, open_segment(files, path, writable=writable))
+        except UnexpectedFileError:
+            file, writable = OpenFile(files, open_segment(files, path, writable=False)), False
+            content = file.read(SEGMENT_HEADER_SIZE)
+            if valid_end(Header.unpack(content), content) is None:
+                raise
         header = Header.unpack(file.read(SEGMENT_HEADER_SIZE))
         check_name(path, header)
-        return cls(path, header, known(file.inode) or MappedFile(file, file.map(writable=writable)))
+        mapped = known(file.inode) or MappedFile(file, file.map(writable=writable, most=limits.size))
+        return cls(path, header, mapped)
 
     @property
     def end(self) -> Offset | None:
@@ -219,7 +258,7 @@ class Segment:
     def limit(self) -> Offset:
         """The offset that no record of this segment reaches beyond, as far as the file itself can tell."""
         end = self.end
-        return self.room_end if end is None else min(end, self.room_end)
+        return self.room_end if end is None else max(self.begin, min(end, self.room_end))
 
     @property
     def has_valid_end(self) -> bool:
@@ -230,16 +269,19 @@ class Segment:
 
     def finish(self, end: int) -> None:
         """Store where the records end; nothing is written behind it any more."""
+        check_storable(self.map, 0, SEGMENT_HEADER_SIZE, self.path)
         self.map[SEGMENT_END_CRC:SEGMENT_HEADER_SIZE] = _end_crc(self.begin, end).to_bytes(4, "little")
         store_u64(self.map, SEGMENT_END, end)
 
     def reopen(self) -> None:
         """Undo `finish`: nothing beyond was ever published."""
         if self.end is not None:  # a store may need disk space, which is reserved only when there is more to write
+            check_storable(self.map, 0, SEGMENT_HEADER_SIZE, self.path)
             store_u64(self.map, SEGMENT_END, 0)
 
     def invalidate(self) -> None:
         """Make the header unreadable, so that whoever still has the file mapped finds out and looks again."""
+        check_storable(self.map, 0, SEGMENT_HEADER_SIZE, self.path)
         self.map[: len(SEGMENT_MAGIC)] = bytes(len(SEGMENT_MAGIC))
 
     @property
@@ -296,12 +338,23 @@ class Segment:
         for position in range(first, last, PAGE):
             zeros = bytes(min(PAGE, last - position))
             if self.map[position : position + len(zeros)] != zeros:
+                check_storable(self.map, position, len(zeros), self.path)
                 self.map[position : position + len(zeros)] = zeros
 
     def allocate(self, start: int, stop: int) -> None:
         """Reserve disk space between two offsets."""
         position = self.position(start)
         self.file.file.allocate(self.path, position, self.position(stop) - position)
+
+    def check_flushed(self, end: Offset) -> None:
+        """Raise `OSError` if the file system has shut down while the log was flushed up to *end*, if that lies here.
+
+        ext4 may report success then: a flush that has begun before does not see that the blocks were not entered as
+        written. To make the flushed page writable again fails on a file system that has shut down.
+        """
+        position = SEGMENT_HEADER_SIZE + end - 1 - self.begin
+        if SEGMENT_HEADER_SIZE <= position < len(self.map):
+            check_storable(self.map, position, 1, self.path)
 
     def flush(self) -> None:
         """Wait until the records are on disk."""

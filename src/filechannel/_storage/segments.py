@@ -7,21 +7,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from threading import RLock
 from typing import TypeVar
 
-from .._errors import CorruptRecordError, UnsupportedFormatError
-from .._format.layout import COMPRESSED_MAGIC
+from .._errors import CorruptRecordError, UnexpectedFileError, UnsupportedFormatError
+from .._format import Mutex
+from .._format.layout import COMPRESSED_MAGIC, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
 from .._offset import Offset
 from .background import do_all_at_once
 from .compressed import OpenCompressed, StoredSegment, compressed_path, stored_begins
+from .control import CONTROL, Control, replaced
 from .files import Files
 from .index import index_path
 from .maps import MappedFile, Maps, OpenFile
-from .segment import Header, Segment, read_header, segment_name
+from .segment import ANY_SIZE, Header, Segment, SegmentLimits, read_header, segment_name
 from .spares import Spare, Spares, spare_names
 
 SEGMENTS = "segments"
+_CONTROL_ABOVE, _SEGMENTS_ABOVE = f"../{CONTROL}".encode(), f"../{SEGMENTS}".encode()
 _CLOSE = 3  # segments to the one that is written to
 R = TypeVar("R")
 
@@ -54,14 +56,16 @@ class Segments:
         writable: bool,
         most_mapped: int,
         epoch: Callable[[], int] = lambda: 0,
+        limits: SegmentLimits = ANY_SIZE,
     ) -> None:
         """*epoch* returns a number that changes after another process made or removed segments."""
         self._files = files
         self.directory = directory
         self._writable = writable
+        self.limits: SegmentLimits = limits
         self._epoch = epoch
-        self._known_epoch = 0
-        self._lock = RLock()
+        self._known_epoch: int | None = None
+        self._lock = Mutex()
         self._begins: list[Offset] = []
         self._mapped: dict[Offset, Segment] = {}
         self._maps = Maps(most_mapped, self._is_newest, self._let_go)
@@ -74,15 +78,16 @@ class Segments:
         self.names: OpenFile | None = None
         """The directory, where it is kept open so that names can be flushed when descriptors have run out."""
         self._closed = False
-        self._compressed = OpenCompressed(files, most_mapped)
+        self._compressed = OpenCompressed(files, most_mapped, limits)
         self._headers: dict[Offset, Header] = {}
         """Of segments that somebody had a look at on the way to another."""
         self.scan()
 
     def scan(self) -> None:
         """Learn the names from the directory; other files in it are left alone."""
-        with self._lock:
-            self._known_epoch = self._epoch()  # before the look: a change that comes later is seen the next time
+        with self._lock.held():
+            epoch = self._epoch()  # before the look: a change that comes later is seen the next time
+            self._known_epoch = None  # whatever interrupts this: then the next one looks again
             self._begins = stored_begins(self._files, self.directory)
             self._headers.clear()
             known = set(self._begins)
@@ -91,6 +96,21 @@ class Segments:
                 self._mapped.pop(segment.begin, None)
             self.drop_removed()
             self._compressed.keep(known)
+            self._known_epoch = epoch
+
+    def open_directory(self) -> OpenFile:
+        """Return the directory: as it is kept open, or opened for as long as it is used."""
+        return self.names or OpenFile(self._files, self._files.open_directory(self.directory))
+
+    def check_place(self, control: Control) -> None:
+        """Raise `StorageError` if the control file or the directory itself is not in the channel's directory any more.
+
+        Where the channel was moved to does not matter: its directory is the one above.
+        """
+        directory = self.open_directory()
+        control.check_name(directory, _CONTROL_ABOVE)
+        if not directory.holds(_SEGMENTS_ABOVE, directory.descriptor, directory.inode):
+            raise replaced(SEGMENTS)
 
     def flush_names(self) -> None:
         """Wait until all that came and went in the directory is on disk."""
@@ -99,9 +119,17 @@ class Segments:
         else:
             self._files.flush_directory(self.directory)
 
-    def knows_all(self) -> None:
-        """Whatever changed was our own doing: no need to look at the directory."""
-        self._known_epoch = self._epoch()
+    def announce_change(self, announce: Callable[[], object]) -> None:
+        """Count up the epoch for a change of our own, which the list has already. The caller holds the writer lock.
+
+        The list stays current only if it was: segments of another process may be missing in it, if that process made
+        them since the last scan, or the scan was interrupted by an exception that a signal handler raised.
+        """
+        with self._lock.held():
+            is_current = self._epoch() == self._known_epoch
+            announce()
+            if is_current:
+                self._known_epoch = self._epoch()
 
     def _known(self) -> list[Offset]:
         if self._epoch() != self._known_epoch:
@@ -111,7 +139,7 @@ class Segments:
     @property
     def begins(self) -> list[Offset]:
         """Where each segment begins, in order."""
-        with self._lock:
+        with self._lock.held():
             return list(self._known())
 
     @property
@@ -138,14 +166,14 @@ class Segments:
 
     def covering(self, offset: int) -> Offset | None:
         """Return the begin of the last segment at or before an offset."""
-        with self._lock:
+        with self._lock.held():
             begins = self._known()
             place = bisect_right(begins, offset)
             return begins[place - 1] if place else None
 
     def following(self, begin: int) -> Offset | None:
         """Return the begin of the segment after the one that begins here."""
-        with self._lock:
+        with self._lock.held():
             begins = self._known()
             place = bisect_right(begins, begin)
             return begins[place] if place < len(begins) else None
@@ -155,14 +183,14 @@ class Segments:
 
         In one look: who asks `covering` and then `following` misses a segment that came to begin here in between.
         """
-        with self._lock:
+        with self._lock.held():
             begins = self._known()
             place = bisect_left(begins, offset)
             return begins[place] if place < len(begins) else None
 
     def get(self, begin: Offset) -> StoredSegment:
         """Return a segment, mapped or compressed; `CorruptRecordError` if no file is one any more."""
-        with self._lock:
+        with self._lock.held():
             segment = self._mapped.get(begin)
             if segment is None:
                 return self._open(begin, self._open_compressed, self._open_plain)
@@ -171,7 +199,7 @@ class Segments:
 
     def keep(self, segment: Segment) -> None:
         """Keep a segment that is used now; the one that was not used for longest goes."""
-        with self._lock:
+        with self._lock.held():
             self._mapped[segment.begin] = segment
             self._maps.keep(segment.file)
 
@@ -181,7 +209,7 @@ class Segments:
 
     def drop_reused(self) -> bool:
         """Let go of segments whose file is something else by now; tell whether there were any."""
-        with self._lock:
+        with self._lock.held():
             reused = [segment for segment in self._mapped.values() if not segment.is_valid]
             for segment in reused:
                 self.forget(segment.begin)
@@ -192,14 +220,14 @@ class Segments:
 
         One that is close to the writer is left alone: its file may soon be written again, and its pages with it.
         """
-        with self._lock:
+        with self._lock.held():
             is_old = bisect_right(self._begins, segment.begin) + _CLOSE < len(self._begins)
         if is_old:
             self._files.forget_pages(segment.map)
 
     def header(self, begin: Offset) -> Header:
         """Return what a segment is, without mapping it; `CorruptRecordError` if the file is not one any more."""
-        with self._lock:
+        with self._lock.held():
             segment = self._mapped.get(begin)
             if segment is not None:
                 return segment.header
@@ -208,6 +236,16 @@ class Segments:
                 compressed = partial(read_header, self._files, magic=COMPRESSED_MAGIC)
                 header = self._headers[begin] = self._open(begin, compressed, partial(read_header, self._files))
             return header
+
+    def has_other_form(self, begin: Offset, id_: int) -> bool:
+        """Return whether a segment was compressed, or replaced by another one that begins at the same offset."""
+        path = self.path(begin)
+        if self._files.exists(compressed_path(path)):
+            return True
+        try:
+            return read_header(self._files, path).id != id_
+        except (FileNotFoundError, ValueError):
+            return False
 
     def end_of(self, begin: Offset, log_end: Offset) -> Offset:
         """Return where the records of a segment end, without mapping it; the newest one ends where the log does."""
@@ -219,11 +257,19 @@ class Segments:
         except CorruptRecordError:
             return following
 
+    def is_blank(self, begin: Offset, offset: int) -> bool:
+        """Return whether a plain file has no record header at an offset but zeros, without mapping it."""
+        try:
+            content = self._files.read_part(self.path(begin), RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE + offset - begin)
+        except (FileNotFoundError, UnexpectedFileError):
+            return False
+        return not any(content)
+
     def _open_compressed(self, path: Path) -> StoredSegment:
         return self._compressed.get(path)
 
     def _open_plain(self, path: Path) -> StoredSegment:
-        segment = Segment.open(self._files, path, writable=self._writable, known=self._maps.get)
+        segment = Segment.open(self._files, path, writable=self._writable, known=self._maps.get, limits=self.limits)
         self.keep(segment)
         return segment
 
@@ -249,7 +295,7 @@ class Segments:
 
     def forget(self, begin: Offset) -> None:
         """Open the segment anew the next time: another file has taken its name."""
-        with self._lock:
+        with self._lock.held():
             self._mapped.pop(begin, None)
             self._headers.pop(begin, None)
             self._compressed.forget(compressed_path(self.path(begin)))
@@ -259,7 +305,7 @@ class Segments:
 
         Returns what it is known as, which is another object if a reader has found it already.
         """
-        with self._lock:
+        with self._lock.held():
             known = self._mapped.get(segment.begin)
             if known is not None and known.file is segment.file and known.header == segment.header:
                 segment = known
@@ -318,7 +364,7 @@ class Segments:
 
     def replace_plain(self, begin: Offset) -> None:
         """Give up the plain file of a segment that is there, on disk, in compressed form: read that from now on."""
-        with self._lock:
+        with self._lock.held():
             segment = self._mapped.get(begin)
             self.forget(begin)
         self._use_again(begin, None if segment is None else segment.file)
@@ -333,7 +379,7 @@ class Segments:
 
     def _forget_name(self, begin: Offset) -> MappedFile | None:
         """Return the file if it is mapped."""
-        with self._lock:
+        with self._lock.held():
             segment = self._mapped.get(begin)
             self.forget(begin)
             if begin in self._begins:  # another process may have done it
@@ -342,7 +388,7 @@ class Segments:
 
     def drop_removed(self) -> None:
         """Let go of files that have no name any more, whoever removed them."""
-        with self._lock:
+        with self._lock.held():
             for file in self._maps.files():
                 self._drop_gone(file)
 
@@ -352,7 +398,7 @@ class Segments:
         Readers that stand there decide for themselves; see `LogReader.leave_removed`.
         """
         if file is not None and not file.file.links:
-            with self._lock:
+            with self._lock.held():
                 for segment in [each for each in self._mapped.values() if each.file is file]:
                     self.forget(segment.begin)
                 self._maps.drop(file)
@@ -389,12 +435,12 @@ class Segments:
         return None if spare is None else self._map_spare(spare)
 
     def _map_spare(self, spare: Spare) -> MappedFile:
-        with self._lock:
+        with self._lock.held():
             file = self._maps.get(spare.inode)
         if file is None:
             opened = OpenFile(self._files, self._files.open(spare.path))
-            file = MappedFile(opened, opened.map(writable=True))
-        with self._lock:
+            file = MappedFile(opened, opened.map(writable=True, most=self.limits.size))
+        with self._lock.held():
             if not self._closed:
                 self._maps.keep(file)
         return file
@@ -413,10 +459,13 @@ class Segments:
             self.on_dropped(segment)
 
     def close(self) -> None:
-        """Let go of every map; each goes when its last reader does."""
-        with self._lock:
+        """Unmap and close every file. No thread reads or writes here any more."""
+        with self._lock.held():
             self._closed = True
-            self.names = None
+            if self.names is not None:
+                self.names.close()
+            for segment in self._mapped.values():
+                segment.file.close()
             self._mapped.clear()
-            self._maps.clear()
-            self._compressed.keep(set())
+            self._maps.close()
+            self._compressed.close()

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import RLock
 from typing import Final, final
 
-from .._errors import DiskFullError
+from .._errors import DiskFullError, UnexpectedFileError
+from .._format import Mutex
 from .._format.layout import SEGMENT_MAGIC
 from .files import Files
 from .maps import Inode, OpenFile
@@ -64,7 +64,7 @@ class Spares:
         self._mode = mode
         self._most = most
         self._fit_from = fit_from
-        self._changing = RLock()  # a signal handler may send in the middle, and need the room
+        self._changing = Mutex()  # a signal handler may send in the middle, and need the room
         self._waiting: list[Spare] = []  # the one that was written to last at the end: its pages are still there
         self.check_place: Callable[[], object] = lambda: None
         """Called before a file is made; raises if the directory is not the channel's any more."""
@@ -91,7 +91,7 @@ class Spares:
 
         Nobody may rely on it any more: what it held lies below the oldest offset, or elsewhere too.
         """
-        with self._changing:
+        with self._changing.held():
             spare, names = None, self.names()
             self._waiting = [each for each in self._waiting if each.path.name in names]  # others have taken the rest
             if begin >= self._fit_from() and len(names) < self._most():
@@ -105,7 +105,7 @@ class Spares:
     def _take_out_of_use(self, path: Path) -> Spare | None:
         try:
             descriptor = self._files.open(path)
-        except (FileNotFoundError, IsADirectoryError):
+        except (FileNotFoundError, UnexpectedFileError):
             return None
         file = OpenFile(self._files, descriptor)
         if file.size != self.size or file.links != 1:  # under another name it may be somebody's backup
@@ -138,7 +138,7 @@ class Spares:
         *active* is the name of the segment that it is to follow. `DiskFullError` if there is no room. Not on a
         sender's thread.
         """
-        with self._changing:
+        with self._changing.held():
             if not self._most():
                 return None
             # Not in the list while we work on it: who wants one now takes another.
@@ -155,10 +155,10 @@ class Spares:
             self._waiting.append(spare)
             return spare
 
-    def _look(self) -> None:
-        """Learn what others have left."""
-        known = {spare.path.name for spare in self._waiting}
-        for name in self.names():
+    def _look(self) -> list[str]:
+        """Learn what others have left, and return the names of all that wait."""
+        known, names = {spare.path.name for spare in self._waiting}, self.names()
+        for name in names:
             path = self._directory / name
             with suppress(OSError):
                 if name in known:
@@ -166,10 +166,11 @@ class Spares:
                 file = OpenFile(self._files, self._files.open(path))
                 if file.size == self.size and file.links == 1:
                     self._waiting.append(Spare(path, file.inode, is_whole=False))
+        return names
 
     def _make(self, path: Path) -> Spare:
         self.check_place()
-        descriptor = self._files.open(path, create=True, mode=self._mode)
+        descriptor = self._files.create(path, self._mode)
         file = OpenFile(self._files, descriptor)
         try:
             self._files.grow(descriptor, self.size)
@@ -202,7 +203,7 @@ class Spares:
 
     def remove_all(self) -> None:
         """Remove all that wait, for the room they take. Whoever is about to take one finds out, and makes a file."""
-        with self._changing:  # one that is being made has its room until then
+        with self._changing.held():  # one that is being made has its room until then
             self._waiting.clear()
             for name in self.names():
                 self._files.unlink(self._directory / name)
@@ -216,10 +217,10 @@ class Spares:
 
     def trim(self) -> None:
         """Learn what the dead have left, and remove what is too much or half made. Only for a lone process."""
-        with self._changing:
-            self._look()
+        with self._changing.held():
+            names = self._look()
             known = {spare.path.name for spare in self._waiting}
             surplus = [spare.path.name for spare in self._waiting[self._most() :]]
             del self._waiting[self._most() :]
-            for name in [name for name in self.names() if name not in known] + surplus:
+            for name in [name for name in names if name not in known] + surplus:
                 self._files.unlink(self._directory / name)

@@ -7,6 +7,7 @@ with them: to be published, they only have to be moved to their place.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import struct
 import time
@@ -25,6 +26,11 @@ STAGING: Final = "staging"
 _PART: Final = struct.Struct("<QQ")
 """How many messages, and how many bytes their records have, which follow."""
 _LIST: Final = "list.json"
+_NAME: Final = re.compile("[0-9a-f]{24}[.]rows")
+_LIST_LIMIT: Final = 64 << 20
+"""How many bytes a list may have: some hundred for each task."""
+_PART_LIMIT: Final = 2 << 30
+"""How many bytes a part may have: as many as a column of Arrow."""
 _FORGOTTEN: Final = 24 * 3600.0  # seconds
 
 
@@ -49,6 +55,8 @@ class Staging:
 
     def __init__(self, files: Files, channel: Path, group: str, mode: int) -> None:
         """The group has only what a file name may have."""
+        files.confine(channel)
+        self.channel: Path = channel
         self._files = files
         self._directory = channel / STAGING / group
         self._group = group
@@ -58,7 +66,7 @@ class Staging:
         """Write messages to a file that is theirs alone."""
         self._make_directories()
         name = f"{secrets.token_hex(12)}.rows"
-        descriptor = self._files.open(self._directory / name, create=True, mode=self._mode)
+        descriptor = self._files.create(self._directory / name, self._mode)
         count = length = size = 0
         try:
             for part in parts:
@@ -74,6 +82,10 @@ class Staging:
         finally:
             self._files.close(descriptor)
         return Staged(self._group, name, count, length, size)
+
+    def has(self, staged: Staged) -> bool:
+        """Return whether the file is there."""
+        return staged.name in self._files.list(self._directory)
 
     def _make_directories(self) -> None:
         for directory in (self._directory.parent, self._directory):
@@ -96,8 +108,10 @@ class Staging:
             while position < staged.size:
                 head = self._files.read_at(descriptor, _PART.size, position)
                 count, size = _PART.unpack(head.ljust(_PART.size, b"\0"))
-                content = self._files.read_at(descriptor, min(size, staged.size), position + _PART.size)
-                if not count or not content or len(content) != size:
+                if not 0 < size <= min(staged.size - position, _PART_LIMIT):
+                    raise self._damaged(staged)
+                content = self._files.read_at(descriptor, size, position + _PART.size)
+                if not count or len(content) != size:
                     raise self._damaged(staged)
                 yield Records(count, content)
                 position += _PART.size + size
@@ -130,22 +144,39 @@ class Staging:
         self._files.write_atomically(self._directory / _LIST, content, self._mode)
 
     def listed(self) -> list[Staged]:
-        """Return what was written down."""
-        return [Staged(**each) for each in json.loads(self._files.read(self._directory / _LIST))]
+        """Return what was written down; `StorageError` if it names anything but files of this group."""
+        path = self._directory / _LIST
+        content = self._files.read(path, _LIST_LIMIT + 1)
+        try:
+            if len(content) > _LIST_LIMIT:
+                raise ValueError("too long")
+            return [self._staged(each) for each in json.loads(content)]
+        except (ValueError, TypeError, RecursionError) as error:
+            raise StorageError(f"{path} is not what was written ({error}); nothing was sent") from error
+
+    def _staged(self, fields: dict[str, object]) -> Staged:
+        """Return what a list says of a file; `TypeError` or `ValueError` if it is not a file of this group."""
+        staged = Staged(**fields)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        numbers = (staged.count, staged.length, staged.size)
+        if any(type(number) is not int or number < 0 for number in numbers) or staged.group != self._group:
+            raise ValueError("not a file of this group")
+        if _NAME.fullmatch(staged.name) is None:  # it leads nowhere else
+            raise ValueError("not the name of a file")
+        return staged
 
     def sweep(self) -> None:
         """Remove the whole group, and what others have left for a day."""
         self._files.remove_tree(self._directory)
         for name in self._files.list(self._directory.parent):
             other = self._directory.parent / name
-            if _last_change(other) < time.time() - _FORGOTTEN:
+            if self._last_change(other) < time.time() - _FORGOTTEN:
                 self._files.remove_tree(other)
         self._files.remove_if_empty(self._directory.parent)  # unless others are at it
 
-
-def _last_change(directory: Path) -> float:
-    """Return when something was last written in a directory; now if that cannot be said."""
-    try:
-        return max(path.stat().st_mtime for path in (directory, *directory.iterdir()))
-    except OSError:
-        return time.time()
+    def _last_change(self, directory: Path) -> float:
+        """Return when something was last written in a directory; now if that is not known."""
+        try:
+            inside = [directory / name for name in self._files.list(directory)]
+            return max(self._files.changed_at(path) for path in (directory, *inside))
+        except OSError:
+            return time.time()

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import TypeVar, final
 from weakref import WeakValueDictionary
 
-from .._errors import DiskFullError, FileChannelError, StorageError
-from .._format.layout import OPENING_BYTE
+from .._errors import ClosedResourceError, DiskFullError, FileChannelError, StorageError, storage_error
+from .._format import Mutex, populate_settle
 from .._offset import Offset
 from .._options import Durability, OpenOptions, StoredOptions
 from .backlog import Backlog
@@ -26,20 +25,21 @@ from .control import CONTROL, Control
 from .cursor import Cursor
 from .cursor_file import CONSUMERS
 from .cursors import Cursors
-from .entrance import Membership
+from .entrance import Membership, described_opener, opening
 from .expiry import remove_expired
 from .files import Files
 from .flush import Flusher, Ticket, briefly
 from .flush_timer import FLUSH_TIMER
 from .holder import Holder
 from .index import Mark
+from .kernel_locks import KernelLocks
 from .log import Log
 from .log_reader import Decode, LogReader, Refuse
 from .machine import boot_id
 from .manifest import Manifest
 from .maps import OpenFile
 from .places import Places
-from .processes import Processes, writers_of
+from .processes import Processes, holder_at, living_in
 from .producers import PRODUCERS, Producers
 from .reclaim import Reclaim
 from .registry import Registry
@@ -48,6 +48,7 @@ from .roster import Roster
 from .segment import Segment
 from .segments import SEGMENTS, Segments
 from .spares import Spares
+from .unreachable import Unreachable
 from .upkeep import Upkeep
 
 R = TypeVar("R")
@@ -78,17 +79,19 @@ class Store:
         descriptor: int,
         control: Control,
         manifest: Manifest,
+        segments: Segments,
         *,
         readonly: bool,
-        mapped: int,
     ) -> None:
         self.files = files
         self.path = path
         self._control_path = path / CONTROL
-        self._descriptor = descriptor
+        self._opened: int = descriptor
         self.control: Control = control
         self.manifest: Manifest = manifest
         self.readonly = readonly
+        self.unreachable: Unreachable | None = None
+        """What an open for writing would put aside, if this is a read-only open of a channel that needs recovery."""
         self.notify: Callable[[], object] = _ignore
         """Called, from any thread, after something became visible and event loops wait for it."""
         self.on_close: Callable[[], object] = _ignore
@@ -102,9 +105,7 @@ class Store:
         """
         self.on_filled: Callable[[], object] = _ignore
         """Called by whoever sends, without the writer word, when a segment was finished."""
-        self.segments: Segments = Segments(
-            files, path / SEGMENTS, writable=not readonly, most_mapped=mapped, epoch=lambda: control.epoch
-        )
+        self.segments: Segments = segments
         self.segments.on_dropped = self._leave_segment
         if not readonly:
             self.segments.spares = Spares(
@@ -130,6 +131,19 @@ class Store:
         self.upkeep: Upkeep = Upkeep(control, None)
         self._followed: tuple[int, StoredOptions] | None = None
 
+    @property
+    def _descriptor(self) -> int:
+        """Of the control file; `ClosedResourceError` after `close`: the number may be that of another file by then."""
+        if self._opened < 0:
+            raise ClosedResourceError
+        return self._opened
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode of the control file: what tells channels apart, by whatever paths they are reached."""
+        status = os.fstat(self._descriptor)
+        return status.st_dev, status.st_ino
+
     # Opening
 
     def begin_to_write(self, membership: Membership, *, alone: bool, resume: Offset | None) -> None:
@@ -139,8 +153,9 @@ class Store:
         """
         self._membership = membership
         self.upkeep = Upkeep(self.control, membership)
-        self.segments.names = OpenFile(self.files, self.files.open(self.segments.directory, writable=False))
-        self._writable = self._open_parts(membership.processes, alone=alone, resume=resume)
+        self.roster.locks = membership.locks
+        self.segments.names = OpenFile(self.files, self.files.open_directory(self.segments.directory))
+        self._writable = self._open_parts(membership.processes, membership.locks, alone=alone, resume=resume)
         self._apply_durability(self.manifest.options.durability)  # whoever changed it may have died half-way
         if alone:
             if self.control.is_of_before(bytes.fromhex(self.manifest.id), boot_id()):
@@ -153,7 +168,7 @@ class Store:
         self._set_timer(self.manifest.options.durability)
         self.bells = Bells(self.files, self.path / WAKE_FIFOS, self.manifest.options.mode, membership.processes)
 
-    def _open_parts(self, processes: Processes, *, alone: bool, resume: Offset | None) -> _Parts:
+    def _open_parts(self, processes: Processes, locks: KernelLocks, *, alone: bool, resume: Offset | None) -> _Parts:
         files, control, segments, options = self.files, self.control, self.segments, self.manifest.options
         room = Room(files, self.path, control, segments, self.backlog, processes)
         room.remove_expired = self.remove_expired
@@ -161,7 +176,7 @@ class Store:
         room.publish_capacity()  # whoever changed it may have died half-way
         log = Log(files, self.path, control, segments, processes, options, self._notify, room)
         control.spending_reserve(lambda: log.begin(alone=alone, beyond=resume))
-        cursors = Cursors(files, self.path / CONSUMERS, options.mode, self._registration_changed)
+        cursors = Cursors(files, self.path / CONSUMERS, options.mode, locks, self._registration_changed)
         producers = Producers(files, self.path / PRODUCERS, control, segments, options.mode)
         flusher = Flusher(control, segments, log, cursors, producers, processes)
         log.set_check_of_place(self.check_place)
@@ -259,7 +274,7 @@ class Store:
         Those who read or write do so by themselves when they go on; this is for those who rest. `Busy` if another
         process keeps us waiting.
         """
-        if not self.files.leads_to(self._control_path, self._descriptor):
+        if not self.files.is_found_at(self._control_path, self._descriptor):
             return  # nothing was given up: the whole directory is gone, and what is mapped is all there is
         self.segments.drop_removed()
         for reader in self._all_readers():
@@ -281,14 +296,18 @@ class Store:
 
     @property
     def is_current(self) -> bool:
-        """Whether everything is to be seen; otherwise what the last flush before a boot covers, until a recovery."""
+        """Whether the control page is trusted; otherwise a read-only open shows what can be read without a recovery."""
         return self.control.belongs_to(bytes.fromhex(self.manifest.id), boot_id())
 
-    def writers(self) -> list[Holder]:
-        """Return the processes that have the channel open for writing, in any order."""
+    def writers(self) -> tuple[list[Holder], bool]:
+        """Return the processes that have the channel open for writing, in any order, and whether those are all.
+
+        A user who may only read sees those that could mark themselves: see `lock_file`.
+        """
         if self._membership is not None:
-            return self._membership.processes.alive()
-        return writers_of(self.files, self._descriptor, self.control.map)
+            return self._membership.processes.alive(), True
+        living = living_in(self.files, self.path, self._descriptor)
+        return [holder_at(self.control.map, slot) for slot in living.slots], living.is_complete
 
     @property
     def _parts(self) -> _Parts:
@@ -374,7 +393,7 @@ class Store:
 
     def check_place(self) -> None:
         """Raise `StorageError` if the path leads elsewhere: what is made by name must not go to another channel."""
-        if not self.files.leads_to(self._control_path, self._descriptor):
+        if not self.files.is_found_at(self._control_path, self._descriptor):
             raise StorageError(f"{self.path} was moved, removed or replaced while it was open; open it where it is now")
 
     # Changing
@@ -383,7 +402,8 @@ class Store:
         """End the channel for good, durably. Sealing twice is sealing once."""
         log, flusher = self.log, self.flusher
         flusher.commit()  # most of it while others may append
-        with flusher.settled():
+        with flusher.held(), log.writing():
+            flusher.commit_settled()
             # All there is must be visible before the word says that it is all: readers wait for the rest until then,
             # and whoever would have to bring it about may die.
             if log.end():
@@ -393,12 +413,18 @@ class Store:
         log.tell_waiters()
         self.room.tell()
 
-    def configure(self, change: Callable[[Manifest], Manifest]) -> None:
-        """Store another schema or other channel-wide options, and act on them, in every process."""
+    def configure(self, change: Callable[[Manifest], Manifest], wanted: Callable[[], bool] = lambda: True) -> None:
+        """Store another schema or other channel-wide options, and act on them, in every process.
+
+        `UnwantedError`, with nothing changed, if it is not *wanted* any more while another process opens the channel.
+        On a thread on which no signal handler raises.
+        """
         log = self.log
         self.check_place()
         assert self._membership is not None
-        with _configuring, self._membership.locks.holding(OPENING_BYTE):  # one at a time, and nobody opens meanwhile
+        held = opening(self.files, self.path, self._descriptor, self._membership.locks, wanted)
+        # One at a time, and no process opens it meanwhile.
+        with _configuring.held(), held, described_opener(self.control):
             manifest = change(self._read_manifest())
             self._spending_all(lambda: self._write_manifest(manifest))
             self.manifest = manifest
@@ -415,13 +441,13 @@ class Store:
         try:
             return Manifest.read(self.files, self.path)
         except OSError as error:
-            raise StorageError(f"{self.path}: the options cannot be read: {error}") from error
+            raise storage_error(f"{self.path}: the options cannot be read", error) from error
 
     def _write_manifest(self, manifest: Manifest) -> None:
         try:
             manifest.write(self.files, self.path)
         except OSError as error:
-            raise StorageError(f"{self.path}: the options could not be stored: {error}") from error
+            raise storage_error(f"{self.path}: the options could not be stored", error) from error
 
     def _apply_durability(self, durability: Durability) -> None:
         log, flusher = self.log, self.flusher
@@ -429,7 +455,8 @@ class Store:
         if deferred != self.control.deferred:
             flusher.commit()  # most of it while others may append
             # Nobody is in the middle of a flush, which would move the tail that readers see.
-            with flusher.settled():
+            with flusher.held(), log.writing():
+                flusher.commit_settled()
                 log.set_deferred(deferred)
 
     def _set_timer(self, durability: Durability) -> None:
@@ -455,7 +482,8 @@ class Store:
         log, cursors, flusher = self.log, self.cursors, self.flusher
         self.check_place()
         flusher.commit()  # most of it while others may append
-        with flusher.settled():
+        with flusher.held(), log.writing():
+            flusher.commit_settled()
             log.finish_segment()
             tail = self.control.tail()
             self.producers.settle(tail.offset)
@@ -495,26 +523,42 @@ class Store:
                     flusher.flush()
                 except (FileChannelError, OSError) as error:
                     _logger.error("%s: the last flush failed: %s", self.path, error)
-            with flusher.mutex, log.mutex:
+            with flusher.mutex.held(), log.mutex.held():
                 flusher.close()
                 log.close()
             self.places.before_look = _ignore
             cursors.close_all()
+            self.producers.close()
             assert self._membership is not None
             assert self.bells is not None
             self.bells.close()
             self._membership.close()
+        for reader in self._all_readers():
+            reader.close()
+        populate_settle()  # what is yet to be populated holds a map
+        self.backlog.close()
         self.segments.close()
-        self.files.close(self._descriptor)
+        self._close_control()  # before the number of its descriptor can be that of another file
+        self.files.unpin(self.path)
+        descriptor, self._opened = self._opened, -1
+        self.files.close(descriptor)
+
+    def _close_control(self) -> None:
+        """Unmap the control page; no thread has a lock word in it meanwhile that it could not give back."""
+        if self._writable is None:
+            self.control.close()
+        else:
+            with self.flusher.mutex.held(), self.log.mutex.held():
+                self.control.close()
 
 
-_configuring = Lock()
+_configuring = Mutex()
 
 
 def _start_over() -> None:
     """A forked child has none of the other threads, one of which may have held the lock."""
     global _configuring
-    _configuring = Lock()
+    _configuring = Mutex()
 
 
 os.register_at_fork(after_in_child=_start_over)

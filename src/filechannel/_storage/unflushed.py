@@ -7,6 +7,7 @@ from typing import final
 
 from .._offset import Offset
 from .control import Tail
+from .maps import Inode, OpenFile
 from .segment import Segment
 
 _MOST = 64  # segments that wait for a flush; each has a descriptor or two
@@ -18,7 +19,11 @@ class Dirty:
 
     def __init__(self, segment: Segment) -> None:
         self.begin = segment.begin
-        self._file = segment.file.file
+        self.path = segment.path
+        self.id: int = segment.header.id
+        self._name = segment.name
+        self._file: OpenFile = segment.file.file
+        self._inode: Inode = segment.file.inode
         self._segment: Segment | None = segment
         self._end: Offset | None = None
 
@@ -33,6 +38,15 @@ class Dirty:
         """Wait until the records are on disk."""
         self._file.flush()
 
+    def check_flushed(self, end: Offset) -> None:
+        """Raise `OSError` if the file system has shut down meanwhile, as far as the active segment can tell."""
+        if self._segment is not None:
+            self._segment.check_flushed(end)
+
+    def is_in(self, directory: OpenFile) -> bool:
+        """Return whether the file has its name there: otherwise no later open finds what is on disk."""
+        return directory.holds(self._name, self._file.descriptor, self._inode)
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -40,6 +54,8 @@ class Work:
 
     segments: list[Dirty]
     names_changed: bool
+    names: int
+    """What to tell `names_were_flushed` when they are."""
     boundary: Tail | None
     """The end of the last whole batch when the last finished segment was finished; None if none was."""
 
@@ -55,7 +71,21 @@ class Unflushed:
         self._segments: list[Dirty] = []
         self._boundary: Tail | None = None
         self._failure: OSError | None = None
-        self.names_changed = False
+        self._names = self._flushed_names = 0
+        """How often the names have changed, and which of these changes are on disk."""
+
+    @property
+    def names_changed(self) -> bool:
+        """Whether the disk may not have all names. It stays so until `names_were_flushed`, whatever is interrupted."""
+        return self._names != self._flushed_names
+
+    def change_names(self) -> None:
+        """A segment was given a name, or lost it."""
+        self._names += 1
+
+    def names_were_flushed(self, names: int) -> None:
+        """The disk has the names as they were when some work was taken."""
+        self._flushed_names = max(self._flushed_names, names)
 
     def __len__(self) -> int:
         """Return how many segments there are."""
@@ -91,12 +121,16 @@ class Unflushed:
         """Segments that begin before the oldest offset were given up: nobody needs them."""
         self._segments = [segment for segment in self._segments if segment.begin >= oldest]
 
-    def keep(self, begins: set[Offset], durable: Offset) -> None:
-        """Forget what another process has flushed, removed or given up."""
+    def keep(self, begins: set[Offset], stored: range, durable: Offset) -> None:
+        """Forget what another process has flushed, removed or discarded.
+
+        *stored* are the offsets of messages that the log has: a segment among them that is not in *begins* was removed
+        by another program, and stays here for the flush, which reports it.
+        """
         self._segments = [
             segment
             for segment in self._segments
-            if segment.begin in begins and (segment.end is None or segment.end > durable)
+            if (segment.begin in begins or segment.begin in stored) and (segment.end is None or segment.end > durable)
         ]
 
     def finished(self, boundary: Tail, oldest: Offset) -> None:
@@ -131,7 +165,6 @@ class Unflushed:
         """Return what there is to do, and begin anew with the active segment. Raises what `failed` was told."""
         if self._failure is not None:
             raise self._failure
-        work = Work(self._segments, self.names_changed, self._boundary)
+        work = Work(self._segments, self.names_changed, self._names, self._boundary)
         self._segments, self._boundary = [] if active is None else [Dirty(active)], None
-        self.names_changed = False
         return work

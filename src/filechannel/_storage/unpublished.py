@@ -64,7 +64,8 @@ class Unpublished:
         for begin in reversed(beyond):
             self._segments.remove(begin)
         self._unflushed.discard_beyond(offset)
-        self._unflushed.names_changed |= bool(beyond)
+        if beyond:
+            self._unflushed.change_names()
         return bool(beyond)
 
     def unfinished_at(self, offset: Offset) -> Segment | None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from threading import Lock
-from typing import final
+from typing import TypeVar, final
 
 from .._errors import Busy
-from .._format import load_u32, load_u64, store_u32, store_u64, swap_if_u32
+from .._format import Mutex, ensured, load_u32, load_u64, store_u32, store_u64, swap_if_u32
 from .._format.layout import (
     MAINTAINED,
     MAINTAINER,
@@ -27,7 +26,9 @@ from .._format.layout import (
 from .control import Control
 from .entrance import Membership
 from .holder import Holder
+from .kernel_locks import KernelLocks
 
+R = TypeVar("R")
 _PAUSE = 0.005  # seconds
 
 
@@ -40,28 +41,53 @@ class Upkeep:
         self._control = control
         self._words = control.map
         self._membership = membership
-        self._mutex = Lock()
+        self._mutex = Mutex()
 
     @contextmanager
     def turn(self, may_wait: Callable[[], bool] = lambda: False) -> Generator[None]:
-        """Be the only one who maintains the channel; `Busy` if somebody else does, and that cannot be waited for."""
-        assert self._membership is not None
-        locks = self._membership.locks
-        while not self._mutex.acquire(blocking=False):  # the kernel does not tell threads of one process apart
-            _wait(may_wait)
-        try:
-            while not locks.take(MAINTENANCE_BYTE):
-                _wait(may_wait)
+        """Hold the maintenance lock; `Busy` if another thread or process holds it and the caller may not wait.
+
+        For threads that run no user code, and programs that end with an exception: one that a signal handler raises as
+        this is entered or left leaves both locks to the garbage collector. Others use `in_turn`.
+        """
+        self._wait_for_threads(may_wait)
+        with self._mutex.held(_PAUSE):  # `Busy` if another thread was faster
             try:
-                self._note_turn()
+                self._begin_turn(may_wait)
                 yield
             finally:
-                locks.give_back(MAINTENANCE_BYTE)
-        finally:
-            self._mutex.release()
+                self._locks.give_back(MAINTENANCE_BYTE)
+
+    def in_turn(self, work: Callable[[], R], may_wait: Callable[[], bool] = lambda: False) -> R:
+        """Call *work* with the maintenance lock held; `Busy` as for `turn`."""
+        self._wait_for_threads(may_wait)
+        give_back = self._locks.give_back
+        # Twice: a signal handler may raise inside the first call, and other processes would wait for this one to end.
+        with (
+            self._mutex.held(_PAUSE),
+            ensured(give_back, MAINTENANCE_BYTE),
+            ensured(give_back, MAINTENANCE_BYTE),
+        ):
+            self._begin_turn(may_wait)
+            return work()
+
+    @property
+    def _locks(self) -> KernelLocks:
+        assert self._membership is not None
+        return self._membership.locks
+
+    def _wait_for_threads(self, may_wait: Callable[[], bool]) -> None:
+        while self._mutex.owner:  # the kernel does not tell threads of one process apart
+            _wait(may_wait)
+
+    def _begin_turn(self, may_wait: Callable[[], bool]) -> None:
+        while not self._locks.take(MAINTENANCE_BYTE):
+            _wait(may_wait)
+        self._note_turn()
 
     def _note_turn(self) -> None:
         assert self._membership is not None
+        self._control.check_storable()
         store_u32(self._words, MAINTAINER, self._membership.processes.owner)
         now, offset = time.time_ns(), self._control.write_offset
         if offset != load_u64(self._words, QUIET_OFFSET):
@@ -91,7 +117,7 @@ class Upkeep:
         """Whether somebody is in the middle of it, who may stand still there."""
         if self._membership is None:
             return False
-        return self._mutex.locked() or self._membership.locks.is_taken(MAINTENANCE_BYTE)
+        return self._mutex.owner != 0 or self._membership.locks.is_taken(MAINTENANCE_BYTE)
 
     @property
     def last_turn(self) -> int | None:
@@ -104,7 +130,9 @@ class Upkeep:
         return load_u32(self._words, MAINTENANCE_ERRORS)
 
     def count_error(self) -> None:
-        """Once more."""
+        """Increment the error counter, unless the error is that nothing can be stored any more."""
+        if not self._control.is_storable:
+            return
         seen = self.errors
         while not swap_if_u32(self._words, MAINTENANCE_ERRORS, seen, seen + 1 & 0xFFFFFFFF):
             seen = self.errors

@@ -18,14 +18,17 @@ import os
 import time
 from asyncio import Future
 from collections.abc import Callable
-from threading import Condition, RLock
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import anyio
 
 from .._format import (
+    Mutex,
     Reader,
+    ensured,
     fence,
     load_u32,
     load_u64,
@@ -92,10 +95,10 @@ class Arrivals:
         if self._doorbell is not None:
             self._doorbell.answers.append(self._wake_tasks)
         self._polls = poll or store.readonly
-        self._lock = RLock()  # a receiver may be collected, and closed by that, anywhere
+        self._lock = Mutex()  # a receiver may be collected, and closed by that, anywhere
         self._waiting: dict[Waiter | Future[None], Callable[[], bool]] = {}
-        self._sleeping: set[object] = set()
-        self._looked_for = Condition()
+        self._sleeping: set[SimpleQueue[None]] = set()
+        """What wakes the threads that sleep outside of the native core."""
         self._sleepers = bytearray(8)
         """How many threads sleep inside the native core, as a number of it."""
         self.is_watched = False
@@ -142,7 +145,7 @@ class Arrivals:
         assert self._doorbell is not None
         if loop is not self._doorbell.newest:
             self._doorbell.watch()
-        with self._lock:
+        with self._lock.held():
             self._waiting[waiter] = has_news
         if not self.is_watched:
             WATCHDOG.watch(self)
@@ -151,7 +154,7 @@ class Arrivals:
 
     def leave(self, waiter: Waiter | Future[None]) -> None:
         """Nobody has to be woken any more."""
-        with self._lock:
+        with self._lock.held():
             self._waiting.pop(waiter, None)
 
     async def _poll(self, has_news: Callable[[], bool], longest_pause: float) -> None:
@@ -159,7 +162,7 @@ class Arrivals:
         pause = _SHORTEST_PAUSE
         while not has_news():
             waiter = make_waiter()
-            with self._lock:
+            with self._lock.held():
                 self._waiting[waiter] = has_news
             try:
                 with anyio.move_on_after(pause):
@@ -197,7 +200,7 @@ class Arrivals:
         watched = self._watched
         if watched is not None and self._words[watched] == self._quiet:
             return True
-        with self._lock:
+        with self._lock.held():
             waiting = list(self._waiting.items())
         self._announce_task()  # a publisher may have died with it
         words = None if watched is None else self._words[watched]
@@ -218,29 +221,28 @@ class Arrivals:
     def sleep(self, has_news: Callable[[], bool], until: float | None, longest_pause: float) -> bool:
         """Let the thread sleep until there are news, or the monotonic clock says *until*; tell whether there are."""
         pause = _SHORTEST_PAUSE
-        me = object()  # Ctrl-C may come at every call: a number could be counted up and not down
-        try:
-            self._sleeping.add(me)
+        bell: SimpleQueue[None] = SimpleQueue()
+        with ensured(self._sleeping.discard, bell):
+            self._sleeping.add(bell)
             while not has_news():
                 left = _LONGEST_SLEEP if until is None else min(until - time.monotonic(), _LONGEST_SLEEP)
                 if left <= 0:
                     return False
                 if self._polls:
-                    self._pause(has_news, min(pause, left))
+                    self._pause(bell, has_news, min(pause, left))
                     pause = min(2 * pause, longest_pause)
                     continue
                 seen = self._announce(WAKE_THREADS)
                 if not has_news():
                     wait_word(self._words, self._word, seen, left)
             return True
-        finally:
-            self._sleeping.discard(me)
 
-    def _pause(self, has_news: Callable[[], bool], seconds: float) -> None:
-        """Sleep for so long, unless somebody of this process says that there is something to look at."""
-        with self._looked_for:
-            if not has_news():
-                self._looked_for.wait(seconds)
+    @staticmethod
+    def _pause(bell: SimpleQueue[None], has_news: Callable[[], bool], seconds: float) -> None:
+        """Sleep for so long, unless another thread of this process says that there is something to look at."""
+        if not has_news():
+            with suppress(Empty):
+                bell.get(timeout=seconds)
 
     def watch(self, offset: int, seconds: float) -> bool:
         """Watch for something behind an offset for so long, without sleeping; tell whether there is."""
@@ -261,8 +263,8 @@ class Arrivals:
         """Let everybody of this process who waits look again. Any thread may call it."""
         self._wake_tasks()
         if self._sleeping and self._polls:
-            with self._looked_for:
-                self._looked_for.notify_all()
+            for bell in list(self._sleeping):
+                bell.put(None)
         elif self._sleeping or load_u64(self._sleepers, 0):
             # Another generation, so that nobody goes to sleep who looked before.
             seen = load_u32(self._words, self._word)
@@ -274,7 +276,7 @@ class Arrivals:
         if self._waiting:  # whoever comes now has announced itself, or will, and looks after that
             waiting: dict[Waiter | Future[None], Callable[[], bool]] = {}
             try:
-                with self._lock:
+                with self._lock.held():
                     waiting, self._waiting = self._waiting, {}
                 wake_together(waiting)
             except BaseException:
@@ -286,7 +288,7 @@ class Arrivals:
         """Have them woken all the same who should have been and perhaps were not."""
         # A future that is done may have nobody left who says so; whoever has a waiter always does.
         left = {who: news for who, news in waiting.items() if not isinstance(who, Future) or not who.done()}
-        with self._lock:
+        with self._lock.held():
             self._waiting = left | self._waiting
         if left and not self._polls:
             WATCHDOG.watch(self)  # which may have looked while nobody was to be seen
@@ -303,13 +305,13 @@ def _doorbell(bells: Bells | None) -> Doorbell | None:
     return None if own is None else Doorbell(own)
 
 
-_lock = RLock()
+_lock = Mutex()
 _arrivals: WeakKeyDictionary[Store, Arrivals] = WeakKeyDictionary()
 
 
 def arrivals_of(store: Store) -> Arrivals:
     """Return the one object that wakes the readers of a store."""
-    with _lock:
+    with _lock.held():
         arrivals = _arrivals.get(store)
         if arrivals is None:
             arrivals = _arrivals[store] = Arrivals(store, poll=POLL)
@@ -323,7 +325,7 @@ def arrivals_of(store: Store) -> Arrivals:
 def _start_over() -> None:
     """A forked child has none of the stores, and another thread may have held the lock."""
     global _lock
-    _lock = RLock()
+    _lock = Mutex()
     _arrivals.clear()
 
 

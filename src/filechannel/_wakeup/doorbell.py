@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Lock
 from typing import TYPE_CHECKING
 
+from .._format import Mutex
 from .._storage.files import Files
 from .loops import in_trio
 
@@ -27,7 +27,7 @@ class Doorbell:
         self._descriptor = descriptor
         self.answers: list[Callable[[], object]] = []
         """What is called."""
-        self._lock = Lock()
+        self._lock = Mutex()
         self._watching: set[asyncio.AbstractEventLoop | trio.lowlevel.TrioToken] = set()
         self.newest: object = None
         """The event loop that began to watch it last, and still does."""
@@ -43,7 +43,7 @@ class Doorbell:
             loop.add_reader(self._descriptor, self._rung)
 
     def _begin(self, loop: asyncio.AbstractEventLoop | trio.lowlevel.TrioToken) -> bool:
-        with self._lock:
+        with self._lock.held():
             if self._closed:
                 return False
             # Loops that were closed have forgotten it by themselves, and never come back.
@@ -77,7 +77,7 @@ class Doorbell:
 
     def close(self) -> None:
         """Take it down; each loop lets go of it in its own thread, and the last one closes it."""
-        with self._lock:
+        with self._lock.held():
             self._closed = True
             watching = list(self._watching)
         for loop in watching:
@@ -108,7 +108,7 @@ class Doorbell:
         self._stopped(loop)
 
     def _stopped(self, loop: asyncio.AbstractEventLoop | trio.lowlevel.TrioToken | None) -> None:
-        with self._lock:
+        with self._lock.held():
             self._watching.discard(loop)
             self.newest = None
             if not self._closed or self._watching or self._descriptor < 0:

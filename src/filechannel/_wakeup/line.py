@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from threading import Event, RLock, get_ident
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import get_ident
 from typing import final
 
+import anyio
+
 from .._errors import NoRoomYetError
+from .._format import Guard, Mutex, ensured
 from .._storage.backlog import SMALLEST, Batch
 from .._storage.store import Store
 from .arrivals import POLL, SPACE, Arrivals, arrivals_of
@@ -30,20 +33,21 @@ class _Thread:
     """A thread that waits for its turn."""
 
     def __init__(self) -> None:
-        self._event = Event()
+        self._bell: SimpleQueue[None] = SimpleQueue()
 
     def wake(self) -> None:
-        self._event.set()
+        self._bell.put(None)
 
     def wait(self, seconds: float) -> None:
-        self._event.wait(seconds)
+        with suppress(Empty):
+            self._bell.get(timeout=seconds)
 
 
 @final
 class Place:
     """A place in the line."""
 
-    __slots__ = ("batch", "has_left", "sleeper")
+    __slots__ = ("batch", "has_left", "sleeper", "was_first")
 
     def __init__(self, has_left: Callable[[], bool]) -> None:
         self.batch = SMALLEST
@@ -51,6 +55,7 @@ class Place:
         self.has_left = has_left
         """Tells whether it has no reason to wait any more: its sender was closed."""
         self.sleeper: Sleeper | None = None
+        self.was_first = False
 
 
 class Line:
@@ -59,9 +64,9 @@ class Line:
     def __init__(self, store: Store, space: Arrivals) -> None:
         self._room = store.room
         self._space = space
-        self._lock = RLock()  # a signal handler may send
-        self._places: deque[Place] = deque()
-        self._served = 0
+        self._lock = Mutex()  # a signal handler may send
+        self._places: dict[Place, None] = {}  # in this order
+        self._served: set[int] = set()
         """The thread whose place is first, while it tries."""
         self._room.may_pass = self._may_pass
 
@@ -70,36 +75,43 @@ class Line:
         return len(self._places)
 
     def _may_pass(self) -> bool:
-        return not self._places or self._served == get_ident()
+        return not self._places or get_ident() in self._served
 
     def is_needed(self) -> bool:
         """Tell whether there is no point in trying before standing in line."""
         return self._room.is_full()
 
-    def join(self, has_left: Callable[[], bool]) -> Place:
-        """Stand in line. Whoever does leaves it in the end."""
-        place = Place(has_left)
-        with self._lock:
-            self._places.append(place)
-            self._room.stand_in_line(True)
-        return place
+    def standing(self, place: Place) -> Guard:
+        """Stand in line for the body of a `with` statement. The caller calls `let_next_try` after it, in any case."""
+        # The guard has no name, so that an exception raised by a signal handler cannot keep it (see mutex.c).
+        return (ensured(self._places.pop, place, None), self._join(place))[0]  # type: ignore[func-returns-value]
 
-    def leave(self, place: Place) -> None:
-        """Let the next one try."""
-        with self._lock:
-            was_first = self._is_first(place)
-            self._places.remove(place)
+    def _join(self, place: Place) -> None:
+        with self._lock.held():
+            self._places[place] = None
+            self._room.stand_in_line(True)
+
+    def let_next_try(self, place: Place) -> None:
+        """Let the next one try, when one has left.
+
+        If this is interrupted by an exception, those who wait find out within a second.
+        """
+        with self._lock.held():
             self._room.stand_in_line(bool(self._places))
-        if was_first:
+        if place.was_first:
             self._wake_first()
             self._room.pass_turn()
 
     def _is_first(self, place: Place) -> bool:
-        return self._places[0] is place
+        place.was_first = self._first() is place
+        return place.was_first
+
+    def _first(self) -> Place | None:
+        with self._lock.held():
+            return next(iter(self._places), None)
 
     def _wake_first(self) -> None:
-        with self._lock:
-            first = self._places[0] if self._places else None
+        first = self._first()
         if first is not None and first.sleeper is not None:
             first.sleeper.wake()
 
@@ -107,20 +119,15 @@ class Line:
         """Let everybody look again, for instance because a sender was closed. Any thread may call it."""
         if not self._places:
             return
-        with self._lock:
+        with self._lock.held():
             sleepers = [place.sleeper for place in self._places if place.sleeper is not None]
         wake_together(sleepers)
         self._space.wake_all()
 
-    @contextmanager
-    def serving(self) -> Generator[None]:
-        """Let this thread, whose place is first, have the room that it asks for in the block."""
-        before = self._served
-        self._served = get_ident()
-        try:
-            yield
-        finally:
-            self._served = before
+    def serving(self) -> Guard:
+        """Let this thread, whose place is first, have the room that it asks for in the body of a `with` statement."""
+        # The guard has no name, so that an exception raised by a signal handler cannot keep it (see mutex.c).
+        return (ensured(self._served.discard, get_ident()), self._served.add(get_ident()))[0]  # type: ignore[func-returns-value]
 
     def _has_news(self, place: Place) -> bool:
         return place.has_left() or self._room.has_room(place.batch)
@@ -133,7 +140,8 @@ class Line:
             waiter = place.sleeper = make_waiter()
             if self._is_first(place) or place.has_left():  # in this moment: nobody wakes us then
                 break
-            await waiter.wait()
+            with anyio.move_on_after(_LONGEST_SLEEP):
+                await waiter.wait()
         if not place.has_left():
             await self._space.wait(lambda: self._has_news(place), longest_pause)
 
@@ -149,12 +157,12 @@ class Line:
         return place.has_left() or self._space.sleep(lambda: self._has_news(place), until, longest_pause)
 
 
-_lock = RLock()
+_lock = Mutex()
 
 
 def line_of(store: Store) -> Line:
     """Return the one line of a store that is open for writing."""
-    with _lock:
+    with _lock.held():
         line = store.room.line
         if not isinstance(line, Line):
             space = Arrivals(store, poll=POLL, beacon=SPACE, beside=arrivals_of(store))
@@ -172,26 +180,27 @@ def when_there_is_room(store: Store, append: Callable[[], object], timeout: floa
         refusal: NoRoomYetError = full
     until = None if timeout is None else time.monotonic() + timeout
     line = line_of(store)
-    place = line.join(lambda: False)
+    place = Place(lambda: False)
     try:
-        while until is None or time.monotonic() < until:
-            place.batch = Batch(refusal.size, refusal.messages)
-            line.sleep(place, until, _PAUSE)
-            try:
-                with line.serving():
-                    append()
-                return
-            except NoRoomYetError as full:
-                refusal = full
+        with line.standing(place):
+            while until is None or time.monotonic() < until:
+                place.batch = Batch(refusal.size, refusal.messages)
+                line.sleep(place, until, _PAUSE)
+                try:
+                    with line.serving():
+                        append()
+                    return
+                except NoRoomYetError as full:
+                    refusal = full
     finally:
-        line.leave(place)
+        line.let_next_try(place)
     raise refusal
 
 
 def _start_over() -> None:
     """In a forked child another thread may have held the lock."""
     global _lock
-    _lock = RLock()
+    _lock = Mutex()
 
 
 os.register_at_fork(after_in_child=_start_over)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import copy_context
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, final
 from weakref import WeakSet
 
 import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from .._storage.background import background_threads
+from .._format import resolve
+from .._storage.background import ThreadPool, errand_threads
 
 if TYPE_CHECKING:
     import trio
@@ -56,15 +58,16 @@ class _AsyncioWaiter:
         self._future: asyncio.Future[None] = loop.create_future()
 
     def wake(self) -> None:
+        future = self.note_woken()
         if asyncio._get_running_loop() is self.loop:
-            self.wake_here()
-            return
-        _call_in(self.loop, self.wake_here)
+            resolve(future)
+        else:
+            _resolve_in(self.loop, [future])
 
-    def wake_here(self) -> None:
-        self._woken = True
-        if not self._future.done():
-            self._future.set_result(None)
+    def note_woken(self) -> asyncio.Future[None]:
+        """Let a later wait end at once, and return the future of the present one, which the caller resolves."""
+        self._woken = True  # first: `wait` replaces the future, then looks at this
+        return self._future
 
     def wait(self) -> asyncio.Future[None]:
         if self._future.cancelled():  # with a wait that was cancelled: a second one needs another
@@ -102,39 +105,34 @@ class _TrioWaiter:
 
 def wake_together(waiters: Iterable[Sleeper | asyncio.Future[None]]) -> None:
     """Wake many tasks with one call into each event loop. Any thread may call it."""
-    elsewhere: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
+    elsewhere: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     here = asyncio._get_running_loop()
     for waiter in waiters:
         if isinstance(waiter, asyncio.Future):
             loop = waiter.get_loop()
             if loop is not here:
-                elsewhere.setdefault(loop, []).append(partial(_resolve, waiter))
-            elif not waiter.done():
-                waiter.set_result(None)
+                elsewhere.setdefault(loop, []).append(waiter)
+            else:
+                resolve(waiter)
         elif isinstance(waiter, _AsyncioWaiter) and waiter.loop is not here:
-            elsewhere.setdefault(waiter.loop, []).append(waiter.wake_here)
+            elsewhere.setdefault(waiter.loop, []).append(waiter.note_woken())
         else:
             waiter.wake()
-    for loop, group in elsewhere.items():
-        _call_in(loop, partial(_call_all, group))
+    for loop, futures in elsewhere.items():
+        _resolve_in(loop, futures)
 
 
-def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+def _resolve_in(loop: asyncio.AbstractEventLoop, futures: list[asyncio.Future[None]]) -> None:
+    """Let an event loop resolve futures, in a callback that is a C function.
+
+    What a signal handler raises in a callback of Python code asyncio logs: the rest of it would be left out, and the
+    tasks would never wake.
+    """
     try:
-        loop.call_soon_threadsafe(call)
+        loop.call_soon_threadsafe(resolve, *futures)
     except RuntimeError:
         if not loop.is_closed():  # with which whoever waited is gone
             raise
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
-def _call_all(calls: list[Callable[[], None]]) -> None:
-    for call in calls:
-        call()
 
 
 def make_future() -> asyncio.Future[None] | None:
@@ -231,7 +229,53 @@ async def notice_cancellation() -> None:
 async def run_through_cancellation(work: Callable[[], R]) -> R:
     """Do something in another thread, whole, whatever happens to the task; cancellation waits."""
     waiter = make_waiter()
-    running = background_threads().submit(work)
-    running.add_done_callback(lambda _: waiter.wake())
+    running = _Errand(work, waiter)
+    errand_threads().do(running.run)
     await wait_through_cancellation(waiter)
     return running.result()
+
+
+async def run_in_thread(
+    work: Callable[[], R], *, abandon_on_cancel: bool = False, threads: ThreadPool | None = None
+) -> R:
+    """Do something in another thread, as `anyio.to_thread.run_sync` does, but in one that ends with the interpreter.
+
+    A worker thread of anyio ends when the task that runs the event loop does, and the interpreter waits for it at exit.
+    """
+    await checkpoint()
+    waiter = make_waiter()
+    running = _Errand(partial(copy_context().run, work), waiter)
+    (threads or errand_threads()).do(running.run)
+    with anyio.CancelScope(shield=not abandon_on_cancel):
+        await waiter.wait()
+    return running.result()
+
+
+@final
+class _Errand(Generic[R]):
+    """Something that a thread does while a task waits for it."""
+
+    def __init__(self, work: Callable[[], R], waiter: Waiter) -> None:
+        self._work = work
+        self._waiter = waiter
+        self._error: BaseException | None = None
+        self._results: list[R] = []
+
+    def run(self) -> None:
+        """Do it, and wake the task. In the thread."""
+        try:
+            self._results.append(self._work())
+        except BaseException as error:  # for the task to raise, whatever it is
+            self._error = error
+        finally:
+            self._waiter.wake()
+
+    def result(self) -> R:
+        """Return or raise what came of it."""
+        error, self._error = self._error, None
+        if error is None:
+            return self._results.pop()
+        try:
+            raise error
+        finally:
+            del error  # it has this frame in its traceback

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from threading import local
 
+from .._format import Guard, ensured
 from .loops import runs_event_loop
 
 
@@ -17,14 +16,10 @@ class _Limit(local):
 _limit = _Limit()
 
 
-@contextmanager
-def no_longer_than(until: float | None) -> Generator[None]:
-    """Let this thread sleep in the block until the monotonic clock says *until*."""
-    try:
-        _limit.until = until
-        yield
-    finally:
-        _limit.until = None
+def no_longer_than(until: float | None) -> Guard:
+    """Let this thread sleep in a `with` block until the monotonic clock says *until*."""
+    # The guard has no name, so that an exception raised by a signal handler cannot keep it (see mutex.c).
+    return (ensured(setattr, _limit, "until", None), setattr(_limit, "until", until))[0]  # type: ignore[func-returns-value]
 
 
 def may_sleep() -> bool:

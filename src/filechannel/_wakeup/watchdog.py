@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
-from threading import Condition, Thread
+import time
 from typing import Protocol
 from weakref import WeakSet
+
+from .._format import Mutex
+from .._storage.background import NoThreadError, Timekeeper
 
 _SECONDS = 1.0
 _logger = logging.getLogger("filechannel")
@@ -36,35 +39,41 @@ class Watchdog:
 
     def start_over(self) -> None:
         """Forget everything: a forked child has not got the thread, and nobody who waits."""
-        self._changed = Condition()
+        self._lock = Mutex()
         self._watched: WeakSet[Watched] = WeakSet()
-        self._running = False
+        self._thread = Timekeeper("filechannel-watchdog", self._attend)
+        self._due = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread is there."""
+        return self._thread.is_running
 
     def watch(self, watched: Watched) -> None:
-        """Look after it until nobody waits there any more. The caller's waiter is one that `look_after` knows of."""
-        with self._changed:
-            watched.is_watched = True
+        """Look after it until no task waits there any more. The caller's waiter is one that `look_after` knows of."""
+        with self._lock.held():
             self._watched.add(watched)
-            if not self._running:
-                try:
-                    Thread(target=self._run, name="filechannel-watchdog", daemon=True).start()
-                except RuntimeError:  # no more threads: whoever waits next tries again, and most never need us
-                    watched.is_watched = False
-                else:
-                    self._running = True
+            try:
+                self._thread.begin()
+            except NoThreadError:  # no more threads: the next task that waits tries again, and most never need us
+                return
+            watched.is_watched = True  # last: interrupted before this, the next task that waits does all of it again
 
-    def _run(self) -> None:
-        while self._wait():
-            with self._changed:  # others begin to wait while we look
-                everybody = list(self._watched)
-            while everybody:
-                self._look(everybody.pop())  # and nothing that is closed now is kept alive by us
-
-    def _wait(self) -> bool:
-        with self._changed:
-            self._changed.wait(_SECONDS)
-            self._running = bool(self._watched)
-            return self._running
+    def _attend(self) -> float | None:
+        with self._lock.held():  # others begin to wait while we look
+            watched = list(self._watched)
+        now = time.monotonic()
+        if not watched:
+            self._due = 0.0
+            return None
+        if not self._due:
+            self._due = now + _SECONDS
+        if now < self._due:
+            return self._due - now
+        while watched:
+            self._look(watched.pop())  # popped, so that we keep nothing alive that is closed now
+        self._due = now + _SECONDS
+        return 0.0
 
     def _look(self, watched: Watched) -> None:
         # Whoever begins to wait after this says that it is to be watched; whoever began before is seen.
@@ -77,7 +86,7 @@ class Watchdog:
         if goes_on:
             watched.is_watched = True
             return
-        with self._changed:
+        with self._lock.held():
             if not watched.is_watched:
                 self._watched.discard(watched)
 

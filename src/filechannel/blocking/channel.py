@@ -112,7 +112,7 @@ class FileChannel(AnyChannel[T], Generic[T]):
         Raises `UnknownConsumerError` if there is none, and `ConsumerBusyError`, with nothing changed, if it has a live
         owner, or a live member, in this or any other process: close that, or let it `unsubscribe()`.
         """
-        self._errands.do(self._removal(name))
+        self._errands.do_undisturbed(self._removal(name))
 
     def join(self, name: str = "default", timeout: float | None = None) -> None:
         """Wait until a consumer has taken everything that was published when this was called.
@@ -156,7 +156,7 @@ class FileChannel(AnyChannel[T], Generic[T]):
         Replays, and consumers of other processes, get `DataExpiredError` if they had not come so far.
         """
         self._check_writable()
-        self._errands.do(self._purge)
+        self._errands.do_undisturbed(self._purge)
 
     def configure(
         self,
@@ -177,4 +177,4 @@ class FileChannel(AnyChannel[T], Generic[T]):
             compression=compression,
             spare_segments=spare_segments,
         )
-        self._errands.do(self._configuration(schema, changes))
+        self._errands.do_undisturbed(self._configuration(schema, changes))

@@ -9,6 +9,7 @@ from typing_extensions import TypeForm
 
 from .._channel.codec import Codec, CodecName
 from .._channel.recipe import Recipe
+from .._channel.store_handle import StoreHandle
 from .._options import ChannelOptions
 from .channel import FileChannel
 
@@ -24,6 +25,7 @@ def open_channel(
     options: ChannelOptions | None = None,
     create: bool = True,
     readonly: bool = False,
+    strict_owner: bool = False,
 ) -> FileChannel[T]: ...
 
 
@@ -36,6 +38,7 @@ def open_channel(
     options: ChannelOptions | None = None,
     create: bool = True,
     readonly: bool = False,
+    strict_owner: bool = False,
 ) -> FileChannel[T]: ...
 
 
@@ -47,10 +50,18 @@ def open_channel(
     options: ChannelOptions | None = None,
     create: bool = True,
     readonly: bool = False,
+    strict_owner: bool = False,
 ) -> FileChannel[T]:
     """Open the channel in a directory, and create it if it is not there. Use it in a `with` block, or close it.
 
-    Arguments and errors are those of the async `filechannel.open_channel`.
+    Arguments and errors are those of the async `filechannel.open_channel`. If a signal handler raises meanwhile, what
+    was opened is closed in the background.
     """
-    recipe: Recipe[T] = Recipe(path, type, codec, options, create, readonly)
-    return FileChannel(recipe, recipe.open_store())
+    recipe: Recipe[T] = Recipe(path, type, codec, options, create, readonly, strict_owner=strict_owner)
+    handle = StoreHandle(recipe.open_store)
+    try:
+        handle.open()
+        return FileChannel(recipe, handle)
+    except BaseException:
+        handle.close_soon()
+        raise

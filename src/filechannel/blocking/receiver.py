@@ -114,4 +114,4 @@ class FanOutReceiver(Named, Receiver[T_co], Generic[T_co]):
     def unsubscribe(self) -> None:
         """Forget the name, and close this receiver and its clones."""
         self._check_open()
-        self._source.errands.do(self._source.forget)
+        self._source.errands.do_undisturbed(self._source.forget)

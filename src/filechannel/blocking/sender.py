@@ -78,20 +78,21 @@ class Sender(AnySender[T_contra], Generic[T_contra]):
     def _in_line(self, append: Callable[[], R], until: float | None) -> R:
         """Append when there is room and it is our turn."""
         line = self._connection.line
-        place = self._join_line()
+        place = self._place_in_line()
         try:
-            while line.sleep(place, until, _LONGEST_PAUSE):
-                self._check_open()
-                try:
-                    with line.serving(), no_longer_than(until):
-                        return append()
-                except NoRoomYetError as full:
-                    place.batch = Batch(full.size, full.messages)
-                except Busy:
-                    time.sleep(_PAUSE)
-            raise TimeoutError(f"{self._owner.path} stayed full for too long; nothing was sent")
+            with line.standing(place):
+                while line.sleep(place, until, _LONGEST_PAUSE):
+                    self._check_open()
+                    try:
+                        with line.serving(), no_longer_than(until):
+                            return append()
+                    except NoRoomYetError as full:
+                        place.batch = Batch(full.size, full.messages)
+                    except Busy:
+                        time.sleep(_PAUSE)
+                raise TimeoutError(f"{self._owner.path} stayed full for too long; nothing was sent")
         finally:
-            line.leave(place)
+            line.let_next_try(place)
 
     def _flush_now(self, offset: int) -> None:
         connection = self._connection

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Generic, Self, TypeVar, final
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, final
 
-from .._channel.any_transaction import AnyStep, check_arguments
+from .._channel.any_transaction import AnyStep, Leaving, check_arguments
 from .acknowledging import AckReceiver
 from .sender import Sender
 
@@ -52,8 +52,12 @@ class Step(AnyStep[T_co, U_contra], Generic[T_co, U_contra]):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    def _leave(
+        self,
+        _block: object,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Send and acknowledge, or neither."""
         try:
@@ -66,6 +70,15 @@ class Step(AnyStep[T_co, U_contra], Generic[T_co, U_contra]):
             raise
         finally:
             self._end()
+
+    if TYPE_CHECKING:
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None:
+            """Send and acknowledge, or neither."""
+    else:
+        __exit__ = Leaving(_leave)
 
     def _commit(self) -> None:
         if self._payloads:

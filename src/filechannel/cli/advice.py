@@ -8,7 +8,7 @@ from typing import TypeAlias, final
 
 from .._maintenance.findings import Severity
 from .._maintenance.watch import Figures, Watch
-from .wording import shell_words
+from .._shell import shell_words
 
 
 @final

@@ -7,10 +7,11 @@ takes long to import is imported inside the function: every command pays for the
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, TextIO, cast, final
 
 import typer
 
@@ -20,6 +21,7 @@ from .compress import compress
 from .consumers import consumers
 from .demo import demo
 from .doctor import doctor
+from .escaping import Plain, safe
 from .export import export
 from .failures import end_when_terminated, reporting
 from .gc import gc
@@ -102,6 +104,21 @@ def _have_streams() -> None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - it stays
 
 
+@final
+class _OneLine(logging.Formatter):
+    """Log messages as they are otherwise shown where nothing is configured, but each in its line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
+        return safe(record.message)
+
+
+def _show_log_messages() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(_OneLine())
+    logging.getLogger().addHandler(handler)
+
+
 def run() -> int:
     """Run what the command line asks for, and return the exit code."""
     end_when_terminated()
@@ -109,6 +126,8 @@ def run() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be anything
+    sys.stdout, sys.stderr = cast("TextIO", Plain(sys.stdout)), cast("TextIO", Plain(sys.stderr))
+    _show_log_messages()
     try:
         app(prog_name="filechannel")
     except SystemExit as end:

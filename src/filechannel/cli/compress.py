@@ -8,6 +8,7 @@ import typer
 
 from .._maintenance import compression
 from .._options import Compression
+from .._storage.codecs import require
 from .failures import USAGE, Failure
 from .output import JsonOption, document, show
 from .progress import progress
@@ -35,9 +36,10 @@ def compress(
       filechannel compress data/orders --method zstd --level 19
     """
     if level is not None and method is None:
-        raise typer.BadParameter("is the level of a method: give --method, too", param_hint="--level")
+        raise Failure("--level needs --method", USAGE)
     try:
         policy = None if method is None else Compression(method=method, level=level)
+        require("none" if method is None else method)
     except ValueError as error:
         raise Failure(str(error), USAGE) from None
     path = channel.absolute()

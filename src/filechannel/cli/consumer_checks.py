@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from .._errors import UnexpectedFileError
 from .._format.layout import (
     ENTRY_ATTEMPT_SHIFT,
     ENTRY_ATTEMPTS,
@@ -13,6 +14,7 @@ from .._format.layout import (
     ENTRY_READY,
     ENTRY_STATE,
     GROUP_ENTRIES,
+    GROUP_SIZE,
 )
 from .._maintenance.watch import ConsumerFigures
 from .._storage.cursor_file import CONSUMERS, group_file_name
@@ -29,6 +31,11 @@ def idle_consumers(patient: Patient) -> Iterator[Advice]:
     for consumer in patient.figures.consumers:
         if consumer.owner is None and consumer.lag_messages and consumer.idle >= _IDLE:
             what = f"{held_by(consumer)}, idle for {span(consumer.idle)}"
+            if not consumer.knows_owner:
+                yield Advice(
+                    severity="note", kind="idle", what=f"{what}; its owner is known only to users who may write"
+                )
+                continue
             if consumer.expires is not None:
                 yield Advice(severity="note", kind="idle", what=f"{what}; it expires after {span(consumer.expires)}")
                 continue
@@ -68,15 +75,15 @@ def groups(patient: Patient) -> Iterator[Advice]:
             continue
         path = patient.watch.path / CONSUMERS / group_file_name(consumer.name)
         try:
-            content = patient.watch.files.read(path)
-        except FileNotFoundError:
+            content = patient.watch.files.read(path, GROUP_SIZE)
+        except (FileNotFoundError, UnexpectedFileError):
             continue
         expired, worst, where = _ring(content, time.monotonic_ns())
         if worst >= _MANY_ATTEMPTS:
             what = f"group `{consumer.name}`: the message at offset {where} was handed out {worst} times"
             mend = "look at what its handler says, or give serve() a RetryPolicy and a dead-letter channel"
             yield Advice(severity="warning", kind="attempts", what=what, mend=mend)
-        if expired and not consumer.members:
+        if expired and consumer.knows_owner and not consumer.members:
             what = f"group `{consumer.name}`: {counted(expired, 'lease')} ended and no member is there to go on"
             yield Advice(severity="warning", kind="leases", what=what, mend="start a member of the group")
 

@@ -12,8 +12,8 @@ from typer.core import TyperGroup
 from .._channel.consumers import Consumer
 from .._errors import UnknownConsumerError, repair_command
 from .command import Command
-from .failures import Failure, reporting
-from .output import JsonOption, columns, document, remark, safe, show, stderr
+from .failures import USAGE, Failure, reporting
+from .output import JsonOption, columns, document, remark, show, stderr
 from .target import ChannelArgument, complete_consumer, reading, tell_incomplete, writing
 from .wording import counted, number, process, size, span
 
@@ -64,7 +64,7 @@ def list_consumers(channel: ChannelArgument, json: JsonOption = False) -> None:
     with reading(channel) as target:
         found = target.channel.consumers()
         if not target.is_current:
-            tell_incomplete(channel)
+            tell_incomplete(channel, target.unreachable)
     if json:
         document(found)
     elif found:
@@ -124,7 +124,7 @@ def _ask(found: list[Consumer]) -> None:
         left = f"{counted(consumer.lag_messages, 'message')} ({size(consumer.lag_bytes)}) not taken"
         remark(f"{consumer.name}: {left}, idle for {span(consumer.idle)}")
     if not has_somebody_to_ask():
-        raise typer.BadParameter("there is nobody to ask: give --yes to remove without asking", param_hint="--yes")
+        raise Failure("not a terminal: give --yes", USAGE)
     stderr().print(f"Forget {counted(len(found), 'consumer')}? [y/N] ", end="", soft_wrap=True)
     try:
         answer = input()
@@ -151,7 +151,7 @@ def tell_damaged(channel: Path, found: tuple[Consumer, ...]) -> None:
     for consumer in found:
         if consumer.damaged:
             remark(
-                f"the position of {safe(consumer.name)} is damaged: it holds back everything, and nobody can receive "
+                f"the position of {consumer.name} is damaged: it holds back everything, and no process can receive "
                 f"under the name until {repair_command(channel)}"
             )
 
@@ -160,12 +160,12 @@ def _row(consumer: Consumer) -> tuple[str, ...]:
     owners = consumer.members or (() if consumer.owner is None else (consumer.owner,))
     term = "" if consumer.expires is None else f" (expires after {span(consumer.expires)})"
     return (
-        safe(consumer.name),
+        consumer.name,
         consumer.kind,
         "damaged" if consumer.damaged else number(consumer.next_sequence),
         number(consumer.lag_messages),
         size(consumer.lag_bytes),
         span(consumer.lag_seconds) if consumer.lag_messages else "-",
         "-" if consumer.damaged else span(consumer.idle),
-        (", ".join(map(process, owners)) or "nobody") + term,
+        (", ".join(map(process, owners)) or ("nobody" if consumer.owner_known else "unknown")) + term,
     )

@@ -8,24 +8,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from .._errors import FileChannelError, UnsupportedFormatError
+from .._errors import FileChannelError, UnexpectedFileError, UnsupportedFormatError
 from .._maintenance.chain import read_chain
 from .._maintenance.findings import Severity
 from .._maintenance.gc import foresee
-from .._maintenance.small_files import check_small_files
+from .._maintenance.small_files import LINKS, check_small_files
 from .._maintenance.survey import Survey
 from .._maintenance.watch import Watch
+from .._shell import shell_words
 from .._storage.codecs import require
 from .._storage.creation import is_remote
-from .._storage.files import Files
+from .._storage.files import QUARANTINE, Files
 from .._storage.processes import holder_at
-from .._storage.quarantine import QUARANTINE
 from .advice import Advice, Check, Patient
 from .consumer_checks import groups, held_by, idle_consumers, nobody_registered, stuck_consumers
 from .local_process import LocalProcess, find_local
-from .wording import counted, number, shell_words, size, span
+from .wording import counted, number, size, span
 
 _NEARLY = 0.9  # of a capacity
 _LITTLE_DISK = 0.05
@@ -43,7 +44,8 @@ def diagnose(path: Path, files: Files | None = None) -> list[Advice]:
         with Watch.open(path, files) as watch:
             patient = Patient(watch, watch.look())
             for check in CHECKS:
-                found += check(patient)
+                with suppress(UnexpectedFileError):  # which is among what was found
+                    found += check(patient)
     except (FileChannelError, FileNotFoundError, ValueError) as error:
         if not found:
             found.append(Advice(severity="error", kind="unreadable", what=str(error)))
@@ -60,7 +62,12 @@ def _damage(path: Path, files: Files) -> Iterator[Advice]:
     mend = shell_words("filechannel", "repair", path)
     for finding in bad:
         what = f"{finding.place}: {finding.what}"
-        yield Advice(severity=finding.severity, kind="damage", what=what, mend=mend)
+        if finding.kind == LINKS:
+            yield Advice(severity=finding.severity, kind=LINKS, what=what, mend=f"{mend} --apply")
+        elif finding.mend is not None:
+            yield Advice(severity=finding.severity, kind=finding.kind, what=what, mend=finding.mend)
+        else:
+            yield Advice(severity=finding.severity, kind="damage", what=what, mend=mend)
     for head in broken:
         what = f"{survey.relative(head.path)}: not a segment: {head.problem}"
         yield Advice(severity="error", kind="damage", what=what, mend=mend)
@@ -156,7 +163,7 @@ def quarantine(patient: Patient) -> Iterator[Advice]:
         held = sum(patient.watch.files.disk_space(directory / name) for name in names)
         found = f"{counted(count, 'file')} ({size(held)})"
         what = f"{found} of damage put aside in {QUARANTINE}/; remove it when you have looked"
-        mend = f"cat {shell_words(directory)}/*.json"
+        mend = f"cat -v {shell_words(directory)}/*.json"
         yield Advice(severity="warning", kind="quarantine", what=what, mend=mend)
 
 
@@ -231,7 +238,7 @@ def _created(watch: Watch) -> list[int]:
 def processes(patient: Patient) -> Iterator[Advice]:
     """Processes that stand still, or are at their limits."""
     control, busy = patient.watch.control, patient.watch.busy_writer
-    for slot in patient.watch.slots:
+    for slot in patient.watch.living.slots:
         process = find_local(holder_at(control.map, slot))
         if process is None:
             continue
@@ -253,7 +260,16 @@ def _limits(process: LocalProcess) -> Iterator[Advice]:
             yield Advice(severity="warning", kind="limits", what=text, mend=mend)
 
 
+def unreachable(patient: Patient) -> Iterator[Advice]:
+    """Messages behind damage, which the next open for writing would put aside."""
+    found = patient.watch.unreachable
+    if found is not None:
+        mend = shell_words("filechannel", "repair", patient.watch.path, "--apply")
+        yield Advice(severity="error", kind="unreachable", what=str(found), mend=mend)
+
+
 CHECKS: tuple[Check, ...] = (
+    unreachable,
     idle_consumers,
     stuck_consumers,
     nobody_registered,

@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from .._errors import ChannelNotFoundError, NotAChannelError
+from .._errors import FileChannelError
 from .advice import Advice, Part
 from .diagnosis import diagnose
+from .escaping import safe
 from .failures import FINDINGS, Failure, tell
-from .output import JsonOption, document, facts, safe, show, show_command
+from .output import JsonOption, document, facts, show, show_command
 from .target import rights
 from .wording import counted
 
@@ -22,7 +23,12 @@ _COLORS = {"error": "bold red", "warning": "yellow", "note": "dim"}
 def doctor(
     channels: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="CHANNEL", help="Their directories. Without any: this machine.", show_default=False),
+        typer.Argument(
+            metavar="CHANNEL",
+            help="Their directories. Without any: this machine.",
+            show_default=False,
+            readable=False,
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> int:
@@ -64,7 +70,7 @@ def _diagnosed(channels: Sequence[Path]) -> tuple[dict[Path, list[Advice]], list
         try:
             with rights(channel.absolute(), "read"):
                 found[channel] = diagnose(channel.absolute())
-        except (ChannelNotFoundError, NotAChannelError, Failure) as error:
+        except (FileChannelError, OSError, Failure) as error:
             failed.append(error)
     return found, failed
 

@@ -17,9 +17,9 @@ from typing import TypeAlias
 from .._errors import UnsupportedFormatError
 from .._format import PURE
 from .._maintenance.findings import Severity
+from .._shell import shell_words
 from .._storage.codecs import require
 from .advice import Advice, Part
-from .wording import shell_words
 
 _FEW_FILES = 1024
 _FEW_MAPS = 65_530

@@ -13,11 +13,13 @@ from anyio import EndOfStream
 
 from .._channel.channel import FileChannel
 from .._channel.receiver import Receiver
+from .._channel.store_handle import StoreHandle
 from .._channel.untyped import Description
 from .._errors import DecodeError
 from .._options import ChannelOptions
 from .._storage.index import Mark
 from .._storage.store import Store
+from .escaping import safe_json
 from .failures import FINDINGS, Failure
 from .files import replacing
 from .formats import Format, FormatOption, format_of
@@ -78,7 +80,7 @@ def export(
         raise typer.BadParameter("stdout has the messages: name a file", param_hint="--json")
     with opened_store(description, readonly=True) as store:
         if not store.is_current:
-            tell_incomplete(channel)
+            tell_incomplete(channel, store.unreachable)
         begin, end = bounds(store, start, stop)
         is_in_the_way = target is None and sys.stdout.isatty()
         with progress("exporting", end.offset - begin.offset, is_wanted=not is_in_the_way) as tell:
@@ -98,7 +100,7 @@ def export(
 
 
 async def _to_stdout(text: bytes) -> None:
-    sys.stdout.buffer.write(text)
+    sys.stdout.buffer.write(safe_json(text))
 
 
 @final
@@ -142,7 +144,9 @@ class _Export:
         recipe = self._description.recipe(readonly=True, options=options)
         if header:
             await write(header_of(self._description) + b"\n")
-        with FileChannel(recipe, recipe.open_store()) as channel:
+        handle = StoreHandle(recipe.open_store)
+        handle.open()
+        with FileChannel(recipe, handle) as channel:
             async with channel.replay(self._begin.offset, self._end.offset) as receiver:
                 await self._write_messages(receiver, write)
         if self._skip:
@@ -157,7 +161,7 @@ class _Export:
                 return
             except DecodeError as error:
                 if not self._skip:
-                    raise Failure(f"the record at offset {error.offset} is no message: {error.reason}") from error
+                    raise Failure(f"the record at offset {error.offset} is not a message: {error.reason}") from error
                 await receiver.seek(error.next_offset)
                 self.skipped += 1
                 continue

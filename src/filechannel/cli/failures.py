@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -29,15 +30,30 @@ from .._errors import (
     FileChannelError,
     NotAChannelError,
     UnknownConsumerError,
+    UnsupportedFormatError,
+    advice_for,
     repair_command,
 )
-from .wording import shell_words
+from .._shell import command, path_word, shell_words
+from .._storage.codecs import MISSING_METHOD
+from .escaping import safe
 
 FINDINGS: Final = 1
 USAGE: Final = 2
 INTERRUPTED: Final = 128 + signal.SIGINT
 BROKEN_PIPE: Final = 128 + signal.SIGPIPE
 TERMINATED: Final = 128 + signal.SIGTERM
+
+_ABOUT_THE_SYSTEM: Final = (
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EFBIG,
+    errno.EIO,
+)
+"""What means the same for a file of a channel and for any other that a command is given."""
 
 P = ParamSpec("P")
 
@@ -61,7 +77,10 @@ def reporting(command: Callable[P, object]) -> Callable[P, None]:
         try:
             code = command(*args, **kwargs)
             sys.stdout.flush()  # here, where a broken pipe is still noticed
-        except (typer.Exit, typer.BadParameter):
+        except typer.BadParameter as error:
+            error.message = safe(error.message)
+            raise
+        except typer.Exit:
             raise
         except BaseException as error:
             if os.environ.get("FILECHANNEL_DEBUG") == "1":
@@ -108,6 +127,9 @@ def explain(error: BaseException) -> str:
         case CorruptRecordError():
             where = f"{error.segment} is damaged at offset {error.offset}: {error.reason}"
             return f"{where}; {repair_command(error.path)} leaves out what cannot be read"
+        case UnsupportedFormatError(found=str(found)) if found.endswith(MISSING_METHOD):
+            method = found.removesuffix(MISSING_METHOD)
+            return f"{method} is not installed: {shell_words('pip', *error.advice.split())}"
         case UnknownConsumerError():
             return f"there is no consumer {error.name!r}; {_lister(error.path)} lists them"
         case ConsumerBusyError():
@@ -116,24 +138,28 @@ def explain(error: BaseException) -> str:
             return f"consumer {error.name!r} is in use by {who}{since}; end that first"
         case ConsumerDamagedError():
             command = repair_command(error.path)
+            if error.file is not None:
+                where = f"{error.file} is damaged: {error.problem}"
+                return f"{where}; {command} lets group {error.name!r} resume at its position"
             return f"the position of consumer {error.name!r} is damaged; {command} lets it begin at the oldest message"
         case Failure() | FileChannelError() | ValueError() if type(error).__module__.startswith("filechannel"):
             return str(error)
         case OSError():
             where = "" if error.filename is None else f"{error.filename}: "
-            return f"{where}{error.strerror or error}"
+            known = advice_for(error) if error.errno in _ABOUT_THE_SYSTEM else None
+            return f"{where}{error.strerror or error}" + ("" if known is None else f"; {known}")
         case _:
             # A bug of ours, or a value that only a library refuses: its name helps whoever reports it.
             return f"{type(error).__name__}: {error} (FILECHANNEL_DEBUG=1 shows where)"
 
 
 def _lister(path: object) -> str:
-    return f"'filechannel consumers {'CHANNEL' if path is None else shell_words(path)}'"
+    return command("filechannel", "consumers", "CHANNEL" if path is None else path_word(path))
 
 
 def _say(text: str) -> None:
     try:
-        sys.stderr.write(f"filechannel: {text}\n")
+        sys.stderr.write(f"filechannel: {safe(text)}\n")
         sys.stderr.flush()
     except OSError:
         pass  # nobody reads that either

@@ -24,6 +24,8 @@ def replacing(path: Path, *, force: bool) -> Generator[Path]:
 
     A file that is there is replaced only with *force*.
     """
+    if path.is_dir():
+        raise Failure(f"{path} is a directory", USAGE)
     sweep(path)
     if not force and path.exists():
         raise Failure(f"{path} is there already: give --force to replace it", USAGE)
@@ -94,7 +96,7 @@ def sweep(path: Path) -> None:
 
 def _remove_unowned(draft: Path) -> None:
     with suppress(OSError):  # it has an owner, or is not ours
-        lock = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW)
+        lock = os.open(draft, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _remove(draft)

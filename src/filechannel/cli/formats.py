@@ -19,7 +19,8 @@ def format_of(given: Format | None, file: Path | None) -> Format:
     """Return the format that is meant, and make sure that what it needs is there."""
     found = given or ("parquet" if file is not None and file.suffix == ".parquet" else "jsonl")
     if found == "parquet" and any(find_spec(name) is None for name in ("pyarrow", "pyspark")):
-        raise typer.BadParameter(
-            "Parquet needs pyarrow and pyspark: pip install 'filechannel[spark]'", param_hint="--format"
-        )
+        needs = "Parquet needs pyarrow and pyspark: pip install 'filechannel[spark]'"
+        if given is None:
+            raise typer.BadParameter(f"{file}: {needs}", param_hint="FILE")
+        raise typer.BadParameter(needs, param_hint="--format")
     return found

@@ -9,6 +9,7 @@ from .._channel.consumers import Consumer
 from .._channel.statistics import ChannelStatistics, RoomStatistics
 from .._channel.untyped import Description
 from .._options import Compression, Retention, StoredOptions
+from .._storage.unreachable import Unreachable
 from .consumers import consumer_table, tell_damaged
 from .output import JsonOption, document, facts, show
 from .target import ChannelArgument, reading, tell_incomplete
@@ -29,16 +30,17 @@ def info(channel: ChannelArgument, json: JsonOption = False) -> None:
     """
     with reading(channel) as target:
         statistics, consumers = target.channel.statistics(), target.channel.consumers()
-        description, is_current = target.description, target.is_current
+        description, is_current, unreachable = target.description, target.is_current, target.unreachable
     if json:
-        document({"is_current": is_current} | _report(description, statistics, consumers))
+        state = {"is_current": is_current, "unreachable": _counts(unreachable)}
+        document(state | _report(description, statistics, consumers))
         return
-    show(facts(_facts(description, statistics)))
+    show(facts(_facts(description, statistics, unreachable)))
     if consumers:
         show("", consumer_table(consumers))
     tell_damaged(channel, consumers)
     if not is_current:
-        tell_incomplete(channel)
+        tell_incomplete(channel, unreachable)
 
 
 def _report(
@@ -60,7 +62,15 @@ def _report(
     }
 
 
-def _facts(description: Description, statistics: ChannelStatistics) -> Iterator[tuple[str, str]]:
+def _counts(unreachable: Unreachable | None) -> dict[str, int] | None:
+    if unreachable is None:
+        return None
+    return {"offset": unreachable.offset, "messages": unreachable.messages, "segments": unreachable.segments}
+
+
+def _facts(
+    description: Description, statistics: ChannelStatistics, unreachable: Unreachable | None
+) -> Iterator[tuple[str, str]]:
     manifest, schema = description.manifest, description.schema
     yield "channel", str(description.path)
     yield "id", f"{manifest.id}, format {manifest.format}"
@@ -69,6 +79,8 @@ def _facts(description: Description, statistics: ChannelStatistics) -> Iterator[
     for line in _fields(description):
         yield "", line
     yield from _amounts(statistics)
+    if unreachable is not None:
+        yield "damaged", str(unreachable)
     yield from _options(manifest.options)
     yield from _people(statistics)
 
@@ -140,7 +152,8 @@ def _compression(compression: Compression) -> str:
 
 
 def _people(statistics: ChannelStatistics) -> Iterator[tuple[str, str]]:
-    yield "open in", ", ".join(map(process, statistics.writers)) or "no process that may send"
+    known = "" if statistics.writers_known else " (as far as a user who may only read can see)"
+    yield "open for writing in", (", ".join(map(process, statistics.writers)) or "no process") + known
     if statistics.busy_writer is not None:
         yield "sending now", process(statistics.busy_writer)
     upkeep = statistics.maintenance

@@ -11,6 +11,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
+from .failures import USAGE, Failure
+
 _CHUNK: Final = 1 << 20
 
 
@@ -83,6 +85,8 @@ def opened_lines(path: Path | None) -> Generator[Lines]:
     if path is None or str(path) == "-":
         yield Lines(sys.stdin.fileno(), _size(sys.stdin.fileno()))
         return
+    if path.is_dir():
+        raise Failure(f"{path} is a directory", USAGE)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield Lines(descriptor, _size(descriptor))

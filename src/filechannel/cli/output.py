@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO, TypeAlias, cast
 import msgspec
 import typer
 
+from .escaping import safe, safe_json
+
 if TYPE_CHECKING:  # it takes as long to import as everything else here: only who shows something pays for it
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -22,8 +23,6 @@ JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON 
 """Of every command that reports something."""
 
 _ENDLESS: Final = 10_000  # columns
-_COMMANDS_TO_A_TERMINAL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-_COMMANDS_IN_JSON: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")
 
 
 def stdout() -> Console:
@@ -42,7 +41,9 @@ def _console(stream: TextIO, is_stderr: bool) -> Console:
 
     # A program or a file takes lines as long as they need to be.
     width = None if stream.isatty() or "COLUMNS" in os.environ else _ENDLESS
-    return Terminal(stderr=is_stderr, highlight=False, emoji=False, markup=False, width=width)
+    while (behind := cast("TextIO | None", getattr(stream, "rich_proxied_file", None))) is not None:
+        stream = behind
+    return Terminal(file=stream, stderr=is_stderr, highlight=False, emoji=False, markup=False, width=width)
 
 
 # JSON
@@ -55,16 +56,10 @@ def document(content: object) -> None:
 
 
 def write_line(text: bytes) -> None:
-    """Write JSON that is one already. No terminal takes anything in it for a command."""
-    if not text.isascii():
-        text = _COMMANDS_IN_JSON.sub(_escaped, text)
+    """Write a line of JSON, which may have our colours around its values. No terminal obeys anything in it."""
     out = sys.stdout.buffer
-    out.write(text)
+    out.write(safe_json(text))
     out.write(b"\n")
-
-
-def _escaped(found: re.Match[bytes]) -> bytes:
-    return f"\\u{ord(found[0].decode()):04x}".encode()
 
 
 def plain(content: object) -> object:
@@ -75,7 +70,7 @@ def plain(content: object) -> object:
         case datetime():
             return content.isoformat()
         case dict():
-            return {str(name): plain(value) for name, value in cast("Mapping[object, object]", content).items()}
+            return {_json_text(name): plain(value) for name, value in cast("Mapping[object, object]", content).items()}
         case list() | tuple():
             return [plain(value) for value in cast("Sequence[object]", content)]
         case None | bool() | int() | float():
@@ -83,16 +78,23 @@ def plain(content: object) -> object:
         case _ if dataclasses.is_dataclass(content):
             return {field.name: plain(getattr(content, field.name)) for field in dataclasses.fields(content)}
         case _:
-            return str(content).encode(errors="backslashreplace").decode()  # the name of a file may be anything
+            return _json_text(content)
+
+
+def _json_text(content: object) -> str:
+    return str(content).encode(errors="backslashreplace").decode()  # the name of a file may be anything
 
 
 # Text
 
 
 def show(*parts: RenderableType) -> None:
-    """Write to a person."""
+    """Write to a person. A string is a line."""
+    from rich.text import Text
+
     console = stdout()
-    for part in parts:
+    for each in parts:
+        part = Text(safe(each)) if isinstance(each, str) else each
         if console.is_terminal:
             console.print(part)
         else:
@@ -117,12 +119,7 @@ def remark(text: str) -> None:
     """Say something that is not part of what was asked for."""
     from rich.text import Text
 
-    stderr().print(Text(text), soft_wrap=True)
-
-
-def safe(text: str) -> str:
-    """Return a text of unknown origin with nothing in it that a terminal takes for a command."""
-    return _COMMANDS_TO_A_TERMINAL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    stderr().print(Text(safe(text)), soft_wrap=True)
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Table:

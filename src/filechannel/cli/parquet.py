@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Final, cast
 
@@ -17,6 +18,7 @@ from .._offset import Offset
 from .._storage.index import Mark
 from .._storage.spans import Span
 from .._storage.store import Store
+from ..spark.identity import Identity
 from ..spark.options import ReadOptions
 from ..spark.rows import Rows
 from ..spark.schema import PAYLOAD, PAYLOAD_PLAN, NoColumnError, columns_of
@@ -42,7 +44,8 @@ def write_parquet(
     with pq.ParquetWriter(draft, schema, compression="zstd") as writer:
         total = max(1, end.sequence - begin.sequence)
         done = 0
-        for batch in read(options, table.spark, Task(store.path, span)) if begin.offset < end.offset else ():
+        tasks = [Task(store.path, span, Identity.of(store, span))] if begin.offset < end.offset else []
+        for batch in chain.from_iterable(read(options, table.spark, task) for task in tasks):
             writer.write_batch(batch)
             done += batch.num_rows
             yield batch.num_rows, Offset(begin.offset + (end.offset - begin.offset) * done // total)
@@ -61,7 +64,7 @@ def _reading(file: Path) -> Generator[None]:
     try:
         yield
     except pa.ArrowInvalid as error:
-        raise Failure(f"{file} is no Parquet file: {error}") from error
+        raise Failure(f"{file} is not a Parquet file: {error}") from error
 
 
 def read_parquet(file: Path, description: Description) -> Iterator[tuple[list[bytes], float]]:
@@ -75,7 +78,7 @@ def read_parquet(file: Path, description: Description) -> Iterator[tuple[list[by
             try:
                 payloads = convert(batch)
             except (ValueError, CodecError) as error:  # Arrow's errors are ValueErrors, too
-                raise Failure(f"rows {done + 1} to {done + batch.num_rows} are no messages: {error}") from error
+                raise Failure(f"rows {done + 1} to {done + batch.num_rows} are not messages: {error}") from error
             done += batch.num_rows
             yield payloads, done / total
 
@@ -95,7 +98,7 @@ def _conversion(description: Description, names: list[str]) -> Callable[[pa.Reco
         return as_they_are
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise Failure(f"column {unknown[0]!r} is no field of the channel's messages; there are {', '.join(known)}")
+        raise Failure(f"column {unknown[0]!r} is not a field of the channel's messages; there are {', '.join(known)}")
     columns = [known[name] for name in names]
     try:
         rows = Rows(description.manifest.codec, description.schema, StructType([each.spark_field for each in columns]))

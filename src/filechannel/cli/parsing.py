@@ -29,7 +29,7 @@ class WrongLineError(ValueError):
     """A line that is no message of the channel."""
 
     def __init__(self, number: int, reason: str) -> None:
-        super().__init__(f"line {number} is no message of the channel: {reason}")
+        super().__init__(f"line {number} is not a message of the channel: {reason}")
 
 
 @final

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -37,12 +38,28 @@ def place(text: str, numbered: Callable[[int], Offset], option: str) -> Start:
     try:
         if text.isascii() and text.isdigit():
             return Offset(int(text))
-        if text.startswith("seq:"):
-            return numbered(int(text.removeprefix("seq:")))
-        return _moment(text)
-    except (ValueError, OverflowError) as error:
-        reason = str(error) if text.startswith("seq:") else f"{text!r} is no place in a channel: give {PLACES}"
-        raise typer.BadParameter(reason, param_hint=option) from None
+        number = text.removeprefix("seq:")
+        if text == number:
+            moment = _moment(text)
+            return "latest" if moment > datetime.now(UTC) else moment  # nothing was sent then
+        sequence = int(number) if number.isascii() and number.isdigit() else None
+    except (ValueError, OverflowError):
+        sequence = None
+    if sequence is None:
+        raise typer.BadParameter(f"{text!r} is not a place in a channel: give {PLACES}", param_hint=option)
+    with told_as(option):
+        return numbered(sequence)
+
+
+@contextmanager
+def told_as(option: str) -> Generator[None]:
+    """Let a `ValueError` of the library about a place be one about an option, without the name of its own argument."""
+    try:
+        yield
+    except ValueError as error:
+        # What it was told before it said which argument of which channel that is: see `naming`.
+        told = error.__context__ if isinstance(error.__context__, ValueError) else error
+        raise typer.BadParameter(str(told), param_hint=option) from None
 
 
 def bounds(store: Store, start: str, stop: str) -> tuple[Mark, Mark]:
@@ -56,10 +73,8 @@ def bounds(store: Store, start: str, stop: str) -> tuple[Mark, Mark]:
 
 def _mark(store: Store, text: str, option: str, at_moment: Callable[[datetime], Mark]) -> Mark:
     found = place(text, lambda number: store.places.numbered(number).offset, option)
-    try:
+    with told_as(option):
         return at_moment(found) if isinstance(found, datetime) else find_place(store, found, option)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def _moment(text: str) -> datetime:

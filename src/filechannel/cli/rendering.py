@@ -11,7 +11,7 @@ import msgspec
 from .._channel.any_receiver import Record
 from .._channel.untyped import Description
 from .._errors import DecodeError
-from .output import safe
+from .escaping import safe
 from .untyped import Json
 
 _MOST: Final = 200

@@ -7,16 +7,19 @@ from typing import Annotated
 
 import typer
 
+from .._channel.untyped import describe_channel
 from .._errors import ChannelLockedError
 from .._maintenance import repair as repairing
 from .._maintenance.findings import Finding
 from .._maintenance.repair import Action, Plan, Repaired
+from .._shell import shell_words
+from .._storage.files import Files
 from .failures import FINDINGS, Failure
 from .output import JsonOption, columns, document, remark, show, show_command
 from .progress import progress
 from .target import ChannelArgument, rights
 from .verify import show_findings
-from .wording import counted, shell_words
+from .wording import counted
 
 
 def repair(
@@ -28,6 +31,7 @@ def repair(
             metavar="PATH",
             help="A channel of the same messages, or a copy of channel.json: for a manifest that is lost.",
             show_default=False,
+            readable=False,
         ),
     ] = None,
     json: JsonOption = False,
@@ -46,6 +50,8 @@ def repair(
       filechannel repair data/orders --like backup/channel.json --apply
     """
     path = channel.absolute()
+    if like is not None:
+        _check_like(like)
     if not apply:
         with rights(path, "read"), progress("looking") as tell:
             plan = repairing.plan_repair(path, like=like, progress=lambda done, of: tell(done, of=of))
@@ -56,6 +62,17 @@ def repair(
     except ChannelLockedError as error:
         raise Failure(f"{error}; nothing was done") from None
     return _show_done(repaired, json=json)
+
+
+def _check_like(like: Path) -> None:
+    """Refuse what has no manifest to take, even if none is needed: the path may be mistyped."""
+    if not like.exists():
+        raise typer.BadParameter(f"there is nothing at {like}", param_hint="--like")
+    with rights(like, "read"):
+        if like.is_dir():
+            describe_channel(like.absolute())
+        else:
+            repairing.manifest_at(Files(), like)
 
 
 def _applied(path: Path, like: Path | None) -> str:

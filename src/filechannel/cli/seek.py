@@ -10,8 +10,9 @@ from .. import blocking
 from .._channel.consumers import Consumer
 from .._errors import UnknownConsumerError
 from .consumers import refuse_owned
+from .escaping import safe
 from .output import JsonOption, document, show
-from .position import PLACES, complete_position, place
+from .position import PLACES, complete_position, place, told_as
 from .target import ChannelArgument, complete_consumer, writing
 from .wording import counted
 
@@ -38,20 +39,19 @@ def seek(
         before = _find(target.channel, name)
         refuse_owned(before)
         to = place(position, target.channel.offset_of, "POSITION")
-        try:
+        with told_as("POSITION"):
             if before.kind == "group":
                 with target.channel.group(name) as member:
                     member.seek(to)
             else:
                 with target.channel.receiver(name) as receiver:
                     receiver.seek(to)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="POSITION") from None
         after = _find(target.channel, name)
     if json:
         document({"consumer": name, "before": _report(before), "after": _report(after)})
     else:
-        show(f"{name}: was at {_words(before)}", f"{' ' * len(name)}  now at {_words(after)}")
+        shown = safe(name)
+        show(f"{shown}: was at {_words(before)}", f"{' ' * len(shown)}  now at {_words(after)}")
 
 
 def _find(channel: blocking.FileChannel[object], name: str) -> Consumer:

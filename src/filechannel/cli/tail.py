@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Annotated, Final
 
 import typer
@@ -15,7 +16,7 @@ from .._channel.places import Start
 from .._errors import DataExpiredError, DecodeError
 from .._options import ChannelOptions
 from .output import JsonOption, remark, write_line
-from .position import PLACES, complete_position, place
+from .position import PLACES, complete_position, place, told_as
 from .rendering import Rendering
 from .target import ChannelArgument, reading, tell_incomplete
 
@@ -54,13 +55,11 @@ def tail(
     options = ChannelOptions(poll_interval=_POLL, on_corruption="skip" if skip_damage else "raise")
     with reading(channel, options) as target:
         if not target.is_current:
-            tell_incomplete(channel)
+            tell_incomplete(channel, target.unreachable)
         rendering = Rendering(target.description, as_json=json)
         begin = _last(target.channel, count) if start is None else place(start, target.channel.offset_of, "--from")
-        try:
+        with told_as("--from"):
             receiver = target.channel.replay(begin, None if follow else "latest")
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--from") from None
         with receiver:
             for record in _records(receiver):
                 write_line(rendering.line(record))
@@ -74,7 +73,10 @@ def _last(channel: blocking.FileChannel[object], count: int) -> Start:
         return "latest"
     if count >= statistics.messages:
         return "earliest"
-    return channel.offset_of(statistics.next_sequence - count)
+    for number in range(statistics.next_sequence - count, statistics.next_sequence):
+        with suppress(ValueError):  # lost, and left out by a repair: the next one then
+            return channel.offset_of(number)
+    return "latest"
 
 
 def _records(receiver: blocking.Receiver[object]) -> Iterator[Record[object] | DecodeError]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import shlex
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,11 +15,14 @@ import typer
 
 from .. import blocking
 from .._channel.recipe import Recipe
+from .._channel.store_handle import StoreHandle
 from .._channel.untyped import Description, describe_channel
-from .._errors import FileChannelError
+from .._errors import FileChannelError, repair_command, verify_command
 from .._options import ChannelOptions
+from .._shell import command, path_word
 from .._storage.store import Store
 from .._storage.stores import STORES
+from .._storage.unreachable import Unreachable
 from .failures import Failure
 from .output import remark
 
@@ -38,7 +40,9 @@ class Target:
     description: Description
     channel: blocking.FileChannel[object]
     is_current: bool
-    """Whether everything is to be seen; else what the last flush covers, until somebody opens it to send or receive."""
+    """Whether everything is shown; else what can be read before the channel is opened to send or receive."""
+    unreachable: Unreachable | None = None
+    """What such an open would put aside."""
 
 
 @contextmanager
@@ -47,8 +51,8 @@ def reading(path: Path, options: ChannelOptions | None = None) -> Generator[Targ
     description = find(path)
     with opened(description.recipe(readonly=True, options=options), "read") as channel:
         with opened_store(description, readonly=True) as store:
-            is_current = store.is_current
-        yield Target(description, channel, is_current)
+            is_current, unreachable = store.is_current, store.unreachable
+        yield Target(description, channel, is_current, unreachable)
 
 
 @contextmanager
@@ -59,18 +63,26 @@ def writing(path: Path, options: ChannelOptions | None = None) -> Generator[Targ
         yield Target(description, channel, is_current=True)
 
 
-def tell_incomplete(path: Path) -> None:
-    """Say that there may be more in a channel than whoever only reads can know of."""
+def tell_incomplete(path: Path, unreachable: Unreachable | None) -> None:
+    """Say that there may be more in a channel than a process that only reads can show, or that it is damaged."""
+    if unreachable is not None:
+        remark(
+            f"{path}: {unreachable}; check it with {verify_command(path)}, and run {repair_command(path)} before any "
+            "process opens it to send or receive, which would move them to quarantine"
+        )
+        return
+    gc = command("filechannel", "gc", path_word(path))
     remark(
-        f"{path} is a copy, or was not opened since a restart: what the last flush does not cover is not shown; "
-        f"whoever opens it to send or receive finds it, and so does 'filechannel gc {shlex.quote(str(path))}'"
+        f"{path} is a copy, or was not opened since a restart: what needs recovery is not shown; "
+        f"a process that opens it to send or receive finds it, and so does {gc}"
     )
 
 
 def find(path: Path) -> Description:
     """Return what the channel says of itself; a short message if there is none, or nobody may look."""
+    path = path.absolute()
     with rights(path, "read"):
-        return describe_channel(path.absolute())
+        return describe_channel(path)
 
 
 @contextmanager
@@ -85,8 +97,9 @@ def opening(path: Path, doing: str) -> Generator[Description]:
 def opened(recipe: Recipe[object], doing: str) -> Generator[blocking.FileChannel[object]]:
     """Open what a recipe is for, and close it in the end; *doing* is what the rights are needed for."""
     with rights(recipe.path, doing):
-        store = recipe.open_store()
-    with blocking.FileChannel(recipe, store) as channel:
+        handle = StoreHandle(recipe.open_store)
+        handle.open()
+    with blocking.FileChannel(recipe, handle) as channel:
         yield channel
 
 
@@ -120,6 +133,7 @@ def complete_consumer(ctx: typer.Context, incomplete: str) -> list[str]:
     try:
         with reading(Path(str(ctx.params["channel"]))) as target:
             names = [each.name for each in target.channel.consumers() if each.name.startswith(incomplete)]
+        names = [name for name in names if name.isprintable()]  # a shell would show the others as they are
         return [re.sub(r"[^\w@%+=:,./-]", r"\\\g<0>", name) if is_bash else name for name in names]
     except Exception:  # nobody wants to read about it while typing
         return []

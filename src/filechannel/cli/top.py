@@ -166,6 +166,7 @@ def _channel(picture: Picture) -> object:
         "next_sequence": figures.next_sequence,
         "disk": {"bytes": figures.usage.bytes, **dict(_disk(picture))},
         "writers": figures.writers,
+        "writers_known": figures.knows_writers,
         "waiting_for_messages": figures.waiting_for_messages,
         "waiting_for_room": figures.waiting_for_room,
         "fill": figures.fill,
@@ -180,6 +181,7 @@ def _channel(picture: Picture) -> object:
                 "lag_bytes": consumer.lag_bytes,
                 "idle": picture.idle(consumer),
                 "owner": consumer.owner,
+                "owner_known": consumer.knows_owner,
                 "members": consumer.members,
             }
             for consumer in figures.consumers

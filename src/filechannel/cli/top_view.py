@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .._maintenance.watch import ConsumerFigures, Figures
+from .escaping import safe
 from .gallery import Pace, Picture
-from .output import safe
 from .wording import counted, size
 
 _NAME: Final = 18  # columns, at least
@@ -141,7 +141,7 @@ def _channel_cells(figures: Figures, pace: Pace) -> dict[str, Text]:
         "PLAIN": Text(size(usage.plain_bytes)),
         "COMPRESSED": Text(size(usage.compressed_bytes)),
         "SPARE": Text(size(usage.spare_bytes)),
-        "OPEN": Text(str(len(figures.writers))),
+        "OPEN": Text(f"{len(figures.writers)}{'' if figures.knows_writers else '?'}"),
         "WAIT": Text(f"{figures.waiting_for_messages}r {figures.waiting_for_room}w"),
         "FULL": Text() if fill is None else Text(f"{fill:.0%}", style=_COLORS[fill >= 0.9]),
     }
@@ -155,7 +155,7 @@ def _consumer_cells(picture: Picture, consumer: ConsumerFigures) -> dict[str, Te
         "BYTES/S": Text(size(int(pace.bytes_per_second))),
         "MESSAGES": Text(_count(consumer.lag_messages)),
         "BYTES": Text(size(consumer.lag_bytes)),
-        "OPEN": Text(str(owners), style="" if owned else "dim"),
+        "OPEN": Text(str(owners) if consumer.knows_owner else "?", style="" if owned else "dim"),
         "WAIT": Text(_short(picture.idle(consumer)), style="dim"),
     }
 

@@ -12,11 +12,12 @@ from .._channel.untyped import describe_channel
 from .._maintenance import verify as verifying
 from .._maintenance.findings import Finding, Report
 from .._maintenance.stretches import CheckPayload
+from .._shell import shell_words
 from .failures import FINDINGS, Failure
-from .output import JsonOption, columns, document, show
+from .output import JsonOption, columns, document, show, show_command
 from .progress import progress
 from .target import ChannelArgument, rights
-from .wording import counted, shell_words, size
+from .wording import counted, size
 
 
 def verify(
@@ -78,6 +79,11 @@ def show_findings(findings: tuple[Finding, ...]) -> None:
     """Write what was found, a line each."""
     if findings:
         show(columns(("SEVERITY", "WHERE", "WHAT"), ((each.severity, each.place, each.what) for each in findings)), "")
+    mends = [finding.mend for finding in findings if finding.mend is not None]
+    if mends:
+        show("What a repair leaves to you:")
+        for mend in mends:
+            show_command(f"  {mend}")
 
 
 def _summary(report: Report) -> str:
@@ -87,6 +93,7 @@ def _summary(report: Report) -> str:
     errors = sum(finding.severity == "error" for finding in report.findings)
     warnings = sum(finding.severity == "warning" for finding in report.findings)
     lost = f", {counted(report.lost, 'message')} missing" if report.lost else ""
-    command = shell_words("filechannel", "repair", report.path)
-    found = f"{counted(errors, 'error')} and {counted(warnings, 'warning')}{lost}"
-    return f"{looked_at}: {found}; {command} says what can be done"
+    found = f"{looked_at}: {counted(errors, 'error')} and {counted(warnings, 'warning')}{lost}"
+    if all(finding.mend is not None for finding in report.findings if finding.severity != "note"):
+        return found
+    return f"{found}; {shell_words('filechannel', 'repair', report.path)} says what can be done"

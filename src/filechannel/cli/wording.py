@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import time
 from datetime import datetime
 from typing import Final
@@ -40,16 +38,6 @@ def span(seconds: float) -> str:
         if seconds >= length * (1 if noun == "second" else 2):  # 90 minutes say more than 1 hour
             return counted(int(seconds / length), noun)
     return f"{max(seconds, 0.0):.1f} seconds"
-
-
-def shell_words(*words: object) -> str:
-    """Return a command as it is typed, in any shell that knows `$'...'` whatever the words consist of."""
-    return " ".join(shlex.quote(text) if text.isprintable() else _escaped(text) for text in map(str, words))
-
-
-def _escaped(text: str) -> str:
-    plain = (chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in os.fsencode(text))
-    return f"$'{''.join(plain)}'"
 
 
 def moment(when: datetime) -> str:

@@ -6,6 +6,7 @@ Hadoop's is known to the JVM alone: the driver plans and copies by it, and worke
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -17,10 +18,12 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
 from .._channel.schema import Schema, describe
+from .._errors import ChannelMismatchError
 from .._maintenance.shipping import Shipped, ship_segments
 from .._storage.archive import archived_path, open_archive
 from .._storage.compressed import CompressedSegment
 from .._storage.remote import HeldFiles
+from .._storage.segment import Header, SegmentLimits
 from .._storage.spans import Span, windows_of
 from .._storage.store import Store
 from .arrow_files import ArrowFiles
@@ -82,7 +85,8 @@ def read_archive(
         return _empty(spark, columns)
     uris = [f"{archive.rstrip('/')}/segments/{name}" for name in spans]
     content = spark.read.format("binaryFile").load(uris).select("path", "content")
-    decode = _table_function(_Decode(manifest.codec, manifest.schema, chosen, columns, spans))
+    limits = SegmentLimits.of(manifest.options)
+    decode = _table_function(_Decode(manifest.codec, manifest.schema, chosen, columns, manifest.id, spans, limits))
     make = cast("Callable[..., Callable[[object], DataFrame]]", functions.arrow_udtf)  # pyright: ignore[reportUnknownMemberType]
     return make(decode, returnType=columns)(content.asTable())
 
@@ -95,16 +99,17 @@ def _struct(spark: SparkSession, schema: StructType | str | None) -> StructType 
     return _empty(spark, schema).schema if isinstance(schema, str) else schema
 
 
-def _spans(store: Store, options: ReadOptions) -> dict[str, Span]:
-    """Return which part of which file is wanted."""
+def _spans(store: Store, options: ReadOptions) -> dict[str, tuple[Span, Header]]:
+    """Return which part of which file is wanted, and the header that the file has."""
     start, stop = bounds(store, options)
-    spans: dict[str, Span] = {}
+    spans: dict[str, tuple[Span, Header]] = {}
     for begin in store.segments.begins:
         end = store.segments.get(begin).limit
         if begin < stop.offset and end > start.offset:
-            sequence = store.segments.header(begin).first_sequence if begin >= start.offset else start.sequence
+            header = store.segments.header(begin)
+            sequence = header.first_sequence if begin >= start.offset else start.sequence
             name = archived_path(store.path, begin).name
-            spans[name] = Span(max(begin, start.offset), min(end, stop.offset), sequence)
+            spans[name] = Span(max(begin, start.offset), min(end, stop.offset), sequence), header
     return spans
 
 
@@ -127,7 +132,9 @@ class _Decode:
     schema: object
     options: ReadOptions
     columns: StructType
-    spans: dict[str, Span]
+    channel: str
+    spans: dict[str, tuple[Span, Header]]
+    limits: SegmentLimits
 
     def rows(self, files: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Return the rows of some files."""
@@ -136,6 +143,11 @@ class _Decode:
         table = Table.of(self.codec, known, metadata=options.metadata, asked=self.columns)
         for place, content in zip(files.column("path"), files.column("content"), strict=True):
             path = Path(cast("str", place.as_py()))
-            span, held = self.spans[path.name], HeldFiles(path, cast("pa.BinaryScalar", content).as_buffer())
-            segment = CompressedSegment.open(held, path)
+            (span, header), held = self.spans[path.name], HeldFiles(path, cast("pa.BinaryScalar", content).as_buffer())
+            segment = CompressedSegment.open(held, path, self.limits)
+            if segment.header != header:
+                wanted, found = (
+                    f"channel {self.channel} with a segment of id {each.id:08x}" for each in (header, segment.header)
+                )
+                raise ChannelMismatchError(path, wanted, found, socket.gethostname())
             yield from table.batches(windows_of(segment, span), span.sequence, options.batch_records)

@@ -26,7 +26,8 @@ from .._errors import MessageTooLargeError
 from .._storage.files import Files
 from .._storage.staging import Staged, Staging
 from .channels import channel_at
-from .options import STAGE_ONLY, WriteOptions
+from .identity import check_channel
+from .options import CHANNEL_ID, STAGE_ONLY, WriteOptions
 from .rows import Rows
 from .sink import prepare
 
@@ -44,9 +45,9 @@ async def feed(sender: Sender[T], dataframe: DataFrame) -> int:
     takes them: neither the frame nor its messages are ever in memory as a whole. They become visible as they are sent,
     in the order of the partitions; for all or nothing, use `dataframe.write.format("filechannel")`. Cancelled, the
     Spark job is cancelled too, and what was sent stays sent. Raises `ValueError` if the columns are not those of the
-    channel's messages.
+    channel's messages, `ChannelMismatchError` if the path leads to another channel by now, or on another host.
     """
-    rows = _Rows(dataframe, sender.path)
+    rows = _Rows(dataframe, sender.path, sender.channel_id)
     try:
         count = 0
         for staged in await to_thread.run_sync(rows.stage, abandon_on_cancel=True):
@@ -78,10 +79,13 @@ async def _send(sender: Sender[T], payloads: list[bytes]) -> None:
 class _Rows:
     """The rows of a frame on their way: staged by Spark, in a thread."""
 
-    def __init__(self, dataframe: DataFrame, path: Path) -> None:
+    def __init__(self, dataframe: DataFrame, path: Path, channel: str) -> None:
+        """*channel* is the id of the one at the path."""
         self._dataframe = dataframe
         self._path = path
+        self._channel = channel
         self._group = f"feed-{uuid4().hex}"
+        # Taken by worker threads of anyio only (`stage`, `forget`), on which no signal handler runs; so is the event.
         self._lock = Lock()
         self._is_over = False
         self._ended = Event()
@@ -103,10 +107,12 @@ class _Rows:
     def _stage(self) -> list[Staged]:
         frame = self._dataframe
         manifest, schema = channel_at(self._path, None)
+        check_channel(self._path, self._channel, manifest.id)
         Rows(manifest.codec, schema, frame.schema)
         enter_thread(frame.sparkSession)
         frame.sparkSession.sparkContext.setJobGroup(self._group, f"feed {self._path}", interruptOnCancel=True)
         writer = frame.write.format("filechannel").mode("append").option(STAGE_ONLY, self._group)
+        writer = writer.option(CHANNEL_ID, self._channel)
         writer.save(str(self._path))
         return self.staging.listed()
 

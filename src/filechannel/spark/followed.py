@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import final
 
@@ -14,7 +15,9 @@ from .._storage.spans import expired
 from .._storage.store import Store
 from .._storage.stores import STORES
 from .channels import open_store
+from .identity import header_at, segment_mismatch
 from .options import ReadOptions
+from .progress import Known, written
 
 
 @final
@@ -60,9 +63,17 @@ class Followed:
         self._cursor.store(mark.offset, mark.sequence, time.time_ns())
         return self.store.registry.settle(mark.offset)
 
-    def check(self, mark: Mark) -> Mark:
-        """Return a place of which a checkpoint speaks; an error if it is none any more."""
+    def place(self, mark: Mark) -> dict[str, int]:
+        """Return a place as the checkpoint keeps it."""
+        return written(mark, header_at(self.store, mark.offset - 1))
+
+    def check(self, mark: Mark, segment: Known | None = None) -> Mark:
+        """Return a place that a checkpoint has; an error if it is none any more.
+
+        *segment* is the one before it: `ChannelMismatchError` if there is another one in its place.
+        """
         if self._checked is None or self._checked.offset != mark.offset:
+            self._check_segment(segment)
             gone = expired(self.store, mark.offset, mark.sequence)
             if gone is not None:
                 raise gone
@@ -74,6 +85,16 @@ class Followed:
                     "begin anew with another checkpointLocation"
                 ) from None
         return self._checked
+
+    def _check_segment(self, known: Known | None) -> None:
+        if known is None or known.begin < self.store.control.oldest_offset:
+            return  # removed since
+        found = header_at(self.store, known.begin)
+        if found is None or found.id == known.id or found.created == known.created:
+            return
+        if found.begin == known.begin or self.store.segments.get(found.begin).limit > known.begin:
+            expected = replace(found, begin=known.begin, id=known.id)
+            raise segment_mismatch(self.store, expected, f"segment {found.begin} of id {found.id:08x}")
 
     def acknowledge(self, mark: Mark) -> None:
         """Let the consumer stand behind what was dealt with; segments that nobody needs may go."""

@@ -33,6 +33,8 @@ KEEPS_FILTERS_APART: Final = hasattr(DataSourceReader, "pushLimit")
 """Whether Spark asks again for each query of a frame; it does since it pushes limits as well."""
 STAGE_ONLY: Final = "stageOnly"
 """Between `feed` and the sink: put messages into files of this group, and leave it at that."""
+CHANNEL_ID: Final = "channelId"
+"""Between `feed` and the sink: the channel that the sender has open, which must be the one at the path."""
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 
 
@@ -120,11 +122,13 @@ class WriteOptions:
     """How many seconds a batch waits for room in a full channel; None: as long as it takes."""
     stage_only: str | None = None
     """The group of files to leave the messages in."""
+    channel: str | None = None
+    """The id of the channel, if it is known."""
 
     @classmethod
     def of_batch(cls, given: Mapping[str, str]) -> WriteOptions:
         """Check what was given; `ValueError` names the option and what it may be."""
-        options = cls._of(_Given(given, _WRITE, "writing", STAGE_ONLY))
+        options = cls._of(_Given(given, _WRITE, "writing", STAGE_ONLY, CHANNEL_ID))
         if (options.producer is None) != (options.batch is None):
             raise ValueError("options 'txnId' and 'batchId' go together: a batch is written once under both")
         return options
@@ -146,6 +150,7 @@ class WriteOptions:
             batch=None if batch is None else int(batch),
             room_timeout=options.seconds("roomTimeout"),
             stage_only=options.text(STAGE_ONLY),
+            channel=options.text(CHANNEL_ID),
         )
 
 

@@ -120,7 +120,8 @@ def _check_columns(columns: list[Column], optional: set[str], given: StructType)
     for field in given:
         if field.name not in known:
             there = ", ".join(known)
-            raise ValueError(f"column {field.name!r} is no field of the channel's messages; there are {there}: drop it")
+            what = f"column {field.name!r} is not a field of the channel's messages"
+            raise ValueError(f"{what}; there are {there}: drop it")
         _check_type(field, known[field.name].spark, field.name)
     for name in known:
         if name not in given.names and name not in optional:

@@ -48,15 +48,13 @@ class ChannelSource(DataSource):
         """Return what appends a frame."""
         refuse_overwrite(overwrite)
         options = WriteOptions.of_batch(self.options)
-        prepare(options, schema)
-        return BatchWriter(options, schema)
+        return BatchWriter(options, schema, prepare(options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - the name is Spark's
         """Return what appends the batches of a query, each once."""
         refuse_overwrite(overwrite)
         options = WriteOptions.of_stream(self.options)
-        prepare(options, schema)
-        return StreamWriter(options, schema)
+        return StreamWriter(options, schema, prepare(options, schema))
 
 
 @final

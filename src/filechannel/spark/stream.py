@@ -26,7 +26,7 @@ from .._storage.index import Mark
 from .channels import find_channels
 from .followed import Followed
 from .options import ReadOptions, matching
-from .progress import Progress, place_in, written
+from .progress import Progress, place_in, segment_in
 from .tasks import Task, plan, read
 
 _LOOK: Final = 1.0  # seconds between two looks for more channels
@@ -62,6 +62,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _follow(self, path: Path, channels: dict[str, Followed]) -> None:
         followed = Followed(path, self._options)
+        same = channels.get(followed.id)
+        if same is not None:
+            followed.close()
+            raise ValueError(
+                f"option path: {same.store.path} and {path} are the same channel, {followed.id}, or one is a copy of "
+                "the other: read one of them, or each in a query of its own"
+            )
         channels[followed.id] = followed
 
     def _look_for_more(self, channels: dict[str, Followed]) -> None:
@@ -79,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Progress:  # noqa: N802
         """Return where a query begins that has no checkpoint yet."""
-        return {key: written(followed.begin()) for key, followed in self._channels().items()}
+        return {key: followed.place(followed.begin()) for key, followed in self._channels().items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return what the options say about the size of a batch."""
@@ -100,7 +107,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, begin in begins.items():
             channels[key].acknowledge(begin)
         behind = [key for key, begin in begins.items() if begin.offset < ends[key].offset]
-        found = {key: written(begin) for key, begin in begins.items()}
+        # Where nothing came, what was given: Spark compares it, and would begin a batch for any difference.
+        found = {key: start.get(key) or channels[key].place(begin) for key, begin in begins.items()}
         for key in behind:
             end = ends[key]
             if not isinstance(limit, ReadAllAvailable):
@@ -110,12 +118,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     for whole in (self._options.max_records, self._options.max_bytes)
                 )
                 end = channels[key].bounded(begins[key], end, records, size)
-            found[key] = written(end)
+            found[key] = channels[key].place(end)
         return found
 
     def reportLatestOffset(self) -> Progress:  # noqa: N802
         """Return where the channels end, for whoever looks at the query's progress."""
-        return {key: written(followed.latest()) for key, followed in self._channels().items()}
+        return {key: followed.place(followed.latest()) for key, followed in self._channels().items()}
 
     def partitions(self, start: Progress, end: Progress) -> Sequence[InputPartition]:
         """Cut a batch into spans of about the same size, at the boundaries of records."""
@@ -153,7 +161,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if key not in channels:
                 raise self._unknown(key)
         return {
-            key: followed.oldest() if key not in start else followed.check(place_in(start, key))
+            key: followed.check(place_in(start, key), segment_in(start, key)) if key in start else followed.oldest()
             for key, followed in channels.items()
         }
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import random
+from pathlib import Path
+from typing import Annotated, Any
 
 import httpx
 import msgspec
 import pytest
-from fastapi import Body, FastAPI
+from fastapi import Body, Depends, FastAPI
 from pydantic import BaseModel
 
-from filechannel.integrations.fastapi import ByMsgspec
+from filechannel import Sender
+from filechannel.integrations.fastapi import ByMsgspec, Channels
+from tests.integrations.fastapi.asgi import running
 
 pytestmark = pytest.mark.anyio
 
@@ -94,6 +98,113 @@ async def test_what_does_not_fit_gets_a_422(content: object, reason: str) -> Non
     [error] = response.json()["detail"]
     assert (error["loc"], error["type"]) == (["body"], "msgspec")
     assert reason in error["msg"]
+
+
+Json = int | float | str | list[Any] | dict[str, Any] | None
+
+
+class Box(msgspec.Struct, forbid_unknown_fields=True):
+    """What has room for anything."""
+
+    label: str = ""
+    size: float = 0.0
+    content: Json = None
+    names: dict[str, Json] = {}
+
+
+class Parcel(BaseModel):
+    """A model with one."""
+
+    box: Annotated[Box, ByMsgspec]
+
+
+channels = Channels()
+boxes = channels.add("boxes", Box)
+BoxSender = Annotated[Sender[Box], Depends(boxes.sender)]
+
+
+@app.post("/boxes")
+async def add(box: Annotated[Box, Body(), ByMsgspec], sender: BoxSender) -> None:
+    """Store a box."""
+    await sender.send(box)
+
+
+@app.post("/parcels")
+async def open_parcel(parcel: Parcel, sender: BoxSender) -> None:
+    """Store the box of a model."""
+    await sender.send(parcel.box)
+
+
+async def post_raw(directory: Path, path: str, *bodies: bytes) -> list[httpx.Response]:
+    """Send bodies as they are to the app, with its channels in a directory."""
+    channels.directory = directory
+    headers = {"content-type": "application/json"}
+    async with running(channels, app) as client:
+        return [await client.post(path, content=body, headers=headers) for body in bodies]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"content":%d}' % 2**70, "within 64 bits"),
+        (b'{"content":[{"a":[%d]}]}' % -(2**63 + 1), "within 64 bits"),
+        (b'{"label":"\\ud800"}', "surrogates"),
+        (b'{"content":[["\\udfff"]]}', "surrogates"),
+        (b'{"names":{"\\ud800":1}}', "surrogates"),
+        (b'{"\\ud800":1}', "surrogates"),
+        (b'"\\ud800"', "surrogates"),
+        (b'{"label":NaN}', "Expected `str`, got `float`"),
+        (b'{"label":-Infinity}', "Expected `str`, got `float`"),
+        (b'{"label":[[1e999]]}', "Expected `str`, got `array`"),
+        (b'{"label":%b1%b}' % (b"[" * 400, b"]" * 400), "Expected `str`, got `array`"),
+        (b'{"label":%b1%b}' % (b'{"a":' * 400, b"}" * 400), "Expected `str`, got `object`"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/boxes", "/parcels"])
+async def test_what_no_channel_can_store_gets_a_422(path: str, content: bytes, reason: str, tmp_path: Path) -> None:
+    """Also where FastAPI could not repeat the input in its response."""
+    [response] = await post_raw(tmp_path, path, content if path == "/boxes" else b'{"box":%b}' % content)
+    assert response.status_code == 422
+    [error] = response.json()["detail"]
+    assert error["type"] == "msgspec"
+    assert reason in error["msg"]
+
+
+@pytest.mark.parametrize("content", [b'"\xff"', b"\xff", b"[" * 100_000 + b"]" * 100_000, b"9" * 5000, b"{"])
+async def test_what_is_not_json_is_an_error_of_the_client(content: bytes, tmp_path: Path) -> None:
+    """FastAPI refuses it with a status of its own, before the type is looked at."""
+    [response] = await post_raw(tmp_path, "/boxes", content)
+    assert response.status_code in (400, 422)
+
+
+async def test_a_large_number_fits_where_it_is_a_float(tmp_path: Path) -> None:
+    """JavaScript writes 1e20 without an exponent."""
+    [response] = await post_raw(tmp_path, "/boxes", b'{"size":100000000000000000000}')
+    assert response.status_code == 200
+
+
+def random_json(rng: random.Random, depth: int = 4) -> bytes:
+    """Return a JSON text with values that are rarely tried."""
+    leaves = [b"1", b"%d" % 2**64, b"%d" % -(2**63), b"-%d" % 2**64, b"1e400", b"NaN", b"null", b'"x"']
+    leaves += [b'"\\ud83d\\ude00"', b'"\\ud83d"', b'"\\u0000\\u2028"', b'"\\n"', b"0.1"]
+    kind = rng.randrange(3) if depth else 0
+    if kind == 0:
+        return rng.choice(leaves)
+    inner = [random_json(rng, depth - 1) for _ in range(rng.randrange(4))]
+    if kind == 1:
+        return b"[%b]" % b",".join(inner)
+    names = [rng.choice([b'"label"', b'"content"', b'"size"', b'"names"', b'"\\udc00"', b'"a"']) for _ in inner]
+    return b"{%b}" % b",".join(b"%b:%b" % pair for pair in zip(names, inner, strict=True))
+
+
+async def test_no_body_is_an_error_of_the_server(tmp_path: Path, rng: random.Random) -> None:
+    """Random bodies are stored, or get a 422: an exception in the app would be raised here."""
+    bodies = [
+        rng.choice([b'{"content":%b,"names":{"a":%b}}' % (random_json(rng), random_json(rng)), random_json(rng)])
+        for _ in range(300)
+    ]
+    answers = {response.status_code for response in await post_raw(tmp_path, "/boxes", *bodies)}
+    assert answers == {200, 422}
 
 
 async def test_the_schema_is_documented() -> None:

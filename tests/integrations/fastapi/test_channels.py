@@ -14,7 +14,7 @@ import pytest
 from anyio import ClosedResourceError
 from fastapi import APIRouter, Depends, FastAPI
 
-from filechannel import DeadLetter, FileChannel, NotAChannelError, RetryPolicy, Sender
+from filechannel import DeadLetter, FileChannel, NotAChannelError, RetryPolicy, Sender, UntrustedChannelError
 from filechannel.integrations.fastapi import Channels
 from tests.integrations.fastapi.asgi import running
 
@@ -109,6 +109,68 @@ async def test_wrong_arguments_are_told_where_they_are(tmp_path: Path) -> None:
     orders.handler("billing")(lambda order: None)
     with pytest.raises(ValueError, match="has a handler of that name already"):
         orders.handler("billing")
+    with pytest.raises(TypeError, match=r"name=3: a consumer's name must be a str, not int"):
+        orders.handler(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="must not be empty"):
+        orders.handler("")
+    for wrong in ({"concurrency": 0}, {"concurrency": 3}, {"lease": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            orders.handler("packing", **wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="handler=3: must be something to call"):
+        orders.handler("packing")(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [3, None, b"data"])
+async def test_a_directory_that_is_no_path_is_refused_at_once(tmp_path: Path, wrong: object) -> None:
+    """Given or set later, and so is the path of a channel."""
+    for wrongly in (
+        lambda: Channels(wrong),  # type: ignore[arg-type]
+        lambda: setattr(Channels(tmp_path), "directory", wrong),
+        lambda: Channels(tmp_path).add(wrong, int),  # type: ignore[arg-type]
+        lambda: Channels(tmp_path).add_tasks(wrong),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError, match=r"must be a str or os.PathLike, not"):
+            wrongly()
+    with pytest.raises(TypeError, match="serve=1: must be True or False"):
+        Channels(tmp_path, serve=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("", "is empty"),
+        ("../escape", "leads out of the directory"),
+        ("a/../../escape", "leads out of the directory"),
+        ("..", "leads out of the directory"),
+        ("orders", "was added already"),
+        ("./other/../orders", "was added already"),
+    ],
+)
+async def test_a_path_that_cannot_be_added_is_refused_at_once(tmp_path: Path, path: str, reason: str) -> None:
+    """One that leaves the directory, or belongs to a channel already, which would be opened twice."""
+    channels = Channels(tmp_path / "data")
+    channels.add("orders", Order)
+    with pytest.raises(ValueError, match=reason):
+        channels.add(path, Order)
+    channels.add(tmp_path / "elsewhere", Order)
+    async with channels.lifespan():
+        assert sorted(each.name for each in tmp_path.iterdir()) == ["data", "elsewhere"]
+
+
+async def test_a_channel_can_be_strict_about_its_owner(tmp_path: Path) -> None:
+    """As `open_channel` can, and so can the two channels of tasks: the app does not start."""
+    for name in ("orders", "tasks", "tasks-dead"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o777)
+        channels = Channels(tmp_path)
+        channels.add("orders", Order, strict_owner=True)
+        channels.add_tasks("tasks", strict_owner=True)
+        with pytest.raises(UntrustedChannelError, match=f"{name} is not under the control of this user alone"):
+            async with channels.lifespan():
+                pass
+        (tmp_path / name).chmod(0o700)
+    with pytest.raises(TypeError, match="strict_owner=1: must be True or False"):
+        channels.add("more", Order, strict_owner=1)  # type: ignore[call-overload]
 
 
 async def test_handlers_run_beside_the_app(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ async def test_what_is_no_id_is_refused(text: str, place: str, tmp_path: Path) -
                 pytest.skip("no header can have it")
             response = await client.get("/events", headers={"Last-Event-ID": text})
         assert response.status_code == 400
-        assert "no id" in response.json()["detail"]
+        assert "not an id" in response.json()["detail"]
 
 
 async def test_what_is_gone_is_told(tmp_path: Path) -> None:

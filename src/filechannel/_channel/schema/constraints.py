@@ -33,11 +33,18 @@ def satisfies(value: Scalar, reader: Node) -> bool:
     theirs = _plain(reader)
     if isinstance(value, str):
         fits = theirs.get("min_length", 0) <= len(value) <= theirs.get("max_length", math.inf)
-        return fits and ("pattern" not in theirs or re.search(theirs["pattern"], value) is not None)
+        return fits and ("pattern" not in theirs or _matches(theirs["pattern"], value))
     if isinstance(value, int) and not isinstance(value, bool):
         fits = _low(theirs) <= (value, False) and (value, True) <= _high(theirs)
         return fits and _divides(theirs.get("multiple_of"), value)
     return True
+
+
+def _matches(pattern: str, value: str) -> bool:
+    try:
+        return re.search(pattern, value) is not None
+    except (re.error, RecursionError, OverflowError):  # of a damaged schema
+        return False
 
 
 def _plain(node: Node) -> dict[str, Any]:

@@ -2,6 +2,11 @@
 
 What is built is the same on the wire, and nothing more: every record is a Struct of its own, whatever class it was, and
 an Enum is the values that it has. Where the schema does not know what a value is, it may be anything.
+
+A manifest may come from another user, so two kinds of constraints are left out. Matching a regular expression
+(`pattern`) can take exponential time. And msgspec 0.22 corrupts memory when it decodes some unions with constraints,
+such as those of a tuple and a str with a length, or of a dict and a str with a pattern; of a union only `X | None`
+keeps them.
 """
 
 from __future__ import annotations
@@ -58,8 +63,18 @@ _AS_IN_JSON: Final = ("none", "bool", "int", "float", "str")
 
 
 def build_type(schema: Schema) -> TypeForm[object]:
-    """Return a type whose messages are those of the schema: msgspec reads, checks and writes them by it."""
-    return cast("TypeForm[object]", _Construction(schema).form(schema.root))
+    """Return a type whose messages are those of the schema: msgspec reads, checks and writes them by it.
+
+    Some constraints are not checked: patterns, and those of the members of a union.
+
+    ``ValueError`` for a schema that no type has: it may come from a manifest that was changed.
+    """
+    try:
+        form = _Construction(schema).form(schema.root)
+        msgspec.msgpack.Decoder(form)  # looks at every part of it
+    except (TypeError, ValueError, OverflowError, NotImplementedError, RecursionError) as error:
+        raise ValueError(f"schema: {error}") from error
+    return cast("TypeForm[object]", form)
 
 
 class _Construction:
@@ -78,7 +93,8 @@ class _Construction:
     def form(self, node: Node) -> _Form:
         """Return what stands for a node in an annotation."""
         bare = self._bare(node)
-        return Annotated[bare, msgspec.Meta(**cast("dict[str, Any]", node.constraints))] if node.constraints else bare
+        constraints: dict[str, Any] = {name: value for name, value in node.constraints.items() if name != "pattern"}
+        return Annotated[bare, msgspec.Meta(**constraints)] if constraints and node.kind != "union" else bare
 
     def _bare(self, node: Node) -> _Form:
         if node.kind in _PLAIN:
@@ -87,11 +103,16 @@ class _Construction:
             return self._records[node.name or ""]
         if node.kind in ("enum", "literal"):
             return Literal[node.values]
-        inside = [self.form(argument) for argument in node.arguments]
         if node.kind == "union":
-            return Union[tuple(inside)]  # noqa: UP007 - of any number
+            return Union[tuple(self._alternatives(node))]  # noqa: UP007 - of any number
+        inside = [self.form(argument) for argument in node.arguments]
         more = [...] if node.kind == "vartuple" else []
         return GenericAlias(_COLLECTIONS[node.kind], (*inside, *more))
+
+    def _alternatives(self, union: Node) -> list[_Form]:
+        """Return the members of a union, with their constraints only where there is one member besides None."""
+        is_optional = sum(argument.kind != "none" for argument in union.arguments) <= 1
+        return [self.form(argument) if is_optional else self._bare(argument) for argument in union.arguments]
 
     def _declare(self, record: Record) -> type[Struct]:
         attributes = _attributes(record)

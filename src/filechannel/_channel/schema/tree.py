@@ -84,10 +84,11 @@ class Schema(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
         """Undo ``to_json``; ``ValueError`` saying what is wrong if *value* is damaged."""
         try:
             schema = msgspec.convert(value, Schema)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, RecursionError) as error:
             raise ValueError(f"schema: {error}") from error
         for node in schema.nodes():
             _check_node(node, schema.records)
+        schema.check_depth()
         return schema
 
     def text(self, node: Node) -> str:
@@ -107,15 +108,28 @@ class Schema(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
         ending = ", ..." if node.kind == "vartuple" else ""
         return f"{name}[{', '.join(arguments)}{ending}]" if arguments else name
 
+    def check_depth(self) -> None:
+        """Raise ``ValueError`` if types lie so deep inside of one another that recursion over them may fail."""
+        inside = self._outermost()
+        for _ in range(_DEEPEST):
+            inside = [argument for node in inside for argument in node.arguments]
+        if inside:
+            raise ValueError(f"schema: more than {_DEEPEST} types inside of one another")
+
+    def _outermost(self) -> list[Node]:
+        return [self.root, *(field.type for record in self.records.values() for field in record.fields)]
+
     def nodes(self) -> Iterable[Node]:
         """Return every node, each once."""
-        pending = [self.root, *(field.type for record in self.records.values() for field in record.fields)]
+        pending = self._outermost()
         while pending:
             node = pending.pop()
             yield node
             pending.extend(node.arguments)
 
 
+_DEEPEST: Final = 64
+_LARGEST_LIMIT: Final = 1.7976931348623157e308  # which neither infinity nor what is not a number reaches
 _NAMES: Final[Mapping[Kind, str]] = {
     "any": "Any",
     "raw": "Raw",
@@ -141,5 +155,12 @@ def _check_node(node: Node, records: Mapping[str, Record]) -> None:
     if count != _ARGUMENTS.get(node.kind, count) or (node.kind == "union" and not count):
         raise ValueError(f"schema: {node.kind} with {count} arguments")
     for name, value in node.constraints.items():
-        if not isinstance(value, _CONSTRAINTS.get(name, ())):
+        if not isinstance(value, _CONSTRAINTS.get(name, ())) or not _is_meant(node, name, value):
             raise ValueError(f"schema: {node.kind} with {name}={value!r}")
+
+
+def _is_meant(node: Node, name: str, value: float | str) -> bool:
+    """Return whether msgspec has such a constraint, so that comparing with it cannot fail."""
+    if isinstance(value, str):
+        return node.kind == "str"
+    return abs(value) <= _LARGEST_LIMIT and (value > 0 or name != "multiple_of")

@@ -10,7 +10,7 @@ static const char broken[] = "it is no MessagePack", unexpected[] = "it is of an
 
 static inline Problem put_bytes(Growing *growing, const void *data, size_t size) {
     if (!grow(growing, size)) return column_no_memory;
-    memcpy(growing->data + growing->size, data, size);
+    if (size) memcpy(growing->data + growing->size, data, size); /* with neither, memcpy must not even be given a NULL */
     growing->size += size;
     return NULL;
 }
@@ -362,14 +362,20 @@ static void count_nulls(Column *column) {
     if (!column->nulls) column->validity.size = 0;
 }
 
+/* Clear the bits beyond so many: they belong to a row that was rolled back, and the last byte is exported whole. */
+static void cut_bits(Growing *bits, size_t length) {
+    bits->size = bits_in(length);
+    if (length % 8) bits->data[length / 8] &= (uint8_t)((1u << length % 8) - 1);
+}
+
 void column_cut(Column *column, size_t length) {
     int had_nulls = column->validity.size > 0;
     column->length = length;
     if (had_nulls) {
-        column->validity.size = bits_in(length);
+        cut_bits(&column->validity, length);
         count_nulls(column);
     }
-    if (column->kind == COLUMN_BOOL) column->data.size = bits_in(length);
+    if (column->kind == COLUMN_BOOL) cut_bits(&column->data, length);
     else if (width_of(column->kind)) column->data.size = length * width_of(column->kind);
     if (column->offsets.size > (length + 1) * sizeof(int32_t)) column->offsets.size = (length + 1) * sizeof(int32_t);
     if (column->kind == COLUMN_STRING || column->kind == COLUMN_BINARY) column->data.size = last_offset(&column->offsets);

@@ -73,7 +73,7 @@ static inline void release_word(uint8_t *at) {
 }
 
 /* records.c */
-enum record_state { RECORD_OK, RECORD_CUT, RECORD_BAD };
+enum record_state { RECORD_OK, RECORD_CUT, RECORD_BAD, RECORD_LONG /* more than a payload may have */ };
 /* Never 0: once in 4 GiB there is an offset at which eight zero bytes would be a valid, empty record. */
 static inline uint32_t record_crc(uint32_t payload_crc, uint32_t word, uint64_t offset) {
     uint32_t crc;
@@ -91,9 +91,12 @@ static inline uint32_t record_crc(uint32_t payload_crc, uint32_t word, uint64_t 
     return crc ? crc : UINT32_MAX;
 }
 enum record_state record_check(const uint8_t *base, uint64_t position, uint64_t stop, uint64_t offset, uint32_t *word);
-PyObject *record_copy(const uint8_t *base, uint64_t position, uint64_t stop, uint64_t offset, uint32_t *word,
+PyObject *record_copy(const uint8_t *base, uint64_t position, uint64_t stop, uint64_t offset, uint64_t most, uint32_t *word,
                       enum record_state *state); /* NULL with state RECORD_OK: an exception is set */
 const char *record_reason(enum record_state state);
+
+/* mutex.c: how many mutexes and readers this thread has for itself; another thread would wait for them */
+extern _Thread_local Py_ssize_t locked_here __attribute__((tls_model("initial-exec")));
 
 /* clock.c */
 #define TURN_UNITS 32
@@ -118,12 +121,22 @@ typedef struct {
     Py_buffer map;
     uint8_t header[SEGMENT_HEADER_SIZE];
     uint64_t device, inode;
-    PyObject *source, *target; /* paths, as bytes; in the latter: */
+    int directory;             /* in which both names are; ours to close, if: */
+    char has_directory;
+    PyObject *source, *target; /* names, as bytes; in the latter: */
     Py_ssize_t digits;         /* the position of the digits of an offset */
     uint64_t window;           /* how many bytes of it to open */
     PyObject *told;            /* called by the append after the one that goes on */
     PyObject *watch;           /* for tests; else NULL */
 } Successor;
+#define BELIEVED_NS 1000000000u /* so long: the kernel may write pages out by itself, which makes them read-only */
+typedef struct {
+    uint32_t flushes; /* what FLUSHES was when pages were last made writable */
+    uint64_t until;   /* wall clock until which they are believed to be */
+} Look;
+static inline int look_counts(const Look *last, uint64_t now) { /* unless the clock went back */
+    return now < last->until && now + BELIEVED_NS >= last->until;
+}
 typedef struct {
     PyObject_HEAD
     Py_buffer control, segment; /* .obj is NULL while nothing is bound */
@@ -143,6 +156,8 @@ typedef struct {
     int tail_slot;
     uint32_t owner, epoch; /* who we are; what EPOCH was when the segment was bound */
     unsigned int looks; /* appends until the wall clock is read again */
+    Look words_look, segment_look; /* the latter up to: */
+    uint64_t storable_end;
     char deferred; /* FSYNC: advance the append tail, somebody else publishes */
     char alone;    /* nobody else has moved the tail since the segment was begun */
     char limited;  /* the window ends where there is no more room, as it was: */
@@ -151,7 +166,7 @@ typedef struct {
     PyObject *gone_on; /* what `next` was when we went on to it, until somebody takes note; or NULL */
     uint8_t gone_on_header[SEGMENT_HEADER_SIZE]; /* what it was given then */
     PyObject *told; /* who is yet to be told of it; or NULL */
-    PyObject *overflow, *notify;
+    PyObject *overflow, *notify; /* NULL: it is closed */
 } Writer;
 extern PyTypeObject *WriterType;
 typedef struct {
@@ -165,6 +180,7 @@ PyObject *writer_append_list(Writer *self, PyObject *payloads); /* of bytes, all
 PyObject *writer_overflow(Writer *self, const Piece *pieces, PyObject *const *owners, size_t count); /* the slow way */
 /* For going_on.c. */
 int writer_refresh_tail(Writer *self);
+int writer_check_open(const Writer *self); /* -1 with ClosedResourceError */
 int writer_take_word(Writer *self);
 int writer_is_current(const Writer *self);
 int writer_fits_window(const Writer *self, uint64_t offset, uint64_t size);
@@ -195,6 +211,8 @@ static inline PyObject *callee_call(const Callee *callee, PyObject *const *args,
 }
 
 /* memory.c */
+int can_store(const void *at, size_t size); /* 0: a store there would kill the process */
+int can_store_word(const uint8_t *at, const uint8_t *flushes, Look *last); /* the same for a word of the control page */
 int populate_later(PyObject *buffer, uint64_t position, uint64_t size); /* -1 with an exception */
 
 /* scratch.c: the private copy of a payload, for a decoder that does not keep it */
@@ -262,16 +280,19 @@ typedef struct {
     PyObject *lost; /* a list of (offset, token), or NULL */
     int tells;      /* what we did that others may wait for: */
 } Ring;
-enum { MADE_ROOM = 1, EMPTIED = 2, MOVED = 4 /* the position */ };
-enum claimed { CLAIMED, CLAIM_MISSED, CLAIM_LOCKED /* for longer */ };
+enum { MADE_ROOM = 1, EMPTIED = 2, MOVED = 4 /* the position */, DAMAGED = 8 /* the words contradict each other */ };
+enum claimed { CLAIMED, CLAIM_MISSED, CLAIM_LOCKED /* for longer */, CLAIM_DAMAGED };
 Ring *ring_new(PyObject *shared, uint32_t owner, uint64_t lease); /* NULL with an exception */
 void ring_free(Ring *ring);
 void ring_forget(Ring *ring);
+void ring_close(Ring *ring); /* release what is shared: it looks empty from now on */
 int ring_reserve(Ring *ring); /* -1 with an exception; the next claim has room */
 int ring_full(const Ring *ring);
 int ring_empty(const Ring *ring);
+int ring_suspect(const Ring *ring); /* whether the words contradict each other, if it is not a race */
 uint64_t ring_ready(const Ring *ring);
 uint64_t ring_due(const Ring *ring);
+int ring_is_due(const Ring *ring); /* the same as to compare it with the clock, which is read once */
 void ring_next(const Ring *ring, uint64_t *offset, uint64_t *sequence);
 enum claimed ring_claim(Ring *ring, uint64_t seen, uint64_t seen_sequence, uint64_t offset, uint64_t end, uint64_t sequence,
                         const Claim **claim);
@@ -305,13 +326,24 @@ int reader_wait(PyObject *reader, double seconds); /* 0: it cannot; 1: look agai
 /* The sentinel `NOTHING` of _format/nothing.py, and the error `Busy` of _errors.py. */
 extern PyObject *nothing, *busy;
 
+/* map.c */
+extern PyObject *closed_error; /* anyio.ClosedResourceError */
+void raise_closed(void);
+/* What a closed writer, reader or ring looks at instead of a map that is gone. Nothing is ever stored there. */
+extern const uint8_t zeros[GROUP_SIZE];
+
 int add_words(PyObject *module);     /* words.c */
 uint8_t *word_at(PyObject *const *args, Py_ssize_t width, int writable, Py_buffer *view); /* (buffer, position), or NULL */
 int add_waiting(PyObject *module);   /* waiting.c */
 int add_forking(PyObject *module);   /* forking.c */
+int add_mutex(PyObject *module);     /* mutex.c */
+int is_own_error(PyObject *type);    /* whether the package raises such an exception, having cleaned up */
+int in_main_thread(void);            /* where signal handlers run */
 int add_records(PyObject *module);   /* records.c */
 int add_clock(PyObject *module);     /* clock.c */
+int add_mount(PyObject *module);     /* mount.c */
 int add_memory(PyObject *module);    /* memory.c */
+int add_map(PyObject *module);       /* map.c */
 int add_writer(PyObject *module);    /* writer.c */
 int add_send_path(PyObject *module); /* send_path.c */
 int add_scratch(PyObject *module);   /* scratch.c */

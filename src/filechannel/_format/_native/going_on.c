@@ -4,11 +4,16 @@
  * millisecond, most of it for reading the interpreter's own structures. Here it is two system calls and two copies. The GIL
  * is held meanwhile: whoever gives it away for some microseconds waits for milliseconds to have it back. */
 #include "core.h"
+#include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static void release(Successor *next) {
     let_go(&next->map);
+    if (next->has_directory) close(next->directory);
+    next->has_directory = 0;
     Py_CLEAR(next->source);
     Py_CLEAR(next->target);
     Py_CLEAR(next->told);
@@ -39,11 +44,11 @@ static int check_path(PyObject *path) {
 PyObject *py_prepare_next(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Writer *self = (Writer *)op;
     Successor next = {0};
-    uint64_t digits;
+    uint64_t digits, directory;
     Py_buffer header;
-    if (check_count("prepare_next", count, 11) || unsigned_from(args[3], UINT64_MAX, &next.device) ||
+    if (writer_check_open(self) || check_count("prepare_next", count, 12) || unsigned_from(args[3], UINT64_MAX, &next.device) ||
         unsigned_from(args[4], UINT64_MAX, &next.inode) || unsigned_from(args[7], UINT64_MAX, &digits) ||
-        unsigned_from(args[8], UINT64_MAX, &next.window) || check_path(args[5]) || check_path(args[6]))
+        unsigned_from(args[8], UINT64_MAX, &next.window) || unsigned_from(args[11], INT_MAX, &directory) || check_path(args[5]) || check_path(args[6]))
         return NULL;
     uint64_t length = (uint64_t)PyBytes_GET_SIZE(args[6]);
     if (length < SEGMENT_DIGITS || digits > length - SEGMENT_DIGITS) {
@@ -64,13 +69,16 @@ PyObject *py_prepare_next(PyObject *op, PyObject *const *args, Py_ssize_t count)
     next.target = PyBytes_FromStringAndSize(PyBytes_AS_STRING(args[6]), (Py_ssize_t)length); /* ours, and written to */
     next.told = Py_NewRef(args[9]);
     next.watch = args[10] == Py_None ? NULL : Py_NewRef(args[10]);
-    next.what = Py_NewRef(args[0]);
-    if (!next.target || self->gone_on) {
+    /* A duplicate, which we own: closing the channel closes the other one, and its number may be given to another file. */
+    next.directory = next.target && !self->gone_on ? fcntl((int)directory, F_DUPFD_CLOEXEC, 0) : -1;
+    if (next.directory < 0) { /* without a descriptor it is done the slow way */
         int failed = !next.target;
         release(&next);
         if (failed) return NULL;
         Py_RETURN_NONE;
     }
+    next.has_directory = 1;
+    next.what = Py_NewRef(args[0]);
     forget_next(self);
     self->next = next;
     Py_RETURN_NONE;
@@ -130,8 +138,8 @@ static void store_end(const Writer *self, uint64_t end) {
 
 static int is_there(const Successor *next) {
     struct stat found;
-    return !stat(PyBytes_AS_STRING(next->source), &found) && (uint64_t)found.st_dev == next->device &&
-           (uint64_t)found.st_ino == next->inode;
+    return !fstatat(next->directory, PyBytes_AS_STRING(next->source), &found, AT_SYMLINK_NOFOLLOW) &&
+           (uint64_t)found.st_dev == next->device && (uint64_t)found.st_ino == next->inode;
 }
 
 static void change(Writer *self) {
@@ -174,7 +182,8 @@ static int begin_next(Writer *self, Successor *next, uint64_t now) {
         memcpy(next->map.buf, next->header, SEGMENT_HEADER_SIZE);
         failed = watched(self, next, "replace");
     }
-    if (!failed && !rename(PyBytes_AS_STRING(next->source), PyBytes_AS_STRING(next->target))) {
+    if (!failed &&
+        !renameat(next->directory, PyBytes_AS_STRING(next->source), next->directory, PyBytes_AS_STRING(next->target))) {
         if (!watched(self, next, "publish")) return 1;
         change(self); /* whoever cleans up finds the new name */
         return -1;

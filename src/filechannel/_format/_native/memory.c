@@ -5,6 +5,7 @@
  * the GIL from the very thread that it works for. A job keeps its buffer, and with it the map; who comes next, or
  * `populate_settle`, gives it back. */
 #include "core.h"
+#include <errno.h>
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
@@ -13,6 +14,9 @@
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14; older kernels say EINVAL */
+#endif
+#ifndef EHWPOISON
+#define EHWPOISON 133
 #endif
 #define PAGE 4096u
 
@@ -105,6 +109,39 @@ static PyObject *py_populate(PyObject *Py_UNUSED(module), PyObject *const *args,
     return PyBool_FromLong(!failed);
 }
 
+/* A store to a page that the kernel cannot make writable kills the process: a file system that has shut down, or a file
+ * that was cut off. MADV_POPULATE_WRITE does what the store would do first, and reports it. Other errors mean that the
+ * kernel cannot tell. */
+int can_store(const void *at, size_t size) {
+    uintptr_t start = (uintptr_t)at, page = start & ~(uintptr_t)(PAGE - 1);
+    return !size || !madvise((void *)page, start + size - page, MADV_POPULATE_WRITE) || (errno != EFAULT && errno != EHWPOISON);
+}
+
+/* The page of these words becomes read-only when the control file is flushed, by any process, or when the kernel writes
+ * it out by itself. A look counts until the one, and for a second because of the other. */
+int can_store_word(const uint8_t *at, const uint8_t *flushes, Look *last) {
+    uint32_t seen = load_acquire_u32(flushes); /* before the look: a flush that ends meanwhile is noticed the next time */
+    uint64_t now = wall_clock_ns();
+    int is_new = (seen ^ last->flushes) >= CONTROL_FLUSHES_STEP || (seen & FLUSHING_CONTROL);
+    if (!is_new && look_counts(last, now)) return 1;
+    if (!can_store(at, 4)) return 0;
+    *last = (Look){seen, now + BELIEVED_NS};
+    return 1;
+}
+
+static PyObject *py_can_store(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    uint64_t position, length;
+    Py_buffer view;
+    void *first;
+    size_t size;
+    if (check_count("can_store", count, 3) || unsigned_from(args[1], UINT64_MAX, &position) ||
+        unsigned_from(args[2], UINT64_MAX, &length) || pages_of(args[0], position, length, &view, &first, &size))
+        return NULL;
+    int can = can_store(first, size); /* with the GIL, as the store itself: to take it again would cost far more */
+    PyBuffer_Release(&view);
+    return PyBool_FromLong(can);
+}
+
 int populate_later(PyObject *buffer, uint64_t position, uint64_t size) {
     Job *job = PyMem_RawCalloc(1, sizeof *job);
     if (!job) return PyErr_NoMemory(), -1;
@@ -180,6 +217,9 @@ static PyMethodDef functions[] = {
     {"populate", FAST(py_populate), METH_FASTCALL,
      "populate(buffer, position, size, /)\n--\n\n"
      "Make the pages of a map present and writable; tell whether the system can. Their content stays as it is."},
+    {"can_store", FAST(py_can_store), METH_FASTCALL,
+     "can_store(buffer, position, size, /)\n--\n\n"
+     "Make the pages of a map writable, and return False if a store to them would kill the process with SIGBUS."},
     {"populate_soon", FAST(py_populate_soon), METH_FASTCALL,
      "populate_soon(buffer, position, size, /)\n--\n\n"
      "The same in the background, if possible; the buffer is held until `populate_settle` or the next call."},

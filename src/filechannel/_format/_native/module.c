@@ -2,6 +2,7 @@
 #include "core.h"
 
 PyObject *nothing, *busy;
+const uint8_t zeros[GROUP_SIZE] __attribute__((aligned(64)));
 
 PyTypeObject *add_type(PyObject *module, PyType_Spec *spec) {
     PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(spec);
@@ -54,13 +55,13 @@ static int add_layout(PyObject *module) {
 #define ENTRY(name) #name, (unsigned long long)(name)
     PyObject *layout = Py_BuildValue(
         "{sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsK"
-        "sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsK}", ENTRY(INDEX_BYTES), ENTRY(RECORD_HEADER_SIZE), ENTRY(BATCH_CONTINUES), ENTRY(CONTROL_RECORD),
+        "sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsK}", ENTRY(INDEX_BYTES), ENTRY(RECORD_HEADER_SIZE), ENTRY(BATCH_CONTINUES), ENTRY(CONTROL_RECORD),
         ENTRY(LENGTH_MASK), ENTRY(SEGMENT_HEADER_SIZE), ENTRY(SEGMENT_BEGIN), ENTRY(SEGMENT_END),
         ENTRY(SEGMENT_FIRST_SEQUENCE), ENTRY(SEGMENT_PREVIOUS_END), ENTRY(SEGMENT_CREATED), ENTRY(SEGMENT_CRC),
         ENTRY(SEGMENT_END_CRC), ENTRY(SEGMENT_DIGITS), ENTRY(ALLOCATED_END), ENTRY(CONTROL_SIZE), ENTRY(WRITER_LOCK),
         ENTRY(WRITE_TAIL), ENTRY(APPEND_TAIL), ENTRY(RESERVED_END), ENTRY(STATE), ENTRY(WAKE), ENTRY(WAKE_THREADS),
         ENTRY(WAKE_LOOPS), ENTRY(WAKE_GENERATION), ENTRY(STATE_SEALED), ENTRY(STATE_DEFERRED), ENTRY(CONTENDED), ENTRY(EPOCH),
-        ENTRY(REGISTRATIONS), ENTRY(ROOM), ENTRY(ROOM_WATCHED), ENTRY(TAIL_SLOT_0), ENTRY(TAIL_SLOT_1), ENTRY(CURSOR_SLOT_0), ENTRY(CURSOR_SLOT_1),
+        ENTRY(REGISTRATIONS), ENTRY(FLUSHES), ENTRY(FLUSHING_SEGMENTS), ENTRY(FLUSHING_CONTROL), ENTRY(CONTROL_FLUSHES_STEP), ENTRY(ROOM), ENTRY(ROOM_WATCHED), ENTRY(TAIL_SLOT_0), ENTRY(TAIL_SLOT_1), ENTRY(CURSOR_SLOT_0), ENTRY(CURSOR_SLOT_1),
         ENTRY(GROUP_HEAD), ENTRY(GROUP_LOCK), ENTRY(GROUP_TAIL), ENTRY(GROUP_NEXT), ENTRY(GROUP_NEXT_SEQUENCE),
         ENTRY(GROUP_READY), ENTRY(GROUP_DUE), ENTRY(GROUP_RING), ENTRY(GROUP_ENTRIES), ENTRY(GROUP_ENTRY_SIZE),
         ENTRY(GROUP_SIZE), ENTRY(ENTRY_OFFSET), ENTRY(ENTRY_END), ENTRY(ENTRY_SEQUENCE), ENTRY(ENTRY_DEADLINE),
@@ -84,7 +85,8 @@ static PyObject *find(const char *module_name, const char *name) {
 static int find_names(void) {
     nothing = find("filechannel._format.nothing", "NOTHING");
     busy = nothing ? find("filechannel._errors", "Busy") : NULL;
-    return busy ? 0 : -1;
+    closed_error = busy ? find("anyio", "ClosedResourceError") : NULL;
+    return closed_error ? 0 : -1;
 }
 
 static struct PyModuleDef definition = {
@@ -98,7 +100,7 @@ PyMODINIT_FUNC PyInit__core(void) {
     crc32c_init();
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
-    if (find_names() || add_words(module) || add_records(module) || add_clock(module) || add_memory(module) || add_waiting(module) || add_forking(module) || add_writer(module) ||
+    if (find_names() || add_words(module) || add_records(module) || add_clock(module) || add_mount(module) || add_memory(module) || add_map(module) || add_waiting(module) || add_forking(module) || add_mutex(module) || add_writer(module) ||
         add_send_path(module) || add_scratch(module) || add_ring(module) || add_reader(module) || add_cores(module) || add_columns(module) || add_rows(module) || add_layout(module) ||
         PyModule_AddStringConstant(module, "CRC32C_METHOD", crc32c_method())) {
         Py_DECREF(module);

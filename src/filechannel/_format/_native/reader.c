@@ -30,6 +30,7 @@ int reader_enter(Reader *self) {
         if (PyErr_CheckSignals()) return -1;
     }
     self->owner = me;
+    locked_here++;
     return 0;
 }
 
@@ -40,17 +41,39 @@ static void floor_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
     *sequence = oldest ? oldest->sequence : self->again ? self->front_sequence : self->sequence;
 }
 
+static int raise_now(void *error) {
+    PyErr_SetObject((PyObject *)Py_TYPE((PyObject *)error), (PyObject *)error);
+    Py_DECREF((PyObject *)error);
+    return -1;
+}
+
+/* Raise the exception that is set a little later, in the main thread, if a signal handler may have raised it there: not
+ * one of the package's own. All others are written to stderr, as no caller can be told. */
+static void raise_later(PyObject *where) {
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (!is_own_error(type) && !PyErr_GivenExceptionMatches(type, PyExc_RecursionError) && in_main_thread()) {
+        if (traceback) PyException_SetTraceback(error, traceback);
+        if (!Py_AddPendingCall(raise_now, Py_NewRef(error))) {
+            Py_DECREF(type);
+            Py_DECREF(error);
+            Py_XDECREF(traceback);
+            return;
+        }
+        Py_DECREF(error); /* there are too many already */
+    }
+    PyErr_Restore(type, error, traceback);
+    PyErr_WriteUnraisable(where);
+}
+
 /* Event loops wait for room. Whatever goes wrong there, we have moved on: they look again by themselves. */
 static void notify_room(Reader *self) {
     PyObject *type, *error, *traceback, *notify = Py_XNewRef(self->notify);
     if (!notify) return;
     PyErr_Fetch(&type, &error, &traceback);
     PyObject *done = PyObject_CallNoArgs(notify);
-    if (!done && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
-        PyErr_Clear();
-        PyErr_SetInterrupt(); /* it comes again, a little later */
-    } else if (!done)
-        PyErr_WriteUnraisable(notify);
+    if (!done) raise_later(notify);
     Py_XDECREF(done);
     Py_DECREF(notify);
     PyErr_Restore(type, error, traceback);
@@ -77,7 +100,9 @@ int reader_told(Reader *self, int done) {
 
 void reader_leave(Reader *self) {
     self->owner = NULL;
+    locked_here--;
     reader_told(self, 0);
+    if (__builtin_expect(self->released, 0)) reader_close(self);
 }
 
 /* Two slots in turn, so that one of them is whole whenever we are killed. */
@@ -135,12 +160,14 @@ static PyObject *copy_payload(Reader *self, uint32_t *word, enum record_state *s
     uint64_t stop = SEGMENT_HEADER_SIZE + (self->limit - self->begin);
     const uint8_t *at = (const uint8_t *)self->segment.buf + position;
     *borrowed = self->reuse && stop - position >= RECORD_HEADER_SIZE && (get_u32(at) & LENGTH_MASK) <= SCRATCH_LIMIT;
-    if (!*borrowed) return record_copy(self->segment.buf, position, stop, self->offset, word, state);
+    if (!*borrowed) return record_copy(self->segment.buf, position, stop, self->offset, self->most, word, state);
     *word = get_u32(at);
     uint32_t crc = get_u32(at + 4);
     uint64_t length = *word & LENGTH_MASK;
     *state = RECORD_CUT;
     if (length > SCRATCH_LIMIT || stop - position - RECORD_HEADER_SIZE < length) return NULL;
+    *state = RECORD_LONG;
+    if (length > self->most) return NULL;
     *state = RECORD_OK;
     if (!scratch_for(&self->scratch, (Py_ssize_t)length)) return NULL;
     memcpy(self->scratch->data, at + RECORD_HEADER_SIZE, length);
@@ -274,6 +301,7 @@ int reader_wait(PyObject *op, double seconds) {
     if (self->ring) return 0; /* more than the log may have news, and the word says nothing about that */
     if (!self->sleepers.obj || self->released || load_acquire_u32(words + STATE) & STATE_SEALED) return 0;
     uint64_t *sleepers = self->sleepers.buf, offset = self->offset;
+    self->waiting++; /* the maps stay until we are back, even if another thread closes us meanwhile */
     /* First be counted, then look at the word: who closes or moves us after that sees the count, and changes the word. */
     __atomic_add_fetch(sleepers, 1, __ATOMIC_SEQ_CST);
     uint32_t seen = load_acquire_u32(words + WAKE);
@@ -288,6 +316,8 @@ int reader_wait(PyObject *op, double seconds) {
     if (!found && !longer && watch < seconds) why = sleep_for_more(words, offset, seen, seconds - watch);
     Py_END_ALLOW_THREADS
     __atomic_sub_fetch(sleepers, 1, __ATOMIC_SEQ_CST);
+    self->waiting--;
+    if (self->released) reader_close(self);
     self->misses = found ? 0 : self->misses + 1;
     return why == EINTR && PyErr_CheckSignals() ? -1 : 1;
 }

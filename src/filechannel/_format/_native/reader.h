@@ -8,6 +8,7 @@ typedef struct {
     Py_buffer control, segment, cursor; /* .obj is NULL where there is none */
     uint64_t begin, limit;
     uint64_t offset, sequence;
+    uint64_t most;       /* bytes of a payload: a record that claims more is damaged */
     uint64_t generation; /* of the newest cursor slot */
     uint64_t time;       /* of the cursor: when it was last moved, or a few messages before */
     unsigned int stores; /* of the cursor until the clock is read again */
@@ -20,6 +21,7 @@ typedef struct {
     PyObject *notify; /* called when event loops wait for room; NULL if nobody said so */
     const void *owner; /* the thread that is inside: decode may run Python code and let another thread in */
     char released;
+    unsigned int waiting; /* threads in reader_wait, which use the control page without being inside */
     Py_buffer sleepers;  /* how many threads sleep in reader_wait, for whoever has to wake them; .obj is NULL where none may */
     double spin;         /* how long to watch before that; 0: briefly, if that helps */
     unsigned int misses; /* waits since watching briefly helped */
@@ -45,6 +47,7 @@ static inline int reader_shares(const Reader *self) { return self->ring && !self
 /* reader.c */
 int reader_enter(Reader *self);  /* let no other thread in; -1 with an exception if this one is inside already */
 void reader_leave(Reader *self);
+void reader_close(Reader *self); /* release every map, if the reader is released and no thread is inside */
 int reader_told(Reader *self, int done);
 void reader_store_cursor(Reader *self);
 PyObject *reader_next_payload(Reader *self, int *empty, uint64_t *size);

@@ -17,6 +17,7 @@ PyObject *reader_share_method(PyObject *op, PyObject *const *args, Py_ssize_t co
     Reader *self = (Reader *)op;
     uint64_t owner, lease;
     if (check_count("share", count, 4) || unsigned_from(args[1], UINT32_MAX, &owner) || unsigned_from(args[2], UINT64_MAX, &lease)) return NULL;
+    if (self->released) return raise_closed(), NULL;
     if (self->held || self->ring) {
         PyErr_SetString(PyExc_ValueError, "said before");
         return NULL;
@@ -54,7 +55,7 @@ int reader_must_tell(PyObject *op) {
     if (!self->ring) return reader_is_drained(self);
     int tells = self->ring->tells;
     self->ring->tells = 0;
-    if (tells & MADE_ROOM || (self->ring->lost && PyList_GET_SIZE(self->ring->lost))) return 1;
+    if (tells & (MADE_ROOM | DAMAGED) || (self->ring->lost && PyList_GET_SIZE(self->ring->lost))) return 1;
     return tells & EMPTIED && reader_is_drained(self);
 }
 

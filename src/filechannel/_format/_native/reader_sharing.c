@@ -69,15 +69,24 @@ static int tend(Reader *self) {
     return goes_on;
 }
 
-/* Stand where the group does, if that is elsewhere by now. What lies in between and is no message stays passed. */
-static void follow_group(Reader *self) {
+/* The words of the group contradict each other: Python looks at them with the lock, and raises unless it was a race. */
+#define MOST_RACES 1000
+static int check_damage(Reader *self, int *races) {
+    if (++*races <= MOST_RACES) return tend(self);
+    PyErr_SetString(PyExc_ValueError, "the words of the group contradict each other");
+    return -1;
+}
+
+/* Move to the position of the group; return whether that changed it. Control records in between stay consumed. */
+static int follow_group(Reader *self) {
     uint64_t offset, sequence;
     ring_next(self->ring, &offset, &sequence);
-    if (self->follows && offset == self->seen && sequence == self->seen_sequence) return;
+    if (self->follows && offset == self->seen && sequence == self->seen_sequence) return 0;
     self->offset = self->seen = offset;
     self->sequence = self->seen_sequence = sequence;
     self->follows = 1;
     if (offset < self->begin) self->limit = 0;
+    return 1;
 }
 
 /* The payload of what comes again; NULL with *empty: it is gone; NULL otherwise: an exception, and it is not ours. */
@@ -104,9 +113,10 @@ static PyObject *read_again(Reader *self, Claim claim, int *empty, uint64_t *siz
 static PyObject *claim_next(Reader *self, int *empty, Claim *claimed, uint64_t *size) {
     Ring *ring = self->ring;
     const Claim *claim = NULL;
-    int goes_on = 1;
+    int goes_on = 1, races = 0;
     *empty = 0;
-    if (ring_due(ring) != UINT64_MAX && monotonic_ns() >= ring_due(ring)) goes_on = tend(self);
+    if (self->released) return *empty = 1, NULL;
+    if (ring_is_due(ring)) goes_on = tend(self);
     while (goes_on > 0 && !self->released) {
         if (ring_reserve(ring)) return NULL;
         enum claimed outcome;
@@ -121,8 +131,16 @@ static PyObject *claim_next(Reader *self, int *empty, Claim *claimed, uint64_t *
                 continue;
             }
         } else {
-            if (ring_full(ring)) break;
-            follow_group(self);
+            if (ring_full(ring)) {
+                if (!ring_suspect(ring)) break;
+                goes_on = check_damage(self, &races);
+                continue;
+            }
+            if (follow_group(self) && ring_suspect(ring)) {
+                self->follows = 0;
+                goes_on = check_damage(self, &races);
+                continue;
+            }
             payload = reader_next_payload(self, empty, size);
             if (!payload) return NULL;
             /* Python may have run, and taken the room. */
@@ -141,6 +159,7 @@ static PyObject *claim_next(Reader *self, int *empty, Claim *claimed, uint64_t *
             Py_DECREF(payload);
         }
         if (outcome == CLAIM_LOCKED) goes_on = tend(self);
+        if (outcome == CLAIM_DAMAGED) goes_on = check_damage(self, &races);
     }
     *empty = goes_on >= 0;
     return NULL;
@@ -155,7 +174,7 @@ PyObject *reader_next_shared(Reader *self, int *empty, Given *given, int first) 
     if (!payload) {
         /* Whoever had settled the last one found the lock taken by us, and left it to us to tell. */
         int tells = self->ring->tells & (reader_is_sealed(self) ? MADE_ROOM | EMPTIED : MADE_ROOM);
-        if (*empty && tells && tend(self) < 0) *empty = 0;
+        if (*empty && tells && !self->released && tend(self) < 0) *empty = 0;
         return NULL;
     }
     *given = (Given){.offset = claim.offset, .sequence = claim.sequence, .token = claim.word, .attempt = claim_attempt(&claim)};

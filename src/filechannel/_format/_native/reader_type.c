@@ -8,6 +8,24 @@ static void unbind(Reader *self) {
     let_go(&self->segment);
 }
 
+/* Without callbacks there is no reference cycle left either. Whatever can still be called looks at `released` first, or
+ * at a control page of zeros: there is nothing to read, and no process to wake. */
+void reader_close(Reader *self) {
+    if (self->owner || self->waiting || self->control.buf == zeros) return;
+    Py_buffer control = self->control;
+    self->control.obj = NULL;
+    self->control.buf = (void *)zeros;
+    self->control.readonly = 1;
+    let_go(&control);
+    let_go(&self->sleepers);
+    if (self->ring) ring_close(self->ring);
+    Py_CLEAR(self->advance);
+    Py_CLEAR(self->damaged);
+    Py_CLEAR(self->refuse);
+    Py_CLEAR(self->tend);
+    Py_CLEAR(self->notify);
+}
+
 static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Reader *self = (Reader *)op;
     uint64_t begin;
@@ -16,6 +34,10 @@ static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) 
         get_aligned(args[0], PyBUF_SIMPLE, SEGMENT_HEADER_SIZE, "segment is shorter than its header", &segment))
         return NULL;
     unbind(self);
+    if (self->released) { /* no later call would release it */
+        PyBuffer_Release(&segment);
+        Py_RETURN_NONE;
+    }
     self->segment = segment;
     self->begin = begin;
     Py_RETURN_NONE;
@@ -31,6 +53,7 @@ static PyObject *py_sleep_with(PyObject *op, PyObject *const *args, Py_ssize_t c
     if (check_count("sleep_with", count, 2)) return NULL;
     double spin = PyFloat_AsDouble(args[1]);
     if (spin == -1.0 && PyErr_Occurred()) return NULL;
+    if (self->released) return raise_closed(), NULL;
     if (self->sleepers.obj || self->control.readonly) {
         PyErr_SetString(PyExc_ValueError, self->sleepers.obj ? "said before" : "control page cannot be written to");
         return NULL;
@@ -45,8 +68,22 @@ static PyObject *py_sleep_with(PyObject *op, PyObject *const *args, Py_ssize_t c
 
 static PyObject *py_tell_room(PyObject *op, PyObject *notify) {
     Reader *self = (Reader *)op;
-    Py_XSETREF(self->notify, Py_NewRef(notify));
+    if (!self->released) Py_XSETREF(self->notify, Py_NewRef(notify));
     Py_RETURN_NONE;
+}
+
+/* Where we stand; one that shares and reads nothing now stands where the group does. */
+static void place_in_group(const Reader *self, uint64_t *offset, uint64_t *sequence) {
+    ring_next(self->ring, offset, sequence);
+    if (!self->follows || *offset != self->seen || *sequence != self->seen_sequence) return;
+    *offset = self->offset;
+    *sequence = self->sequence;
+}
+
+static void place_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
+    *offset = self->offset;
+    *sequence = self->sequence;
+    if (self->ring && !self->owner && !self->released) place_in_group(self, offset, sequence);
 }
 
 static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
@@ -55,6 +92,12 @@ static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     int inside = self->owner == reader_thread();
     if (!inside && reader_enter(self)) return NULL;
     int gave = reader_shares(self) && ring_give_back_from(self->ring, 0, 1);
+    uint64_t offset, sequence;
+    if (self->ring && !self->released && !inside) { /* the ring cannot be asked later */
+        place_in_group(self, &offset, &sequence);
+        self->offset = offset;
+        self->sequence = sequence;
+    }
     self->released = 1;
     unbind(self);
     let_go(&self->cursor);
@@ -73,11 +116,13 @@ static uint64_t newest_generation(const uint8_t *cursor) {
 }
 
 static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-    PyObject *control, *cursor, *decode, *advance, *damaged, *refuse;
+    PyObject *control, *cursor, *decode, *advance, *damaged, *refuse, *limit = NULL;
     int reuse = 0;
+    uint64_t most = LENGTH_MASK;
     Py_buffer words, slots = {.obj = NULL};
     if (check_no_keywords("Reader", keywords) ||
-        !PyArg_ParseTuple(args, "OOOOOO|p:Reader", &control, &cursor, &decode, &advance, &damaged, &refuse, &reuse) ||
+        !PyArg_ParseTuple(args, "OOOOOO|pO:Reader", &control, &cursor, &decode, &advance, &damaged, &refuse, &reuse, &limit) ||
+        (limit && unsigned_from(limit, LENGTH_MASK, &most)) ||
         get_aligned(control, PyBUF_SIMPLE, CONTROL_SIZE, "control page is too short", &words))
         return NULL;
     if (cursor != Py_None && get_aligned(cursor, PyBUF_WRITABLE, CURSOR_SLOT_1 + 64, "cursor is too short", &slots)) {
@@ -92,6 +137,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     }
     self->control = words;
     self->cursor = slots;
+    self->most = most;
     if (slots.obj) self->generation = newest_generation(slots.buf);
     callee_init(&self->decode, decode);
     self->reuse = reuse && decode != Py_None;
@@ -135,16 +181,6 @@ static void reader_dealloc(PyObject *op) {
     Py_DECREF(type);
 }
 
-/* Where we stand; one that shares and reads nothing now stands where the group does. */
-static void place_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
-    if (self->ring && !self->owner) {
-        ring_next(self->ring, offset, sequence);
-        if (!self->follows || *offset != self->seen || *sequence != self->seen_sequence) return;
-    }
-    *offset = self->offset;
-    *sequence = self->sequence;
-}
-
 static PyObject *get_offset(PyObject *op, void *Py_UNUSED(closure)) {
     uint64_t offset, sequence;
     place_of((Reader *)op, &offset, &sequence);
@@ -155,8 +191,9 @@ static PyObject *get_may_have_more(PyObject *op, void *Py_UNUSED(closure)) {
     const uint8_t *words = self->control.buf;
     uint64_t offset, sequence;
     if ((self->held && held_ready(self->held)) || (self->ring && ring_ready(self->ring))) Py_RETURN_TRUE;
+    if (self->released) Py_RETURN_FALSE;
     place_of(self, &offset, &sequence);
-    return PyBool_FromLong(load_acquire_u64(words + WRITE_TAIL) > offset || load_acquire_u32(words + STATE) & STATE_SEALED);
+    return PyBool_FromLong(load_acquire_u64(words + WRITE_TAIL) != offset || load_acquire_u32(words + STATE) & STATE_SEALED);
 }
 static PyObject *get_sequence(PyObject *op, void *Py_UNUSED(closure)) {
     uint64_t offset, sequence;
@@ -180,7 +217,7 @@ static PyObject *get_next_due(PyObject *op, void *Py_UNUSED(closure)) {
 }
 static PyObject *get_full(PyObject *op, void *Py_UNUSED(closure)) {
     const Reader *self = (Reader *)op;
-    return PyBool_FromLong(self->ring && ring_full(self->ring));
+    return PyBool_FromLong(self->ring && ring_full(self->ring) && !ring_suspect(self->ring));
 }
 static PyObject *get_drained(PyObject *op, void *Py_UNUSED(closure)) { return PyBool_FromLong(reader_is_drained((Reader *)op)); }
 
@@ -234,12 +271,13 @@ static PyMethodDef methods[] = {
     {"coming", reader_coming_method, METH_O,
      "coming($self, most, /)\n--\n\nReturn (offset, sequence) of what comes again now, up to so many."},
     {"forget", reader_forget_method, METH_NOARGS, "forget($self, /)\n--\n\nForget what is held: the cursor goes where the next new one begins."},
-    {"release", py_release, METH_NOARGS, "release($self, /)\n--\n\nLet go of segment and cursor; there is nothing to take any more. Tell whether something was given back."},
+    {"release", py_release, METH_NOARGS, "release($self, /)\n--\n\nRelease every map, or, if this thread is inside or another one waits, when that call returns. There is "
+     "nothing to take any more. Return whether something was given back."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef getset[] = {
     {"offset", get_offset, NULL, "Where the next record begins.", NULL},
-    {"may_have_more", get_may_have_more, NULL, "Whether there is something behind our offset, or the channel is sealed.", NULL},
+    {"may_have_more", get_may_have_more, NULL, "Whether the log does not end at our offset, or the channel is sealed.", NULL},
     {"sequence", get_sequence, NULL, "Number of the next message.", NULL},
     {"outstanding", get_outstanding, NULL, "How many are held and neither settled nor given back.", NULL},
     {"ready", get_ready, NULL, "How many come again now, before anything new.", NULL},
@@ -249,7 +287,7 @@ static PyGetSetDef getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Reader(control, cursor, decode, advance, damaged, refuse, reuse=False, /)\n--\n\nReads records in order and decodes them."},
+    {Py_tp_doc, "Reader(control, cursor, decode, advance, damaged, refuse, reuse=False, most=1073741823, /)\n--\n\nReads records in order and decodes them."},
     {Py_tp_new, reader_new},  {Py_tp_traverse, reader_traverse}, {Py_tp_dealloc, reader_dealloc},
     {Py_tp_methods, methods}, {Py_tp_getset, getset},            {0, NULL},
 };

@@ -11,7 +11,7 @@ enum record_state record_check(const uint8_t *base, uint64_t position, uint64_t 
 }
 
 /* Readers load the word once, bound it, copy, and check the copy: the bytes may be rewritten under their hands. */
-PyObject *record_copy(const uint8_t *base, uint64_t position, uint64_t stop, uint64_t offset, uint32_t *word,
+PyObject *record_copy(const uint8_t *base, uint64_t position, uint64_t stop, uint64_t offset, uint64_t most, uint32_t *word,
                       enum record_state *state) {
     *state = RECORD_CUT;
     if (stop - position < RECORD_HEADER_SIZE) return NULL;
@@ -20,6 +20,8 @@ PyObject *record_copy(const uint8_t *base, uint64_t position, uint64_t stop, uin
     uint32_t crc = get_u32(at + 4);
     uint64_t length = *word & LENGTH_MASK;
     if (stop - position - RECORD_HEADER_SIZE < length) return NULL;
+    *state = RECORD_LONG; /* before so much memory is asked for: the length is whatever the disk says */
+    if (length > most) return NULL;
     *state = RECORD_OK;
     PyObject *payload = PyBytes_FromStringAndSize((const char *)at + RECORD_HEADER_SIZE, (Py_ssize_t)length);
     if (!payload) return NULL;
@@ -30,6 +32,7 @@ PyObject *record_copy(const uint8_t *base, uint64_t position, uint64_t stop, uin
 }
 
 const char *record_reason(enum record_state state) {
+    if (state == RECORD_LONG) return "record is longer than a message may be";
     return state == RECORD_CUT ? "record reaches beyond the end" : "checksum mismatch";
 }
 
@@ -100,7 +103,7 @@ static PyObject *py_read_record(PyObject *Py_UNUSED(module), PyObject *const *ar
     if (parse_range("read_record", args, count, &view, &position, &stop, &offset)) return NULL;
     uint32_t word;
     enum record_state state;
-    PyObject *payload = record_copy(view.buf, position, stop, offset, &word, &state);
+    PyObject *payload = record_copy(view.buf, position, stop, offset, LENGTH_MASK, &word, &state);
     PyBuffer_Release(&view);
     if (payload) return Py_BuildValue("IN", word, payload);
     if (state != RECORD_OK) PyErr_SetString(PyExc_ValueError, record_reason(state));
@@ -174,7 +177,7 @@ static PyObject *py_split_records(PyObject *Py_UNUSED(module), PyObject *joined)
     for (uint64_t position = 0, stop = (uint64_t)view.len; payloads && position < stop;) {
         uint32_t word;
         enum record_state state;
-        PyObject *payload = record_copy(view.buf, position, stop, position, &word, &state);
+        PyObject *payload = record_copy(view.buf, position, stop, position, LENGTH_MASK, &word, &state);
         if (!payload && state != RECORD_OK) PyErr_SetString(PyExc_ValueError, record_reason(state));
         if (!payload || PyList_Append(payloads, payload)) Py_CLEAR(payloads);
         if (payload) position += RECORD_HEADER_SIZE + (uint64_t)PyBytes_GET_SIZE(payload);

@@ -17,6 +17,41 @@ static uint8_t *lock_of(const Ring *ring) { return (uint8_t *)ring->shared.buf +
 static int is_done(uint64_t word) { return (word & ENTRY_STATE) == ENTRY_SETTLED || (word & ENTRY_STATE) == ENTRY_PASSED; }
 static uint32_t attempt_of(uint64_t word) { return (uint32_t)(word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS); }
 
+/* --- Whether the words can be believed ------------------------------------------------------------------------- */
+
+/* The file is mapped by every member, and may be damaged while it is in use. Every loop over the entries relies on this. */
+static int bounds(const Ring *ring, uint64_t *head, uint64_t *tail) {
+    *head = load(ring, GROUP_HEAD);
+    *tail = load(ring, GROUP_TAIL);
+    return *head <= *tail && *tail - *head <= GROUP_ENTRIES;
+}
+
+/* The last entry that was made says where the group resumes, and its place is not used again before the next one is made.
+ * Before the first one the position says so. */
+static int next_follows(const Ring *ring, uint64_t tail) {
+    uint64_t offset = load(ring, GROUP_NEXT), sequence = load(ring, GROUP_NEXT_SEQUENCE);
+    if (tail) {
+        const uint8_t *last = at(ring, tail - 1);
+        return get_u64(last + ENTRY_END) == offset && get_u64(last + ENTRY_SEQUENCE) + 1 == sequence;
+    }
+    const uint8_t *first = (uint8_t *)ring->shared.buf + CURSOR_SLOT_0, *second = (uint8_t *)ring->shared.buf + CURSOR_SLOT_1;
+    return (get_u64(first + 8) == offset && get_u64(first + 16) == sequence) ||
+           (get_u64(second + 8) == offset && get_u64(second + 16) == sequence);
+}
+
+/* With the lock. */
+static int is_sound(const Ring *ring) {
+    uint64_t head, tail;
+    return bounds(ring, &head, &tail) && next_follows(ring, tail);
+}
+
+/* Without the lock: words that do not agree, twice the same, are worth a look with the lock. */
+int ring_suspect(const Ring *ring) {
+    uint64_t head, tail, head_again, tail_again;
+    if (bounds(ring, &head, &tail) && next_follows(ring, tail)) return 0;
+    return !bounds(ring, &head_again, &tail_again) || (head == head_again && tail == tail_again && !next_follows(ring, tail));
+}
+
 /* --- The position follows what is settled --------------------------------------------------------------------- */
 
 static void store_position(uint8_t *shared, uint64_t offset, uint64_t sequence) {
@@ -36,8 +71,10 @@ static int oldest_is_settled(const Ring *ring) {
     return head != load(ring, GROUP_TAIL) && is_done(load_acquire_u64(at(ring, head)));
 }
 
+/* Returns what others may wait for; DAMAGED, and nothing changed, if the words cannot be believed. */
 static int follow(const Ring *ring) {
-    uint64_t head = load(ring, GROUP_HEAD), tail = load(ring, GROUP_TAIL), word;
+    uint64_t head, tail, word;
+    if (!bounds(ring, &head, &tail) || !next_follows(ring, tail)) return DAMAGED;
     int was_full = tail - head >= GROUP_ENTRIES;
     while (head != tail && is_done(word = load_acquire_u64(at(ring, head)))) {
         if ((word & ENTRY_STATE) == ENTRY_PASSED)
@@ -45,6 +82,7 @@ static int follow(const Ring *ring) {
         head++;
     }
     const uint8_t *entry = at(ring, head);
+    if (head != tail && get_u64(entry + ENTRY_OFFSET) >= load(ring, GROUP_NEXT)) return DAMAGED;
     if (head == tail)
         store_position(ring->shared.buf, load(ring, GROUP_NEXT), load(ring, GROUP_NEXT_SEQUENCE));
     else
@@ -56,7 +94,7 @@ static int follow(const Ring *ring) {
 /* Unless somebody has the lock, who will. Whoever leaves looks after that: releasing is a fence, and so is settling. */
 static int move_on(const Ring *ring) {
     int tells = 0;
-    while (oldest_is_settled(ring) && swap_if_u32(lock_of(ring), 0, ring->owner)) {
+    while (!(tells & DAMAGED) && oldest_is_settled(ring) && swap_if_u32(lock_of(ring), 0, ring->owner)) {
         tells |= follow(ring);
         release_word(lock_of(ring));
     }
@@ -171,7 +209,19 @@ static uint64_t word_after(const Ring *ring, uint64_t old, uint32_t attempt) {
 int ring_full(const Ring *ring) { return load(ring, GROUP_TAIL) - load(ring, GROUP_HEAD) >= GROUP_ENTRIES; }
 int ring_empty(const Ring *ring) { return load(ring, GROUP_TAIL) == load(ring, GROUP_HEAD); }
 uint64_t ring_ready(const Ring *ring) { return load(ring, GROUP_READY); }
-uint64_t ring_due(const Ring *ring) { return load(ring, GROUP_DUE); }
+/* When the entries have to be looked at; while there are any, that is never further away than LOOK_AFTER. */
+uint64_t ring_due(const Ring *ring) {
+    uint64_t due = load(ring, GROUP_DUE), now;
+    if (due == UINT64_MAX && ring_empty(ring)) return due;
+    return due > (now = monotonic_ns()) + LOOK_AFTER && !ring_empty(ring) ? now : due;
+}
+
+int ring_is_due(const Ring *ring) {
+    uint64_t due = load(ring, GROUP_DUE);
+    if (due == UINT64_MAX && ring_empty(ring)) return 0;
+    uint64_t now = monotonic_ns();
+    return now >= due || (due - now > LOOK_AFTER && !ring_empty(ring));
+}
 void ring_next(const Ring *ring, uint64_t *offset, uint64_t *sequence) {
     *offset = load(ring, GROUP_NEXT);
     *sequence = load(ring, GROUP_NEXT_SEQUENCE);
@@ -181,6 +231,7 @@ enum claimed ring_claim(Ring *ring, uint64_t seen, uint64_t seen_sequence, uint6
                         const Claim **claim) {
     uint64_t now = monotonic_ns();
     if (!enter(ring)) return CLAIM_LOCKED;
+    if (!is_sound(ring)) return leave(ring), CLAIM_DAMAGED;
     if (load(ring, GROUP_NEXT) != seen || load(ring, GROUP_NEXT_SEQUENCE) != seen_sequence || load(ring, GROUP_READY) || ring_full(ring)) {
         leave(ring);
         return CLAIM_MISSED;
@@ -205,7 +256,8 @@ enum claimed ring_claim(Ring *ring, uint64_t seen, uint64_t seen_sequence, uint6
 enum claimed ring_claim_again(Ring *ring, const Claim **claim) {
     uint64_t now = monotonic_ns();
     if (!enter(ring)) return CLAIM_LOCKED;
-    uint64_t count = load(ring, GROUP_READY), tail = load(ring, GROUP_TAIL), number = load(ring, GROUP_HEAD), old = 0;
+    uint64_t count = load(ring, GROUP_READY), tail, number, old = 0;
+    if (!bounds(ring, &number, &tail)) return leave(ring), CLAIM_DAMAGED;
     while (number != tail && ((old = load_acquire_u64(at(ring, number))) & ENTRY_STATE) != ENTRY_READY) number++;
     uint64_t *ready = (uint64_t *)((uint8_t *)ring->shared.buf + GROUP_READY);
     if (number == tail) {
@@ -346,6 +398,13 @@ Ring *ring_new(PyObject *shared, uint32_t owner, uint64_t lease) {
 
 void ring_forget(Ring *ring) { ring->first = ring->last = ring->out = 0; }
 
+void ring_close(Ring *ring) {
+    Py_buffer shared = ring->shared;
+    ring->shared.obj = NULL;
+    ring->shared.buf = (void *)zeros;
+    let_go(&shared);
+}
+
 void ring_free(Ring *ring) {
     if (!ring) return;
     let_go(&ring->shared);
@@ -357,8 +416,9 @@ void ring_free(Ring *ring) {
 /* (offset, sequence) of what comes again now, up to so many. */
 PyObject *ring_coming(const Ring *ring, Py_ssize_t most) {
     PyObject *places = PyList_New(0);
-    uint64_t number = load(ring, GROUP_HEAD), tail = load(ring, GROUP_TAIL);
-    for (; places && ring_ready(ring) && number != tail && PyList_GET_SIZE(places) < most; number++) {
+    uint64_t number, tail;
+    int believed = bounds(ring, &number, &tail);
+    for (; places && believed && ring_ready(ring) && number != tail && PyList_GET_SIZE(places) < most; number++) {
         const uint8_t *entry = at(ring, number);
         if ((load_acquire_u64(entry) & ENTRY_STATE) != ENTRY_READY) continue;
         unsigned long long offset = get_u64(entry + ENTRY_OFFSET), sequence = get_u64(entry + ENTRY_SEQUENCE);

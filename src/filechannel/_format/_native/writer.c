@@ -4,9 +4,11 @@
  * tell waiters. Whatever is not simple (the window is used up, the index wants an entry, the channel is sealed, the
  * word is taken) goes to `overflow`, which is Log.append and may block. */
 #include "core.h"
+#include <errno.h>
 #include <limits.h>
 
 #define APPENDS_PER_LOOK 16
+#define PAGE 4096u
 #define FIRST_MARKS 16
 #define SPINS 400 /* some microseconds: less than what going to Python takes */
 
@@ -14,6 +16,12 @@ PyTypeObject *WriterType;
 
 static uint8_t *words(const Writer *self) { return (uint8_t *)self->control.buf; }
 static uint8_t *tail(const Writer *self) { return words(self) + (self->deferred ? APPEND_TAIL : WRITE_TAIL); }
+
+int writer_check_open(const Writer *self) {
+    if (self->overflow) return 0;
+    raise_closed();
+    return -1;
+}
 
 /* Learn where the tail is; another writer may have moved it. Returns 0 when no slot agrees with the offset. */
 int writer_refresh_tail(Writer *self) {
@@ -54,7 +62,9 @@ int writer_wake_armed(Writer *self) {
     uint32_t woken = wake_waiters(wake);
     if (woken) self->looks = 0;
     if (!(woken & WAKE_LOOPS)) return 0;
-    PyObject *done = PyObject_CallNoArgs(self->notify);
+    PyObject *notify = Py_NewRef(self->notify); /* which may close us */
+    PyObject *done = PyObject_CallNoArgs(notify);
+    Py_DECREF(notify);
     Py_XDECREF(done);
     return done ? 0 : -1;
 }
@@ -125,11 +135,33 @@ int writer_is_current(const Writer *self) {
            load_acquire_u32(words(self) + STATE) == (self->deferred ? STATE_DEFERRED : 0);
 }
 
+/* Under FSYNC the pages that are written next were flushed a moment ago, which made them read-only: a store calls the
+ * file system, and if that has shut down the store kills the process. So after every flush, while one is running, and if
+ * the kernel may have written pages out by itself, we make them writable first, which is not fatal if it fails.
+ * Nothing here costs a system call per message but while a flush is running. */
+/* The words come first: to take the writer lock is a store. */
+static int words_storable(Writer *self) {
+    return !self->deferred || can_store_word(words(self) + WRITER_LOCK, words(self) + FLUSHES, &self->words_look);
+}
+/* The caller has the writer lock, and `size` bytes at `offset` lie inside the window of the bound segment. */
+static int segment_storable(Writer *self, uint64_t offset, uint64_t size) {
+    if (!self->deferred || !size) return 1;
+    uint32_t flushes = load_acquire_u32(words(self) + FLUSHES);
+    uint64_t now = wall_clock_ns(), end = offset + size;
+    int is_new = flushes != self->segment_look.flushes || (flushes & FLUSHING_SEGMENTS) || end > self->storable_end;
+    if (!is_new && look_counts(&self->segment_look, now)) return 1;
+    const uint8_t *at = record_at(self, offset);
+    if (!can_store(at, size)) return 0;
+    self->segment_look = (Look){flushes, now + BELIEVED_NS};
+    self->storable_end = end + (-((uintptr_t)at + size) & (PAGE - 1)); /* the rest of the last page */
+    return 1;
+}
+
 /* Take the word and make sure that `count` more records of `size` bytes are simple; 0 means: go to overflow. */
 static int enter(Writer *self, uint64_t size, uint64_t count) {
-    if (!writer_take_word(self)) return 0;
+    if (!words_storable(self) || !writer_take_word(self)) return 0;
     if (self->segment.obj && writer_is_current(self) && writer_refresh_tail(self) && writer_fits_window(self, self->tail_end, size) &&
-        fits_limit(self, count) && !index_is_due(self)) {
+        fits_limit(self, count) && !index_is_due(self) && segment_storable(self, self->tail_end, size)) {
         /* Known before the first byte is touched: whoever takes over from us dead has to wipe up to here. */
         store_release_u64(words(self) + RESERVED_END, self->tail_end + size);
         __atomic_thread_fence(__ATOMIC_RELEASE);
@@ -206,9 +238,18 @@ PyObject *pieces_as_bytes(const Piece *pieces, PyObject *const *owners, size_t c
     return payloads;
 }
 
+/* Closing takes the callback away, perhaps while it runs. */
+static PyObject *call_overflow(Writer *self, PyObject *payloads) {
+    if (writer_check_open(self)) return NULL;
+    PyObject *overflow = Py_NewRef(self->overflow);
+    PyObject *offset = PyObject_CallOneArg(overflow, payloads);
+    Py_DECREF(overflow);
+    return offset;
+}
+
 PyObject *writer_overflow(Writer *self, const Piece *pieces, PyObject *const *owners, size_t count) {
     PyObject *payloads = pieces_as_bytes(pieces, owners, count);
-    PyObject *offset = payloads ? PyObject_CallOneArg(self->overflow, payloads) : NULL;
+    PyObject *offset = payloads ? call_overflow(self, payloads) : NULL;
     Py_XDECREF(payloads);
     return offset;
 }
@@ -279,7 +320,7 @@ PyObject *writer_append_list(Writer *self, PyObject *payloads) {
     case OVERFLOWS: break;
     }
     PyObject *own = PyList_GetSlice(payloads, 0, PyList_GET_SIZE(payloads)); /* theirs may change under Python code */
-    PyObject *result = own ? PyObject_CallOneArg(self->overflow, own) : NULL;
+    PyObject *result = own ? call_overflow(self, own) : NULL;
     Py_XDECREF(own);
     return result;
 }
@@ -304,6 +345,7 @@ static PyObject *py_append_all(PyObject *self, PyObject *payloads) { return appe
 
 static PyObject *py_start(PyObject *op, PyObject *Py_UNUSED(none)) {
     Writer *self = (Writer *)op;
+    if (writer_check_open(self)) return NULL;
     self->tail_slot = -1;
     if (!writer_refresh_tail(self)) {
         PyErr_SetString(PyExc_ValueError, "no tail slot agrees with the offset");
@@ -316,11 +358,17 @@ static PyObject *py_start(PyObject *op, PyObject *Py_UNUSED(none)) {
 
 static PyObject *py_change(PyObject *op, PyObject *Py_UNUSED(none)) {
     Writer *self = (Writer *)op;
+    if (writer_check_open(self)) return NULL;
     self->epoch = load_acquire_u32(words(self) + EPOCH) + 1;
     store_release_u32(words(self) + EPOCH, self->epoch);
     Py_RETURN_NONE;
 }
 
+
+static PyObject *raise_not_storable(void) {
+    errno = EIO;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
 
 static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Writer *self = (Writer *)op;
@@ -335,7 +383,9 @@ static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count)
         uint64_t room = self->window_end - self->pending, need = 0;
         for (uint64_t i = index; i < total && need < room; i++)
             need += RECORD_HEADER_SIZE + (uint64_t)PyBytes_GET_SIZE(PyList_GET_ITEM(args[0], (Py_ssize_t)i));
-        store_release_u64(words(self) + RESERVED_END, self->pending + (need < room ? need : room));
+        if (need > room) need = room;
+        if (!words_storable(self) || !segment_storable(self, self->pending, need)) return raise_not_storable();
+        store_release_u64(words(self) + RESERVED_END, self->pending + need);
         __atomic_thread_fence(__ATOMIC_RELEASE);
     }
     for (; index < total && self->segment.obj; index++) {
@@ -389,6 +439,11 @@ static PyObject *py_copy(PyObject *op, PyObject *const *args, Py_ssize_t count) 
         PyErr_SetString(PyExc_ValueError, "payload or flags do not fit the word");
     else if (self->segment.obj) {
         if (writer_fits_window(self, self->pending, 0)) {
+            uint64_t room = self->window_end - self->pending, need = stop - position;
+            if (!words_storable(self) || !segment_storable(self, self->pending, need < room ? need : room)) {
+                PyBuffer_Release(&view);
+                return raise_not_storable();
+            }
             store_release_u64(words(self) + RESERVED_END, self->window_end);
             __atomic_thread_fence(__ATOMIC_RELEASE);
         }
@@ -413,10 +468,12 @@ static PyObject *py_longest(PyObject *Py_UNUSED(op), PyObject *payloads) {
 
 static PyObject *py_publish(PyObject *op, PyObject *Py_UNUSED(none)) {
     Writer *self = (Writer *)op;
+    if (writer_check_open(self)) return NULL;
     if (self->tail_slot < 0) {
         PyErr_SetString(PyExc_RuntimeError, "publish() without start()");
         return NULL;
     }
+    if (!words_storable(self)) return raise_not_storable();
     publish(self, self->pending, self->pending_sequence);
     store_release_u64(words(self) + RESERVED_END, self->pending);
     Py_RETURN_NONE;
@@ -441,7 +498,7 @@ static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) 
     Writer *self = (Writer *)op;
     uint64_t begin;
     Py_buffer segment;
-    if (check_count("bind", count, 2) || unsigned_from(args[1], UINT64_MAX, &begin) ||
+    if (writer_check_open(self) || check_count("bind", count, 2) || unsigned_from(args[1], UINT64_MAX, &begin) ||
         get_aligned(args[0], PyBUF_WRITABLE, SEGMENT_HEADER_SIZE, "segment is shorter than its header", &segment))
         return NULL;
     unbind(self);
@@ -452,6 +509,7 @@ static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) 
     self->marked = 0;
     self->latest = 0;
     self->alone = begin == self->pending;
+    self->storable_end = 0;
     self->ahead_from = 0;
     Py_RETURN_NONE;
 }
@@ -528,6 +586,21 @@ static PyObject *py_take_marks(PyObject *op, PyObject *Py_UNUSED(none)) {
 
 static PyObject *py_unbind(PyObject *op, PyObject *Py_UNUSED(none)) {
     unbind((Writer *)op);
+    Py_RETURN_NONE;
+}
+
+/* Appending overflows from now on: nothing is inside a window that begins behind everything. */
+static PyObject *py_close(PyObject *op, PyObject *Py_UNUSED(none)) {
+    Writer *self = (Writer *)op;
+    if (!self->overflow) Py_RETURN_NONE;
+    unbind(self);
+    self->begin = UINT64_MAX;
+    Py_buffer control = self->control;
+    self->control.obj = NULL;
+    self->control.buf = (void *)zeros;
+    let_go(&control);
+    Py_CLEAR(self->overflow);
+    Py_CLEAR(self->notify);
     Py_RETURN_NONE;
 }
 
@@ -643,7 +716,7 @@ static PyMethodDef methods[] = {
      "stay_ahead($self, end, distance, /)\n--\n\n"
      "Have so many bytes before the tail made present by another thread, up to an end, until a segment is bound."},
     {"prepare_next", FAST(py_prepare_next), METH_FASTCALL,
-     "prepare_next($self, what, map, header, device, inode, source, target, digits, window, told, watch, /)\n--\n\n"
+     "prepare_next($self, what, map, header, device, inode, source, target, digits, window, told, watch, directory, /)\n--\n\n"
      "Have a file ready for `go_on`, unless nobody took note of the last one yet."},
     {"forget_next", py_forget_next, METH_O, "forget_next($self, what, /)\n--\n\nLet go of a file that was prepared."},
     {"go_on", py_go_on, METH_O,
@@ -651,6 +724,8 @@ static PyMethodDef methods[] = {
      "Append the first record of the next segment, if the one before is full, and return its offset; None if it is not simple."},
     {"note_gone_on", py_note_gone_on, METH_NOARGS, "note_gone_on($self, /)\n--\n\nKnow of the segment that `gone_on` tells of."},
     {"unbind", py_unbind, METH_NOARGS, "unbind($self, /)\n--\n\nLet go of the segment; every append overflows."},
+    {"close", py_close, METH_NOARGS,
+     "close($self, /)\n--\n\nRelease every map. The caller has made sure that no thread is in the middle of anything but `append`."},
     {"defer", py_defer, METH_O,
      "defer($self, deferred, /)\n--\n\nMove the append tail instead of what readers see, or stop doing so."},
     {NULL, NULL, 0, NULL},

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
-from typing import cast, final
+from typing import Final, cast, final
 
 import msgspec
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+_DEEPEST_SHOWN: Final = 32  # FastAPI copies the input by recursion
 
 
 @final
@@ -16,14 +19,18 @@ class ByMsgspec:
     """Says that a type is checked, and shown, by msgspec: `Annotated[Order, Body(), ByMsgspec]`.
 
     For bodies and responses of FastAPI, and fields of models. What does not fit gets the status 422, with what is wrong
-    where; the schema is part of the app's OpenAPI document.
+    where, and so does what no channel can store: an integer beyond 64 bits, half a surrogate pair, or values nested too
+    deeply. The schema is part of the app's OpenAPI document.
     """
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Check with msgspec, and serialize with it."""
-        return core_schema.no_info_plain_validator_function(
-            partial(_convert, source),
+        return core_schema.chain_schema(
+            [
+                core_schema.no_info_plain_validator_function(partial(_convert, source)),
+                core_schema.no_info_plain_validator_function(_refuse),
+            ],
             metadata={"filechannel": source},
             serialization=core_schema.plain_serializer_function_ser_schema(partial(msgspec.to_builtins, str_keys=True)),
         )
@@ -36,11 +43,66 @@ class ByMsgspec:
         return cast("dict[str, object]", _inline(described, components, ()))
 
 
+@final
+class _Refused(str):
+    """The description of an input that is not valid and that FastAPI could not put into its response."""
+
+    __slots__ = ("reason",)
+
+    reason: str
+
+
 def _convert(source: object, value: object) -> object:
+    """Return a value of the type; `_Refused` in place of an error that must not show the input as it is."""
     try:
-        return msgspec.convert(value, source, str_keys=True)
-    except msgspec.ValidationError as error:
-        raise PydanticCustomError("msgspec", "{reason}", {"reason": str(error)}) from error
+        converted = msgspec.convert(value, source, str_keys=True)
+        msgspec.msgpack.encode(converted)  # raises for what fits the type and cannot be stored
+    except (msgspec.ValidationError, ValueError, OverflowError, RecursionError) as error:
+        reason = _reason(error)
+        if _is_showable(value, _DEEPEST_SHOWN):
+            raise _error(reason) from error
+        refused = _Refused("(not shown: it cannot be repeated as JSON)")
+        refused.reason = reason
+        return refused
+    return converted
+
+
+def _refuse(value: object) -> object:
+    """Raise the error for what was refused: here FastAPI finds the description in place of the input."""
+    if isinstance(value, _Refused):
+        raise _error(value.reason)
+    return value
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OverflowError):
+        return "Expected every `int` within 64 bits"
+    if isinstance(error, UnicodeEncodeError):
+        return "Expected every `str` without lone surrogates"
+    if isinstance(error, RecursionError):
+        return "Expected fewer values inside of one another"
+    return str(error)
+
+
+def _error(reason: str) -> PydanticCustomError:
+    # The reason may quote a name of the input.
+    return PydanticCustomError("msgspec", "{reason}", {"reason": reason.encode(errors="backslashreplace").decode()})
+
+
+def _is_showable(value: object, depth: int) -> bool:
+    """Return whether FastAPI can repeat a parsed JSON value in a response: it fails on what JSON does not allow."""
+    match value:
+        case str():
+            return not any("\ud800" <= each <= "\udfff" for each in value)
+        case float():
+            return math.isfinite(value)
+        case dict():
+            items = cast("dict[object, object]", value).items()
+            return depth > 0 and all(_is_showable(k, 0) and _is_showable(v, depth - 1) for k, v in items)
+        case list():
+            return depth > 0 and all(_is_showable(item, depth - 1) for item in cast("list[object]", value))
+        case _:
+            return True
 
 
 def _inline(part: object, components: dict[str, object], around: tuple[str, ...]) -> object:

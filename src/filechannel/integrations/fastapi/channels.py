@@ -11,8 +11,11 @@ from typing import Generic, TypeVar, final, overload
 from fastapi import FastAPI
 from typing_extensions import TypeForm
 
+from ... import _checks as checks
+from ..._channel.any_service import Terms, check_handler
 from ..._channel.channel import FileChannel
 from ..._channel.codec import Codec, CodecName
+from ..._channel.consumers import check_name
 from ..._channel.dead_letter import DeadLetter
 from ..._channel.opening import ChannelContext, open_channel
 from ..._channel.places import Start
@@ -20,6 +23,7 @@ from ..._channel.retry import RetryPolicy
 from ..._channel.sender import Sender
 from ..._channel.serve import Service
 from ..._options import ChannelOptions
+from ..._storage.cursor_file import encoded_name
 from .events import Events, FirstStart, Streams, events_of
 from .services import serving
 from .shutdown import told_to_stop
@@ -39,12 +43,24 @@ class Channels:
     """
 
     def __init__(self, directory: str | os.PathLike[str] = ".", *, serve: bool = True) -> None:
+        checks.instance_of(bool, "True or False")("serve", serve)
         self.directory = directory
         self.serve = serve
+        self._places: set[str] = set()
         self._openings: list[Callable[[], AbstractAsyncContextManager[object]]] = []
         self._services: list[Callable[[], Service]] = []
         self._streams = Streams()
         self._is_running = False
+
+    @property
+    def directory(self) -> str | os.PathLike[str]:
+        """Where channels with relative paths lie."""
+        return self._directory
+
+    @directory.setter
+    def directory(self, directory: str | os.PathLike[str]) -> None:
+        checks.path_text("directory", directory)
+        self._directory = directory
 
     @overload
     def add(
@@ -54,6 +70,7 @@ class Channels:
         *,
         codec: Codec[T] | CodecName | None = None,
         options: ChannelOptions | None = None,
+        strict_owner: bool = False,
     ) -> AppChannel[T]: ...
 
     @overload
@@ -64,6 +81,7 @@ class Channels:
         *,
         codec: Codec[T] | CodecName | None = None,
         options: ChannelOptions | None = None,
+        strict_owner: bool = False,
     ) -> AppChannel[T]: ...
 
     def add(
@@ -73,15 +91,24 @@ class Channels:
         *,
         codec: Codec[T] | CodecName | None = None,
         options: ChannelOptions | None = None,
+        strict_owner: bool = False,
     ) -> AppChannel[T]:
-        """Declare a channel, with the arguments of `open_channel`: it is opened, or created, when the app starts."""
+        """Declare a channel, with these arguments of `open_channel`: it is opened, or created, when the app starts.
+
+        Raises `ValueError` for a relative *path* that leads out of the directory, or was added before.
+        """
         self._check_not_running()
+        place = _place(path)
+        if place in self._places:
+            raise ValueError(f"path={path!r}: was added already; use the channel that add() returned then")
 
         def make() -> ChannelContext[T]:
-            return open_channel(Path(self.directory, path), type, codec=codec, options=options)
+            where = Path(self.directory, place)
+            return open_channel(where, type, codec=codec, options=options, strict_owner=strict_owner)
 
         make()  # what is wrong with the arguments is told where they are
         channel = AppChannel(Path(path), make, self._streams, self._add_service)
+        self._places.add(place)
         self._openings.append(channel.opened)
         return channel
 
@@ -96,14 +123,17 @@ class Channels:
         grace: float | None = 10.0,
         lease: float = 30.0,
         options: ChannelOptions | None = None,
+        strict_owner: bool = False,
     ) -> TaskQueue:
         """Declare a channel of background tasks, which the group of that *name* runs, in every process that serves.
 
         Up to *concurrency* of them at once in each; the rest is as for `AppChannel.handler`. Tasks that are given up go
         to *dead_letter*; without, to a channel beside it: `<path>-dead`.
         """
-        channel = self.add(path, Task, options=options)
-        dead = self.add(f"{os.fspath(path)}-dead", DeadLetter) if dead_letter is None else dead_letter
+        channel = self.add(path, Task, options=options, strict_owner=strict_owner)
+        dead = dead_letter
+        if dead is None:
+            dead = self.add(f"{os.fspath(path)}-dead", DeadLetter, strict_owner=strict_owner)
         queue = TaskQueue(channel, dead)
         channel.handler(
             name,
@@ -155,6 +185,17 @@ class Channels:
         in a thread for instance, which would wait for them for ever.
         """
         self._streams.end()
+
+
+def _place(path: str | os.PathLike[str]) -> str:
+    """Return the path of a channel, relative ones below the directory, in the one form that it has."""
+    text = checks.path_text("path", path)
+    if not text:
+        raise ValueError(f"path={path!r}: is empty; give the channel a name")
+    place = os.path.normpath(text)
+    if place.split(os.sep, 1)[0] == os.pardir:
+        raise ValueError(f"path={path!r}: leads out of the directory of these channels; give an absolute path")
+    return place
 
 
 @final
@@ -222,12 +263,18 @@ class AppChannel(Generic[T]):
         dies. A service that ends with an error, as it does without a *dead_letter* when a message has used up its
         attempts, is logged and begun again, later each time.
         """
+        check_name(name)
+        encoded_name(name)
+        Terms(group=group, ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
+        checks.seconds("lease", lease)
         if name in self._names:
             raise ValueError(
                 f"name={name!r}: {self._path} has a handler of that name already, which would share with it"
             )
 
         def decorate(handle: Callable[[T], R]) -> Callable[[T], R]:
+            check_handler(handle)
+
             def begin() -> Service:
                 return self._opened[0].serve(
                     handle,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Annotated, Generic, Literal, Self, TypeAlias, cast, final
 
 import anyio
 import msgspec
 from anyio import ClosedResourceError, EndOfStream, WouldBlock
-from anyio.to_thread import run_sync
 from fastapi import Header, HTTPException, Query
 from starlette.background import BackgroundTask
 from starlette.responses import Response
@@ -23,6 +23,7 @@ from ..._channel.receiver import Receiver
 from ..._errors import DataExpiredError, DecodeError
 from ..._offset import Offset
 from ..._storage.index import Mark
+from ..._wakeup.loops import run_in_thread
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True, default=object)
@@ -32,6 +33,7 @@ FirstStart: TypeAlias = Literal["earliest", "latest"]
 
 _STARTS: Mapping[str, FirstStart] = {"earliest": "earliest", "latest": "latest"}
 _ID = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
+_LINE_END = re.compile(rb"\r\n|\r|\n")  # the three that end a line of a stream of events
 _LARGEST_CHUNK = 1 << 16  # bytes
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
@@ -97,9 +99,9 @@ async def _find(channel: FileChannel[T], text: str) -> Mark:
             return _place_of(receiver)
     match = _ID.fullmatch(text)
     asked = None if match is None else Mark(Offset(int(match[1])), int(match[2]), 0)
-    place = None if asked is None else await run_sync(channel.find_again, asked)
+    place = None if asked is None else await run_in_thread(partial(channel.find_again, asked))
     if place is None:
-        raise HTTPException(400, f"{text!r} is no id of an event of this stream")
+        raise HTTPException(400, f"{text!r} is not an id of an event of this stream")
     return place
 
 
@@ -112,11 +114,14 @@ def _place_of(receiver: Receiver[object]) -> Mark:
 class EventStream(Response, Generic[T_co]):
     """A channel as Server-Sent Events: each message as JSON, with an id that says where to go on.
 
+    A message is one JSON value, whatever is in it: a `msgspec.Raw` is decoded by the codec of the channel and encoded
+    with the rest, never copied into the stream.
+
     It holds no data back and stores no position: the client does. What was removed before it could be sent is told by
-    an event `missed`, whose data says how many messages that were; a message that does not decode by an event
-    `undecodable`. While nothing happens there is a comment now and then. Ends when the client goes, when the server is
-    told to stop, and with an event `end` behind the last message of a sealed channel; whoever comes again after that
-    gets the status 204, which tells a browser to stay away.
+    an event `missed`, whose data says how many messages that were; a message that does not decode, or that JSON cannot
+    express, by an event `undecodable`. While nothing happens there is a comment now and then. Ends when the client
+    disconnects, when the server is told to stop, and with an event `end` behind the last message of a sealed channel; a
+    client that reconnects after that gets the status 204, which tells a browser to stay away.
     """
 
     media_type = "text/event-stream"
@@ -136,6 +141,9 @@ class EventStream(Response, Generic[T_co]):
         self._heartbeat = heartbeat
         self._head = b"" if event is None else f"event: {event}\n".encode()
         self._show: Callable[[T_co], object] = _as_it_is
+        self._decode_raw: Callable[[msgspec.Raw], object] = (
+            msgspec.msgpack.decode if channel.codec_name == "msgpack" else msgspec.json.decode
+        )
         statistics = channel.statistics()
         self._has_ended = statistics.sealed and place.sequence >= statistics.next_sequence
         self.status_code: int = 204 if self._has_ended else status_code
@@ -143,7 +151,10 @@ class EventStream(Response, Generic[T_co]):
         self.init_headers(_HEADERS)
 
     def map(self, show: Callable[[T_co], object | None]) -> Self:
-        """Send what *show* makes of each message instead of itself, and nothing where that is None. Returns itself."""
+        """Send what *show* makes of each message instead of itself, and nothing where that is None. Returns itself.
+
+        A `msgspec.Raw` in what it returns holds a value in the codec of the channel, as in a message.
+        """
         self._show = show
         return self
 
@@ -232,15 +243,36 @@ class EventStream(Response, Generic[T_co]):
 
     def _add(self, chunk: bytearray, record: Record[T_co], receiver: Receiver[T_co]) -> None:
         self._place = Mark(receiver.read_offset, record.sequence + 1, 0)
-        if (shown := self._show(record.value)) is not None:
-            chunk += b"%bdata: %b\n%b" % (self._head, msgspec.json.encode(shown), self._id())
+        if (shown := self._show(record.value)) is None:
+            return
+        try:
+            text = self._encode(shown)
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+            # Raising would end the stream here, and again for every client that resumes at this message.
+            chunk += self._tell("undecodable", {"offset": record.offset})
+        else:
+            chunk += b"%b%b%b" % (self._head, _data(text), self._id())
+
+    def _encode(self, shown: object) -> bytes:
+        """Return a value as JSON that msgspec wrote from end to end: it copies a `Raw` into its output unseen."""
+        return msgspec.json.encode(msgspec.to_builtins(shown, str_keys=True, enc_hook=self._unwrap))
+
+    def _unwrap(self, value: object) -> object:
+        if isinstance(value, msgspec.Raw):
+            return self._decode_raw(value)
+        raise TypeError(f"{type(value).__name__} has no form in JSON: send what has one with map()")
 
     def _tell(self, event: str, data: dict[str, int]) -> bytes:
-        return b"event: %b\ndata: %b\n%b" % (event.encode(), msgspec.json.encode(data), self._id())
+        return b"event: %b\n%b%b" % (event.encode(), _data(msgspec.json.encode(data)), self._id())
 
     def _id(self) -> bytes:
         """Return where to go on, which ends an event."""
         return b"id: %d-%d\n\n" % (self._place.offset, self._place.sequence)
+
+
+def _data(text: bytes) -> bytes:
+    """Return the lines that carry a text as the data of an event: no line of it can be taken for another field."""
+    return b"".join(b"data: %b\n" % line for line in _LINE_END.split(text))
 
 
 def _as_it_is(message: T) -> T:

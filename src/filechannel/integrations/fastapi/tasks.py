@@ -162,6 +162,8 @@ class TaskQueue:
         if is_async(registered.function):
             await cast("Awaitable[object]", call())
         else:
+            # anyio's own hand-over, as every sync endpoint of the app uses it: a handler that raises in it ends the
+            # event loop's task, and no lock of a channel is involved.
             await run_sync(call, abandon_on_cancel=True, limiter=CapacityLimiter(1))
 
 

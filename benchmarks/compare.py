@@ -1,0 +1,108 @@
+"""`python -m benchmarks.compare BASE`: this checkout against a build of another commit, in turns.
+
+BASE is a commit. Its sources are exported below `.venvs/base`, built there with the interpreter of this run, and
+measured with the benchmarks of this checkout: group by group, base and this checkout in turn, so that whatever else the
+machine does hits both alike. The ratio of each line is taken within a pair of runs; the median of the pairs is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+from io import BytesIO
+from pathlib import Path
+
+_ROOT = Path(__file__).parent.parent
+_BASES = _ROOT / ".venvs" / "base"
+Figures = dict[tuple[str, str], float]
+"""What is compared, by group and line: nanoseconds where the line has them."""
+
+
+def build(commit: str) -> Path:
+    """Export a commit and build its core, unless that was done before; return the directory of its sources."""
+    name = subprocess.run(
+        ["git", "rev-parse", "--short=12", f"{commit}^{{commit}}"],
+        cwd=_ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    directory = _BASES / name
+    stamp = directory / ".built"
+    if not stamp.exists():
+        archive = subprocess.run(["git", "archive", name], cwd=_ROOT, check=True, capture_output=True).stdout
+        directory.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fileobj=BytesIO(archive)) as files:
+            files.extractall(directory, filter="data")
+        environment = {**os.environ, "FILECHANNEL_REQUIRE_NATIVE": "1"}
+        command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+        subprocess.run(command, cwd=directory, check=True, env=environment)
+        stamp.touch()
+    return directory / "src"
+
+
+def measure(source: Path, group: str, *, quick: bool) -> Figures | None:
+    """Measure one group with the sources of a directory; None if they cannot be measured by these benchmarks."""
+    with tempfile.TemporaryDirectory() as directory:
+        output = Path(directory) / "figures.json"
+        command = [sys.executable, "-m", "benchmarks", "--only", group, "--json", str(output)]
+        if quick:
+            command.append("--quick")
+        environment = {**os.environ, "PYTHONPATH": str(source)}
+        done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode:
+            print(f"{group}: not measured with {source}: {done.stderr.strip().splitlines()[-1:]}")
+            return None
+        groups = json.loads(output.read_text())["groups"]
+    return {
+        (title, line["work"]): line["nanoseconds"] or line["figure"]
+        for title, lines in groups.items()
+        for line in lines
+    }
+
+
+def compare(base: Path, group: str, pairs: int, *, quick: bool) -> list[tuple[str, float, list[float]]]:
+    """Return (line, median ratio, every ratio) for each line of a group: this checkout over base."""
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for number in range(pairs):
+        sides = [base, _ROOT / "src"]
+        found = {source: measure(source, group, quick=quick) for source in (sides if number % 2 else sides[::-1])}
+        before, after = (found[source] for source in sides)
+        if before is None or after is None:
+            return []
+        for line in before.keys() & after.keys():
+            if before[line]:
+                ratios.setdefault(line, []).append(after[line] / before[line])
+    return [(line[1], statistics.median(values), values) for line, values in sorted(ratios.items())]
+
+
+def main() -> None:
+    listed = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--list"], cwd=_ROOT, check=True, capture_output=True, text=True
+    )
+    groups = [line.split()[0] for line in listed.stdout.splitlines()]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description=__doc__)
+    parser.add_argument("base", help="the commit to compare with")
+    parser.add_argument("--only", nargs="+", choices=groups, metavar="NAME", help="only these groups")
+    parser.add_argument("--pairs", type=int, default=3, help="runs of each side (%(default)s)")
+    parser.add_argument("--full", action="store_true", help="all rounds of each group, not those of --quick")
+    arguments = parser.parse_args()
+    base = build(arguments.base)
+    medians: list[float] = []
+    for group in arguments.only or groups:
+        for work, median, values in compare(base, group, arguments.pairs, quick=not arguments.full):
+            medians.append(median)
+            spread = " ".join(f"{value:.2f}" for value in sorted(values))
+            print(f"{median:6.3f}  {group}: {work}  ({spread})", flush=True)
+    if medians:
+        print(f"median of {len(medians)} lines: {statistics.median(medians):.3f}")
+
+
+if __name__ == "__main__":
+    main()

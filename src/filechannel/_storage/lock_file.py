@@ -1,0 +1,92 @@
+"""The file `lock`, which holds the exclusive locks of a channel and has no content.
+
+A kernel lock can be taken by every process that has a file open, and a shared one needs only the right to read. So
+locks on a file that readers may open can be blocked by any of them, for as long as they like. This file can be opened
+only by users who may both read and write the channel: those could do worse.
+
+Its name may be deleted while it is in use, by a cleaning job or by hand. The next process would make another file, hold
+other locks and believe that it is alone. Therefore the control page has the inode number of the file that counts, which
+no other file can have while a process has it open, and each process marks its slot in `control` with a kernel lock
+there as well. A process that finds another number looks for marks, and is refused if there are any. A reader can keep a
+process from marking its slot, but only a user who may write can delete the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from .._format.layout import NAME_LOCK_COUNT, NAME_LOCK_SIZE, NAME_LOCKS
+from .files import Files
+from .kernel_locks import KernelLocks
+
+LOCK = "lock"
+
+
+def lock_mode(mode: int) -> int:
+    """Return the permission bits of the lock file of a channel: those may open it who may both read and write."""
+    both = mode & (mode & 0o222) << 1
+    return both | both >> 1
+
+
+def open_lock_file(files: Files, path: Path, control: int, *, linked: bool = False) -> KernelLocks:
+    """Open the lock file of a channel, made if it is missing, for the users who may write its control file.
+
+    With *linked*, also open one that has names outside the channel: another process may hold locks on it.
+    """
+    locks = KernelLocks(files, path / LOCK, create=True, mode=0o600, linked=linked)
+    try:
+        locks.let_in(control, lock_mode)
+    except BaseException:
+        locks.close()
+        raise
+    return locks
+
+
+def name_lock(encoded_name: str) -> int:
+    """Return the first byte of a consumer's name, which is given as it stands in file names."""
+    number = int.from_bytes(blake2b(encoded_name.encode(), digest_size=8).digest(), "little")
+    return NAME_LOCKS + number % NAME_LOCK_COUNT * NAME_LOCK_SIZE
+
+
+def lock_of(path: Path) -> int:
+    """Return the first byte of the name of the consumer that a cursor or group file belongs to."""
+    return name_lock(path.name.partition(".")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a process that takes no locks sees of them."""
+
+    locks: KernelLocks | None
+    """None if there is no lock file, or it may not be opened."""
+    is_complete: bool
+    """Whether locks that are not seen are free; False for a user who may not open the lock file."""
+
+    def is_taken(self, byte: int) -> bool:
+        """Return whether a byte is seen to be locked."""
+        return self.locks is not None and self.locks.is_taken(byte)
+
+    def taken(self, first: int, last: int) -> list[int]:
+        """Return which bytes from first to last are seen to be locked."""
+        return [] if self.locks is None else self.locks.taken(first, last)
+
+
+@contextmanager
+def looking(files: Files, path: Path) -> Generator[Sight]:
+    """Look at the locks of a channel without taking any. The file is opened each time: it may come or be replaced."""
+    try:
+        locks = KernelLocks(files, path / LOCK, writable=False)
+    except FileNotFoundError:  # no process has opened the channel here, or there are only marks
+        yield Sight(None, is_complete=True)
+        return
+    except OSError:
+        yield Sight(None, is_complete=False)
+        return
+    try:
+        yield Sight(locks, is_complete=True)
+    finally:
+        locks.close()

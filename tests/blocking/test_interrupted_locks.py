@@ -1,0 +1,144 @@
+"""Calls that hold a lock of the kernel, and are interrupted by exceptions of signal handlers.
+
+The exceptions are kept, as a program that logs them later does: their tracebacks keep what their frames refer to.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+import pytest
+from anyio import ClosedResourceError
+
+from filechannel import ChannelOptions, Retention
+from filechannel._format import PURE, holds_mutex
+from filechannel._format.layout import OPENING_BYTE
+from filechannel._storage.files import Files
+from filechannel._storage.kernel_locks import KernelLocks
+from filechannel._wakeup.line import Place, line_of
+from filechannel.blocking import FanOutReceiver, FileChannel, open_channel
+from tests.blocking.interruptions import Attempt, InterruptError, elsewhere
+from tests.blocking.threads import in_thread, until
+from tests.storage.channels import SMALL, opened
+
+pytestmark = pytest.mark.skipif(PURE, reason="the pure implementation promises nothing here; see mutex.py")
+
+
+class Keeping:
+    """Does something, and keeps the exceptions that interrupt it."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self._work = work
+        self.kept: list[InterruptError] = []
+
+    def __call__(self) -> None:
+        """Do it."""
+        try:
+            self._work()
+        except InterruptError as error:
+            self.kept.append(error)
+            raise
+
+
+def test_an_interrupted_turn_holds_up_no_other_process(path: Path) -> None:
+    """Wherever it is interrupted, the turn is over, for other threads and other processes."""
+    with opened(path, SMALL) as store, opened(path, SMALL) as other:
+        keeping = Keeping(lambda: store.upkeep.in_turn(lambda: None))
+        for number in count(1):
+            attempt = Attempt(number, keeping)
+            assert not holds_mutex(), attempt.where
+            other.upkeep.in_turn(lambda: None)  # `Busy` if the first one is not over
+            elsewhere(lambda: store.upkeep.in_turn(lambda: None), attempt.where)
+            if attempt.where is None:
+                break
+        assert keeping.kept
+
+
+def test_a_thread_that_was_interrupted_does_not_pass_those_who_wait_for_room(path: Path) -> None:
+    """It is served only as long as its place is the first."""
+    with open_channel(path, bytes) as channel:
+        store = channel._store
+        line = line_of(store)
+
+        def be_served() -> None:
+            with line.serving():
+                pass
+
+        keeping = Keeping(be_served)
+        with line.standing(Place(lambda: False)):
+            for number in count(1):
+                attempt = Attempt(number, keeping)
+                assert not store.room.may_pass(), attempt.where
+                if attempt.where is None:
+                    break
+        assert keeping.kept
+
+
+def test_closing_gives_up_configuring_a_channel_that_another_process_is_opening(path: Path) -> None:
+    """That one may have been stopped; nothing is changed, and whoever configures is told."""
+    with open_channel(path, bytes) as channel:
+        locks = KernelLocks(Files(), path / "lock")
+        try:
+            assert locks.take(OPENING_BYTE)
+            with in_thread(lambda: channel.configure(retention=Retention(max_bytes=1 << 20))) as configured:
+                until(lambda: bool(channel._errands._running))
+                channel.close()
+            assert isinstance(configured.exception(), ClosedResourceError)
+        finally:
+            locks.close()
+    with open_channel(path, bytes) as channel:
+        assert channel._store.manifest.options.retention == Retention()
+
+
+def _count_open(path: Path) -> int:
+    """Return how many descriptors of this process are those of a file."""
+    found = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found += os.readlink(f"/proc/self/fd/{descriptor}") == str(path)
+    return found
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks /proc")
+@pytest.mark.parametrize("what", ["configure", "purge", "remove_consumer", "consumers", "unsubscribe"])
+def test_an_interrupted_call_holds_no_lock_of_the_kernel(path: Path, what: str) -> None:
+    """A name can be opened again, and other processes can open the channel, although the exception is kept."""
+    with (
+        open_channel(path, bytes, options=ChannelOptions(segment_size=4096)) as channel,
+        channel.sender() as tx,
+    ):
+        locks = KernelLocks(Files(), path / "lock")
+        try:
+            before = _count_open(path / "lock")
+            interrupted: list[Keeping] = []
+            for number in count(1):
+                tx.send(b"one")
+                rx = channel.receiver("r", expires=1e-9)
+                if what != "unsubscribe":
+                    rx.close()
+                interrupted.append(Keeping(_call(channel, rx, what)))
+                attempt = Attempt(number, interrupted[-1])
+                rx.close()
+                until(lambda: not locks.is_taken(OPENING_BYTE))
+                until(lambda: _count_open(path / "lock") == before)
+                if attempt.where is None:
+                    break
+            assert len(interrupted) > 1
+        finally:
+            locks.close()
+
+
+def _call(channel: FileChannel[bytes], rx: FanOutReceiver[bytes], what: str) -> Callable[[], object]:
+    calls: dict[str, Callable[[], object]] = {
+        "configure": lambda: channel.configure(retention=Retention(max_bytes=1 << 20)),
+        "purge": channel.purge,
+        "remove_consumer": lambda: channel.remove_consumer("r"),
+        "consumers": channel.consumers,
+        "unsubscribe": rx.unsubscribe,
+    }
+    return calls[what]

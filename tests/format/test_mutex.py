@@ -1,0 +1,330 @@
+"""Mutexes, their guards, and calls that are ensured, on both implementations."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import pytest
+
+from filechannel._errors import Busy, StorageError
+from filechannel._format import PURE, mutex, populate, words
+from filechannel._format.layout import (
+    CONTENDED,
+    CONTROL_FLUSHES_STEP,
+    FLUSHES_STEP,
+    FLUSHING_CONTROL,
+    FLUSHING_SEGMENTS,
+    LOCK_GENERATION_SHIFT,
+    LOCK_SLOT_SHIFT,
+    PAGE,
+)
+
+PATIENCE = 60.0
+PROCESS = 3 << LOCK_SLOT_SHIFT | 5 << LOCK_GENERATION_SHIFT
+AT = 8
+_CORES: list[Any] = [mutex] if PURE else [mutex, import_module("filechannel._format._core")]
+
+
+@pytest.fixture(params=_CORES, ids=lambda core: core.__name__.rsplit(".", 1)[-1])
+def core(request: pytest.FixtureRequest) -> Any:
+    """One of the implementations."""
+    return cast("ModuleType", request.param)
+
+
+def in_thread(work: Callable[[], object]) -> object:
+    """Return what another thread returns or raises."""
+    found: list[object] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    return found[0]
+
+
+def is_free(lock: Any) -> bool:
+    """Return whether another thread can lock it."""
+
+    def take() -> bool:
+        with lock.held(0):
+            return True
+
+    return in_thread(take) is True
+
+
+class Shared:
+    """A mutex with a word, and what its callbacks were asked."""
+
+    def __init__(self, core: Any) -> None:
+        self.words = bytearray(64)
+        self.lock = core.Mutex()
+        self.lock.share(self.words, AT, PROCESS, None)
+        self.slept: list[int] = []
+        self.is_pure = core is mutex
+
+    @property
+    def word(self) -> int:
+        """What the word says."""
+        return words.load_u32(self.words, AT)
+
+    def take(self, _slept: bool) -> int:
+        """Take the word if it is free or names no process."""
+        seen = self.word
+        if seen >> LOCK_SLOT_SHIFT:
+            return seen
+        words.store_u32(self.words, AT, PROCESS)
+        if self.is_pure:
+            self.lock.took()
+        return 0
+
+    def held(self, may_sleep: Callable[[], bool] = lambda: True) -> Any:
+        """Hold it."""
+        return self.lock.held_shared(self.take, may_sleep, lambda: None, self.sleep)
+
+    def sleep(self, seen: int) -> None:
+        """Let the other process free it."""
+        self.slept.append(seen)
+        words.store_u32(self.words, AT, 0)
+
+
+def test_one_thread_holds_it_as_often_as_it_likes(core: Any) -> None:
+    """Other threads get `Busy` until the outermost block ends."""
+    lock = core.Mutex()
+    with lock.held():
+        assert lock.owner == threading.get_ident()
+        with lock.held(0):
+            assert not is_free(lock)
+        assert isinstance(in_thread(lambda: lock.held(0)), Busy)
+    assert lock.owner == 0
+    assert is_free(lock)
+
+
+@pytest.mark.parametrize(
+    "error", [StorageError("no"), KeyboardInterrupt(), LookupError()], ids=lambda e: type(e).__name__
+)
+def test_an_exception_unlocks_it(core: Any, error: BaseException) -> None:
+    """Whichever it is, and however deep."""
+    lock = core.Mutex()
+    with pytest.raises(type(error)), lock.held(), lock.held():
+        raise error
+    assert is_free(lock)
+
+
+def test_a_guard_that_is_dropped_unlocks_it(core: Any) -> None:
+    """As where a frame is unwound between locking and the block."""
+    lock = core.Mutex()
+    lock.held()
+    assert is_free(lock)
+
+
+def test_a_thread_knows_whether_it_holds_any(core: Any) -> None:
+    """Also two at once; what other threads hold does not count."""
+    first, second = core.Mutex(), core.Mutex()
+    assert not core.holds_mutex()
+    with first.held():
+        with second.held(), first.held():
+            assert core.holds_mutex()
+        assert core.holds_mutex()
+        assert in_thread(core.holds_mutex) is False
+    assert not core.holds_mutex()
+
+
+def test_the_word_is_freed_with_the_outermost_guard(core: Any) -> None:
+    """It names the process until then."""
+    shared = Shared(core)
+    with shared.held():
+        with shared.held():
+            assert shared.word == PROCESS
+        assert shared.word == PROCESS
+        assert shared.lock.user == threading.get_ident()
+    assert shared.word == shared.lock.user == 0
+
+
+def test_a_word_that_is_taken_is_slept_for_without_the_mutex(core: Any) -> None:
+    """Or `Busy`, where the thread may not sleep; the word stays as it was."""
+    shared = Shared(core)
+    words.store_u32(shared.words, AT, 9 << LOCK_SLOT_SHIFT)
+    with pytest.raises(Busy), shared.held(lambda: False):
+        raise AssertionError
+    assert shared.word == 9 << LOCK_SLOT_SHIFT
+    assert is_free(shared.lock)
+    with shared.held():
+        assert shared.slept == [9 << LOCK_SLOT_SHIFT]
+    assert shared.word == 0
+
+
+@pytest.mark.parametrize("contended", [0, CONTENDED])
+def test_a_word_whose_block_was_interrupted_names_no_process(core: Any, contended: int) -> None:
+    """The next holder cleans up, and leaves it free; an error of the package leaves nothing to clean up."""
+    shared = Shared(core)
+
+    def interrupted() -> None:
+        with shared.held():
+            words.store_u32(shared.words, AT, PROCESS | contended)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert shared.word == 1 << LOCK_GENERATION_SHIFT
+    assert is_free(shared.lock)
+    with shared.held():
+        assert shared.word == PROCESS
+    assert shared.word == 0
+    with pytest.raises(StorageError), shared.held():
+        raise StorageError("no")
+    assert shared.word == 0
+
+
+def test_a_word_whose_guard_was_dropped_names_no_process(core: Any) -> None:
+    """Its block was not entered, or not left as it should be."""
+    shared = Shared(core)
+    shared.held()
+    assert shared.word == 1 << LOCK_GENERATION_SHIFT
+    assert is_free(shared.lock)
+
+
+def test_an_error_of_whoever_takes_the_word_unlocks_the_mutex(core: Any) -> None:
+    """It had the word already, which names no process then."""
+    shared = Shared(core)
+
+    def take(slept: bool) -> int:
+        shared.take(slept)
+        raise LookupError
+
+    with pytest.raises(LookupError), shared.lock.held_shared(take, lambda: True, lambda: None, shared.sleep):
+        raise AssertionError
+    assert shared.word == 1 << LOCK_GENERATION_SHIFT
+    assert is_free(shared.lock)
+
+
+def test_an_abandoned_word_is_left_alone(core: Any) -> None:
+    """In a forked child it is the parent's; the mutex is unlocked there all the same."""
+    shared = Shared(core)
+    with shared.held():
+        child = os.fork()
+        if not child:
+            shared.lock.abandon()
+            break_out = 1
+            try:
+                shared.lock.unlock()
+                break_out = 0 if shared.word == PROCESS else 2
+            finally:
+                os._exit(break_out)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        shared.lock.abandon()
+    assert shared.word == PROCESS
+    assert is_free(shared.lock)
+
+
+# A page that cannot be stored to
+
+
+class CutOff:
+    """A mutex whose lock word is in a page that is cut off, as if its file system had shut down."""
+
+    def __init__(self, core: Any, directory: Path, *, counted: bool) -> None:
+        path = directory / "control"
+        path.write_bytes(bytes(2 * PAGE))
+        with path.open("r+b") as file:
+            self.pages = mmap.mmap(file.fileno(), 0)
+        if not populate(self.pages, 0, 1):
+            pytest.skip("this kernel cannot tell")
+        self.lock = core.Mutex()
+        self.lock.share(self.pages, PAGE, PROCESS, 0 if counted else None)
+        assert self.lock.can_store()
+        os.truncate(path, PAGE)
+
+
+@pytest.mark.parametrize("flushes", [CONTROL_FLUSHES_STEP, FLUSHING_CONTROL, CONTROL_FLUSHES_STEP | FLUSHING_SEGMENTS])
+def test_a_look_at_the_page_counts_until_its_file_is_flushed(core: Any, tmp_path: Path, flushes: int) -> None:
+    """Flushes of other files do not matter; after one of this file, and while one is running, it is asked again."""
+    cut_off = CutOff(core, tmp_path, counted=True)
+    words.store_u32(cut_off.pages, 0, FLUSHES_STEP | FLUSHING_SEGMENTS)
+    assert cut_off.lock.can_store() is True
+    words.store_u32(cut_off.pages, 0, flushes)
+    assert cut_off.lock.can_store() is False
+    assert cut_off.lock.can_store() is False
+
+
+def test_a_look_at_the_page_counts_for_a_second(core: Any, tmp_path: Path) -> None:
+    """The kernel may have written the page out by itself."""
+    cut_off = CutOff(core, tmp_path, counted=True)
+    until = time.monotonic() + PATIENCE
+    while cut_off.lock.can_store():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_without_a_count_of_flushes_every_look_counts_once(core: Any, tmp_path: Path) -> None:
+    """The next one finds out; and without a lock word there is nothing to ask."""
+    assert CutOff(core, tmp_path, counted=False).lock.can_store() is False
+    assert core.Mutex().can_store() is True
+
+
+def test_a_lock_word_that_cannot_be_stored_to_is_not_freed(core: Any, tmp_path: Path) -> None:
+    """The block ends all the same."""
+    cut_off = CutOff(core, tmp_path, counted=False)
+
+    def take(_slept: bool) -> int:
+        if core is mutex:
+            cut_off.lock.took()
+        return 0
+
+    with cut_off.lock.held_shared(take, lambda: True, lambda: None, lambda _: None):
+        pass
+    assert is_free(cut_off.lock)
+
+
+@pytest.mark.parametrize(("position", "flushes"), [(64, None), (0, 64), (0, 1), (1, None)])
+def test_words_outside_of_the_map_are_refused(core: Any, position: int, flushes: int | None) -> None:
+    """So is one that is not aligned."""
+    with pytest.raises(ValueError, match=r"."):
+        core.Mutex().share(bytearray(64), position, PROCESS, flushes)
+
+
+def test_what_is_ensured_is_called_once(core: Any) -> None:
+    """At the end of the block, after an exception, and when the guard is dropped; what it raises is raised."""
+    called: list[int] = []
+    with core.ensured(called.append, 1):
+        assert called == []
+    with pytest.raises(LookupError), core.ensured(called.append, 2):
+        raise LookupError
+    core.ensured(called.append, 3)
+    assert called == [1, 2, 3]
+    with pytest.raises(ValueError), core.ensured(int, "x"):  # noqa: PT011
+        pass
+
+
+def test_futures_that_are_not_done_are_resolved(core: Any) -> None:
+    """One that was cancelled, or is done, stays as it is."""
+
+    async def resolve() -> None:
+        loop = asyncio.get_running_loop()
+        waiting, cancelled, done = loop.create_future(), loop.create_future(), loop.create_future()
+        cancelled.cancel()
+        done.set_result(1)
+        core.resolve(cancelled, done, waiting)
+        assert waiting.result() is None
+        assert cancelled.cancelled()
+        assert done.result() == 1
+        core.resolve()
+        with pytest.raises(AttributeError):
+            core.resolve(1)
+
+    asyncio.run(resolve())
