@@ -217,6 +217,30 @@ def test_two_at_once_do_not_disturb_each_other(path: Path) -> None:
         assert not [name for name in _names(path) if name.startswith("new-")]
 
 
+def test_a_sweep_between_creation_and_lock_does_not_stop_a_compressor(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep removes the new file before it is locked; the compressor creates it again."""
+    with opened(path, NO_SPARES) as store:
+        _fill(store)
+        store.flusher.flush()
+        candidate = _candidates(store)[0]
+        created: list[Path] = []
+        create = Files.create
+
+        def create_and_sweep(files: Files, name: Path, mode: int, *, replace: bool = True) -> int:
+            descriptor = create(files, name, mode, replace=replace)
+            if name.name.startswith("new-") and name not in created:
+                created.append(name)
+                sweep(store)
+                assert not name.exists()
+            return descriptor
+
+        monkeypatch.setattr(Files, "create", create_and_sweep)
+        assert compress_segment(_compressor(store), candidate)
+        assert created
+
+
 def test_what_is_prepared_can_be_discarded(path: Path) -> None:
     """Nothing is left, and it can be done again."""
     with opened(path, NO_SPARES) as store:

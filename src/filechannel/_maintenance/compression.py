@@ -41,7 +41,8 @@ from .._storage.stores import STORES
 
 GiveWay: TypeAlias = Callable[[], object]
 """Called after every block; may wait, and may raise to end it."""
-_PATIENCE = 10.0  # seconds for whoever else maintains the channel
+_PATIENCE = 10.0  # seconds to wait for another process that maintains the channel
+_TRIES = 10  # to create a file that a sweep in another thread removes before it is locked
 _SAMPLES = 4  # blocks; enough to see that there is nothing to be had
 _WORTH = 7 / 8  # of the size; what saves less stays as it is
 
@@ -193,21 +194,21 @@ class SegmentCompressor:
         return None
 
     def _begin(self, candidate: Candidate) -> tuple[Path, int]:
-        """Make an empty file that is locked, so that nobody else writes to it."""
+        """Create an empty file and lock it, so that no other process writes to it. `Busy` if another one has it."""
         target = compressed_path(self._segments.path(candidate.begin))
         path = target.with_name(HALF_MADE + target.name)
-        # Until it has its name it is for those who write: others could keep it locked.
+        # Only users with write access may open it until it gets its name: a reader could keep it locked.
         mode = lock_mode(self._store.manifest.options.mode)
-        for _ in range(2):
+        for _ in range(_TRIES):
             try:
                 descriptor = self._files.create(path, mode, replace=False)
             except FileExistsError:
                 _remove_if_abandoned(self._files, path)
                 continue
-            if not _lock(self._files, descriptor) or not self._files.leads_to(path, descriptor):
-                self._files.close(descriptor)
-                raise Busy
-            return path, descriptor
+            if _lock(self._files, descriptor) and self._files.leads_to(path, descriptor):
+                return path, descriptor
+            # A `sweep` in another thread or process found the file before it was locked, and took it for abandoned.
+            self._files.close(descriptor)
         raise Busy
 
     def _give_up(self, path: Path, descriptor: int) -> None:
