@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,11 @@ MAY_TOUCH_FILES = {
 }
 MEMORY, ENOUGH = Path("/dev/shm"), 1 << 30
 NEVER_ON_A_LOOP = ("os.fsync", "os.fdatasync", "os.open", "os.pread", "os.pwrite", "os.posix_fallocate", "fcntl.fcntl")
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: programs that tests stop with Ctrl-C
+# would run on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Whoever starts the server first, a test of pickling for instance: afterwards it is too late.
 multiprocessing.set_forkserver_preload(PRELOAD)
