@@ -1,8 +1,8 @@
 """Build the optional native core; everything else about the package is in pyproject.toml.
 
 `FILECHANNEL_NO_NATIVE=1` leaves the extension out. `FILECHANNEL_REQUIRE_NATIVE=1` turns a failed
-compilation into an error, for those who build wheels. Without either, a failure means that the
-pure-Python twin is used, and one message says so.
+compilation into an error, for building wheels. Without either, a failure means that the
+pure-Python implementation is used, and one message says so.
 """
 
 import os
@@ -20,15 +20,15 @@ ACROSS_FILES = "-flto"
 PIPELINE = "examples/spark_pipeline.py"
 PURE_TWIN_NOTICE = """\
 filechannel: the native core was not built ({reason}).
-filechannel: the pure-Python twin is used instead: same files, same results, slower.
+filechannel: the pure-Python implementation is used instead: same files, same results, slower.
 filechannel: to get the native core, install a C compiler and the Python headers and install again."""
 
 
 class BuildNativeCore(build_ext):
-    """Compile the native core, or say once that the pure-Python twin takes its place."""
+    """Compile the native core, or report once that the pure-Python implementation is used instead."""
 
     def initialize_options(self) -> None:
-        """Begin with no failure."""
+        """Start without failures."""
         super().initialize_options()
         self._failed: list[str] = []
 
@@ -45,7 +45,7 @@ class BuildNativeCore(build_ext):
             print(PURE_TWIN_NOTICE.format(reason=shorten(str(error), 120)), flush=True)
 
     def _compile(self, ext: Extension) -> None:
-        """Compile with optimisation across files, or without where the tools cannot do it."""
+        """Compile with link-time optimization, or without it if the tools do not support it."""
         try:
             super().build_extension(ext)
         except (BaseError, CCompilerError):
@@ -57,21 +57,21 @@ class BuildNativeCore(build_ext):
             super().build_extension(ext)
 
     def copy_extensions_to_source(self) -> None:
-        """Put what was built beside the sources, and remove what an earlier build left there."""
+        """Put the built extension next to the sources, and delete one that an earlier build left there."""
         super().copy_extensions_to_source()
         for name in self._failed:
-            # It would go on to run beside newer Python code.
+            # The old extension would be used with newer Python code.
             Path("src", self.get_ext_filename(name)).unlink(missing_ok=True)
 
 
 class BuildPython(build_py):
-    """Ship the example that `filechannel demo` runs, of which there is one copy."""
+    """Include the example that `filechannel demo` runs; the repository has only one copy of it."""
 
     def run(self) -> None:
-        """Put it beside the module that runs it; an editable install has the examples themselves."""
+        """Put the example next to the module that runs it. An editable install uses the examples directory."""
         super().run()
         if not self.editable_mode:
-            self.copy_file(PIPELINE, str(Path(self.build_lib, "filechannel/cli/show")))
+            self.copy_file(PIPELINE, str(Path(self.build_lib, "filechannel/cli/demo")))
 
 
 def _flag(name: str) -> bool:
@@ -79,7 +79,7 @@ def _flag(name: str) -> bool:
 
 
 def _native_core() -> list[Extension]:
-    sources = sorted(glob(f"{NATIVE}/*.c"))
+    sources = sorted(glob(f"{NATIVE}/**/*.c", recursive=True))
     if not sources or _flag("FILECHANNEL_NO_NATIVE"):
         return []
     flags = ["-O3", "-std=c11", "-fvisibility=hidden", "-fno-plt", "-Wall", "-Wextra", ACROSS_FILES]
@@ -87,7 +87,7 @@ def _native_core() -> list[Extension]:
         Extension(
             "filechannel._format._core",
             sources=sources,
-            depends=["setup.py", *sorted(glob(f"{NATIVE}/*.h"))],
+            depends=["setup.py", *sorted(glob(f"{NATIVE}/**/*.h", recursive=True))],
             include_dirs=[NATIVE],
             extra_compile_args=flags if os.name == "posix" else [],
             extra_link_args=["-O3", ACROSS_FILES] if os.name == "posix" else [],

@@ -1,4 +1,4 @@
-"""Say by exit code whether the native core is `possible` on this machine, or `built` in this tree."""
+"""Exit with 0 if the native core is `possible` on this machine, or `built` in this tree; with 1 if not."""
 
 import os
 import shlex
@@ -9,14 +9,14 @@ from pathlib import Path
 
 
 def possible() -> bool:
-    """There is a C compiler, and Python's headers."""
+    """Return whether there are a C compiler and Python's headers."""
     compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
     headers = Path(sysconfig.get_path("include"), "Python.h")
     return shutil.which(shlex.split(compiler)[0]) is not None and headers.exists()
 
 
 def built() -> bool:
-    """The extension for this Python lies beside the sources."""
+    """Return whether the extension for this Python is next to the sources."""
     package = Path(__file__).parent.parent / "src/filechannel/_format"
     return (package / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}").exists()
 

@@ -1,4 +1,4 @@
-"""Print what building and installing this project takes, with the extras that are named: one requirement a line."""
+"""Print the requirements for building and installing this project with the given extras, one per line."""
 
 import sys
 import tomllib

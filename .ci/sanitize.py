@@ -1,8 +1,8 @@
 """Build the C core with AddressSanitizer and UndefinedBehaviorSanitizer in build/sanitize, and run a command with it.
 
-`python .ci/sanitize.py COMMAND...`: the package that the command imports is a copy with that core; the one beside the
-sources stays as it is. PYTHONMALLOC=malloc, so that the sanitizer also sees what Python's own allocator hands out.
-Leaks are not looked for: an interpreter keeps memory at its end, and tests/format/test_leaks.py counts.
+`python .ci/sanitize.py COMMAND...`: the command imports a copy of the package with that core; the core next to the
+sources is not changed. PYTHONMALLOC=malloc lets the sanitizer also see what Python's own allocator hands out. Leaks are
+not detected here, because an interpreter keeps memory at exit; tests/format/test_leaks.py counts them.
 """
 
 import os
@@ -27,30 +27,30 @@ def compiler() -> list[str]:
 
 
 def build() -> Path:
-    """Make the copy; the core is compiled only if a source is newer. Return its file."""
+    """Create the copy; compile the core only if a source is newer. Return the file of the core."""
     package, native = ROOT / "src/filechannel", ROOT / "src/filechannel/_format/_native"
     core = TARGET / "filechannel/_format" / f"_core{sysconfig.get_config_var('EXT_SUFFIX')}"
-    stale = not core.exists() or any(source.stat().st_mtime > core.stat().st_mtime for source in native.glob("*.[ch]"))
+    stale = not core.exists() or any(source.stat().st_mtime > core.stat().st_mtime for source in native.rglob("*.[ch]"))
     kept = None if stale else core.read_bytes()
     shutil.rmtree(TARGET, ignore_errors=True)
     shutil.copytree(package, TARGET / "filechannel", ignore=shutil.ignore_patterns("*.so", "__pycache__", "_native"))
     if kept is not None:
         core.write_bytes(kept)
         return core
-    sources = sorted(map(str, native.glob("*.c")))
+    sources = sorted(map(str, native.rglob("*.c")))
     include = sysconfig.get_path("include")
     subprocess.run([*compiler(), *FLAGS, f"-I{include}", f"-I{native}", *sources, "-o", str(core)], check=True)
     return core
 
 
 def library(name: str) -> str:
-    """Return where a library of the compiler lies."""
+    """Return the path of a library of the compiler."""
     command = [*compiler(), f"-print-file-name={name}"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def environment() -> dict[str, str]:
-    """Return the environment in which the copy is imported, and every error ends the process."""
+    """Return an environment in which the copy is imported, and every sanitizer error ends the process."""
     return os.environ | {
         "PYTHONPATH": f"{TARGET}{os.pathsep}{ROOT}",
         "LD_PRELOAD": f"{library('libasan.so')} {library('libubsan.so')}",
@@ -62,7 +62,7 @@ def environment() -> dict[str, str]:
 
 
 def main() -> int:
-    """Build, check that the copy is the one that is imported, and run the command."""
+    """Build, check that the copy is imported, and run the command."""
     core, variables = build(), environment()
     program = "import filechannel._format._core as core; print(core.__file__)"
     found = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False)

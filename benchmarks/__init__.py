@@ -1,1 +1,1 @@
-"""Measurements of filechannel against things everybody knows: `python -m benchmarks --help`."""
+"""Benchmarks of filechannel against well-known alternatives: `python -m benchmarks --help`."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure and report."""
+"""`python -m benchmarks`: run the measurements and report them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def parse_arguments() -> argparse.Namespace:
         (arguments.json or plots.PAGE).parent,
         arguments.plots or plots.IMAGES,
     ):
-        if not path.is_dir():  # better now than after the measurement
+        if not path.is_dir():  # fail now rather than after the measurement
             parser.error(f"{path} is not a directory")
     return arguments
 
@@ -115,7 +115,7 @@ def main() -> None:
     if arguments.list:
         print(*(f"{name:14}{title}" for name, (title, _) in GROUPS.items()), sep="\n")
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the directories are removed then too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the directories are removed on SIGTERM too
     bench = Bench(
         arguments.directory,
         arguments.disk,
@@ -128,7 +128,7 @@ def main() -> None:
     for name in arguments.only or GROUPS:
         title, measure = GROUPS[name]
         if PURE and name in ACROSS_PROCESSES:
-            bench.notes.append(f"Left out, because the pure-Python twin has a channel for itself: '{title}'.")
+            bench.notes.append(f"Left out, because the pure-Python implementation has a channel for itself: '{title}'.")
             continue
         measured.append((title, asyncio.run(measure(bench))))
         print(f"\n{title}\n\n{report.as_text(measured[-1][1])}", flush=True)

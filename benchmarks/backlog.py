@@ -1,7 +1,7 @@
-"""Opening a channel with a long backlog: as fast as one with a short backlog, and no larger.
+"""Opening a channel with a long backlog: as fast as with a short one, and with the same memory.
 
-The backlog is real to whoever reads it, but takes no room: each segment holds one message of zeros, which are a hole in
-the file. Opening takes a look at the names and the last segment, and maps what it needs.
+A reader sees a real backlog, but it takes no disk space: each segment contains one message of zeros, which are a hole
+in the file. Opening reads the file names and the last segment, and maps only what it needs.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from filechannel import open_channel
 from filechannel._format import crc32c
 from filechannel._format.layout import RECORD_CHECKED, RECORD_HEADER, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
 from filechannel._offset import Offset
-from filechannel._storage.control import Checkpoint, Control, Tail
-from filechannel._storage.files import Files
-from filechannel._storage.segment import Header, Segment, segment_name
+from filechannel._storage.control.control_page import Checkpoint, Control, Tail
+from filechannel._storage.segments.segment import Header, Segment, create_segment_file, segment_name
+from filechannel._storage.system.os_calls import Files
 
-from .harness import Bench, Series, take_turns
+from .harness import Bench, Series, run_interleaved
 from .report import Finding
 
 TITLE = "opening a backlog"
@@ -43,17 +43,17 @@ async def measure(bench: Bench) -> list[Finding]:
         async def open_long() -> float:
             return await asyncio.to_thread(opening, paths["long"])
 
-        found = await take_turns({"short": open_short, "long": open_long}, bench.rounds(40))
+        found = await run_interleaved({"short": open_short, "long": open_long}, bench.rounds(40))
         short, long = await _memory(paths["short"]), await _memory(paths["long"])
     return [
         Finding("open 16 MiB", found["short"].per(found["short"]), "S", time=found["short"]),
         Finding("open 10 GiB", found["long"].per(found["short"]), "S", 2.0, time=found["long"]),
-        Finding("memory that 10 GiB take more", Series(((long - short) / _MIB,)), "MiB", 64),
+        Finding("additional memory for 10 GiB", Series(((long - short) / _MIB,)), "MiB", 64),
     ]
 
 
 async def _open(path: Path) -> tuple[float, int]:
-    """Return how long it takes to open a channel, and how much memory the process has then."""
+    """Return how long it takes to open a channel, and how much memory the process has afterwards."""
     began = perf_counter_ns()
     async with open_channel(path, bytes, create=False) as channel:
         elapsed = perf_counter_ns() - began
@@ -75,7 +75,7 @@ def _resident() -> int:
 
 
 async def _make(path: Path, size: int) -> None:
-    """Make a channel with so many bytes of backlog."""
+    """Create a channel with *size* bytes of backlog."""
     async with open_channel(path, bytes):
         pass
     files, end, count = Files(), Offset(0), max(size // _SEGMENT, 1)
@@ -84,8 +84,9 @@ async def _make(path: Path, size: int) -> None:
     for number in range(count):
         begin, end = end, Offset(end + RECORD_HEADER_SIZE + length)
         header = Header.new(begin, number, begin)
-        (path / "segments" / segment_name(begin)).unlink(missing_ok=True)
-        segment = Segment.create(files, path / "segments" / segment_name(begin), header, _SEGMENT, 4096, 0o600)
+        file = path / "segments" / segment_name(begin)
+        file.unlink(missing_ok=True)
+        segment = Segment(file, header, create_segment_file(files, file, file, header, _SEGMENT, 4096, 0o600))
         crc = crc32c(RECORD_CHECKED.pack(length, begin), zeros)
         RECORD_HEADER.pack_into(segment.map, SEGMENT_HEADER_SIZE, length, crc)
         if number + 1 < count:

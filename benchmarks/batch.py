@@ -1,4 +1,4 @@
-"""Batches of a 5-field Struct against bare msgspec, which does nothing but encode and decode."""
+"""Batches of a 5-field Struct, compared with plain msgspec, which only encodes and decodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 from filechannel import open_channel
 
-from .harness import Bench, take_turns
+from .harness import Bench, run_interleaved
 from .harness import working_ns as now
 from .messages import BATCH, ORDERS, Order
 from .report import Finding
@@ -51,7 +51,7 @@ async def measure(bench: Bench) -> list[Finding]:
                     return (now() - began) / (_REPEAT * BATCH)
 
                 contestants = {"encode": bare_encode, "send": send, "decode": bare_decode, "receive": receive}
-                found = await take_turns(contestants, bench.rounds(600))
+                found = await run_interleaved(contestants, bench.rounds(600))
 
     encoding, decoding, sending, receiving = (found[name] for name in ("encode", "decode", "send", "receive"))
     return [

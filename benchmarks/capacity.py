@@ -1,4 +1,4 @@
-"""A channel with a capacity: what the limit costs while it is not reached, and what waiting for room costs."""
+"""A channel with a capacity: the cost of the limit while it is not reached, and the cost of waiting for capacity."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import anyio
 
 from filechannel import Capacity, ChannelOptions, FanOutReceiver, Sender, open_channel
 
-from .harness import Bench, Round, take_turns
+from .harness import Bench, Round, run_interleaved
 from .harness import working_ns as now
 from .in_turn import through_channel
 from .messages import ORDERS, Order
@@ -41,11 +41,11 @@ async def measure(bench: Bench) -> list[Finding]:
                 contestants[f"full {room}"] = _at_full(*await ends(f"full {room}", Capacity(max_messages=room)))
                 tx, rx = anyio.create_memory_object_stream[Order](room)
                 contestants[f"stream {room}"] = _at_full(stack.enter_context(tx), stack.enter_context(rx))
-            found = await take_turns(contestants, bench.rounds(300))
+            found = await run_interleaved(contestants, bench.rounds(300))
     none = found["none"]
     at_full = [
         Finding(
-            f"room for {room:,}: a task sends, another receives (against an anyio memory stream)",
+            f"a capacity of {room:,}, one task sends, another receives (against an anyio memory stream)",
             found[f"full {room}"].per(found[f"stream {room}"]),
             "x",
             time=found[f"full {room}"],
@@ -54,8 +54,14 @@ async def measure(bench: Bench) -> list[Finding]:
     ]
     return [
         Finding("await send, await receive, without a capacity", none.per(none), "x", time=none),
-        Finding("with one to wait for", found["wait"].per(none), "x", 1.1, time=found["wait"]),
-        Finding("with one that drops the oldest", found["drop_oldest"].per(none), "x", 1.05, time=found["drop_oldest"]),
+        Finding('with a capacity, on_full="wait"', found["wait"].per(none), "x", 1.1, time=found["wait"]),
+        Finding(
+            'with a capacity, on_full="drop_oldest"',
+            found["drop_oldest"].per(none),
+            "x",
+            1.05,
+            time=found["drop_oldest"],
+        ),
         *at_full,
     ]
 

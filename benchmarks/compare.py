@@ -1,8 +1,9 @@
-"""`python -m benchmarks.compare BASE`: this checkout against a build of another commit, in turns.
+"""`python -m benchmarks.compare BASE`: compare this checkout with a build of another commit in interleaved runs.
 
-BASE is a commit. Its sources are exported below `.venvs/base`, built there with the interpreter of this run, and
-measured with the benchmarks of this checkout: group by group, base and this checkout in turn, so that whatever else the
-machine does hits both alike. The ratio of each line is taken within a pair of runs; the median of the pairs is shown.
+BASE is a commit. It is exported below `.venvs/base`, built there with the interpreter of this run, and measured with
+its own benchmarks, because benchmarks use internal modules that other commits may not have. Base and this checkout
+run alternately, group by group, so that other load on the machine affects both alike. The ratio of each line is
+computed within a pair of runs; the report shows the median of the pairs, and names the lines that only one side has.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from pathlib import Path
 _ROOT = Path(__file__).parent.parent
 _BASES = _ROOT / ".venvs" / "base"
 Figures = dict[tuple[str, str], float]
-"""What is compared, by group and line: nanoseconds where the line has them."""
+"""What is compared, by group and line: nanoseconds if the line has them."""
 
 
 def build(commit: str) -> Path:
-    """Export a commit and build its core, unless that was done before; return the directory of its sources."""
+    """Export a commit and build its core, unless that was done before. Return the directory of the checkout."""
     name = subprocess.run(
         ["git", "rev-parse", "--short=12", f"{commit}^{{commit}}"],
         cwd=_ROOT,
@@ -44,20 +45,20 @@ def build(commit: str) -> Path:
         command = [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
         subprocess.run(command, cwd=directory, check=True, env=environment)
         stamp.touch()
-    return directory / "src"
+    return directory
 
 
-def measure(source: Path, group: str, *, quick: bool) -> Figures | None:
-    """Measure one group with the sources of a directory; None if they cannot be measured by these benchmarks."""
+def measure(checkout: Path, group: str, *, quick: bool) -> Figures | None:
+    """Run one group of a checkout's benchmarks on its own sources; None if the run fails, with a message."""
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory) / "figures.json"
         command = [sys.executable, "-m", "benchmarks", "--only", group, "--json", str(output)]
         if quick:
             command.append("--quick")
-        environment = {**os.environ, "PYTHONPATH": str(source)}
-        done = subprocess.run(command, cwd=_ROOT, env=environment, capture_output=True, text=True, check=False)
+        environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
+        done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
-            print(f"{group}: not measured with {source}: {done.stderr.strip().splitlines()[-1:]}")
+            print(f"{group}: not measured in {checkout}: {done.stderr.strip().splitlines()[-1:]}")
             return None
         groups = json.loads(output.read_text())["groups"]
     return {
@@ -71,11 +72,14 @@ def compare(base: Path, group: str, pairs: int, *, quick: bool) -> list[tuple[st
     """Return (line, median ratio, every ratio) for each line of a group: this checkout over base."""
     ratios: dict[tuple[str, str], list[float]] = {}
     for number in range(pairs):
-        sides = [base, _ROOT / "src"]
-        found = {source: measure(source, group, quick=quick) for source in (sides if number % 2 else sides[::-1])}
-        before, after = (found[source] for source in sides)
+        sides = [base, _ROOT]
+        found = {side: measure(side, group, quick=quick) for side in (sides if number % 2 else sides[::-1])}
+        before, after = (found[side] for side in sides)
         if before is None or after is None:
             return []
+        if not number:
+            for _, work in before.keys() ^ after.keys():
+                print(f"        {group}: {work}: only one of the two has this line")
         for line in before.keys() & after.keys():
             if before[line]:
                 ratios.setdefault(line, []).append(after[line] / before[line])

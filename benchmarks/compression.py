@@ -1,8 +1,8 @@
-"""Compressed segments: reading them against plain ones, and sending while they are being made.
+"""Compressed segments: reading them compared with plain ones, and sending while segments are being compressed.
 
-Every message is another one, with numbers and words as they come in a program: the same few over and over would be
-compressed to nothing. Sending is measured by the wall clock, since whatever the thread that compresses takes away, a
-core or the interpreter's lock, is what this is about; it has more to do than it can, all the time.
+All messages are different, with numbers and words as in a real program: a few messages repeated over and over would be
+compressed to almost nothing. Sending is measured by the wall clock, because the point is what the compressing thread
+takes away, a core or the interpreter lock. That thread always has more work than it can do.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from threading import Event, Thread
 from time import perf_counter_ns
 
 from filechannel import ChannelOptions, Compression, FileChannel, Offset, open_channel
-from filechannel._maintenance.compression import compress
-from filechannel._maintenance.compressor import COMPRESSOR, compress_step
+from filechannel._maintenance.background.compress_segment import compress
+from filechannel._maintenance.background.compression_thread import JOBS, compress_step
 from filechannel._policies import CompressionMethod
 
-from .harness import Bench, Round, take_turns
+from .harness import Bench, Round, run_interleaved
 from .harness import working_ns as now
 from .messages import BATCH, Order
 from .report import Finding
@@ -27,7 +27,7 @@ from .report import Finding
 TITLE = "5-field Struct, compressed segments"
 _MESSAGES = 200_000
 _SEGMENT = 4 << 20
-_SENT = 100  # batches a round
+_SENT = 100  # batches per round
 _WORDS = ("north", "south", "blue", "green", "red", "fast", "slow", "small", "large", "old", "new", "left", "right")
 
 
@@ -56,7 +56,7 @@ async def _reading(bench: Bench, directory: Path, orders: list[Order]) -> list[F
             report = compress(directory / method, Compression(method=method))
             sizes[method] = report.bytes_after / report.bytes_before
         contestants[method] = _replaying(directory / method, end, count)
-    found = await take_turns(contestants, bench.rounds(40))
+    found = await run_interleaved(contestants, bench.rounds(40))
     plain = found["none"]
     findings = [Finding("replay plain segments", plain.per(plain), "x plain rate", time=plain)]
     for method, size in sizes.items():
@@ -96,13 +96,13 @@ def _replaying(path: Path, end: Offset, count: int) -> Round:
 async def _sending(bench: Bench, directory: Path, orders: list[Order]) -> list[Finding]:
     async with _channel(directory / "alone", "none") as alone, _channel(directory / "beside", "zstd") as beside:
         contestants = {"alone": _burst(alone, orders), "beside": _compressing(beside, _burst(beside, orders))}
-        found = await take_turns(contestants, bench.rounds(40))
+        found = await run_interleaved(contestants, bench.rounds(40))
         assert beside.statistics().compressed_segments > 0
     alone_time, beside_time = found["alone"], found["beside"]
     return [
         Finding("await send_many", alone_time.per(alone_time), "x rate alone", time=alone_time),
         Finding(
-            "the same while zstd compresses what was sent before",
+            "the same while zstd compresses earlier segments",
             alone_time.per(beside_time),
             "x rate alone",
             0.8,
@@ -131,7 +131,7 @@ def _burst(channel: FileChannel[Order], orders: list[Order]) -> Round:
 
 
 def _compressing(channel: FileChannel[Order], send: Round) -> Round:
-    """Let a thread do what maintenance does, from before the first message to behind the last."""
+    """Run a thread that compresses like the maintenance thread, from before the first message until after the last."""
     store = channel._store
 
     async def both() -> float:
@@ -149,7 +149,7 @@ def _compressing(channel: FileChannel[Order], send: Round) -> Round:
         elapsed = await send()
         stopped.set()
         thread.join()
-        COMPRESSOR.job_of(store).idle.wait()
+        JOBS.of(store).idle.wait()
         return elapsed
 
     return both

@@ -1,10 +1,10 @@
-"""Consuming in other ways than plain `receive`, measured against it."""
+"""Other ways to consume than plain `receive`, compared with it."""
 
 from __future__ import annotations
 
 from filechannel import FileChannel, open_channel
 
-from .harness import Bench, take_turns
+from .harness import Bench, run_interleaved
 from .harness import working_ns as now
 from .messages import BATCH, ORDERS, Order
 from .report import Finding
@@ -47,7 +47,7 @@ async def measure(bench: Bench) -> list[Finding]:
                     return (now() - began) / (_REPEAT * BATCH)
 
                 contestants = {"plain": receive, "ack": receive_and_ack, "delivery": receive_deliveries}
-                found = await take_turns(contestants, bench.rounds(400))
+                found = await run_interleaved(contestants, bench.rounds(400))
 
     alone, with_ack, delivery = found["plain"], found["ack"], found["delivery"]
     return [
@@ -58,7 +58,7 @@ async def measure(bench: Bench) -> list[Finding]:
 
 
 async def fill(channel: FileChannel[Order], batches: int) -> None:
-    """Let there be so many messages more, and no more files than needed. Not timed."""
+    """Add messages, without using more files than needed. Not timed."""
     if channel.statistics().bytes_on_disk > _DISK_SPACE:
         await channel.purge()
     with channel.sender() as tx:

@@ -1,7 +1,6 @@
-"""Fairness: another task of the same loop naps for 5 ms while a channel runs at full speed.
+"""Fairness: how long another task of the same event loop sleeps for 5 ms while a channel runs at full speed.
 
-Judged is the longest of all naps, so nothing that happens now and then is hidden: a new segment, an allocation, the
-garbage collector.
+The longest sleep is judged, so that rare events are not hidden: a new segment, an allocation, the garbage collector.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from typing import TypeAlias
 
 from filechannel import open_channel
 
-from .harness import Bench, take_turns, working_ns
+from .harness import Bench, run_interleaved, working_ns
 from .messages import BATCH, ORDERS, Order
 from .report import Finding
 
-TITLE = "naps of 5 ms beside a busy channel"
+TITLE = "sleeps of 5 ms beside a busy channel"
 _NAP = 0.005
 _NAPS = 50
-_TURN_NS = 1_000_000
+_SLICE_NS = 1_000_000
 _DISK_SPACE = 256 << 20
 
 Work: TypeAlias = Callable[[], Awaitable[None]]
@@ -54,11 +53,11 @@ async def measure(bench: Bench) -> list[Finding]:
                     "one by one": lambda: beside(one_by_one),
                     "batches": lambda: beside(batches),
                 }
-                found = await take_turns(contestants, bench.rounds(18))
+                found = await run_interleaved(contestants, bench.rounds(18))
     return [
-        Finding("beside a loop without a channel that gives way every ms", found["spin"], "ms", worst=True),
+        Finding("beside a loop without a channel that yields every ms", found["spin"], "ms", worst=True),
         Finding("beside await send, await receive", found["one by one"], "ms", 20, worst=True),
-        Finding("beside send_many, receive_many, 1,000 a batch", found["batches"], "ms", 20, worst=True),
+        Finding("beside send_many, receive_many, 1,000 per batch", found["batches"], "ms", 20, worst=True),
     ]
 
 
@@ -68,7 +67,7 @@ async def _forever(work: Work) -> None:
 
 
 async def _spin() -> None:
-    end = perf_counter_ns() + _TURN_NS
+    end = perf_counter_ns() + _SLICE_NS
     while perf_counter_ns() < end:
         pass
     await asyncio.sleep(0)

@@ -1,12 +1,12 @@
-"""One writer process, eight reader processes that each get everything.
+"""One writer process and eight reader processes, each of which receives all messages.
 
-What the readers cost the writer, and how long the slowest takes on the cores there are. By the wall clock.
+How much the readers cost the writer, and how long the slowest one takes on the available cores. By the wall clock.
 """
 
 from __future__ import annotations
 
-from .crew import Crew
-from .harness import Bench, Round, Series, take_turns
+from .child_processes import ChildProcesses
+from .harness import Bench, Round, Series, run_interleaved
 from .report import Finding
 from .workers import Passage, Team
 
@@ -27,16 +27,16 @@ async def measure(bench: Bench) -> list[Finding]:
 
         return run
 
-    with bench.scratch() as directory, Crew() as crew:
-        alone = Team(crew, directory / "one", "raw")
-        all_of_them = Team(crew, directory / "eight", "raw", readers=_READERS)
+    with bench.scratch() as directory, ChildProcesses() as processes:
+        alone = Team(processes, directory / "one", "raw")
+        all_of_them = Team(processes, directory / "eight", "raw", readers=_READERS)
         contestants = {
             "one": contestant("one", alone, _MESSAGES, batched=True),
             "eight": contestant("eight", all_of_them, _MESSAGES, batched=True),
             "one, one by one": contestant("one, one by one", alone, _ONE_BY_ONE, batched=False),
             "eight, one by one": contestant("eight, one by one", all_of_them, _ONE_BY_ONE, batched=False),
         }
-        found = await take_turns(contestants, bench.rounds(80))
+        found = await run_interleaved(contestants, bench.rounds(80))
 
     one, eight = found["one"], found["eight"]
     costs = {name: Series(tuple(values[-len(one.values) :])) for name, values in cpu.items()}

@@ -1,7 +1,7 @@
-"""Eight receivers with names of their own in one event loop, each of which gets everything.
+"""Eight receivers with different names in one event loop, each of which receives all messages.
 
-What one of them costs for each message, compared with a receiver that is alone: when there is something to read, and
-when all of them wait for it.
+The cost of one receiver per message, compared with a single receiver: when there is something to read, and when all of
+them wait for it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import anyio
 
 from filechannel import FanOutReceiver, Sender, open_channel
 
-from .harness import Bench, Round, take_turns
+from .harness import Bench, Round, run_interleaved
 from .harness import working_ns as now
 from .messages import BATCH, ORDERS, Order
 from .report import Finding
@@ -37,7 +37,7 @@ async def measure(bench: Bench) -> list[Finding]:
                 "one, live": _live(to_one, one),
                 "many, live": _live(to_many, many),
             }
-            found = await take_turns(contestants, bench.rounds(200))
+            found = await run_interleaved(contestants, bench.rounds(200))
     findings = list[Finding]()
     for suffix, work, target in (
         ("", "await receive", 1.3),
@@ -93,7 +93,7 @@ def _live(tx: Sender[Order], receivers: Sequence[FanOutReceiver[Order]]) -> Roun
             for rx in receivers:
                 group.start_soon(receive, rx)
             for _ in range(_LIVE):
-                await anyio.lowlevel.checkpoint()  # everybody is asleep
+                await anyio.lowlevel.checkpoint()  # all receivers are asleep
                 await tx.send(ORDERS[0])
                 await anyio.lowlevel.checkpoint()
         return (now() - began) / (_LIVE * len(receivers))

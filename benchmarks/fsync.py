@@ -1,4 +1,4 @@
-"""Durability.FSYNC on a real disk, against appending to a file by hand."""
+"""Durability.FSYNC on a real disk, compared with appending to a file by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from filechannel import ChannelOptions, Durability, Sender, open_channel
 
-from .harness import Bench, take_turns
+from .harness import Bench, run_interleaved
 from .messages import ORDERS, Order
 from .report import Finding
 
@@ -56,7 +56,7 @@ async def measure(bench: Bench) -> list[Finding]:
                     return elapsed / (_SENDERS * _EACH)
 
                 contestants = {"bare": bare, "alone": alone, "together": together}
-                found = await take_turns(contestants, bench.rounds(60))
+                found = await run_interleaved(contestants, bench.rounds(60))
         os.close(file)
 
     floor, one, many = found["bare"], found["alone"], found["together"]

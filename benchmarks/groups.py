@@ -1,7 +1,7 @@
 """A group of processes that share the messages of a channel, with a handler that does nothing.
 
-The time is the wall clock's for all members together, from the first receive to the last ack; the messages are there
-before, and every member is up and warm.
+The time is wall-clock time for all members together, from the first receive to the last ack. The messages are sent
+before, and every member is started and warm.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from time import perf_counter_ns as now
 from filechannel.blocking import FileChannel, open_channel
 
 from . import workers
-from .crew import Child, Crew
-from .harness import Bench, take_turns
+from .child_processes import Child, ChildProcesses
+from .harness import Bench, run_interleaved
 from .in_turn import through_queue
 from .messages import BATCH, ORDERS, Order
 from .report import Finding
@@ -25,13 +25,13 @@ _STOP = Order(-1, "", 0, 0.0, "")
 
 
 async def measure(bench: Bench) -> list[Finding]:
-    with bench.scratch() as directory, Crew() as crew:
+    with bench.scratch() as directory, ChildProcesses() as processes:
         with (
             open_channel(directory / "one", Order) as alone,
             open_channel(directory / "four", Order) as shared,
         ):
-            single = [crew.start(workers.__name__, "member", directory / "one")]
-            members = [crew.start(workers.__name__, "member", directory / "four") for _ in range(4)]
+            single = [processes.start(workers.__name__, "member", directory / "one")]
+            members = [processes.start(workers.__name__, "member", directory / "four") for _ in range(4)]
 
             async def one_member() -> float:
                 return _share(alone, single)
@@ -40,7 +40,7 @@ async def measure(bench: Bench) -> list[Finding]:
                 return _share(shared, members)
 
             contestants = {"queue": through_queue(ORDERS, _QUEUE_REPEAT, now), "one": one_member, "four": four_members}
-            found = await take_turns(contestants, bench.rounds(60))
+            found = await run_interleaved(contestants, bench.rounds(60))
 
     q, one, four = found["queue"], found["one"], found["four"]
     return [
@@ -51,7 +51,7 @@ async def measure(bench: Bench) -> list[Finding]:
 
 
 def _share(channel: FileChannel[Order], members: list[Child]) -> float:
-    """Let the members receive and ack so many messages together; return the nanoseconds of each."""
+    """Let the members receive and ack all messages together. Return the nanoseconds per message."""
     if channel.statistics().bytes_on_disk > _DISK_SPACE:
         channel.purge()
     with channel.sender() as tx:
@@ -59,7 +59,7 @@ def _share(channel: FileChannel[Order], members: list[Child]) -> float:
             tx.send_many(ORDERS)
         tx.send_many([_STOP] * len(members))
     for member in members:
-        member.tell()
-    heard = [member.hear() for member in members]
-    assert sum(count for _, _, count in heard) == _BATCHES * BATCH
-    return (max(ended for _, ended, _ in heard) - min(began for began, _, _ in heard)) / (_BATCHES * BATCH)
+        member.send()
+    answers = [member.receive() for member in members]
+    assert sum(count for _, _, count in answers) == _BATCHES * BATCH
+    return (max(ended for _, ended, _ in answers) - min(began for began, _, _ in answers)) / (_BATCHES * BATCH)

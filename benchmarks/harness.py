@@ -1,9 +1,9 @@
-"""Rounds in turn, medians, and the directories they happen in.
+"""Runs contestants in alternating rounds, takes medians, and provides temporary directories.
 
-Contestants of a group take turns, round after round, so that whatever else the machine does hits all alike. A ratio is
-taken within each round and only then the median of them, so a machine that slows down in the middle changes little.
-Time in which a contestant could run but other programs had the CPU is not counted, where the kernel tells. The garbage
-collector runs as it does in any program.
+The contestants of a group alternate, round after round, so that other work on the machine affects all alike. A ratio is
+computed within each round, and the median is taken of the ratios, so a machine that slows down in the middle changes
+little. Time in which a contestant was ready to run but other programs had the CPU is not counted, if the kernel reports
+it. The garbage collector runs as in any program.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 Round: TypeAlias = Callable[[], Coroutine[object, object, float]]
-"""Works once and returns nanoseconds a message; what it does besides that is not timed."""
+"""Runs the work once and returns the nanoseconds per message; setup and cleanup inside are not timed."""
 
 WARM_UP = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One figure a round, in the order of the rounds."""
+    """One figure per round, in the order of the rounds."""
 
     values: tuple[float, ...]
 
@@ -37,14 +37,14 @@ class Series:
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """Half of the rounds lie between these two."""
+        """The quartiles: half of the rounds lie between these two."""
         if len(self.values) < 2:
             return self.median, self.median
         first, _, third = statistics.quantiles(self.values, n=4, method="inclusive")
         return first, third
 
     def as_mean(self) -> Series:
-        """Return the mean as the only figure: what happens in a few rounds counts, and so does noise."""
+        """Return the mean as the only figure: events that happen in few rounds count, and so does noise."""
         return Series((statistics.fmean(self.values),))
 
     def per(self, yardstick: Series) -> Series:
@@ -57,17 +57,17 @@ class Bench:
     """How much to measure, and where."""
 
     memory: Path
-    """Backed by RAM if the machine has such a file system: everything but FSYNC."""
+    """A directory in RAM, if the machine has such a file system: for everything but FSYNC."""
     disk: Path
-    """Backed by a disk: FSYNC."""
+    """A directory on a disk: for FSYNC."""
     quick: bool
     peers: Mapping[str, str | None] = field(default_factory=dict)
-    """The versions of packages to compare with that have an environment of their own; None for one that is missing."""
+    """The versions of packages to compare with, which have their own environment; None for one that is missing."""
     notes: list[str] = field(default_factory=list)
-    """What a reader of the report should know about this run."""
+    """Notes for the readers of the report about this run."""
 
     def has_peer(self, package: str, group: str) -> bool:
-        """Tell whether a package can take part, and note it in the report if not."""
+        """Return whether a package can take part. If not, add a note to the report."""
         if self.peers.get(package) is not None:
             return True
         self.notes.append(
@@ -81,7 +81,7 @@ class Bench:
 
     @contextmanager
     def scratch(self, *, disk: bool = False) -> Iterator[Path]:
-        """Give a fresh directory that is gone afterwards."""
+        """Yield a new directory, and delete it afterwards."""
         path = Path(tempfile.mkdtemp(prefix="filechannel-bench-", dir=self.disk if disk else self.memory))
         try:
             yield path
@@ -90,7 +90,7 @@ class Bench:
 
 
 def working_ns() -> int:
-    """Return a clock of nanoseconds that stands still while this thread waits for a CPU that others have."""
+    """Return a clock in nanoseconds that stops while this thread waits for a CPU that other programs use."""
     return time.perf_counter_ns() - (0 if _SCHEDSTAT is None else int(os.pread(_SCHEDSTAT, 100, 0).split()[1]))
 
 
@@ -104,8 +104,8 @@ def _open_schedstat() -> int | None:
 _SCHEDSTAT = _open_schedstat()
 
 
-async def take_turns(contestants: Mapping[str, Round], rounds: int) -> dict[str, Series]:
-    """Run every contestant once a round; the first rounds only warm up."""
+async def run_interleaved(contestants: Mapping[str, Round], rounds: int) -> dict[str, Series]:
+    """Run every contestant once per round; the first rounds only warm up."""
     figures: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(WARM_UP + rounds):
         for name, run in contestants.items():

@@ -1,8 +1,8 @@
 """A thousand open channels in one asyncio process, a receiver waiting in each, and nothing to do.
 
-What they cost is counted over some seconds in which nothing is sent: threads, and CPU time. Then another process sends
-to some of them, one at a time and with a pause before each, so that everybody sleeps; the latency is from before that
-`send` to behind the `await receive` that it wakes. The same with one open channel, in turns.
+Their cost is measured over some seconds in which nothing is sent: threads, and CPU time. Then another process sends to
+some of them, one at a time and with a pause before each, so that all receivers sleep. The latency is from before that
+`send` until after the `await receive` that it wakes. One open channel is measured in the same way, alternately.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ from time import perf_counter_ns as now
 import filechannel
 from filechannel import blocking
 
-from .crew import Child, Crew, answer, orders, play
-from .harness import Bench, Round, Series, take_turns
+from .child_processes import Child, ChildProcesses, answer, orders, play
+from .harness import Bench, Round, Series, run_interleaved
 from .report import Finding
 
 TITLE = "1,000 open channels, an idle receiver in each"
 _CHANNELS = 1_000
 _FILES_PER_CHANNEL = 12
-"""Descriptors, with room to spare."""
+"""Descriptors per channel, with a margin."""
 _SENT_TO = 16
 _SENDS = 16
 _PAUSE = 0.002
 _SETTLE = 1.5
-"""Seconds until everybody has been looked after once: what follows is how it goes on."""
+"""Seconds until maintenance has visited every channel once: after that the load is steady."""
 _SECONDS, _SECONDS_QUICK = 10, 3
 
 
 async def measure(bench: Bench) -> list[Finding]:
     channels = _affordable(bench)
-    with bench.scratch() as directory, Crew() as crew:
-        many = crew.start(__name__, "receivers", directory / "many", channels)
-        one = crew.start(__name__, "receivers", directory / "one", 1)
-        send_to_many = crew.start(__name__, "sender", directory / "many", channels)
-        send_to_one = crew.start(__name__, "sender", directory / "one", 1)
-        many.tell(_SECONDS_QUICK if bench.quick else _SECONDS)
-        threads, busy = many.hear()
+    with bench.scratch() as directory, ChildProcesses() as processes:
+        many = processes.start(__name__, "receivers", directory / "many", channels)
+        one = processes.start(__name__, "receivers", directory / "one", 1)
+        send_to_many = processes.start(__name__, "sender", directory / "many", channels)
+        send_to_one = processes.start(__name__, "sender", directory / "one", 1)
+        many.send(_SECONDS_QUICK if bench.quick else _SECONDS)
+        threads, busy = many.receive()
 
         def contestant(receivers: Child, sender: Child) -> Round:
             async def run() -> float:
-                receivers.tell(-_SENDS)
-                receivers.hear()
-                sender.tell(_SENDS)
-                sender.hear()
-                return receivers.hear()[0]
+                receivers.send(-_SENDS)
+                receivers.receive()
+                sender.send(_SENDS)
+                sender.receive()
+                return receivers.receive()[0]
 
             return run
 
-        found = await take_turns(
+        found = await run_interleaved(
             {"one": contestant(one, send_to_one), "many": contestant(many, send_to_many)}, bench.rounds(80)
         )
 
@@ -69,7 +69,7 @@ async def measure(bench: Bench) -> list[Finding]:
 
 
 def _affordable(bench: Bench) -> int:
-    """Return how many channels the limit of open files allows, and say so if these are fewer."""
+    """Return how many channels the limit of open files allows, and add a note if these are fewer."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     channels = _CHANNELS if limit == resource.RLIM_INFINITY else min(_CHANNELS, limit // _FILES_PER_CHANNEL)
     if channels < _CHANNELS:
@@ -85,11 +85,14 @@ def _raise_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-# What a process does.
+# The roles of the child processes
 
 
 def receivers(directory: str, count: str) -> None:
-    """Told so many seconds, idle and answer threads and the share of a core; told -n, receive n messages."""
+    """Command n > 0: idle for n seconds, and answer the threads and the share of a core.
+
+    Command -n: receive n messages.
+    """
     _raise_limit()
 
     async def run() -> None:
@@ -130,7 +133,7 @@ async def _idle(seconds: int) -> tuple[int, float]:
 
 
 def sender(directory: str, count: str) -> None:
-    """Told n, send so many messages, to some of the channels in turn."""
+    """Command n: send n messages, alternating between some of the channels."""
     with ExitStack() as stack:
         numbers = sorted({int(count) * number // _SENT_TO for number in range(_SENT_TO)})
         senders = [

@@ -1,6 +1,7 @@
-"""One message at a time, put in and taken out: through an `asyncio.Queue`, the yardstick Q, and through a channel.
+"""One message at a time, sent and received: through an `asyncio.Queue`, the yardstick Q, and through a channel.
 
-Each has a loop of its own: the interpreter learns what a loop is used with, and would go slower with both in one.
+Each has a loop function of its own: the interpreter specializes code for the types it sees, and would be slower if both
+used the same function.
 """
 
 from __future__ import annotations

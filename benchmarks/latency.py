@@ -1,11 +1,11 @@
-"""Ping-pong between two processes: how long until the other one has it and has answered.
+"""Ping-pong between two processes: the time until the other process has received a message and has answered.
 
-A figure is the median of the round trips of one round, between two processes that do nothing else. The bare ones do the
-least that can wake a process: a futex, or an eventfd that an asyncio loop watches with `add_reader`, each in Python and
-without a look before going to sleep.
+A figure is the median of the round trips of one round, between two processes that do nothing else. The bare variants do
+the minimum that can wake a process: a futex, or an eventfd that an asyncio loop watches with `add_reader`, each in
+Python and without checking for a message before going to sleep.
 
-Judged is what the scheduler makes of it. Whether it lets the two share a core changes a round trip by more than what is
-measured, so asyncio is shown on one core and on two as well, for information.
+The judged figure is with the placement that the scheduler chooses. Whether it puts the two on one core changes a round
+trip by more than what is measured, so asyncio is also shown on one core and on two, for information.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import filechannel
 from filechannel import ChannelOptions, blocking
 from filechannel._format import load_u32, store_u32, wait_word, wake_word
 
-from .crew import PATIENCE, Child, Crew, answer, orders, play
-from .harness import Bench, Round, take_turns
+from .child_processes import TIMEOUT, Child, ChildProcesses, answer, orders, play
+from .harness import Bench, Round, run_interleaved
 from .messages import RAW
 from .report import Finding
 
@@ -38,33 +38,33 @@ class Pair:
     """A process that pings and one that answers."""
 
     def __init__(
-        self, crew: Crew, role: str, *arguments: object, cores: int = 0, inherited: tuple[int, ...] = ()
+        self, processes: ChildProcesses, role: str, *arguments: object, cores: int = 0, inherited: tuple[int, ...] = ()
     ) -> None:
-        """Keep the two to one core or to two; 0 leaves that to the scheduler."""
-        self._pong = crew.start(__name__, role, 1, *arguments, cores, inherited=inherited)
-        self._ping = crew.start(__name__, role, 0, *arguments, cores, inherited=inherited)
+        """Pin the two to one core or to two; 0 leaves the choice to the scheduler."""
+        self._pong = processes.start(__name__, role, 1, *arguments, cores, inherited=inherited)
+        self._ping = processes.start(__name__, role, 0, *arguments, cores, inherited=inherited)
 
     def play(self) -> float:
         """Return the median of some round trips in nanoseconds."""
         children: tuple[Child, ...] = self._pong, self._ping
         for child in children:
-            child.tell(_TRIPS)
-        return [child.hear() for child in children][1][0]
+            child.send(_TRIPS)
+        return [child.receive() for child in children][1][0]
 
 
 async def measure(bench: Bench) -> list[Finding]:
-    with bench.scratch() as directory, _eventfds(6) as (first, second, third), Crew() as crew:
+    with bench.scratch() as directory, _eventfds(6) as (first, second, third), ChildProcesses() as processes:
         (directory / "words").write_bytes(bytes(mmap.PAGESIZE))
         pairs = {
-            "futex": Pair(crew, "bare_futex", directory / "words"),
-            "blocking": Pair(crew, "blocking", directory / "blocking", 0),
-            "spin": Pair(crew, "blocking", directory / "spin", _SPIN),
-            "eventfd": Pair(crew, "bare_eventfd", *first, inherited=first),
-            "asyncio": Pair(crew, "asyncio", directory / "asyncio"),
-            "eventfd, 1 core": Pair(crew, "bare_eventfd", *second, cores=1, inherited=second),
-            "asyncio, 1 core": Pair(crew, "asyncio", directory / "asyncio-1", cores=1),
-            "eventfd, 2 cores": Pair(crew, "bare_eventfd", *third, cores=2, inherited=third),
-            "asyncio, 2 cores": Pair(crew, "asyncio", directory / "asyncio-2", cores=2),
+            "futex": Pair(processes, "bare_futex", directory / "words"),
+            "blocking": Pair(processes, "blocking", directory / "blocking", 0),
+            "spin": Pair(processes, "blocking", directory / "spin", _SPIN),
+            "eventfd": Pair(processes, "bare_eventfd", *first, inherited=first),
+            "asyncio": Pair(processes, "asyncio", directory / "asyncio"),
+            "eventfd, 1 core": Pair(processes, "bare_eventfd", *second, cores=1, inherited=second),
+            "asyncio, 1 core": Pair(processes, "asyncio", directory / "asyncio-1", cores=1),
+            "eventfd, 2 cores": Pair(processes, "bare_eventfd", *third, cores=2, inherited=third),
+            "asyncio, 2 cores": Pair(processes, "asyncio", directory / "asyncio-2", cores=2),
         }
 
         def contestant(pair: Pair) -> Round:
@@ -73,7 +73,7 @@ async def measure(bench: Bench) -> list[Finding]:
 
             return run
 
-        found = await take_turns({name: contestant(pair) for name, pair in pairs.items()}, bench.rounds(120))
+        found = await run_interleaved({name: contestant(pair) for name, pair in pairs.items()}, bench.rounds(120))
 
     futex, eventfd = found["futex"], found["eventfd"]
     return [
@@ -84,7 +84,7 @@ async def measure(bench: Bench) -> list[Finding]:
         Finding("await send, await receive", found["asyncio"].per(eventfd), "x eventfd", 1.5, time=found["asyncio"]),
         *(
             Finding(
-                f"the same, both kept to {place}",
+                f"the same, both pinned to {place}",
                 found[f"asyncio, {place}"].per(found[f"eventfd, {place}"]),
                 "x eventfd there",
                 time=found[f"asyncio, {place}"],
@@ -96,7 +96,7 @@ async def measure(bench: Bench) -> list[Finding]:
 
 @contextmanager
 def _eventfds(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Give pairs of them."""
+    """Yield pairs of eventfds."""
     descriptors = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(count)]
     try:
         yield list(zip(descriptors[::2], descriptors[1::2], strict=True))
@@ -105,7 +105,7 @@ def _eventfds(count: int) -> Iterator[list[tuple[int, int]]]:
             os.close(descriptor)
 
 
-# What a process does. Side 0 pings, side 1 answers; both measure, and side 0's trips are the ones that count.
+# The roles of the child processes. Side 0 pings, side 1 answers; both measure, and the trips of side 0 count.
 
 
 def bare_futex(side: str, path: str, cores: str) -> None:
@@ -119,7 +119,7 @@ def bare_futex(side: str, path: str, cores: str) -> None:
 
         def receive(number: int) -> None:
             while (seen := load_u32(words, own)) != number:
-                wait_word(words, own, seen, PATIENCE)
+                wait_word(words, own, seen, TIMEOUT)
 
         _play_on(int(side), send, receive)
 
@@ -135,7 +135,7 @@ def through_channel(side: str, path: str, spin: str, cores: str) -> None:
         into.receiver() as rx,
     ):
         send, receive = tx.send, rx.receive
-        _play_on(int(side), lambda number: send(RAW[number]), lambda _: receive(PATIENCE))
+        _play_on(int(side), lambda number: send(RAW[number]), lambda _: receive(TIMEOUT))
 
 
 def _play_on(side: int, send: Callable[[int], object], receive: Callable[[int], object]) -> None:
@@ -154,7 +154,7 @@ def _play_on(side: int, send: Callable[[int], object], receive: Callable[[int], 
 
 
 def _keep_to(cores: int, side: int) -> None:
-    """Keep this process to the first core, or to the one of its side."""
+    """Pin this process to the first core, or to the core of its side."""
     if cores:
         allowed = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {allowed[side * (cores - 1) % len(allowed)]})

@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Describes the machine on which the figures were measured."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .harness import Bench
 
 
 def describe(bench: Bench) -> list[str]:
-    """Return one line a property, without names or paths of this machine."""
+    """Return one line per property, without names or paths of this machine."""
     return [
         f"{_cpu()}, {len(os.sched_getaffinity(0))} cores",
         f"{platform.system()} {platform.release().split('-')[0]}",
         f"{platform.python_implementation()} {platform.python_version()}",
-        f"filechannel {version('filechannel')} on its {'pure-Python twin' if PURE else 'native core'}",
+        f"filechannel {version('filechannel')} on its {'pure-Python implementation' if PURE else 'native core'}",
         f"msgspec {version('msgspec')}, anyio {version('anyio')}",
         *(f"{package} {version}" for package, version in bench.peers.items() if version is not None),
         f"channels on {file_system(bench.memory)}, FSYNC on {file_system(bench.disk)}",
@@ -35,7 +35,7 @@ def _cpu() -> str:
 
 
 def file_system(path: Path) -> str:
-    """Return the type of the file system a path lies on."""
+    """Return the type of the file system of a path."""
     place, found = path.resolve(), ("", "an unknown file system")
     for line in Path("/proc/self/mounts").read_text().splitlines():
         _, mount, kind, *_ = line.split()

@@ -1,4 +1,4 @@
-"""A process that serves a group with a handler that does nothing, whenever it is told to."""
+"""A process that serves a group with a handler that does nothing, on command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 from filechannel import open_channel
 
-from .crew import answer, orders, play
+from .child_processes import answer, orders, play
 from .messages import Order
 
 GROUP = "crew"

@@ -1,7 +1,7 @@
-"""Memory: two million messages leave the process as small as it was.
+"""Memory: after two million messages the process is as small as before.
 
-Measured in a process of its own, as the growth of anonymous memory (`RssAnon`): mapped files are the kernel's, which
-takes them back when it needs the room.
+Measured in a process of its own, as the growth of anonymous memory (`RssAnon`): mapped files belong to the kernel,
+which can reclaim their pages at any time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def measure(bench: Bench) -> list[Finding]:
 
 
 class Growth:
-    """The most anonymous memory seen beyond what there was in the beginning."""
+    """The most anonymous memory seen, beyond what there was at the start."""
 
     def __init__(self) -> None:
         self._began = _anonymous()

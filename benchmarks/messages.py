@@ -1,4 +1,4 @@
-"""What is sent: the same objects for every contestant, built before the clock runs."""
+"""The messages that are sent: the same objects for every contestant, created before the measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RAW = [f"{number:012}".encode() for number in range(BATCH)]
 
 
 class Order(msgspec.Struct):
-    """Five fields, as in many a program."""
+    """A message with five fields, as in many programs."""
 
     id: int
     sku: str

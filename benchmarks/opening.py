@@ -1,6 +1,6 @@
-"""Opening and closing a channel: alone, while another process has it open, and beside SQLite.
+"""Opening and closing a channel: alone, while another process has it open, and compared with SQLite.
 
-One open of a database file is the yardstick (D): `sqlite3.connect` in WAL mode, one read, close. The channel lies on a
+The yardstick (D) is one open of a database file: `sqlite3.connect` in WAL mode, one read, close. The channel is on a
 real disk, where a careful open costs the most.
 """
 
@@ -17,7 +17,7 @@ from time import perf_counter_ns
 from filechannel import blocking
 from filechannel._format import PURE
 
-from .harness import Bench, Round, take_turns
+from .harness import Bench, Round, run_interleaved
 from .report import Finding
 
 TITLE = "opening and closing a channel"
@@ -44,7 +44,7 @@ async def measure(bench: Bench) -> list[Finding]:
         with _kept_open(directory / "shared"):
             if not PURE:
                 contestants["shared"] = _timed(lambda: _open_channel(directory / "shared"))
-            found = await take_turns(contestants, bench.rounds(80))
+            found = await run_interleaved(contestants, bench.rounds(80))
     titles = {"database": "open SQLite in WAL mode", "alone": "open alone", "shared": "open beside another process"}
     return [Finding(titles[name], series.per(found["database"]), "D", time=series) for name, series in found.items()]
 

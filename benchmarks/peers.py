@@ -1,6 +1,6 @@
-"""Other ways from process to process. Those from PyPI run in an environment of their own (`make bench` makes it).
+"""Other ways to send messages between processes. Those from PyPI run in their own environment, made by `make bench`.
 
-Imports nothing but the standard library and, in each role, the peer.
+Imports only the standard library and, in each role, the peer.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from pathlib import Path
 from time import perf_counter_ns as now
 from typing import Any
 
-from .crew import PATIENCE, Child, Crew, answer, orders, play
+from .child_processes import TIMEOUT, Child, ChildProcesses, answer, orders, play
 
 PYTHON = Path(__file__).parent.parent / ".venvs" / "peers" / "bin" / "python"
 PACKAGES = {"pyzmq": "zmq", "faster-fifo": "faster_fifo"}
-"""What is installed there, and the module to import."""
+"""The packages that are installed there, and the module to import."""
 _RAW = [f"{number:012}".encode() for number in range(1_000)]
 
 
 def version_of(package: str) -> str | None:
-    """Return which version of a peer is installed; None if it is not, or cannot be imported."""
+    """Return the installed version of a peer; None if it is not installed, or cannot be imported."""
     code = f"import {PACKAGES[package]}, importlib.metadata as m; print(m.version({package!r}))"
     try:
-        found = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
+        found = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, timeout=TIMEOUT, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip()
 
 
 def run_pair(child: Child, count: int) -> float:
-    """Let a process and the one it started pass messages on; return nanoseconds a message."""
-    child.tell(count)
-    began, ended = child.hear()
+    """Let a process and its child pass messages. Return the nanoseconds per message."""
+    child.send(count)
+    began, ended = child.receive()
     return (ended - began) / count
 
 
-# multiprocessing.Queue and faster-fifo are handed down from a process to the one it starts.
+# A process passes its multiprocessing.Queue or faster-fifo queue to the child that it starts.
 
 
 def multiprocessing_raw() -> None:
@@ -70,13 +70,13 @@ def _pair(queue: Any, items: list[Any]) -> None:
         ended = now()
         answer(here.recv(), ended)
     here.close()
-    writer.join(PATIENCE)
+    writer.join(TIMEOUT)
 
 
 def _put(queue: Any, here: Connection[int, int], there: Connection[int, int], items: list[Any]) -> None:
-    here.close()  # so that the end of the one who started us is seen
+    here.close()  # so that the end of the parent is noticed
     if cancel := getattr(queue, "cancel_join_thread", None):
-        cancel()  # if nobody reads any more, there is nothing to wait for
+        cancel()  # if no process reads any more, there is nothing to wait for
     for count in _until_closed(there):
         began = now()
         for _ in range(count // len(items)):
@@ -99,15 +99,15 @@ def _until_closed(connection: Connection[int, int]) -> Iterator[int]:
 class ZmqPair:
     """A process that pushes and one that pulls."""
 
-    def __init__(self, crew: Crew, directory: Path) -> None:
-        self._reader = crew.start(__name__, "zmq_pull", directory / "zmq", python=PYTHON)
-        self._writer = crew.start(__name__, "zmq_push", directory / "zmq", python=PYTHON)
+    def __init__(self, processes: ChildProcesses, directory: Path) -> None:
+        self._reader = processes.start(__name__, "zmq_pull", directory / "zmq", python=PYTHON)
+        self._writer = processes.start(__name__, "zmq_push", directory / "zmq", python=PYTHON)
 
     def run(self, count: int) -> float:
-        self._reader.tell(count)
-        self._reader.hear()
-        self._writer.tell(count)
-        (began,), (ended,) = self._writer.hear(), self._reader.hear()
+        self._reader.send(count)
+        self._reader.receive()
+        self._writer.send(count)
+        (began,), (ended,) = self._writer.receive(), self._reader.receive()
         return (ended - began) / count
 
 
@@ -115,7 +115,7 @@ def zmq_pull(path: str) -> None:
     import zmq
 
     with zmq.Context() as context, context.socket(zmq.PULL) as socket:
-        socket.setsockopt(zmq.RCVTIMEO, int(PATIENCE * 1000))
+        socket.setsockopt(zmq.RCVTIMEO, int(TIMEOUT * 1000))
         socket.bind(f"ipc://{path}")
         for (count,) in orders():
             answer()
@@ -129,7 +129,7 @@ def zmq_push(path: str) -> None:
 
     with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
         socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SNDTIMEO, int(PATIENCE * 1000))
+        socket.setsockopt(zmq.SNDTIMEO, int(TIMEOUT * 1000))
         socket.connect(f"ipc://{path}")
         for (count,) in orders():
             began = now()

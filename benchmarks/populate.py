@@ -1,9 +1,9 @@
-"""Touch the pages that a channel will write next, through the map that the channel itself uses.
+"""Touches the pages that a channel will write next, through the mapping that the channel itself uses.
 
-Segments are reused where somebody consumes, and nobody does while the clock runs: so pages that were touched before
-have to be made, and the kernel is asked to populate them (`MADV_POPULATE_WRITE`), which faults them in for writing and
-changes no byte. What is needed for that is public: the active segment is the last name in `segments/`, its name is the
-offset of its first record, and records begin behind a header of 64 bytes.
+Segments are recycled when a consumer consumes them, but no consumer does while the time is measured. So pages that were
+touched before have to be simulated: the kernel is asked to populate them (`MADV_POPULATE_WRITE`), which faults them in
+for writing and changes no byte. What is needed for that is public: the active segment is the last name in `segments/`,
+its name is the offset of its first record, and records begin behind a header of 64 bytes.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ _HEADER_SIZE = 64
 
 
 class ActiveSegment:
-    """The segment file that a channel of this process is writing."""
+    """The segment file to which a channel of this process is writing."""
 
     def __init__(self, channel: Path) -> None:
         self.path = max((channel / "segments").glob("[0-9]*.seg"))
 
     def position(self, offset: int) -> int:
-        """Return where in the file an offset lies."""
+        """Return the position of an offset in the file."""
         return _HEADER_SIZE + offset - int(self.path.stem)
 
-    def room(self, offset: int) -> int:
+    def space(self, offset: int) -> int:
         """Return how many bytes the file has from an offset on."""
         return self.path.stat().st_size - self.position(offset)
 
     def populate(self, offset: int) -> None:
-        """Touch the file from an offset on; `OSError` if the kernel does not know how, or it is not mapped."""
+        """Touch the file from an offset on.
+
+        Raise `OSError` if the kernel does not support it, or the file is not mapped.
+        """
         libc = ctypes.CDLL(None, use_errno=True)
         first = self.position(offset) // mmap.PAGESIZE * mmap.PAGESIZE
         length = self.path.stat().st_size - first

@@ -1,7 +1,7 @@
-"""From one process to another, through `filechannel.blocking`, beside the other ways that Python has without a broker.
+"""From one process to another, through `filechannel.blocking`, compared with Python's other ways without a broker.
 
-The time is the wall clock's, from the first send in one process to the last receive in the other, both up and warm
-before: here waiting for the other one is part of the work, so nothing is left out of it, for no contestant.
+The time is wall-clock time, from the first send in one process to the last receive in the other; both are started and
+warm before. Waiting for the other process is part of the work here, so all time is counted, for every contestant.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from time import perf_counter_ns as now
 
 from . import peers
-from .crew import Crew
-from .harness import Bench, Round, take_turns
+from .child_processes import ChildProcesses
+from .harness import Bench, Round, run_interleaved
 from .in_turn import through_queue
 from .messages import RAW
 from .report import Finding
@@ -25,10 +25,10 @@ _PEERS = 5_000
 
 
 async def measure(bench: Bench) -> list[Finding]:
-    with bench.scratch() as directory, Crew() as crew:
-        raw, struct = Team(crew, directory / "raw", "raw"), Team(crew, directory / "struct", "struct")
-        multiprocessing_raw = crew.start(peers.__name__, "multiprocessing_raw")
-        multiprocessing_struct = crew.start(peers.__name__, "multiprocessing_struct")
+    with bench.scratch() as directory, ChildProcesses() as processes:
+        raw, struct = Team(processes, directory / "raw", "raw"), Team(processes, directory / "struct", "struct")
+        multiprocessing_raw = processes.start(peers.__name__, "multiprocessing_raw")
+        multiprocessing_struct = processes.start(peers.__name__, "multiprocessing_struct")
 
         async def raw_batched() -> float:
             return raw.pass_on(_BATCHED, batched=True).elapsed
@@ -59,27 +59,27 @@ async def measure(bench: Bench) -> list[Finding]:
         }
 
         if bench.has_peer("pyzmq", TITLE):
-            zmq = peers.ZmqPair(crew, directory)
+            zmq = peers.ZmqPair(processes, directory)
 
             async def through_zmq() -> float:
                 return zmq.run(_PEERS)
 
             contestants["pyzmq"] = through_zmq
         if bench.has_peer("faster-fifo", TITLE):
-            fifo = crew.start(peers.__name__, "faster_fifo", python=peers.PYTHON)
+            fifo = processes.start(peers.__name__, "faster_fifo", python=peers.PYTHON)
 
             async def through_faster_fifo() -> float:
                 return peers.run_pair(fifo, _PEERS)
 
             contestants["faster-fifo"] = through_faster_fifo
 
-        found = await take_turns(contestants, bench.rounds(80))
+        found = await run_interleaved(contestants, bench.rounds(80))
 
     q, batched, one = found["queue"], found["raw, batched"], found["raw"]
     structs, one_struct, pickled = found["struct, batched"], found["struct"], found["multiprocessing, struct"]
     findings = [
         Finding("asyncio.Queue in one process: await put, await get", q.per(q), "Q", time=q),
-        Finding("12 B raw, send_many, receive_many, 1,000 a call", batched.per(q), "Q", 0.15, time=batched),
+        Finding("12 B raw, send_many, receive_many, 1,000 per call", batched.per(q), "Q", 0.15, time=batched),
         Finding("12 B raw, send, receive", one.per(q), "Q", 0.35, time=one),
         Finding("5-field Struct, send_many, receive_many", structs.per(q), "Q", 1.1, time=structs),
         Finding("5-field Struct, send, receive", one_struct.per(q), "Q", 1.1, time=one_struct),

@@ -8,7 +8,7 @@ import anyio
 
 from filechannel import open_channel
 
-from .harness import Bench, take_turns
+from .harness import Bench, run_interleaved
 from .harness import working_ns as now
 from .in_turn import through_channel, through_queue
 from .messages import BATCH, ORDERS, Order
@@ -60,7 +60,7 @@ async def measure(bench: Bench) -> list[Finding]:
                     "queue, phases": queue_in_phases,
                     "channel, phases": channel_in_phases,
                 }
-                found = await take_turns(contestants, bench.rounds(600))
+                found = await run_interleaved(contestants, bench.rounds(600))
 
     q, stream, own = found["queue"], found["stream"], found["channel"]
     q_phases, own_phases = found["queue, phases"], found["channel, phases"]
@@ -69,5 +69,7 @@ async def measure(bench: Bench) -> list[Finding]:
         Finding("anyio memory stream: await send, await receive", stream.per(q), "Q", time=stream),
         Finding("await send, await receive", own.per(q), "Q", 1.0, time=own),
         Finding("the same against the memory stream", own.per(stream), "x", 0.15, time=own),
-        Finding("1,000 sends, then 1,000 receives (Queue likewise)", own_phases.per(q_phases), "Q", time=own_phases),
+        Finding(
+            "1,000 sends, then 1,000 receives (the same for the queue)", own_phases.per(q_phases), "Q", time=own_phases
+        ),
     ]

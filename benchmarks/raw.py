@@ -1,4 +1,4 @@
-"""Raw messages of 12 bytes, without encoding and without `await`: what the log itself costs."""
+"""Raw messages of 12 bytes, without encoding and without `await`: the cost of the log itself."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from filechannel import FileChannel, Sender, open_channel
 
-from .harness import Bench, take_turns
+from .harness import Bench, run_interleaved
 from .harness import working_ns as now
 from .in_turn import through_queue
 from .messages import BATCH, RAW
@@ -25,9 +25,9 @@ async def measure(bench: Bench) -> list[Finding]:
     touched: set[Path] = set()
 
     def touch_ahead(path: Path, tx: Sender[bytes]) -> None:
-        """See to it that the next round writes only pages of one segment that were touched before."""
+        """Make sure that the next round writes only to pages of one segment that were touched before."""
         tx.send_many_nowait(RAW)
-        while (segment := ActiveSegment(path)).room(tx.write_offset) < _REPEAT * BATCH * _RECORD_SIZE:
+        while (segment := ActiveSegment(path)).space(tx.write_offset) < _REPEAT * BATCH * _RECORD_SIZE:
             tx.send_many_nowait(RAW)
         if segment.path not in touched:
             touched.add(segment.path)
@@ -70,18 +70,18 @@ async def measure(bench: Bench) -> list[Finding]:
                     "one by one": send_one_by_one,
                     "receive": receive,
                 }
-                found = await take_turns(contestants, bench.rounds(600))
+                found = await run_interleaved(contestants, bench.rounds(600))
 
     q, fresh, ready_made = found["queue"], found["fresh"], found["touched"]
     mean, mean_q = fresh.as_mean(), q.as_mean()
     one, receiving = found["one by one"], found["receive"]
     return [
         Finding("asyncio.Queue: await put, await get", q.per(q), "Q", time=q),
-        Finding("send_many_nowait, 1,000 a batch, fresh pages", fresh.per(q), "Q", 0.05, time=fresh),
-        Finding("the same as a mean, every allocation and new segment in it", mean.per(mean_q), "Q", time=mean),
-        Finding("send_many_nowait, 1,000 a batch, touched pages", ready_made.per(q), "Q", 0.02, time=ready_made),
+        Finding("send_many_nowait, 1,000 per batch, fresh pages", fresh.per(q), "Q", 0.05, time=fresh),
+        Finding("the same as a mean, with every allocation and new segment", mean.per(mean_q), "Q", time=mean),
+        Finding("send_many_nowait, 1,000 per batch, warm pages", ready_made.per(q), "Q", 0.02, time=ready_made),
         Finding("send_nowait, one by one, fresh pages", one.per(q), "Q", 0.2, time=one),
-        Finding("receive_many_nowait, 1,000 a call", receiving.per(q), "Q", 0.05, time=receiving),
+        Finding("receive_many_nowait, 1,000 per call", receiving.per(q), "Q", 0.05, time=receiving),
     ]
 
 

@@ -1,11 +1,11 @@
-"""Raw messages of 8 KiB with a consumer that keeps up: segments are written again and again, on a disk.
+"""Raw messages of 8 KiB with a consumer that keeps up: segment files are recycled continuously, on a disk.
 
-The yardstick is `pwrite` of the same bytes to a file that grows. What is consumed is given up in the background, and
-the files are then written again through the maps that exist; each round leaves a moment for that, off the clock. How
-many page faults that leaves to the thread that sends is told by the kernel.
+The yardstick is `pwrite` of the same bytes to a growing file. Consumed segments are reclaimed in the background, and
+their files are then recycled through the existing mappings; each round leaves a moment for that, which is not timed.
+The kernel reports how many page faults are left to the sending thread.
 
-Where every call is timed, neither the clock nor `pwrite` gives the interpreter's lock away: it is about what a call
-does, and not about which other thread of the process, ours above all, came in between.
+Where every call is timed, neither the clock nor `pwrite` releases the interpreter lock: the measurement is about the
+call itself, not about another thread of the process, above all one of filechannel's own, that runs in between.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from pathlib import Path
 
 from filechannel import open_channel
 
-from .harness import Bench, Series, take_turns
+from .harness import Bench, Series, run_interleaved
 from .harness import working_ns as now
 from .report import Finding
 
 TITLE = "raw, 8 KiB, on a disk, with a consumer that keeps up"
 _MESSAGE = os.urandom(8192)
 _BLOCK = 256
-_FILE_SIZE = 1 << 30  # then the bare file is begun anew
+_FILE_SIZE = 1 << 30  # then the bare file is started again
 _PAUSE = 0.001  # seconds after each round
 
 
 class _Bare:
-    """A file that is written to by hand, fresh all the time."""
+    """A file that is written by hand, always to fresh pages."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -142,8 +142,8 @@ async def measure(bench: Bench) -> list[Finding]:
                 for _ in range(256):  # until every page was touched
                     await send()
                 faults = _Faults()
-                found = await take_turns({"bare": write, "send": send}, bench.rounds(800))
-                await take_turns({"bare": write_each, "send": send_each}, bench.rounds(800))
+                found = await run_interleaved({"bare": write, "send": send}, bench.rounds(800))
+                await run_interleaved({"bare": write_each, "send": send_each}, bench.rounds(800))
         bare.close()
     send_time, bare_time = found["send"], found["bare"]
     slow, bare_slow = own.percentile(), others.percentile()
@@ -151,12 +151,12 @@ async def measure(bench: Bench) -> list[Finding]:
         Finding("pwrite to a fresh file", bare_time.per(bare_time), "P", time=bare_time),
         Finding("send_nowait into recycled segments", send_time.per(bare_time), "P", 0.3, time=send_time),
         Finding(
-            "the same as a mean, every new segment in it",
+            "the same as a mean, with every new segment",
             send_time.as_mean().per(bare_time.as_mean()),
             "P",
             time=send_time.as_mean(),
         ),
-        Finding("page faults of the sender a message", Series((faults.count / faults.messages,)), ""),
+        Finding("page faults of the sender per message", Series((faults.count / faults.messages,)), ""),
         Finding("99.99th percentile of pwrite", bare_slow.per(bare_slow), "P", time=bare_slow),
         Finding("99.99th percentile of send_nowait", slow.per(bare_slow), "P", 1.0, time=slow),
     ]

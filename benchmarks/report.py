@@ -1,4 +1,4 @@
-"""What was found, as a table for people, as Markdown for the documentation and as JSON for programs."""
+"""The results as a table for the terminal, as Markdown for the documentation and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from .harness import Series
 
 MARKERS = "<!-- bench -->", "<!-- /bench -->"
-_COLUMNS = "work", "time", "figure", "half the rounds", "target", "met"
+_COLUMNS = "work", "time", "figure", "quartiles", "target", "met"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,19 +19,19 @@ class Finding:
 
     work: str
     figure: Series
-    """What is judged, in *unit*."""
+    """The figure that is judged, in *unit*."""
     unit: str
     target: float | None = None
     """None: only for information."""
     at_least: bool = False
     time: Series | None = None
-    """Nanoseconds a message."""
+    """Nanoseconds per message."""
     worst: bool = False
-    """The worst round counts, not the median of the rounds."""
+    """Whether the worst round counts instead of the median."""
 
     @property
     def result(self) -> float:
-        """The one figure that is shown and judged."""
+        """The figure that is shown and judged."""
         return max(self.figure.values) if self.worst else self.figure.median
 
     @property
@@ -99,7 +99,7 @@ def as_markdown(machine: Sequence[str], groups: Sequence[tuple[str, Sequence[Fin
 
 
 def write_into(page: Path, table: str) -> None:
-    """Replace what stands between the markers of a page; `ValueError` if it has none."""
+    """Replace the text between the markers of a page. Raise `ValueError` if it has none."""
     begin, end = MARKERS
     text = page.read_text()
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)

@@ -1,7 +1,7 @@
-"""Seeking by time, number and offset in a small and in a large channel: the index leads there, whatever the size.
+"""Seeking by time, number and offset in a small and in a large channel: with the index, the size does not matter.
 
-Both channels are filled with messages of 64 KiB, so that a segment of either has as many index entries as it can. The
-places are spread over the whole history, so most of the time in another segment than the one before.
+Both channels are filled with messages of 64 KiB, so that their segments have as many index entries as possible. The
+targets are spread over the whole history, so most of them are in another segment than the one before.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from time import time
 
 from filechannel import FileChannel, Receiver, open_channel
 
-from .harness import Bench, Round, take_turns
+from .harness import Bench, Round, run_interleaved
 from .harness import working_ns as now
 from .report import Finding
 
 TITLE = "seek in a channel of 64 MiB and one of 4 GiB"
 _MESSAGE = b"." * (64 * 1024 - 8)
 _BATCH = 64
-_SMALL, _LARGE = 1_000, 66_000  # messages: one segment nearly full, and 4 GiB
+_SMALL, _LARGE = 1_000, 66_000  # messages: one segment almost full, and 4 GiB
 _SEEKS = 20
 _ROOM = 6 << 30  # bytes
 
@@ -41,7 +41,7 @@ async def measure(bench: Bench) -> list[Finding]:
                 for size, history in (("small", small), ("large", large))
                 for kind, seeking in history.contestants().items()
             }
-            found = await take_turns(contestants, bench.rounds(60))
+            found = await run_interleaved(contestants, bench.rounds(60))
     findings = list[Finding]()
     for kind, target in (("time", 1.5), ("number", None), ("offset", None)):
         own, other = found[f"{kind}, small"], found[f"{kind}, large"]
@@ -53,7 +53,7 @@ async def measure(bench: Bench) -> list[Finding]:
 
 
 class _History:
-    """A channel with so many messages, and places in it."""
+    """A channel with a number of messages, and positions in it to seek to."""
 
     def __init__(self, path: Path, messages: int) -> None:
         self._path = path

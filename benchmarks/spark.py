@@ -1,4 +1,4 @@
-"""`make bench-spark`: a channel as a table of Spark, beside JSON lines and Parquet, in one run and in turns.
+"""`make bench-spark`: a channel as a table of Spark, beside JSON lines and Parquet, in one interleaved run.
 
 Not one of the groups of `python -m benchmarks`: it needs Java, and minutes.
 """
@@ -52,7 +52,7 @@ def start_spark(directory: Path) -> SparkSession:
     for name, value in {
         "spark.driver.memory": "4g",
         "spark.driver.host": "127.0.0.1",
-        # As the guide recommends to whoever writes much: otherwise Spark measures each batch anew for every row.
+        # As the guide recommends for programs that write much: otherwise Spark measures each batch again for every row.
         "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
         "spark.local.dir": str(directory / "local"),
@@ -75,7 +75,7 @@ class Comparison:
         self.rows = rows
 
     def prepare(self) -> None:
-        """Make the rows, and write them in each of the three ways, which is measured later."""
+        """Create the rows, and write them in each of the three formats, for the measurements of reading."""
         note = "if(id % 3 = 0, 'hello', null)"
         columns = ("id", "concat('sku-', id % 1000) as sku", "id % 7 as qty", "id * 0.5D as price", f"{note} as note")
         frame = self._spark.range(0, self.rows, 1, 4).selectExpr(*columns)
@@ -87,7 +87,7 @@ class Comparison:
         )
 
     def measures(self) -> dict[tuple[str, str], Callable[[], float]]:
-        """Return what to measure: each returns the seconds it took."""
+        """Return what to measure. Each function returns the seconds it took."""
         return {
             ("read", "channel"): lambda: self._read(self._load("channel")),
             ("read", "json"): lambda: self._read(self._load("json")),
@@ -176,7 +176,7 @@ def main() -> None:
         for turn in range(arguments.rounds + 1):
             for what, measure in comparison.measures().items():
                 taken = measure()
-                if turn:  # the first one warms up: caches, compilers, workers
+                if turn:  # the first round warms up caches, compilers, workers
                     seconds.setdefault(what, []).append(taken)
                 print(f"{'warm-up' if not turn else f'round {turn}'}: {' '.join(what)} {taken:.2f} s", file=sys.stderr)
         spark.stop()

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from filechannel.blocking import FileChannel, open_channel
 
-from .crew import PATIENCE, Child, Crew, answer, orders, play
+from .child_processes import TIMEOUT, Child, ChildProcesses, answer, orders, play
 from .messages import BATCH, ORDERS, RAW, Order
 
 _DISK_SPACE = 128 << 20
@@ -18,36 +18,36 @@ _KINDS: dict[str, tuple[type, list[Any]]] = {"raw": (bytes, RAW), "struct": (Ord
 
 
 class Passage(NamedTuple):
-    """How messages went from process to process."""
+    """The result of passing messages from process to process."""
 
     elapsed: float
-    """Nanoseconds a message, from the first send to the last receive of the slowest."""
+    """Nanoseconds per message, from the first send to the last receive of the slowest reader."""
     cpu: float
-    """Nanoseconds a message of CPU time that the writers took."""
+    """Nanoseconds of CPU time per message that the writers used."""
 
 
 class Team:
-    """Writers and readers of one channel, in a process each, up and waiting."""
+    """Writers and readers of one channel, each in a process, started and waiting."""
 
-    def __init__(self, crew: Crew, path: Path, kind: str, writers: int = 1, readers: int = 1) -> None:
-        self._readers = [crew.start(__name__, "reader", path, kind, number) for number in range(readers)]
-        self._writers = [crew.start(__name__, "writer", path, kind) for _ in range(writers)]
+    def __init__(self, processes: ChildProcesses, path: Path, kind: str, writers: int = 1, readers: int = 1) -> None:
+        self._readers = [processes.start(__name__, "reader", path, kind, number) for number in range(readers)]
+        self._writers = [processes.start(__name__, "writer", path, kind) for _ in range(writers)]
 
     def pass_on(self, count: int, *, batched: bool, writers: int | None = None) -> Passage:
-        """Let the writers, or so many of them, send as many messages together, and every reader receive them all."""
+        """Let all or some writers send *count* messages together, and let every reader receive them all."""
         chosen = self._writers[:writers]
         for reader in self._readers:
-            reader.tell(batched, count)
-        _hear(self._readers)
+            reader.send(batched, count)
+        _receive_all(self._readers)
         for writer in chosen:
-            writer.tell(batched, count // len(chosen))
-        sent, received = _hear(chosen), _hear(self._readers)
+            writer.send(batched, count // len(chosen))
+        sent, received = _receive_all(chosen), _receive_all(self._readers)
         elapsed = max(ended for (ended,) in received) - min(began for began, _ in sent)
         return Passage(elapsed / count, sum(cpu for _, cpu in sent) / count)
 
 
-def _hear(children: Sequence[Child]) -> list[list[float]]:
-    return [child.hear() for child in children]
+def _receive_all(children: Sequence[Child]) -> list[list[float]]:
+    return [child.receive() for child in children]
 
 
 def writer(path: str, kind: str) -> None:
@@ -77,12 +77,12 @@ def reader(path: str, kind: str, name: str) -> None:
             if batched:
                 left = count
                 while left:
-                    batch = receive_many(BATCH, timeout=PATIENCE)
+                    batch = receive_many(BATCH, timeout=TIMEOUT)
                     left -= len(batch)
                 item = batch[-1]
             else:
                 for _ in range(count):
-                    item = receive(PATIENCE)
+                    item = receive(TIMEOUT)
             answer(now())
             assert item == items[-1]
 
@@ -94,7 +94,7 @@ def member(path: str) -> None:
             began, count = now(), -1
             item = None
             while item is None or item.id >= 0:
-                item = receive(PATIENCE)
+                item = receive(TIMEOUT)
                 ack()
                 count += 1
             answer(began, now(), count)

@@ -1,12 +1,12 @@
-"""Four writer processes and one reader process on one channel: what it costs to agree on one order.
+"""Four writer processes and one reader process on one channel: the cost of agreeing on one order.
 
-One writer alone sends as many messages as the four together. 12 bytes raw, by the wall clock.
+A single writer sends as many messages as the four together. 12 bytes raw, by the wall clock.
 """
 
 from __future__ import annotations
 
-from .crew import Crew
-from .harness import Bench, Round, take_turns
+from .child_processes import ChildProcesses
+from .harness import Bench, Round, run_interleaved
 from .report import Finding
 from .workers import Team
 
@@ -17,8 +17,8 @@ _ONE_BY_ONE = 80_000
 
 
 async def measure(bench: Bench) -> list[Finding]:
-    with bench.scratch() as directory, Crew() as crew:
-        team = Team(crew, directory / "raw", "raw", writers=_WRITERS)
+    with bench.scratch() as directory, ChildProcesses() as processes:
+        team = Team(processes, directory / "raw", "raw", writers=_WRITERS)
 
         def contestant(writers: int, count: int, *, batched: bool) -> Round:
             async def run() -> float:
@@ -32,12 +32,12 @@ async def measure(bench: Bench) -> list[Finding]:
             "one": contestant(1, _ONE_BY_ONE, batched=False),
             "four": contestant(_WRITERS, _ONE_BY_ONE, batched=False),
         }
-        found = await take_turns(contestants, bench.rounds(80))
+        found = await run_interleaved(contestants, bench.rounds(80))
 
     one, four, single, many = (found[name] for name in ("one, batched", "four, batched", "one", "four"))
     unit = "x rate of one"
     return [
-        Finding("one writer, send_many, 1,000 a call", one.per(one), unit, time=one),
+        Finding("one writer, send_many, 1,000 per call", one.per(one), unit, time=one),
         Finding("four writers, send_many", one.per(four), unit, 0.7, True, four),
         Finding("one writer, send", single.per(single), unit, time=single),
         Finding("four writers, send", single.per(many), unit, 0.7, True, many),

@@ -1,12 +1,12 @@
-"""A bus of raw bytes between terminals: every line that is typed into one is seen in all that listen.
+"""A bus of raw bytes between terminals: every line that is typed into one appears in all that listen.
 
     python examples/bus_raw.py receive ann      in one terminal, and `receive ben` in another one
     python examples/bus_raw.py send             in a third: type lines, or `send < file`
     python examples/bus_raw.py replay           later: everything that was ever sent
 
-Who receives has a name, and the bus remembers where each name is: stop `ann`, send more, start `ann` again: she goes
-on with the next line. Nobody serves the bus: it is a directory. To have it open in several terminals it needs the
-native core.
+Each receiver has a name, and the bus stores the position of each name: stop `ann`, send more, start `ann` again, and it
+resumes with the next line. There is no server: the bus is a directory. Opening it in several terminals at once requires
+the native core.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import suppress
 from filechannel import ChannelOptions, FileChannelError, Retention
 from filechannel.blocking import FileChannel, open_channel
 
-KEPT = ChannelOptions(retention=Retention(after_consumed="keep"))  # for those who come late
+KEPT = ChannelOptions(retention=Retention(after_consumed="keep"))  # for receivers that start later
 
 
 def send(bus: FileChannel[bytes]) -> None:
@@ -46,11 +46,11 @@ def show(messages: Iterable[bytes]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A bus of raw bytes between terminals.")
-    parser.add_argument("--bus", default="data/bus_raw", help="its directory (%(default)s)")
+    parser.add_argument("--bus", default="data/bus_raw", help="the directory of the bus (%(default)s)")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("send", help="send the lines of the standard input")
-    commands.add_parser("receive", help="go on where this name has stopped, until Ctrl-C").add_argument("name")
-    commands.add_parser("replay", help="show everything that was sent")
+    commands.add_parser("send", help="send each line of the standard input")
+    commands.add_parser("receive", help="resume where this name stopped, until Ctrl-C").add_argument("name")
+    commands.add_parser("replay", help="print everything that is stored")
     given = parser.parse_args()
     with open_channel(given.bus, bytes, options=KEPT) as bus:
         match given.command:

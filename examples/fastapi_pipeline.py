@@ -1,4 +1,4 @@
-"""A pipeline behind HTTP that can be killed at any moment: what was answered with 202 is done.
+"""A pipeline behind HTTP that can be killed at any moment: every order that was answered with 202 is processed.
 
     POST /orders -> orders -> "billing", a group of handlers -> bills -> GET /bills, Server-Sent Events
                  -> receipts, a background task that writes a file for each order
@@ -7,11 +7,11 @@
     curl localhost:8000/orders --json '{"id": 1, "sku": "pen", "qty": 3}'
     curl -N 'localhost:8000/bills?since=earliest'
 
-`kill -9` the server in the middle of orders, and start it again: a browser, or whoever comes back with the id of the
-last event that it had, goes on with the next bill. Handlers and tasks are called at least once: an order that was at
-work when the server was killed may have two bills, each with the id of the order.
+`kill -9` the server while it processes orders, and start it again: a browser, or any client that reconnects with the id
+of the last event it received, resumes with the next bill. Handlers and tasks are called at least once: an order that
+was being handled when the server was killed may have two bills, each with the id of the order.
 
-Everything is below data/pipeline, or the directory that $PIPELINE names. Needs the extra `fastapi`, and uvicorn. On the
+All files are below data/pipeline, or the directory in $PIPELINE. Needs the extra `fastapi`, and uvicorn. With the
 native core it may have several `--workers`.
 """
 
@@ -32,7 +32,7 @@ PRICES = {"pen": 250, "ink": 1200, "cap": 1900}
 
 
 class Order(msgspec.Struct):
-    """What somebody wants."""
+    """An order of a customer."""
 
     id: int
     sku: str
@@ -40,7 +40,7 @@ class Order(msgspec.Struct):
 
 
 class Bill(msgspec.Struct):
-    """What an order costs."""
+    """The price of an order."""
 
     order: int
     cents: int
@@ -60,14 +60,14 @@ Receipts = Annotated[DurableTasks, Depends(receipts.tasks)]
 
 @orders.handler("billing", retry=RetryPolicy(give_up_on=KeyError), dead_letter=refused)
 async def bill(order: Order) -> None:
-    """Bill an order; what we do not sell is a dead letter at once."""
+    """Bill an order. An unknown product becomes a dead letter at once."""
     tx = await bills.sender()
     await tx.send(Bill(order.id, order.qty * PRICES[order.sku]))
 
 
 @receipts.task
 def write_receipt(order: Order) -> None:
-    """Write a file, in a thread. Called again it does the same."""
+    """Write a file, in a thread. Idempotent: calling it again writes the same file."""
     directory = DIRECTORY / "written"
     directory.mkdir(exist_ok=True)
     (directory / f"{order.id}.txt").write_text(f"{order.qty} x {order.sku}\n")
@@ -85,7 +85,7 @@ async def place(order: OrderBody, tx: OrderSender, tasks: Receipts) -> None:
 
 @app.get("/refused")
 async def list_refused(channel: Refused) -> list[str]:
-    """Say why orders were not billed."""
+    """Return why orders were not billed."""
     async with channel.replay() as letters:
         return [letter.reason async for letter in letters]
 

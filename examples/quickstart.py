@@ -1,4 +1,4 @@
-"""The example of the README. Run it twice: the second run begins with what the first one left."""
+"""The example of the README. Run it twice: the second run starts with the message that the first one left."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ async def main() -> None:
     async with open_channel("data/orders", Order) as orders:
         async with orders.sender() as tx, orders.receiver() as rx:
             await tx.send_many([Order(1, "pen", 3), Order(2, "ink", 1)])
-            print(await rx.receive())  # the other one stays, on file
+            print(await rx.receive())  # the other message stays stored
 
 
 asyncio.run(main())

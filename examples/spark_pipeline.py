@@ -1,11 +1,11 @@
-"""A pipeline to look at: an asyncio producer, a channel, Spark, another channel, and an asyncio consumer.
+"""A complete pipeline: an asyncio producer, a channel, Spark, another channel, and an asyncio consumer.
 
     producer (a process of its own) -> views -> Structured Streaming, windows of a second -> counts -> live table
 
-The producer is killed with SIGKILL once, in the middle of sending, and started again. At the end the views that it was
-told were accepted are compared with what the table says: none may be lost, none counted twice.
+The producer is killed with SIGKILL once, while it sends, and started again. At the end the number of views that were
+accepted from it is compared with the table: no view may be lost or counted twice.
 
-Exits with 0 if that is so, and with 1 if not. Needs the extras `spark` and `cli`, and Java.
+Exits with 0 if that holds, and with 1 if not. Needs the extras `spark` and `cli`, and Java.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ from filechannel.spark import ChannelFeeder, register
 
 PAGES = ("/", "/pens", "/paper", "/basket")
 SECONDS = 4.0
-END = "(end)"  # a view far in the future: it lets the last windows close
+END = "(end)"  # a view far in the future, which closes the last windows
 
 
 class View(msgspec.Struct):
-    """Somebody has looked at a page."""
+    """A view of a page."""
 
     page: str
     at: datetime
 
 
 class Count(msgspec.Struct):
-    """How many have looked at a page within a second."""
+    """The number of views of a page within a second."""
 
     start: datetime
     page: str
     views: int
 
 
-# The producer: a request handler would do the same
+# The producer. A request handler would do the same.
 
 
 async def produce(path: Path) -> None:
-    """Send views until killed, or told to stop; say after each how many were accepted."""
+    """Send views until the process is killed or stopped. Report each one that was accepted."""
     async with open_channel(path, View) as views, views.sender() as tx:
         stopped = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
@@ -66,18 +66,18 @@ async def produce(path: Path) -> None:
 
 
 class Producer:
-    """The process that produces, and how many views it was told were accepted."""
+    """The producer process, and the number of views it has reported as accepted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.accepted = 0
 
     async def run(self, long_enough: Awaitable[object], how_to_stop: signal.Signals) -> None:
-        """Let it produce for long enough."""
+        """Run the producer until *long_enough* completes, and stop it with the given signal."""
         command = [sys.executable, __file__, "produce", str(self._path)]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         assert process.stdout is not None
-        self.accepted += len(await process.stdout.read(1))  # it is at work
+        self.accepted += len(await process.stdout.read(1))  # it has started sending
         rest = asyncio.create_task(process.stdout.read())
         await long_enough
         process.send_signal(how_to_stop)
@@ -89,21 +89,21 @@ class Producer:
 
 
 class Board:
-    """How many views each page had: together, and in the seconds that were counted last."""
+    """The number of views of each page: in total, and in the last seconds."""
 
     def __init__(self) -> None:
         self.total = dict.fromkeys(PAGES, 0)
         self._seconds: dict[datetime, dict[str, int]] = {}
 
     def add(self, count: Count) -> None:
-        """Take in how many there were within a second."""
+        """Add the views of a page within a second."""
         self.total[count.page] += count.views
         self._seconds.setdefault(count.start, {})[count.page] = count.views
 
     def __rich__(self) -> Table:
         latest = sorted(self._seconds)[-5:]
         headings = [f"{second.astimezone():%H:%M:%S}" for second in latest]
-        picture = Table("page", *headings, "together", box=None, pad_edge=False)
+        picture = Table("page", *headings, "total", box=None, pad_edge=False)
         for column in picture.columns[1:]:
             column.justify = "right"
         for page, views in self.total.items():
@@ -112,11 +112,11 @@ class Board:
 
 
 async def consume(path: Path, board: Board, live: Live, shown: asyncio.Event) -> None:
-    """Show what comes out, second by second, until the end comes."""
+    """Show the counts, second by second, until the end marker arrives."""
     async with open_channel(path, Count) as counts, counts.receiver("board") as rx:
         is_over = False
         while not is_over:
-            # A batch of Spark becomes visible at once: whoever sees one row of it sees all.
+            # A batch of Spark becomes visible as a whole: a receiver that sees one row of it sees all.
             batch = await rx.receive_many(10_000)
             is_over = any(count.page == END for count in batch)
             for count in batch:
@@ -130,7 +130,7 @@ async def consume(path: Path, board: Board, live: Live, shown: asyncio.Event) ->
 
 
 def start_spark() -> SparkSession:
-    """Start Spark in this process's own JVM, quietly."""
+    """Start Spark in a JVM of this process, with little output."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", "2")
@@ -141,7 +141,7 @@ def start_spark() -> SparkSession:
 
 
 def count_views(spark: SparkSession, path: Path) -> DataFrame:
-    """Count the views of each page, second by second; a second is over when nothing older can come any more."""
+    """Count the views of each page, second by second. A second is complete when no older view can arrive any more."""
     views = spark.readStream.format("filechannel").option("consumer", "spark").load(str(path))
     return (
         views.withWatermark("at", "1 second")
@@ -152,7 +152,7 @@ def count_views(spark: SparkSession, path: Path) -> DataFrame:
 
 
 async def end_stream(path: Path) -> int:
-    """Let the last windows close; return how many views were sent before."""
+    """Close the last windows. Return how many views were sent before."""
     async with open_channel(path, View) as views, views.sender() as tx:
         sent = views.statistics().messages
         for minutes in (1, 2, 3):
@@ -161,7 +161,7 @@ async def end_stream(path: Path) -> int:
 
 
 async def main(directory: Path) -> int:
-    """Run everything; return what to exit with."""
+    """Run the pipeline. Return the exit code."""
     views_path, counts_path = directory / "views", directory / "counts"
     for path, message_type in ((views_path, View), (counts_path, Count)):
         async with open_channel(path, message_type):
@@ -175,14 +175,14 @@ async def main(directory: Path) -> int:
         async with feeder, asyncio.TaskGroup() as tasks:
             tasks.create_task(consume(counts_path, board, live, shown))
             await producer.run(shown.wait(), signal.SIGKILL)
-            console.print(f"Killed the producer after {producer.accepted:,} views, and starting it again")
+            console.print(f"Killed the producer after {producer.accepted:,} views; starting it again")
             await producer.run(asyncio.sleep(SECONDS), signal.SIGTERM)
             sent = await end_stream(views_path)
     counted = sum(board.total.values())
-    # Killed between a send and saying so, the producer may have sent one that it did not tell of.
+    # If the producer was killed between a send and its report, there is one view that it did not report.
     kept = counted == sent and producer.accepted <= sent <= producer.accepted + 1
     console.print(f"\n{producer.accepted:,} views accepted, {sent:,} in the channel, {counted:,} on the board")
-    console.print("Nothing was lost, and nothing counted twice." if kept else "THE PROMISE WAS BROKEN.")
+    console.print("No view was lost, and none was counted twice." if kept else "VIEWS WERE LOST OR COUNTED TWICE.")
     return 0 if kept else 1
 
 

@@ -1,7 +1,8 @@
-"""What every test may use: the event loops, a place for a channel, and a guard against blocking them."""
+"""What every test may use: the event loops, a directory for a channel, and a guard against blocking calls."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import random
@@ -17,21 +18,21 @@ from hypothesis import settings
 
 from filechannel._format import PURE
 from tests.backends import BACKENDS
-from tests.processes.crew import PRELOAD
+from tests.processes.workers import PRELOAD
 
 # Documented to be synchronous, or the part of an append that makes a file when a segment is full.
 MAY_TOUCH_FILES = {
-    "filechannel/_channel/opening.py": {"open_channel"},
-    "filechannel/_channel/recipe.py": {"_absolute"},
-    "filechannel/_channel/channel.py": {"sender", "receiver", "ack_receiver", "group", "replay", "serve"},
-    "filechannel/_channel/any_channel.py": {"statistics", "consumers", "close"},
-    "filechannel/_channel/any_receiver.py": {"close", "peek"},
-    "filechannel/_channel/any_service.py": {"close"},
-    "filechannel/_channel/group_source.py": {"tend"},  # asks the kernel who is alive, which takes no time
-    "filechannel/_channel/source.py": {"__del__"},  # a receiver that was deleted instead of closed
-    "filechannel/_storage/bells.py": {"ring"},
-    "filechannel/_storage/log.py": {"append"},
-    "filechannel/_storage/log_reader.py": {"_advance", "_damaged"},
+    "filechannel/_channel/aio/open_channel.py": {"open_channel"},
+    "filechannel/_channel/lifecycle/open_spec.py": {"_absolute"},
+    "filechannel/_channel/aio/channel.py": {"sender", "receiver", "ack_receiver", "group", "replay", "serve"},
+    "filechannel/_channel/base/channel.py": {"statistics", "consumers", "close"},
+    "filechannel/_channel/base/receiver.py": {"close", "peek"},
+    "filechannel/_channel/base/service.py": {"close"},
+    "filechannel/_channel/subscription/group_member.py": {"tend"},  # asks the kernel which processes are alive
+    "filechannel/_channel/subscription/subscription.py": {"__del__"},  # a receiver that was deleted instead of closed
+    "filechannel/_storage/control/wake_fifos.py": {"ring"},
+    "filechannel/_storage/log/log.py": {"append"},
+    "filechannel/_storage/reading/log_reader.py": {"_advance", "_damaged"},
     # A finalizer of some other test's process, whenever the collector comes to it.
     "multiprocessing/resource_tracker.py": {"_check_alive", "_send"},
 }
@@ -43,7 +44,7 @@ NEVER_ON_A_LOOP = ("os.fsync", "os.fdatasync", "os.open", "os.pread", "os.pwrite
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Whoever starts the server first, a test of pickling for instance: afterwards it is too late.
+# Set before any test starts the server, one of pickling for instance: afterwards it is too late.
 multiprocessing.set_forkserver_preload(PRELOAD)
 
 # The same examples in every run; --hypothesis-profile=default looks for others.
@@ -51,17 +52,33 @@ multiprocessing.set_forkserver_preload(PRELOAD)
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
 
-# To the pure twin, which is slow, uvloop is the same as asyncio, and trio too where nobody waits.
+# For the pure implementation, which is slow, uvloop is the same as asyncio, and trio too where nothing waits.
 LOOPS = ["asyncio", "trio"] if PURE else list(BACKENDS)
 WAITING = {"test_wakeup.py", "test_receiver.py", "test_sender.py", "test_close.py", "test_cancellation.py"}
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave trio out on the pure twin, but where somebody waits, or stops waiting."""
+    """Leave trio out on the pure implementation, except where a task waits, or stops waiting."""
     left_out = [item for item in items if PURE and _loop_of(item) == "trio" and item.path.name not in WAITING]
     gone = set(left_out)
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in gone]
+    # One worker runs all tests of a group: the groups begin first, or the last of them would end long after the rest.
+    items[:] = sorted((item for item in items if item not in gone), key=lambda item: not _is_grouped(item))
+
+
+def pytest_collection_finish() -> None:
+    """Leave everything that exists by now out of garbage collections.
+
+    The collected tests are millions of objects, and tests that count descriptors or maps collect garbage first: that
+    took half a second each time.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def _is_grouped(item: pytest.Item) -> bool:
+    return item.get_closest_marker("xdist_group") is not None
 
 
 def _loop_of(item: pytest.Item) -> object:
@@ -96,12 +113,12 @@ def trio_only(backend_name: str) -> None:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A directory in memory, where there is room: for tests that would wait for the disk for no reason."""
-    with tempfile.TemporaryDirectory(dir=MEMORY if _has_room(MEMORY) else None) as directory:
+    """A directory in memory, if there is enough: for tests that would wait for the disk for no reason."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if _has_space(MEMORY) else None) as directory:
         yield Path(directory)
 
 
-def _has_room(directory: Path) -> bool:
+def _has_space(directory: Path) -> bool:
     return os.access(directory, os.W_OK) and shutil.disk_usage(directory).free > ENOUGH
 
 
@@ -123,7 +140,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rng() -> random.Random:
-    """Chance that can be repeated: a failing test shows its seed, FILECHANNEL_SEED sets it."""
+    """Random numbers that can be repeated: a failing test shows its seed, FILECHANNEL_SEED sets it."""
     seed = int(os.environ.get("FILECHANNEL_SEED") or random.SystemRandom().getrandbits(32))
     print(f"FILECHANNEL_SEED={seed}")  # noqa: T201
     return random.Random(seed)

@@ -69,8 +69,8 @@ class MountedImage:
     def remount(self) -> None:
         """Unmount and mount the same image again.
 
-        Another mount namespace that was made meanwhile, by anything on the machine, may hold the old mount for a while:
-        then what was shut down is there again.
+        Another mount namespace that anything on the machine has made in between may hold the old mount for a while:
+        then the file system that was shut down is mounted again.
         """
         deadline = time.monotonic() + _AT_MOST
         self.unmount()

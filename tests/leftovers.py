@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from filechannel import FileChannelError
-from filechannel._channel.any_channel import AnyChannel, _channels
-from filechannel._storage.stores import STORES
+from filechannel._channel.base.channel import BaseChannel, _channels
+from filechannel._storage.open_stores import STORES
 
 _LONGEST = 1.0  # seconds
 
@@ -17,7 +17,7 @@ def close_leftovers() -> list[Path]:
     """Close everything that is still open, so that later tests are not affected; return the directories."""
     left = [opened.store.path for opened in list(STORES._open.values())]
     for channel in list(_channels) if left else []:
-        if isinstance(channel, AnyChannel):
+        if isinstance(channel, BaseChannel):
             with suppress(FileChannelError, OSError):
                 channel.close()
     # A thread may be about to close a channel that was dropped; a store that was opened without one has none.

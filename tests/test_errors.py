@@ -237,7 +237,10 @@ class OwnError(errors.StorageError):
         (errors.UnknownConsumerError("billing"), ["'billing'", "consumers()"]),
         (errors.LeaseExpiredError("billing", Offset(7)), ["'billing'", "7", "extend()"]),
         (errors.ChannelFullError("data", 108, 4), ["data", "108", "4 messages", "slowest", "consumers()"]),
-        (errors.ChannelFullError("data", 8, 1, has_consumers=False), ["data", "no consumer", "all that", "purge()"]),
+        (
+            errors.ChannelFullError("data", 8, 1, has_consumers=False),
+            ["data", "no consumer", "every stored", "purge()"],
+        ),
         (errors.DiskFullError("data", 4096), ["data", "4,096 bytes", "nothing was written", "try again"]),
         (errors.DiskFullError("data", 0), ["data", "one more file", "nothing was written", "try again"]),
         (errors.DataExpiredError(5, Offset(100)), ["5", "100"]),
@@ -246,7 +249,7 @@ class OwnError(errors.StorageError):
         (errors.UnexpectedFileError("d/x", "a FIFO", channel="d"), ["d/x is a FIFO", "filechannel repair d --apply"]),
         (
             errors.UnexpectedFileError("d/x", "a file with 2 names", "one of its own", channel="d", linked=True),
-            ["d/x is a file with 2 names", "'filechannel repair d --apply' replaces it by a copy"],
+            ["d/x is a file with 2 names", "'filechannel repair d --apply' replaces it with a copy"],
         ),
         (errors.UnsupportedFormatError(7, 1), ["version 7", "version 1", "newer filechannel"]),
         (errors.UnsupportedFormatError(7, 1, path="data"), ["data", "version 7", "version 1", "nothing was changed"]),

@@ -75,7 +75,7 @@ def _names(cls: type[Any]) -> set[str]:
 def test_unset_options_mean_the_defaults_of_a_new_channel() -> None:
     """Without options a channel has 64 MiB segments, messages below 1 GiB, private files and OS durability.
 
-    What was consumed is deleted, nothing is compressed, and there is no limit but the disk.
+    Consumed data is deleted, nothing is compressed, and the disk is the only limit.
     """
     assert ChannelOptions().resolve() == StoredOptions(
         segment_size=64 << 20,
@@ -96,8 +96,8 @@ def test_unset_options_mean_the_defaults_of_an_open() -> None:
     )
 
 
-def test_every_option_has_a_row_and_a_place() -> None:
-    """Each option is in the table, and in the form that its scope names."""
+def test_every_option_has_a_row_and_a_scope() -> None:
+    """Each option is in the table, and in the class that its scope names."""
     assert set(OPTIONS) == _names(ChannelOptions)
     per_open = {name for name, option in OPTIONS.items() if option.scope is OptionScope.OPEN}
     assert _names(OpenOptions) == per_open
@@ -243,7 +243,7 @@ def test_unset_is_one_falsy_value() -> None:
 
 @given(stored_values)
 def test_what_is_set_is_what_resolves(values: dict[str, Any]) -> None:
-    """A resolved form has the values that are set and never contradicts the options it came from."""
+    """Resolved options have the values that are set and never contradict the options they came from."""
     options = ChannelOptions(**values)
     stored = options.resolve()
     assert {name: getattr(stored, name) for name in values} == values
@@ -279,7 +279,7 @@ def test_an_explicit_other_value_is_a_mismatch(name: str, given_value: object) -
 
 
 def test_a_mismatch_names_the_channel() -> None:
-    """Told which channel it is about, the error says so."""
+    """The error names the channel that it is given."""
     stored, other = ChannelOptions().resolve(), ChannelOptions(segment_size=4096)
     with pytest.raises(OptionsMismatchError, match="data/orders") as caught:
         other.check_against(stored, Path("data/orders"))
@@ -288,10 +288,10 @@ def test_a_mismatch_names_the_channel() -> None:
         stored.changed_by(other, Path("data/orders"))
 
 
-def test_only_what_can_be_changed_says_so() -> None:
+def test_only_options_that_can_be_changed_name_configure() -> None:
     """A mismatch of a channel-wide option names configure(), one of a fixed option does not."""
     stored = ChannelOptions().resolve()
-    with pytest.raises(OptionsMismatchError, match=r"configure\(durability=Durability.FSYNC\)"):
+    with pytest.raises(OptionsMismatchError, match=r"'channel\.configure\(durability=Durability\.FSYNC\)' can change"):
         ChannelOptions(durability=Durability.FSYNC).check_against(stored)
     with pytest.raises(OptionsMismatchError, match="fixed at creation"):
         ChannelOptions(mode=0o640).check_against(stored)
@@ -360,7 +360,7 @@ def test_damaged_stored_options_are_a_value_error(change: dict[str, object], rea
 
 @pytest.mark.parametrize("content", [None, [], "os", 5, {}])
 def test_stored_options_that_are_none_are_a_value_error(content: object) -> None:
-    """Something else in place of the options, or options without the fixed ones, is damage."""
+    """Something else instead of the options, or options without the fixed ones, is damage."""
     with pytest.raises(ValueError, match="option"):
         StoredOptions.from_json(content)
 
@@ -398,7 +398,7 @@ def test_an_interval_is_a_number(seconds: Any) -> None:
 
 
 def test_a_durability_is_one_of_three() -> None:
-    """There is no fourth kind, and only an interval has seconds."""
+    """There is no fourth durability, and only an interval has seconds."""
     anything: Any = Durability
     for arguments in (("sometimes",), ("os", 1.0), ("fsync", 0.0)):
         with pytest.raises(ValueError, match="durability"):
@@ -495,7 +495,7 @@ def test_a_retention_says_what_happens_to_what_was_consumed() -> None:
     ("mode", "meant"), [(640, "0o640"), (600, "0o600"), (777, "0o777"), (0o1777, None), (689, None)]
 )
 def test_a_mode_in_decimal_is_asked_about(mode: int, meant: str | None) -> None:
-    """Who writes 640 means 0o640; other numbers are only refused."""
+    """A user who writes 640 means 0o640; other numbers are only refused."""
     with pytest.raises(ValueError, match="must be permission bits") as refused:
         ChannelOptions(mode=mode)
     assert str(refused.value).endswith("?") is (meant is not None)

@@ -33,7 +33,7 @@ async def main():
 asyncio.run(main())
 """
 
-WHICH_TWIN = "import filechannel._format as f; print('pure' if f.PURE else 'native')"
+WHICH_IMPLEMENTATION = "import filechannel._format as f; print('pure' if f.PURE else 'native')"
 
 pytestmark = [pytest.mark.xdist_group("packaging"), pytest.mark.disk]
 
@@ -147,7 +147,7 @@ def test_the_wheel_has_the_native_core_the_types_and_no_sources_of_it(shipped: S
         names = set(wheel.namelist())
     assert f"filechannel/_format/_core{sysconfig.get_config_var('EXT_SUFFIX')}" in names
     assert "filechannel/py.typed" in names
-    assert {"pyspark_filechannel/__init__.py", "filechannel/cli/show/spark_pipeline.py"} <= names
+    assert {"pyspark_filechannel/__init__.py", "filechannel/cli/demo/spark_pipeline.py"} <= names
     assert not [name for name in names if name.endswith((".c", ".h")) or name.startswith("tests/")]
 
 
@@ -155,7 +155,7 @@ def test_the_wheel_works_in_an_empty_environment(shipped: Shipped, empty: Enviro
     """What is installed by name runs, natively, with nothing of the checkout in reach."""
     empty.install(str(shipped.wheel))
     python = empty.program("python")
-    assert run(python, "-c", WHICH_TWIN, directory=tmp_path).stdout.strip() == "native"
+    assert run(python, "-c", WHICH_IMPLEMENTATION, directory=tmp_path).stdout.strip() == "native"
     run(python, "-W", "error", "-c", FIRST_STEPS, str(tmp_path / "orders"), directory=tmp_path)
 
 
@@ -171,28 +171,28 @@ def test_the_command_line_says_which_extra_it_needs(shipped: Shipped, empty: Env
     assert version("filechannel") in run(command, "--version", directory=tmp_path).stdout
 
 
-def test_an_install_without_a_compiler_falls_back_to_the_pure_twin(
+def test_an_install_without_a_compiler_falls_back_to_the_pure_implementation(
     shipped: Shipped, empty: Environment, tmp_path: Path
 ) -> None:
-    """The sources install where nothing can be compiled, say so, and work."""
+    """The sources install where nothing can be compiled, print a notice, and work."""
     printed = empty.install(str(shipped.sdist), CC="/nonexistent/cc")
-    assert printed.count("the pure-Python twin is used instead") == 1
+    assert printed.count("the pure-Python implementation is used instead") == 1
     python = empty.program("python")
-    assert run(python, "-W", "ignore", "-c", WHICH_TWIN, directory=tmp_path).stdout.strip() == "pure"
+    assert run(python, "-W", "ignore", "-c", WHICH_IMPLEMENTATION, directory=tmp_path).stdout.strip() == "pure"
     run(python, "-W", "ignore", "-c", FIRST_STEPS, str(tmp_path / "orders"), directory=tmp_path)
 
 
 def test_a_build_in_place_without_a_compiler_removes_an_older_core(project: Path) -> None:
-    """The pure-Python twin takes the place of the native core, which would not fit the newer sources."""
+    """The pure implementation replaces the native core, which would not fit the newer sources."""
     older = project / f"src/filechannel/_format/_core{sysconfig.get_config_var('EXT_SUFFIX')}"
     older.write_bytes(b"built from older sources")
     printed = build(project, "build_ext", "--inplace", CC="/nonexistent/cc")
-    assert printed.count("the pure-Python twin is used instead") == 1
+    assert printed.count("the pure-Python implementation is used instead") == 1
     assert not older.exists()
 
 
 def test_a_required_native_core_that_does_not_compile_is_an_error(project: Path) -> None:
-    """Whoever builds wheels never publishes one without the native core by accident."""
+    """A build of wheels never publishes one without the native core by accident."""
     environment = {"CC": "/nonexistent/cc", "FILECHANNEL_REQUIRE_NATIVE": "1"}
     printed = build(project, "build_ext", "--inplace", succeeds=False, **environment)
-    assert "pure-Python twin" not in printed
+    assert "pure-Python implementation" not in printed

@@ -1,27 +1,27 @@
-"""A durable, typed channel for asyncio that lives in a directory.
+"""A durable, typed channel for asyncio, stored in a directory.
 
-It feels like an anyio memory stream, survives restarts and `kill -9`, and needs no broker.
+The API follows the memory object streams of anyio. Messages survive restarts and `kill -9`, and no broker is needed.
 """
 
 from __future__ import annotations
 
-from . import _starting as _starting  # isort: skip - before everything that takes a while to import
-from ._channel.ack import AckReceiver
-from ._channel.any_ack_receiver import Acknowledgable
-from ._channel.any_receiver import Record
-from ._channel.channel import FileChannel
-from ._channel.codec import Codec, JsonCodec, MsgpackCodec, RawCodec
-from ._channel.consumers import Consumer
-from ._channel.dead_letter import DeadLetter
-from ._channel.delivery import Delivery
-from ._channel.group import GroupReceiver
-from ._channel.opening import ChannelContext, open_channel
-from ._channel.receiver import FanOutReceiver, Receiver
-from ._channel.redrive import redrive
-from ._channel.retry import RetryPolicy
-from ._channel.sender import Sender
-from ._channel.serve import Service
-from ._channel.statistics import (
+from . import _quiet_interrupt as _quiet_interrupt  # isort: skip - must run before the imports that take a while
+from ._channel.aio.ack_receiver import AckReceiver
+from ._channel.aio.channel import FileChannel
+from ._channel.aio.group_receiver import GroupReceiver
+from ._channel.aio.open_channel import ChannelContext, open_channel
+from ._channel.aio.receiver import FanOutReceiver, Receiver
+from ._channel.aio.redrive import redrive
+from ._channel.aio.sender import Sender
+from ._channel.aio.service import Service
+from ._channel.aio.transaction import Step, transaction
+from ._channel.base.ack_receiver import Acknowledgable
+from ._channel.base.dead_letter import DeadLetter
+from ._channel.base.receiver import Record
+from ._channel.base.retry_policy import RetryPolicy
+from ._channel.schema.codec import Codec, JsonCodec, MsgpackCodec, RawCodec
+from ._channel.status.consumer_status import Consumer
+from ._channel.status.statistics import (
     ChannelStatistics,
     MaintenanceStatistics,
     Process,
@@ -30,7 +30,7 @@ from ._channel.statistics import (
     SenderStatistics,
     ServiceStatistics,
 )
-from ._channel.transaction import Step, transaction
+from ._channel.subscription.delivery import Delivery
 from ._errors import (
     AckError,
     ChannelFullError,
@@ -61,7 +61,7 @@ from ._errors import (
     UnsupportedFormatError,
     UntrustedChannelError,
 )
-from ._maintenance.retention import Pin
+from ._maintenance.background.reclaim_by_retention import Pin
 from ._offset import Offset
 from ._options import Capacity, ChannelOptions, Compression, Durability, Retention
 

@@ -1,4 +1,4 @@
-"""`python -m filechannel`: the command line."""
+"""Entry point of `python -m filechannel`, the command line."""
 
 from .cli import main
 

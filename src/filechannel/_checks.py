@@ -1,7 +1,7 @@
-"""What the value of an option may be, and how it is shown.
+"""Validation of option values, and how values are shown in messages.
 
-A check takes the option's name and a value. It raises ``TypeError`` or ``ValueError`` naming the option, the
-value and what is allowed, and returns nothing when the value is fine.
+A check takes the option's name and a value. It raises ``TypeError`` or ``ValueError`` naming the option, the value and
+what is allowed, and returns nothing if the value is valid.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias, cast
 Check: TypeAlias = Callable[[str, object], None]
 
 _LONGEST: Final = 1e9
-"""About 30 years: waits of the operating system take it, and nobody means more."""
+"""About 30 years: the waits of the operating system accept it, and no user needs more."""
 
 
 def shown(name: str, value: object) -> str:
@@ -22,12 +22,12 @@ def shown(name: str, value: object) -> str:
 
 
 def with_article(name: str) -> str:
-    """Return a name as in "an Order"."""
+    """Return a name with its indefinite article, as in "an Order"."""
     return f"{'an' if name[:1] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def instance_of(wanted: type, allowed: str) -> Check:
-    """Accept instances of *wanted*; a bool is no int: ``segment_size=True`` is a mistake."""
+    """Accept instances of *wanted*. A bool is not accepted as an int: ``segment_size=True`` is a mistake."""
 
     def check(name: str, value: object) -> None:
         if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
@@ -51,7 +51,7 @@ def integer(low: int, high: int | None = None) -> Check:
 
 
 def one_of(*choices: str) -> Check:
-    """Accept one of some words."""
+    """Accept one of the given words."""
     allowed = " or ".join(map(repr, choices))
     check_type = instance_of(str, allowed)
 
@@ -64,7 +64,7 @@ def one_of(*choices: str) -> Check:
 
 
 def none_or(check: Check) -> Check:
-    """Accept None too."""
+    """Accept None, and what *check* accepts."""
 
     def check_unless_none(name: str, value: object) -> None:
         if value is not None:
@@ -74,7 +74,7 @@ def none_or(check: Check) -> Check:
 
 
 def fraction(name: str, value: object) -> None:
-    """Accept a part of a whole: above 0 and at most 1."""
+    """Accept a fraction: above 0 and at most 1."""
     allowed = "a number above 0 and at most 1"
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{name}={value!r}: must be {allowed}, not {type(value).__name__}")
@@ -92,14 +92,14 @@ def permission_bits(name: str, value: object) -> None:
 
 
 def _meant(bits: int) -> str:
-    """Return the question whether octal digits were meant, as in 640."""
+    """Return a hint if the octal digits were probably meant, as in 640; otherwise an empty string."""
     digits = str(bits)
     meant = int(digits, 8) if set(digits) <= set("01234567") else 0
     return f"; {bits} is decimal, did you mean 0o{digits}?" if 0o600 <= meant <= 0o777 else ""
 
 
 def path_text(name: str, value: object) -> str:
-    """Accept a path, and return it as it was given."""
+    """Accept a path, and return it as given."""
     text: object = os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
         raise TypeError(f"{name}={value!r}: must be a str or os.PathLike, not {type(text).__name__}")
@@ -107,13 +107,13 @@ def path_text(name: str, value: object) -> str:
 
 
 def seconds(name: str, value: object) -> None:
-    """Accept a duration longer than nothing."""
+    """Accept a duration above 0."""
     if not _duration(name, value, "a number of seconds greater than 0") > 0:
         raise ValueError(f"{name}={value!r}: must be a number of seconds greater than 0")
 
 
 def seconds_or_zero(name: str, value: object) -> None:
-    """Accept a duration, or none at all."""
+    """Accept a duration of 0 or more."""
     _duration(name, value, "a number of seconds, 0 or more")
 
 

@@ -1,17 +1,17 @@
-"""Every exception of the package, grouped by when it happens.
+"""All exceptions of the package, grouped by when they are raised.
 
 ::
 
     FileChannelError
     ├── ChannelNotFoundError            opening: there is nothing at the path
     ├── NotAChannelError                opening: there is something else at the path
-    ├── ChannelLockedError              opening, sending: somebody else holds it
+    ├── ChannelLockedError              opening, sending: another process holds the channel
     ├── ChannelMismatchError            Spark: the path leads to another channel, here or on another host
     ├── UntrustedChannelError           opening with strict_owner: other users can change or read it
-    ├── OptionsMismatchError            opening: an option contradicts what is stored
-    ├── SchemaMismatchError             opening: the message type contradicts what is stored
-    ├── ChannelSealedError              sending: the channel is complete
-    ├── ChannelFullError                sending: no room for it now (also an anyio.WouldBlock); nothing was written
+    ├── OptionsMismatchError            opening: an option contradicts the stored one
+    ├── SchemaMismatchError             opening: the message type contradicts the stored schema
+    ├── ChannelSealedError              sending: the channel is sealed
+    ├── ChannelFullError                sending: no capacity now (also an anyio.WouldBlock); nothing was written
     ├── MessageTooLargeError            sending: nothing was written
     ├── CodecError                      sending: a value that cannot be encoded; nothing was written
     │   ├── MessageTypeError            … because of its type (also a TypeError)
@@ -20,10 +20,10 @@
     │   ├── ConsumerBusyError           the name has a live owner (also an anyio.BusyResourceError)
     │   ├── ConsumerMismatchError       the name is of another kind: single or group
     │   ├── ConsumerDamagedError        the position of the name cannot be read
-    │   ├── UnknownConsumerError        there is no such name
-    │   ├── AckError                    acking what was not received
-    │   ├── LeaseExpiredError           acking what was given to somebody else
-    │   └── HandlerError                serving: a message was given up, and there is nowhere to send it
+    │   ├── UnknownConsumerError        there is no consumer of that name
+    │   ├── AckError                    acknowledging a message that is not outstanding
+    │   ├── LeaseExpiredError           acknowledging after the lease ended
+    │   └── HandlerError                serving: attempts used up, and no dead-letter channel is set
     └── StorageError
         ├── DiskFullError               nothing was written
         ├── DataExpiredError            receiving: the next messages were dropped
@@ -31,9 +31,9 @@
         ├── UnexpectedFileError         a link, a FIFO or the like in place of a file (also an OSError)
         └── UnsupportedFormatError      written by a newer release, or needs an extra
 
-Each one builds its own message from typed attributes, and each one pickles and copies with both.
-A closed object, the end of a stream and an empty channel are anyio's own ``ClosedResourceError``,
-``EndOfStream`` and ``WouldBlock``; wrong arguments are ``ValueError`` and ``TypeError``.
+Each class builds its message from typed attributes, and pickles and copies with both. A closed object, the end of a
+stream and an empty channel raise anyio's own ``ClosedResourceError``, ``EndOfStream`` and ``WouldBlock``. Wrong
+arguments raise ``ValueError`` or ``TypeError``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ import anyio
 
 from ._checks import shown
 from ._offset import Offset
-from ._shell import command, path_word, removing
+from ._shell_quoting import command, path_word, removing
 
 __all__ = [
     "AckError",
@@ -85,21 +85,21 @@ __all__ = [
 
 
 class FileChannelError(Exception):
-    """The base of every error of this package: ``except FileChannelError`` catches them all."""
+    """The base class of all errors of this package: ``except FileChannelError`` catches them all."""
 
     def __init__(self, message: str) -> None:
-        # Not super(): an error that is also one of anyio's must not let anyio reword the message.
+        # Not super(): an error that also inherits from an anyio error must not let anyio change the message.
         Exception.__init__(self, message)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Restore message and attributes as they are, whatever the constructor takes."""
+        """Restore message and attributes unchanged, whatever arguments the constructor takes."""
         return _restore, (type(self), *self.args), self.__dict__.copy()
 
 
 def _restore(cls: type[FileChannelError], *args: object) -> FileChannelError:
-    """Make an error as pickle does: without its constructor."""
+    """Create an error as pickle does: without calling its constructor."""
     error = cls.__new__(cls, *args)
-    error.args = args  # which an OSError leaves to its constructor
+    error.args = args  # OSError.__new__ leaves this to the constructor
     return error
 
 
@@ -107,14 +107,14 @@ class _ItemError(FileChannelError):
     """An error about one value, which may be an item of a batch."""
 
     index: int | None
-    """Which item of the batch, counted from 0; None for a single message."""
+    """The index of the item in the batch, counted from 0; None for a single message."""
 
     def __init__(self, message: str, index: int | None) -> None:
         super().__init__(message)
         self.index = index
 
     def at(self, index: int) -> Self:
-        """Return the same error, with the same cause, about item *index* of a batch."""
+        """Return the same error, with the same cause, for item *index* of a batch."""
         error = copy.copy(self)
         error.index = index
         error.__cause__ = self.__cause__
@@ -129,24 +129,27 @@ class _ItemError(FileChannelError):
 
 
 class ChannelNotFoundError(FileChannelError):
-    """There is no channel at the path, and it was not to be created."""
+    """There is no channel at the path, and the call does not create one."""
 
     path: Path
+    """The path that was given."""
 
     def __init__(self, path: str | os.PathLike[str], *, readonly: bool = False) -> None:
-        """Say how to create it, unless it was opened *readonly*."""
+        """The message says how to create the channel, unless it was opened *readonly*."""
         self.path = Path(path)
         advice = ": readonly=True creates nothing" if readonly else ", or open it with create=True"
         super().__init__(f"there is no channel at {self.path}; check the path{advice}")
 
 
 class NotAChannelError(FileChannelError):
-    """What is at the path is not a channel, or no longer a whole one. Nothing was changed."""
+    """What is at the path is not a channel, or not a complete one any more. Nothing was changed."""
 
     path: Path
+    """The path that was given."""
     reason: str
+    """Why it is not a channel."""
     advice: str | None
-    """What mends it, if it was a channel once."""
+    """How to repair it, if it was a channel before."""
 
     def __init__(self, path: str | os.PathLike[str], reason: str, advice: str | None = None) -> None:
         self.path = Path(path)
@@ -159,21 +162,26 @@ class NotAChannelError(FileChannelError):
 
     @classmethod
     def without_manifest(cls, path: str | os.PathLike[str], reason: str) -> Self:
-        """Return the error for a channel whose manifest is damaged or gone."""
+        """Return the error for a channel whose manifest is damaged or missing."""
         command = repair_command(path, "--like", "OTHER")
-        return cls(path, reason, f"{command} makes it anew, as that of OTHER: a like channel, or a copy of the file")
+        return cls(
+            path,
+            reason,
+            f"{command} creates it again from OTHER: a channel with the same message type, or a copy of the file",
+        )
 
 
 class ChannelLockedError(FileChannelError):
-    """Somebody else holds the channel, and this kind of access cannot be shared."""
+    """Another process holds the channel, and this kind of access cannot be shared."""
 
     path: Path
+    """The channel's directory."""
     pid: int | None
-    """The holder's process id on its own host, if known."""
+    """The process id of the holder on its own host, if known."""
     host: str | None
-    """The holder's host name, if known."""
+    """The host name of the holder, if known."""
     since: datetime | None
-    """When the holder took it (an aware datetime), if known."""
+    """When the holder acquired it (an aware datetime), if known."""
 
     def __init__(
         self,
@@ -183,14 +191,14 @@ class ChannelLockedError(FileChannelError):
         since: datetime | None,
         reason: str | None = None,
     ) -> None:
-        """Say with a *reason* why it cannot be shared, if that is not the kind of access."""
+        """Take as *reason* why access cannot be shared, if the kind of access is not the reason."""
         self.path = Path(path)
         self.pid = pid
         self.host = host
         self.since = since
         super().__init__(
             f"{self.path} is held by {_holder(pid, host, since)}{f' ({reason})' if reason else ''}; "
-            "close it there, or wait for its release"
+            "close it there, or wait until it is released"
         )
 
 
@@ -198,13 +206,15 @@ class UntrustedChannelError(FileChannelError):
     """Other users can change or read the channel, and it was opened with `strict_owner=True`. Nothing was changed."""
 
     path: Path
+    """The channel's directory."""
     reason: str
+    """Which users can change or read it, and how."""
     owner: int | None
-    """The user, neither this one nor root, to whom the directory or a part of it belongs; None if there is none."""
+    """The user, neither this one nor root, who owns the directory or a part of it; None if there is none."""
     mode: int | None
     """The stored permission bits, if this open did not ask for them; None if it did."""
     parts: tuple[str, ...]
-    """Which parts have wider permissions than the channel's mode says; "." is the directory itself."""
+    """The parts whose permissions are wider than the channel's mode; "." is the directory itself."""
 
     def __init__(
         self,
@@ -222,10 +232,10 @@ class UntrustedChannelError(FileChannelError):
         self.parts = parts
         advice = [] if owner is None else ["change the owner of the directory and its files"]
         if parts:
-            advice.append("take those permissions away with chmod")
+            advice.append("remove those permissions with chmod")
         if mode is not None and mode & ~0o600:
             advice.append(f"give options=ChannelOptions(mode=0o{mode:o}) if that mode is intended")
-        text = " and ".join(advice) or "correct that"
+        text = " and ".join(advice) or "correct this"
         super().__init__(
             f"{self.path} is not under the control of this user alone: {reason}. Nothing was changed. "
             f"{text[0].upper()}{text[1:]}, or open it without strict_owner=True if you trust those users"
@@ -233,11 +243,14 @@ class UntrustedChannelError(FileChannelError):
 
 
 class OptionsMismatchError(FileChannelError):
-    """An option was given explicitly and differs from what the channel was created with."""
+    """An option was given explicitly and differs from the stored one."""
 
     option: str
+    """The name of the option."""
     stored: object
+    """The value in the channel."""
     given: object
+    """The value that was passed."""
     path: Path | None
     """The channel's directory, if known."""
 
@@ -250,27 +263,27 @@ class OptionsMismatchError(FileChannelError):
         *,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Take what to do about it as *advice*; without, the option is one that is fixed at creation."""
+        """Take as *advice* what the user can do; None stands for an option that is fixed at creation."""
         self.option = option
         self.stored = stored
         self.given = given
         self.path = _path(path)
         if advice is None:
-            advice = f"leave {option} out to use what is stored, or use another directory: it is fixed at creation"
+            advice = f"leave {option} out to use the stored value, or use another directory: it is fixed at creation"
         super().__init__(
             f"{_channel(self.path)} has {option}={shown(option, stored)}, not {shown(option, given)}; {advice}"
         )
 
 
 class SchemaMismatchError(FileChannelError):
-    """The message type and the channel's schema do not decode each other's messages."""
+    """The message type and the channel's schema cannot decode each other's messages."""
 
     field: str
     """Where they differ: a dotted path such as ``Order.lines[].sku``."""
     expected: str
     """What the channel's schema has there."""
     found: str
-    """What the message type given has there."""
+    """What the given message type has there."""
     path: Path | None
     """The channel's directory, if known."""
 
@@ -280,12 +293,12 @@ class SchemaMismatchError(FileChannelError):
         expected: str,
         found: str,
         advice: str = (
-            "open it with a matching type; after that, 'await channel.configure(schema=...)' can change the schema"
+            "open it with a matching type; after that, 'channel.configure(schema=...)' can change the schema"
         ),
         *,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Take what to do about it as *advice*."""
+        """Take as *advice* what the user can do."""
         self.field = field
         self.expected = expected
         self.found = found
@@ -297,12 +310,13 @@ class ChannelMismatchError(FileChannelError):
     """A path leads to another channel than before, here or on another host. Nothing was read or written there."""
 
     path: Path
+    """The path that leads to it."""
     expected: str
-    """The channel that was there, by its id, and the segment if a copy has another one."""
+    """The channel that was there before, by its id, and the segment if a copy has another one."""
     found: str
-    """The channel that is there."""
+    """The channel that is there now."""
     host: str
-    """The host on which it is there."""
+    """The host on which the path leads to it."""
 
     def __init__(self, path: str | os.PathLike[str], expected: str, found: str, host: str) -> None:
         self.path = Path(path)
@@ -319,55 +333,59 @@ class ChannelMismatchError(FileChannelError):
 
 
 class ChannelSealedError(FileChannelError):
-    """The channel was sealed: it is complete and takes no more messages."""
+    """The channel was sealed: it is complete and accepts no more messages."""
 
     path: Path
+    """The channel's directory."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        super().__init__(f"{self.path} is sealed and takes no more messages; send to another channel")
+        super().__init__(f"{self.path} is sealed and accepts no more messages; send to another channel")
 
 
 class ChannelFullError(FileChannelError, anyio.WouldBlock):
-    """The capacity is used up until a consumer takes more, or something is removed. Nothing was written."""
+    """The channel is full until a consumer receives more, or data is removed. Nothing was written."""
 
     path: Path
+    """The channel's directory."""
     size: int
-    """Bytes that there was no room for, headers of records included."""
+    """The bytes that did not fit, record headers included."""
     messages: int
-    """Messages that there was no room for."""
+    """The number of messages that did not fit."""
     has_consumers: bool
-    """Whether any consumer is registered; with none, all that is stored counts."""
+    """Whether any consumer is registered. Without one, everything that is stored counts."""
 
     def __init__(self, path: str | os.PathLike[str], size: int, messages: int, *, has_consumers: bool = True) -> None:
-        self.path = path if isinstance(path, Path) else Path(path)  # it is raised often, and that takes a while
+        self.path = path if isinstance(path, Path) else Path(path)  # raised often, and making a Path is slow
         self.size = size
         self.messages = messages
         self.has_consumers = has_consumers
         what = "another message" if messages == 1 else f"{messages:,} messages"
-        until, advice = "its slowest consumer has taken more", "consumers() says who that is"
+        until, advice = "its slowest consumer reads more", "consumers() shows which one that is"
         if not has_consumers:
-            until = "something is removed: all that is stored counts, since no consumer is registered"
-            advice = "register one that receives, or purge()"
+            until = "something is deleted: every stored message counts, because no consumer is registered"
+            advice = "register a consumer that receives, or call purge()"
         super().__init__(
-            f"{self.path} is full: no room for {what} ({size:,} bytes) until {until}; nothing was sent, {advice}"
+            f"{self.path} is full: no capacity for {what} ({size:,} bytes) until {until}; nothing was sent, {advice}"
         )
 
 
 class MessageTooLargeError(_ItemError):
-    """A message or batch can never fit. Nothing was written."""
+    """A message or batch can never fit into the channel. Nothing was written."""
 
     size: int
+    """How large the message or batch is."""
     limit: int
+    """The largest that fits."""
     unit: str
-    """What both count: "bytes" or "messages"."""
+    """The unit of both: "bytes" or "messages"."""
 
     def __init__(self, size: int, limit: int, index: int | None = None, *, unit: str = "bytes") -> None:
         self.size = size
         self.limit = limit
         self.unit = unit
         super().__init__(
-            f"{size:,} {unit} are more than the {limit:,} the channel takes; "
+            f"{size:,} {unit} exceed the limit of the channel, {limit:,}; "
             "send it in parts, or use a channel with a larger limit",
             index,
         )
@@ -377,6 +395,7 @@ class CodecError(_ItemError):
     """A value cannot be encoded as a message of the channel. Nothing was written."""
 
     reason: str
+    """What is wrong with the value."""
 
     def __init__(self, reason: str, index: int | None = None) -> None:
         self.reason = reason
@@ -387,44 +406,54 @@ class MessageTypeError(CodecError, TypeError):
     """A value is not of the channel's message type. Nothing was written."""
 
     expected: str
+    """The channel's message type."""
     found: str
+    """The type of the value."""
 
     def __init__(self, expected: str, found: str, index: int | None = None) -> None:
         self.expected = expected
         self.found = found
-        super().__init__(f"the channel takes {expected}, not {found}", index)
+        super().__init__(f"the channel accepts {expected}, not {found}", index)
 
 
 # Receiving
 
 
 class DecodeError(CodecError):
-    """A record is intact but does not decode. The cursor stays: ``seek(error.next_offset)`` passes it."""
+    """A record is intact but does not decode.
+
+    The position does not move: ``seek(error.next_offset)`` skips the record. A member of a group acknowledges it with
+    ``undecodable(error).ack()`` instead.
+    """
 
     offset: Offset
+    """Where the record begins."""
     next_offset: Offset
+    """Where the next record begins."""
     payload: bytes
+    """The bytes of the message."""
 
-    def __init__(self, offset: Offset, next_offset: Offset, reason: str, payload: bytes) -> None:
+    def __init__(
+        self, offset: Offset, next_offset: Offset, reason: str, payload: bytes, *, in_group: bool = False
+    ) -> None:
         self.offset = offset
         self.next_offset = next_offset
         self.payload = payload
         self.reason = reason
-        _ItemError.__init__(
-            self,
-            f"the record at offset {offset} does not decode: {reason}; pass it with seek({next_offset})",
-            None,
-        )
+        advice = "acknowledge it with undecodable(error).ack()" if in_group else f"skip it with seek({next_offset})"
+        _ItemError.__init__(self, f"the record at offset {offset} does not decode: {reason}; {advice}", None)
 
 
 # Consumers
 
 
 class ConsumerError(FileChannelError):
-    """Something about a named consumer."""
+    """The base class of errors about a named consumer."""
 
     name: str
+    """The name of the consumer."""
     reason: str
+    """What is wrong."""
     path: Path | None
     """The channel's directory, if known."""
 
@@ -437,14 +466,14 @@ class ConsumerError(FileChannelError):
 
 
 class ConsumerBusyError(ConsumerError, anyio.BusyResourceError):
-    """The name has a live owner; a name has one at a time."""
+    """The consumer name has a live owner; a name has one owner at a time."""
 
     pid: int | None
-    """The owner's process id on its own host, if known."""
+    """The process id of the owner on its own host, if known."""
     host: str | None
-    """The owner's host name, if known."""
+    """The host name of the owner, if known."""
     since: datetime | None
-    """When the owner took it (an aware datetime), if known."""
+    """When the owner acquired the name (an aware datetime), if known."""
 
     def __init__(
         self,
@@ -469,7 +498,9 @@ class ConsumerMismatchError(ConsumerError):
     """The name is registered as another kind of consumer."""
 
     found: str
+    """The kind that is registered."""
     wanted: str
+    """The kind that was asked for."""
 
     def __init__(self, name: str, found: str, wanted: str, *, path: str | os.PathLike[str] | None = None) -> None:
         self.found = found
@@ -482,10 +513,10 @@ class ConsumerMismatchError(ConsumerError):
 
 
 class ConsumerDamagedError(ConsumerError):
-    """The file of the name is damaged. Nothing was changed; the name holds back everything until it is repaired."""
+    """The file of the consumer is damaged. Nothing was changed; until it is repaired, no data is reclaimed."""
 
     file: Path | None
-    """The damaged file, if it is that of a group whose position is intact; None if the position itself is lost."""
+    """The damaged file, if it belongs to a group whose position is intact; None if the position itself is lost."""
     problem: str | None
     """What is wrong with that file."""
 
@@ -500,13 +531,13 @@ class ConsumerDamagedError(ConsumerError):
         self.file = _path(file)
         self.problem = problem
         if file is None:
-            reason = f"its position is damaged; {repair_command(path)} lets it begin again at the oldest message"
+            reason = f"its position is damaged; {repair_command(path)} lets it start again at the oldest message"
         else:
             reason = (
                 f"{self.file} is damaged ({problem}); close every process that uses the channel, then "
                 f"{repair_command(path)} lets the group resume at its position"
             )
-        super().__init__(name, f"{reason}, or forget it with remove_consumer()", path=path)
+        super().__init__(name, f"{reason}, or remove it with remove_consumer()", path=path)
 
 
 class UnknownConsumerError(ConsumerError):
@@ -517,32 +548,35 @@ class UnknownConsumerError(ConsumerError):
 
 
 class AckError(ConsumerError):
-    """A message was acknowledged that is not outstanding: never received, or settled already."""
+    """The acknowledged message is not outstanding: never received, acknowledged before, or redelivered."""
 
 
 class LeaseExpiredError(ConsumerError):
     """The lease on a message ended before it was acknowledged; another member may have it now."""
 
     offset: Offset
+    """The offset of the message."""
 
     def __init__(self, name: str, offset: Offset) -> None:
         self.offset = offset
         super().__init__(
             name,
-            f"the lease on the message at offset {offset} has ended and another member may have it now; "
+            f"the lease on the message at offset {offset} has expired and another member may have received it; "
             "use a longer lease, or extend() it while working",
         )
 
 
 class HandlerError(ConsumerError):
-    """A service has ended: a message used up its attempts, and there is no dead-letter channel to send it to.
+    """A service has ended: a message used up its attempts, and no dead-letter channel is set.
 
-    It is not acknowledged: whoever serves the name next begins with it. The handler's own error is the cause.
+    The message is not acknowledged: the next service under this name starts with it. The handler's own error is the
+    cause.
     """
 
     offset: Offset
+    """The offset of the message."""
     attempts: int
-    """How often it was tried."""
+    """The number of attempts."""
 
     def __init__(
         self, name: str, offset: Offset, attempts: int, reason: str, *, path: str | os.PathLike[str] | None = None
@@ -551,8 +585,8 @@ class HandlerError(ConsumerError):
         self.attempts = attempts
         super().__init__(
             name,
-            f"the message at offset {offset} was given up after {attempts} attempt{'s' * (attempts != 1)}: {reason}; "
-            "with a dead_letter such messages are kept there, and others go on",
+            f"the message at offset {offset} failed after {attempts} attempt{'s' * (attempts != 1)}: {reason}; "
+            "with a dead_letter channel such messages are stored there, and the service continues",
             path=path,
         )
 
@@ -561,9 +595,10 @@ class HandlerError(ConsumerError):
 
 
 class StorageError(FileChannelError):
-    """The files could not be read or written as they should."""
+    """The files could not be read or written as expected."""
 
     reason: str
+    """What went wrong."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -571,30 +606,35 @@ class StorageError(FileChannelError):
 
 
 class DiskFullError(StorageError):
-    """There is no room on the disk. Nothing was written; messages accepted before stay readable."""
+    """The disk is full. Nothing was written; messages accepted before stay readable."""
 
     path: Path
+    """Where there was no space."""
     needed: int
-    """So many bytes; 0 if it was for one more name in a directory, or one more file on the disk."""
+    """The number of bytes needed; 0 if there was no space for another directory entry or another file."""
 
     def __init__(self, path: str | os.PathLike[str], needed: int) -> None:
         self.path = Path(path)
         self.needed = needed
         what = f"{needed:,} bytes" if needed else "one more file"
-        super().__init__(f"no room for {what} at {self.path}; nothing was written, make room and try again")
+        super().__init__(
+            f"the disk is full: no space for {what} at {self.path}; nothing was written, free disk space and try again"
+        )
 
 
 class DataExpiredError(StorageError):
-    """Messages were dropped before this receiver got to them. Raised once; the next receive goes on."""
+    """Messages were dropped before this receiver received them. Raised once; the next receive resumes after them."""
 
     missed: int
+    """The number of messages that were dropped."""
     oldest: Offset
+    """The offset of the oldest stored message, where reading continues."""
 
     def __init__(self, missed: int, oldest: Offset) -> None:
         self.missed = missed
         self.oldest = oldest
         super().__init__(
-            f"{missed:,} messages were dropped before they were received; receive again to go on at offset {oldest}"
+            f"{missed:,} messages were dropped before they were received; receive again to resume at offset {oldest}"
         )
 
 
@@ -604,6 +644,7 @@ class CorruptRecordError(StorageError):
     segment: str
     """The file name of the segment."""
     offset: Offset
+    """The offset of the damage."""
     path: Path | None
     """The channel's directory, if known."""
 
@@ -611,8 +652,8 @@ class CorruptRecordError(StorageError):
         self, segment: str, offset: Offset, reason: str, *, path: str | os.PathLike[str] | None = None
     ) -> None:
         super().__init__(
-            f"{segment} is damaged at offset {offset}: {reason}; open the channel with on_corruption='skip' to go on "
-            f"at the next valid record, {repair_command(path)} leaves out for good what cannot be read"
+            f"{segment} is damaged at offset {offset}: {reason}; open the channel with on_corruption='skip' to resume "
+            f"at the next valid record, or run {repair_command(path)} to leave out permanently what cannot be read"
         )
         self.segment = segment
         self.offset = offset
@@ -621,9 +662,10 @@ class CorruptRecordError(StorageError):
 
 
 class UnexpectedFileError(StorageError, OSError):
-    """Something else has the name of one of the channel's files. It was neither followed nor read nor changed."""
+    """Something else has the name of one of the channel's files. It was not followed, read or changed."""
 
     path: Path
+    """The path of the file."""
     found: str
     """What is there, such as "a symbolic link"."""
     wanted: str
@@ -648,31 +690,32 @@ class UnexpectedFileError(StorageError, OSError):
         self.channel = _path(channel)
         self.linked = linked
         advice = (
-            f"because a write would change it under its other names as well: {repair_command(channel)} replaces it by "
-            "a copy"
+            f"because a write would change its other names too: {repair_command(channel)} replaces it with a copy"
             if linked
-            else f"because it may lead out of the channel: find out who put it there, then {self._advice()}"
+            else f"because it may lead out of the channel: find out which user created it, then {self._advice()}"
         )
         super().__init__(f"{self.path} is {found}, not {wanted}; it was left alone, {advice}")
 
     def _advice(self) -> str:
-        """Return what to do; `repair` does not help where it needs the file itself."""
+        """Return what the user can do; `repair` does not help if it needs the file itself."""
         if self.wanted == "a directory":
             return "put the directory itself in its place"
         if self.channel is not None and self.path == self.channel / "lock":
             return f"remove it: {removing(self.path, is_directory=self.found == 'a directory')}"
         if self.channel is not None and self.path.parent.name in ("segments", "consumers", "producers"):
-            return f"{repair_command(self.channel)} puts it aside and makes the channel whole"
-        return f"remove it; {repair_command(self.channel)} makes the channel whole"
+            return f"{repair_command(self.channel)} moves it to quarantine and repairs the channel"
+        return f"remove it; {repair_command(self.channel)} repairs the channel"
 
 
 class UnsupportedFormatError(StorageError):
-    """The files are of a format that this installation does not read. Nothing was changed."""
+    """The files have a format that this installation cannot read. Nothing was changed."""
 
     found: int | str
+    """The format version of the files, or what is missing."""
     supported: int | str
+    """What this installation supports."""
     advice: str
-    """What to do about it."""
+    """What the user can do."""
     path: Path | None
     """The channel's directory, if known."""
 
@@ -684,7 +727,7 @@ class UnsupportedFormatError(StorageError):
         *,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Take a format version or, as text, what else is missing; *advice* says what to do about it."""
+        """Take a format version or, as text, what else is missing; *advice* says what the user can do."""
         self.found = found
         self.supported = supported
         self.advice = advice
@@ -695,14 +738,19 @@ class UnsupportedFormatError(StorageError):
         )
 
 
-def repair_command(path: str | os.PathLike[str] | None, *options: str) -> str:
-    """Return the command that repairs a channel, for a sentence that a person reads."""
+def repair_command(path: str | os.PathLike[str] | None, *options: str, apply: bool = True) -> str:
+    """Return the command that repairs a channel, or with ``apply=False`` reports what it would do, for a message."""
     where = "CHANNEL" if path is None else path_word(os.fspath(path))
-    return command("filechannel", "repair", *options, where, "--apply")
+    return command("filechannel", "repair", *options, where, *(("--apply",) if apply else ()))
+
+
+def counted_messages(count: int) -> str:
+    """Return a number of messages in words."""
+    return "1 message" if count == 1 else f"{count:,} messages"
 
 
 def verify_command(path: str | os.PathLike[str]) -> str:
-    """Return the command that checks a channel, for a sentence that a person reads."""
+    """Return the command that verifies a channel, for a message."""
     return command("filechannel", "verify", path_word(os.fspath(path)))
 
 
@@ -728,28 +776,28 @@ def _format_name(found: int | str) -> str:
 
 
 def storage_error(what: str, error: OSError) -> StorageError:
-    """Return what to raise instead of an error of the operating system: what failed, why, and what to do about it."""
+    """Return the error to raise instead of an `OSError`: what failed, why, and what the user can do."""
     why = error.strerror or str(error) if error.filename is None else f"{error.strerror}: {error.filename}"
     advice = advice_for(error)
     return StorageError(f"{what}: {why}" if advice is None else f"{what}: {why}; {advice}")
 
 
 def advice_for(error: OSError) -> str | None:
-    """Return what to do about an error of the operating system in a channel, if that is known."""
+    """Return what the user can do about an `OSError` in a channel; None if that is not known."""
     return _ADVICE.get(error.errno or 0)
 
 
 _ADVICE = {
     errno.EMFILE: "this process has no file descriptor left: close files that it does not need, or raise its limit "
     "(ulimit -n, LimitNOFILE=)",
-    errno.ENFILE: "the system has no file descriptor left: end processes that hold many, or raise fs.file-max",
+    errno.ENFILE: "the system has no file descriptor left: stop processes that hold many, or raise fs.file-max",
     errno.ENOMEM: "there is no memory left, or this process has too many maps: open fewer channels, or raise "
     "vm.max_map_count",
-    errno.EACCES: "check who may read and write it and its parents",
-    errno.EPERM: "check who may read and write it and its parents, and whether it is immutable",
-    errno.EROFS: "the file system is mounted read-only: mount it for writing, or open the channel with readonly=True",
+    errno.EACCES: "check the permissions of it and its parents",
+    errno.EPERM: "check the permissions of it and its parents, and whether it is immutable",
+    errno.EROFS: "mount the file system for writing",
     errno.EFBIG: "this process may not make files of that size: raise its limit (ulimit -f, LimitFSIZE=)",
-    errno.EIO: "the disk failed: look into the log of the kernel",
+    errno.EIO: "the disk failed: check the kernel's log (dmesg)",
     errno.ENOENT: "a part of the channel was moved or deleted: put it back, or open the channel where it is now",
     errno.ENOTDIR: "a part of the channel was replaced: put it back, or open the channel where it is now",
     errno.ESTALE: "the file system was replaced meanwhile: close the channel, and open it again",
@@ -758,7 +806,7 @@ _ADVICE = {
 
 @final
 class storage_errors:  # noqa: N801 - used like a function
-    """Raise `StorageError` for what the operating system refuses in a block; other errors are left as they are."""
+    """Raise `StorageError` for an `OSError` of the block; other errors are not changed."""
 
     __slots__ = ("_path", "_what")
 
@@ -767,22 +815,22 @@ class storage_errors:  # noqa: N801 - used like a function
         self._what = what
 
     def __enter__(self) -> None:
-        """Begin the block."""
+        """Enter the block."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Translate what ended it. A timeout and the misuse of a read-only channel are errors of their own."""
+        """Convert the error. A timeout and the misuse of a read-only channel are not converted."""
         ours = FileChannelError, TimeoutError, io.UnsupportedOperation
         if isinstance(error, OSError) and not isinstance(error, ours):
             raise storage_error(f"{self._path}: {self._what}", error) from error
 
 
 ClosedResourceError = anyio.ClosedResourceError
-"""For the layers that know nothing of event loops: a map raises it once it is closed."""
+"""For layers that do not import an event loop library: a closed map raises it."""
 
 
 class Busy(anyio.WouldBlock):
-    """Another writer has the channel right now, and this thread must not sleep: it runs an event loop."""
+    """Another thread or process holds a lock of the channel, and this thread must not block: it runs an event loop."""
 
 
-class NoRoomYetError(ChannelFullError, Busy):
-    """There is no room right now, and whoever can wait does."""
+class CapacityReachedError(ChannelFullError, Busy):
+    """No capacity is left now. A sender that can wait retries."""

@@ -1,10 +1,17 @@
-"""The one name for a place in a channel."""
+"""Where something is in a channel's log."""
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import NamedTuple, NewType
 
-__all__ = ["Offset"]
+__all__ = ["LogPosition", "Offset"]
 
 Offset = NewType("Offset", int)
-"""A place in the channel's log: how many bytes of records lie before it. Global, 64-bit, never reused."""
+"""An offset in the channel's log: the number of bytes of records before it. Channel-wide, 64-bit, never reused."""
+
+
+class LogPosition(NamedTuple):
+    """A record boundary: its offset, and the sequence of the message that begins there or comes next."""
+
+    offset: Offset
+    sequence: int

@@ -1,10 +1,10 @@
 """The options of a channel: frozen, keyword-only, validated.
 
-``ChannelOptions`` is what a user writes: every field may stay unset, and an unset field contradicts nothing.
-It resolves into two complete forms: ``StoredOptions``, which the manifest keeps for everybody who opens the
-channel, and ``OpenOptions``, which belong to one open. ``OPTIONS`` has one row an option: its scope, its
-default, what is allowed and how it looks in the manifest. A new option is a row there, a field in
-``ChannelOptions`` and a field in the form that its scope names.
+``ChannelOptions`` is what a user passes. Every field may stay unset, and an unset field never conflicts with what is
+stored. It resolves into two complete sets: ``StoredOptions``, which the manifest stores for every process that opens
+the channel, and ``OpenOptions``, which apply to one open. ``OPTIONS`` has one row per option: its scope, its default,
+what is allowed and how it is written in the manifest. To add an option, add a row there, a field in ``ChannelOptions``
+and a field in the class that its scope names.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ MAX_SEGMENT_SIZE: Final = 1 << 40
 DEFAULT_SEGMENT_SIZE: Final = 64 << 20
 MAX_SPARE_SEGMENTS: Final = 64
 SEGMENTS_IN_CAPACITY: Final = 4
-"""Space is given back a segment at a time: with fewer of them a full channel would be empty or full."""
+"""Capacity is freed one segment at a time: with fewer segments, a full channel would be either empty or full."""
 MAX_MESSAGE_SIZE: Final = (1 << 30) - 1
-"""What the 30 length bits of a record can say."""
+"""The largest length that the 30 length bits of a record can store."""
 
 OnCorruption: TypeAlias = Literal["raise", "skip"]
 CursorFlush: TypeAlias = int | float | Literal["fsync"]
@@ -65,7 +65,7 @@ UNSET: Final = UnsetType.UNSET
 
 
 class OptionScope(enum.Enum):
-    """Who shares the value of an option, and when it can change."""
+    """Which opens share the value of an option, and when it can change."""
 
     FIXED = "fixed at creation"
     CHANNEL = "channel-wide, changed by configure()"
@@ -75,7 +75,7 @@ class OptionScope(enum.Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of ``OPTIONS``: all there is to know about an option besides its type."""
+    """One row of ``OPTIONS``: everything about an option except its type."""
 
     scope: OptionScope
     default: object
@@ -87,55 +87,57 @@ class Option:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class ChannelOptions:
-    """What to ask of a channel. An unset option means "as stored", or the default for a new channel.
+    """The options of a channel. An unset option means "as stored", or the default for a new channel.
 
-    Raises ``TypeError`` or ``ValueError``, naming the option and what is allowed, for a value that is not.
+    An invalid value raises ``TypeError`` or ``ValueError``; the message names the option and what is allowed.
     """
 
     segment_size: int | UnsetType = UNSET
-    """Fixed at creation: bytes a segment file holds, 4 KiB to 1 TiB. Default 64 MiB."""
+    """Fixed at creation: the size of a segment file in bytes, 4 KiB to 1 TiB. Default 64 MiB."""
     max_message_size: int | UnsetType = UNSET
-    """Fixed at creation: the largest encoded message in bytes, at most and by default 1 GiB - 1."""
+    """Fixed at creation: the largest encoded message in bytes. The maximum and the default are 1 GiB - 1."""
     mode: int | UnsetType = UNSET
-    """Fixed at creation: permission bits of the files, with the owner's read and write. Default 0o600."""
+    """Fixed at creation: permission bits of the files. The owner's read and write bits must be set. Default 0o600."""
     durability: Durability | UnsetType = UNSET
     """Channel-wide: when a sent message is on disk. Default ``Durability.OS``."""
     capacity: Capacity | UnsetType | None = UNSET
-    """Channel-wide: how much may wait to be consumed. Default None: as much as the disk holds."""
+    """Channel-wide: how much may be stored and not consumed. Default None: limited by the disk only."""
     retention: Retention | UnsetType = UNSET
-    """Channel-wide: how long messages stay. Default ``Retention()``: until every consumer has passed them."""
+    """Channel-wide: how long messages are kept. Default ``Retention()``: until every consumer has consumed them."""
     compression: Compression | UnsetType = UNSET
-    """Channel-wide: how finished segments are compressed. Default ``Compression(method="none")``: not at all."""
+    """Channel-wide: how finished segments are compressed. Default ``Compression(method="none")``: no compression."""
     spare_segments: int | UnsetType = UNSET
-    """Channel-wide: how many files of consumed segments wait to be written again, 0 to 64. Default 2. With 0 the next
-    segment is not prepared either."""
+    """Channel-wide: how many files of reclaimed segments are kept in the free list to be reused, 0 to 64. Default 2.
+    With 0, the next segment is not prepared in advance either."""
     max_mapped_segments: int | UnsetType = UNSET
-    """Per open: how many segments may be mapped at once, spare files included, at least 2. Default 8. More readers
-    far behind than that share the maps, which costs one a turn."""
+    """Per open: how many segments may be mapped at once, files of the free list included; at least 2. Default 8. If
+    more readers than that are far behind, they share the maps, and each read may have to map a segment again."""
     spin: float | UnsetType = UNSET
-    """Per open: seconds to watch for a message before sleeping: takes a core, saves microseconds. Default 0."""
+    """Per open: seconds to spin for a message before sleeping. Uses a CPU core, saves microseconds. Default 0."""
     poll_interval: float | UnsetType = UNSET
-    """Per open: the longest pause between two looks where nobody can be woken, as with readonly. Default 0.05 s."""
+    """Per open: the longest pause in seconds between two polls if wakeups are impossible, as with readonly. Default
+    0.05."""
     on_corruption: OnCorruption | UnsetType = UNSET
-    """Per open: ``"raise"`` (default) at a damaged record, or ``"skip"`` to the next valid one."""
+    """Per open: what to do at a damaged record: ``"raise"`` (default), or ``"skip"`` to the next valid record."""
     cursor_flush: CursorFlush | UnsetType | None = UNSET
-    """Per open: how often positions of receivers reach the disk, for the case of a power cut. After so many messages
-    (an int), so many seconds (a float), or ``"fsync"``: before a message is handed out. Default None: with the data.
-    With acknowledgement it is acks that count, and ``"fsync"`` flushes after each of them, in the background."""
+    """Per open: how often positions of receivers are flushed to disk, to survive a power cut: after a number of
+    messages (an int), a number of seconds (a float), or ``"fsync"``: before a message is returned. Default None:
+    together with the data. For receivers with acknowledgement, acks are counted instead of messages, and ``"fsync"``
+    flushes after each ack, in the background."""
     validate: bool | UnsetType = UNSET
-    """Per open: check the fields of what is sent too, not only its type. Default False."""
+    """Per open: validate the fields of sent messages too, not only their type. Default False."""
 
     def __post_init__(self) -> None:
-        """Check what is set."""
+        """Check the options that are set."""
         _check(self)
         if self.segment_size is not UNSET and self.capacity is not UNSET:
             _check_segments_fit(self.segment_size, self.capacity)
 
     def resolve(self, disk: int | None = None) -> StoredOptions:
-        """Return what a new channel's manifest keeps: what is set here, defaults for the rest.
+        """Return the options for the manifest of a new channel: those set here, and defaults for the rest.
 
-        Where only a capacity is given, segments are as small as it asks for in a file system of this size, if that is
-        known. ``ValueError`` if it does not hold four of them.
+        If a capacity is set but no segment size, segments are made small enough for that capacity; *disk* is the size
+        of the file system, if known. Raises ``ValueError`` if the capacity does not hold four segments.
         """
         values = _complete(self, StoredOptions)
         size = self.capacity.in_bytes(disk) if isinstance(self.capacity, Capacity) else None
@@ -146,15 +148,15 @@ class ChannelOptions:
         return options
 
     def per_open(self) -> OpenOptions:
-        """Return what belongs to this open alone: what is set here, defaults for the rest."""
+        """Return the options that apply to this open only: those set here, and defaults for the rest."""
         return OpenOptions(**_complete(self, OpenOptions))
 
     def as_stored(self) -> ChannelOptions:
-        """Return these without what `configure` can change: whatever the channel has by then is right."""
+        """Return these options without those that `configure` can change: the stored values apply instead."""
         return replace(self, **{name: UNSET for name in _given(self) if OPTIONS[name].scope is OptionScope.CHANNEL})
 
     def check_against(self, stored: StoredOptions, path: Path | None = None) -> None:
-        """Raise ``OptionsMismatchError`` if an option is set here and differs from *stored*, the options of *path*."""
+        """Raise ``OptionsMismatchError`` if an option set here differs from *stored*, the options of *path*."""
         for name, given in _given(self).items():
             if OPTIONS[name].scope is not OptionScope.OPEN and given != getattr(stored, name):
                 raise _mismatch(name, stored, given, path)
@@ -166,7 +168,7 @@ class ChannelOptions:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class StoredOptions:
-    """The options in the manifest: complete, validated, the same for everybody who opens the channel."""
+    """The options in the manifest: complete, validated, and the same for every process that opens the channel."""
 
     segment_size: int
     max_message_size: int
@@ -178,12 +180,12 @@ class StoredOptions:
     spare_segments: int
 
     def __post_init__(self) -> None:
-        """Check every value: it may come from a damaged manifest. And some go together with others only."""
+        """Check every value, since it may come from a damaged manifest, and that the values are compatible."""
         _check(self)
         _check_segments_fit(self.segment_size, self.capacity)
 
     def check_disk(self, disk: int | None) -> None:
-        """Raise ``ValueError`` if a capacity that is part of a file system of this size does not hold four segments."""
+        """Raise ``ValueError`` if a capacity given as a fraction of *disk* bytes does not hold four segments."""
         size = None if self.capacity is None else self.capacity.in_bytes(disk)
         if self.capacity is not None and size is not None and size < SEGMENTS_IN_CAPACITY * self.segment_size:
             raise ValueError(
@@ -192,16 +194,16 @@ class StoredOptions:
             )
 
     def changed_by(self, options: ChannelOptions, path: Path | None = None) -> StoredOptions:
-        """Return these with the channel-wide options that are set in *options*; *path* is the channel's.
+        """Return these options with the channel-wide options set in *options*; *path* is the channel's directory.
 
-        Raises ``OptionsMismatchError`` for another value of an option that is fixed at creation, and
-        ``ValueError`` for an option that is not stored because it belongs to one open.
+        Raises ``OptionsMismatchError`` for another value of an option that is fixed at creation, and ``ValueError`` for
+        an option that is not stored because it applies to one open.
         """
         values = {name: getattr(self, name) for name in _names(StoredOptions)}
         for name, given in _given(options).items():
             scope = OPTIONS[name].scope
             if scope is OptionScope.OPEN:
-                raise ValueError(f"{name} belongs to one open and is not stored: give it to open_channel")
+                raise ValueError(f"{name} applies to one open and is not stored: pass it to open_channel")
             if scope is OptionScope.FIXED and given != values[name]:
                 raise _mismatch(name, self, given, path)
             values[name] = given
@@ -213,9 +215,9 @@ class StoredOptions:
 
     @staticmethod
     def from_json(value: object) -> StoredOptions:
-        """Undo ``to_json``; ``ValueError`` saying what is wrong with a damaged or unknown *value*.
+        """Reverse ``to_json``. Raise ``ValueError`` that says what is wrong with a damaged or unknown *value*.
 
-        A channel-wide option that is missing has its default: the channel is older than the option.
+        A missing channel-wide option gets its default: the channel is older than the option.
         """
         names = _names(StoredOptions)
         try:
@@ -235,7 +237,7 @@ class StoredOptions:
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpenOptions:
-    """The options of one open: complete, validated, forgotten at close."""
+    """The options of one open: complete, validated, not stored."""
 
     max_mapped_segments: int
     spin: float
@@ -322,7 +324,7 @@ def _complete(options: ChannelOptions, form: type[StoredOptions] | type[OpenOpti
 
 
 def _largest_segment(max_bytes: int) -> int:
-    """Return the largest power of two of which a capacity holds four, if there is one that a segment may have."""
+    """Return the largest power of two that fits into a capacity four times, but at least the smallest segment size."""
     return 1 << max(max_bytes // SEGMENTS_IN_CAPACITY, MIN_SEGMENT_SIZE).bit_length() - 1
 
 
@@ -344,9 +346,21 @@ def _load(name: str, items: dict[object, object]) -> object:
     return option.default
 
 
+def refuse_other_options(names: Mapping[str, object]) -> None:
+    """Raise ``TypeError`` for keyword arguments that ``configure`` does not accept, and say why."""
+    for name in names:
+        scope = OPTIONS[name].scope if name in OPTIONS else None
+        if scope is OptionScope.FIXED:
+            advice = "it is fixed at creation; create another channel with it and copy the messages there"
+            raise TypeError(f"configure() cannot change {name}: {advice}")
+        if scope is OptionScope.OPEN:
+            raise TypeError(f"configure() cannot change {name}: it is not stored; pass it to open_channel()")
+        raise TypeError(f"configure() got an unexpected keyword argument {name!r}")
+
+
 def _mismatch(name: str, stored: StoredOptions, given: object, path: Path | None) -> OptionsMismatchError:
     advice = None
     if OPTIONS[name].scope is OptionScope.CHANNEL:
-        change = f"await channel.configure({name}={checks.shown(name, given)})"
-        advice = f"leave {name} out to use what is stored; after that, '{change}' can change it"
+        change = f"channel.configure({name}={checks.shown(name, given)})"
+        advice = f"leave {name} out to use the stored value; after that, '{change}' can change it"
     return OptionsMismatchError(name, getattr(stored, name), given, advice, path=path)

@@ -1,6 +1,6 @@
-"""The policies of a channel: values that say when data is on disk, how much of it there may be, and how long it stays.
+"""The policies of a channel: durability, capacity, retention and compression.
 
-Each is frozen, validated when it is made, and travels through the manifest as plain JSON.
+Each is frozen, validated when it is created, and stored in the manifest as plain JSON.
 """
 
 from __future__ import annotations
@@ -17,29 +17,32 @@ OnFull: TypeAlias = Literal["wait", "raise", "drop_oldest"]
 CompressionMethod: TypeAlias = Literal["zstd", "lz4", "gzip", "none"]
 
 SMALLEST_CAPACITY: Final = 4 * 4096
-"""Four of the smallest segments: a full one can go while another is written to."""
+"""Four of the smallest segments: a full one can be deleted while another is appended to."""
 _LEVELS: Final[Mapping[str, tuple[int, int]]] = {"zstd": (-7, 22), "lz4": (0, 16), "gzip": (1, 9), "none": (0, 0)}
 
 
 @final
 @dataclass(frozen=True, slots=True, repr=False)
 class Durability:
-    """When a sent message is on disk: one of ``OS``, ``interval(seconds)`` and ``FSYNC``.
+    """When a sent message is on disk: ``OS``, ``interval(seconds)`` or ``FSYNC``.
 
-    ``OS`` leaves it to the kernel: a process crash loses nothing, a power cut what was not written yet.
-    ``interval`` flushes in the background: a power cut loses at most that interval. ``FSYNC`` flushes before
-    ``send`` returns and before anybody sees the message; concurrent senders share a flush.
+    ``OS`` leaves writing to the kernel: a process crash loses nothing, a power cut loses what was not written yet.
+    ``interval`` flushes in the background: a power cut loses at most that interval. ``FSYNC`` flushes before ``send``
+    returns and before any receiver sees the message; concurrent senders share a flush.
     """
 
     kind: Literal["os", "interval", "fsync"]
+    """Which of the three it is."""
     seconds: float | None = None
-    """Only for ``interval``: the longest time between two flushes."""
+    """Only for ``interval``: the longest time between two flushes, in seconds."""
 
     OS: ClassVar[Durability]
+    """The kernel decides when messages reach the disk. The default."""
     FSYNC: ClassVar[Durability]
+    """``send`` returns when the message is on disk."""
 
     def __post_init__(self) -> None:
-        """Refuse what is not one of the three forms."""
+        """Raise ``ValueError`` or ``TypeError`` for anything but the three kinds."""
         if self.kind not in {"os", "interval", "fsync"}:
             raise ValueError(f"durability kind {self.kind!r}: must be 'os', 'interval' or 'fsync'")
         if self.kind == "interval":
@@ -58,7 +61,7 @@ class Durability:
 
     @staticmethod
     def from_json(value: object) -> Durability:
-        """Undo ``to_json``; ``ValueError`` if *value* is anything else."""
+        """Reverse ``to_json``. Raise ``ValueError`` if *value* is anything else."""
         if value == "os":
             return Durability.OS
         if value == "fsync":
@@ -73,7 +76,7 @@ class Durability:
         return f"Durability.interval({self.seconds})" if self.kind == "interval" else f"Durability.{self.kind.upper()}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by value; ``OS`` and ``FSYNC`` come back as the constants themselves."""
+        """Pickle by value; ``OS`` and ``FSYNC`` unpickle to the constants themselves."""
         return Durability.from_json, (self.to_json(),)
 
 
@@ -84,24 +87,25 @@ Durability.FSYNC = Durability("fsync")
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capacity:
-    """How much may wait to be consumed, and what happens to whoever sends more.
+    """How much may be stored and not consumed, and what happens to a sender when the channel is full.
 
-    Counted are records that the slowest registered consumer has not passed; with no consumer, all that is stored. The
-    smallest of the limits that are given counts. A full channel lets a sender wait (``"wait"``), refuses
-    (``"raise"``), or gives up its oldest messages, a segment at a time (``"drop_oldest"``): consumers that are
-    overtaken are told how much they missed.
+    The capacity counts records that the slowest registered consumer has not consumed; without consumers, all stored
+    records. If several limits are given, the smallest applies. When the channel is full, a sender waits (``"wait"``),
+    gets `ChannelFullError` (``"raise"``), or the oldest messages are dropped, one segment at a time
+    (``"drop_oldest"``). Consumers whose messages were dropped get `DataExpiredError`, which says how many they missed.
     """
 
     max_bytes: int | None = None
     """Bytes of records, headers included; at least four segments."""
     max_messages: int | None = None
-    """Messages."""
+    """The number of messages."""
     fraction: float | None = None
-    """Part of the file system that the channel lies in, above 0 and at most 1; at least four segments, too."""
+    """A fraction of the size of the channel's file system, above 0 and at most 1; at least four segments."""
     on_full: OnFull = "wait"
+    """What a sender does in a full channel: ``"wait"``, ``"raise"`` or ``"drop_oldest"``."""
 
     def __post_init__(self) -> None:
-        """Refuse what limits nothing, or cannot be kept."""
+        """Raise ``ValueError`` or ``TypeError`` for a capacity without a limit, or with an invalid one."""
         if self.max_bytes is None and self.max_messages is None and self.fraction is None:
             raise ValueError("capacity without max_bytes, max_messages or fraction: name at least one limit")
         if self.max_bytes is not None:
@@ -113,38 +117,39 @@ class Capacity:
         checks.one_of("wait", "raise", "drop_oldest")("capacity on_full", self.on_full)
 
     def in_bytes(self, disk: int | None) -> int | None:
-        """Return how many bytes it comes to in a file system of this size, if that is known; None for any number."""
+        """Return the limit in bytes for a file system of *disk* bytes, if known; None if bytes are not limited."""
         part = None if disk is None or self.fraction is None else int(disk * self.fraction)
         return min((limit for limit in (self.max_bytes, part) if limit is not None), default=None)
 
     def to_json(self) -> dict[str, object]:
-        """Return a JSON object with what is not the default."""
+        """Return a JSON object with the values that are not the default."""
         return _dump(self)
 
     @staticmethod
     def from_json(value: object) -> Capacity:
-        """Undo ``to_json``; ``ValueError`` if *value* is anything else."""
+        """Reverse ``to_json``. Raise ``ValueError`` if *value* is anything else."""
         return _load(Capacity, "capacity", value)
 
 
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retention:
-    """How long messages stay. What a registered consumer has not passed stays whatever is said here.
+    """How long messages are kept. Retention never deletes messages that a registered consumer has not consumed.
 
-    ``after_consumed="delete"`` removes a segment when every registered consumer has passed it; with no consumer
-    registered nothing counts as consumed. ``"keep"`` keeps it until it is too old or there is too much. Both limits
-    apply under ``"delete"`` too, where they bound what nobody is registered for.
+    ``after_consumed="delete"`` removes a segment when every registered consumer has consumed it. Without a registered
+    consumer, nothing counts as consumed. ``"keep"`` keeps it until a limit is reached. Both limits apply to
+    ``"delete"`` too, where they bound what is stored while no consumer is registered.
     """
 
     after_consumed: Literal["delete", "keep"] = "delete"
+    """What happens to a segment that every registered consumer has consumed."""
     max_age: float | None = None
-    """Seconds; a segment goes when its youngest message is older."""
+    """In seconds: a segment is deleted when its newest message is older. None: no limit."""
     max_bytes: int | None = None
-    """Bytes of records; the oldest segments go first, and the one that is written to never goes."""
+    """In bytes of records: the oldest segments beyond it are deleted, but never the active one. None: no limit."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Raise ``ValueError`` or ``TypeError`` for invalid values."""
         checks.one_of("delete", "keep")("retention after_consumed", self.after_consumed)
         if self.max_age is not None:
             checks.seconds("retention max_age", self.max_age)
@@ -152,12 +157,12 @@ class Retention:
             checks.integer(1)("retention max_bytes", self.max_bytes)
 
     def to_json(self) -> dict[str, object]:
-        """Return a JSON object with what is not the default."""
+        """Return a JSON object with the values that are not the default."""
         return _dump(self)
 
     @staticmethod
     def from_json(value: object) -> Retention:
-        """Undo ``to_json``; ``ValueError`` if *value* is anything else."""
+        """Reverse ``to_json``. Raise ``ValueError`` if *value* is anything else."""
         return _load(Retention, "retention", value)
 
 
@@ -167,24 +172,26 @@ class Compression:
     """How finished segments are compressed, in the background, once they are *after* seconds old."""
 
     method: CompressionMethod = "zstd"
+    """``"zstd"``, ``"lz4"`` (needs the extra), ``"gzip"``, or ``"none"`` for no compression."""
     level: int | None = None
-    """As the method counts them; None is its default."""
+    """The level of the method; None is its default."""
     after: float = 60.0
+    """How many seconds after it was finished a segment is compressed."""
 
     def __post_init__(self) -> None:
-        """Refuse what the method does not know."""
+        """Raise ``ValueError`` or ``TypeError`` for a method that is not supported or a level it does not have."""
         checks.one_of(*_LEVELS)("compression method", self.method)
         if self.level is not None:
             checks.integer(*_LEVELS[self.method])(f"compression level of {self.method}", self.level)
         checks.seconds_or_zero("compression after", self.after)
 
     def to_json(self) -> dict[str, object]:
-        """Return a JSON object with what is not the default."""
+        """Return a JSON object with the values that are not the default."""
         return _dump(self)
 
     @staticmethod
     def from_json(value: object) -> Compression:
-        """Undo ``to_json``; ``ValueError`` if *value* is anything else."""
+        """Reverse ``to_json``. Raise ``ValueError`` if *value* is anything else."""
         return _load(Compression, "compression", value)
 
 

@@ -1,7 +1,8 @@
-"""`python -m filechannel` imports this before anything else: until a command has begun, Ctrl-C ends it quietly.
+"""Quiet Ctrl-C while `python -m filechannel` starts.
 
-Whoever imports the package for anything else notices nothing of it. The command `filechannel` in a shell does the same
-before it imports the package, in `filechannel_command`.
+The package imports this module first. Until a command has started, Ctrl-C then ends the process without a traceback. It
+has no effect if the package is imported for any other purpose. The `filechannel` shell command does the same in
+`filechannel_command`, before it imports the package.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import sys
 
 
 def is_command() -> bool:
-    """Tell whether this is `python -m filechannel`, on its way to `__main__`."""
-    if sys.argv[:1] != ["-m"]:  # what it is only until the module was found
+    """Return whether this process was started as `python -m filechannel` and `__main__` does not run yet."""
+    if sys.argv[:1] != ["-m"]:  # sys.argv[0] is "-m" only until the module is found
         return False
     before = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv) + 1]
     return before[-2:] == ["-m", "filechannel"] or before[-1].endswith("mfilechannel")

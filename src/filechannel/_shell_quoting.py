@@ -1,4 +1,4 @@
-"""Commands in texts: a person may paste them into a shell, whatever the paths and names in them are."""
+"""Shell commands in messages, quoted so that a user can paste them into a shell for any path or name."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from pathlib import Path
 
 
 def shell_words(*words: object) -> str:
-    """Return words as they are typed in a shell that knows `$'...'`: printable, and each of them one word."""
+    """Return words as typed in a shell that supports `$'...'`: printable, and each quoted to stay one word."""
     return " ".join(map(_quoted, map(str, words)))
 
 
 def path_word(path: object) -> str:
-    """Return a path as an argument that is not taken for an option."""
+    """Return a path as an argument that is not mistaken for an option."""
     text = str(path)
     return f"./{text}" if text.startswith("-") else text
 
 
 def command(*words: object) -> str:
-    """Return a command for the middle of a sentence.
+    """Return a command to be quoted within a sentence.
 
-    Quotes set it off, unless it has quotes of its own: pasted with both, what those protect would be executed.
+    The command is enclosed in quotes, unless it contains quotes itself: if a user pasted both, the shell would execute
+    what the inner quotes protect.
     """
     text = shell_words(*words)
     return text if "'" in text else f"'{text}'"
@@ -37,5 +38,5 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(byte: int) -> str:
-    # An exclamation mark recalls an earlier command in some shells, even between these quotes.
+    # Some shells replace an exclamation mark by an earlier command (history expansion), even between these quotes.
     return chr(byte) if 32 <= byte < 127 and byte not in b"'\\!" else f"\\x{byte:02x}"

@@ -1,4 +1,4 @@
-"""What `filechannel` in a shell runs first: Ctrl-C ends it quietly while everything else is still being imported."""
+"""The entry point of the command `filechannel`: Ctrl-C ends it quietly while the other modules are being imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _end(*_: object) -> None:
 
 def main() -> None:
     """Run the command line, and exit with its code."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if it is ignored, as under nohup
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if SIGINT is ignored, as under nohup
         signal.signal(signal.SIGINT, _end)
     from filechannel.cli import main as run
 

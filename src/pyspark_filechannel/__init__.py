@@ -1,6 +1,6 @@
-"""Lets Spark find `format("filechannel")` by itself: it looks into every package that is called `pyspark_…`.
+"""Lets Spark find `format("filechannel")` by itself: it looks for data sources in every package named `pyspark_…`.
 
-One that cannot be imported keeps Spark from finding any of them, so this one always can.
+If one of these packages cannot be imported, Spark finds none of them. So importing this one never fails.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ __all__: list[str] = []
 
 try:
     from filechannel.spark import ChannelSource as DefaultSource
-except ImportError:  # without the extra there is nothing to be found, and whoever asks for it is told so
+except ImportError:  # without the extra there is no data source, and Spark reports that when it is used
     pass
 else:
     __all__ += ["DefaultSource"]

@@ -39,7 +39,7 @@ with open_channel(path, int) as channel:
     say("released")
     sys.stdin.readline()
 """
-"""Holds the writer word until it is told to go on."""
+"""Holds the writer lock until the test resumes it."""
 
 
 class Child:
@@ -56,8 +56,8 @@ class Child:
             self.process.kill()
             raise AssertionError(f"{said!r} instead of {line!r}: {self.process.communicate()[1]}")
 
-    def go_on(self) -> None:
-        """Let it go on."""
+    def resume(self) -> None:
+        """Let the child continue."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -70,7 +70,7 @@ class Child:
 
 @contextmanager
 def running(program: str, path: Path, **environment: str) -> Iterator[Child]:
-    """Run a program with a channel's path in another process, which is gone when the block has ended."""
+    """Run a program with a channel's path in another process, which has exited when the block ends."""
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", HEAD + textwrap.dedent(program), str(path)],
         stdin=subprocess.PIPE,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, final
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 _CALLBACKS = {weakref.__file__, _weakrefset.__file__}
 
 
@@ -89,7 +89,7 @@ def elsewhere(work: Callable[[], object], where: object) -> None:
 
     thread = threading.Thread(target=do, daemon=True)
     thread.start()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert not thread.is_alive(), f"another thread hangs after an exception at {where}"
     if errors:
         raise AssertionError(f"another thread failed after an exception at {where}") from errors[0]

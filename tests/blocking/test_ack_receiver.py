@@ -11,7 +11,7 @@ import pytest
 from anyio import ClosedResourceError, EndOfStream, WouldBlock
 
 from filechannel import AckError, ChannelOptions, ConsumerBusyError
-from filechannel._wakeup import arrivals
+from filechannel._wakeup import waiters
 from filechannel.blocking import Acknowledgable, AckReceiver, FileChannel, open_channel
 from tests.blocking.children import running
 from tests.blocking.threads import all_at_once, in_thread, until
@@ -32,7 +32,7 @@ each_waiting = pytest.mark.parametrize("polls", [False, True], ids=["futex", "po
 
 
 def test_acks_and_nacks_are_those_of_the_async_receiver(channel: FileChannel[int]) -> None:
-    """Order, counts, errors and what comes again after reopening."""
+    """Order, counts, errors and redeliveries after reopening are the same."""
     with channel.sender() as tx:
         tx.send_many(range(10))
     with channel.ack_receiver() as rx:
@@ -61,7 +61,7 @@ def test_a_thread_that_waits_is_woken_by_a_nack(
     path: Path, way: Callable[[AckReceiver[int]], object], polls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once, and also when its delay is over."""
-    monkeypatch.setattr(arrivals, "POLL", polls)
+    monkeypatch.setattr(waiters, "POLL", polls)
     with open_channel(path, int) as channel, channel.sender() as tx, channel.ack_receiver() as rx:
         tx.send(7)
         for delay in (0, 0.01):
@@ -185,7 +185,7 @@ with open_channel(path, int) as channel, channel.ack_receiver() as rx:
 
 
 def test_a_killed_consumer_gets_everything_again_from_the_oldest_unacked_on(path: Path) -> None:
-    """SIGKILL with acks out of order, nacks and delays: only what was acked contiguously is gone."""
+    """SIGKILL with acks out of order, nacks and delays: only the contiguous acked prefix is not redelivered."""
     options = ChannelOptions(segment_size=4096)
     with open_channel(path, int, options=options) as channel, channel.sender() as tx:
         tx.send_many(range(1000))
@@ -218,7 +218,9 @@ with open_channel(path, int) as channel, channel.ack_receiver() as rx:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_consumer_killed_at_any_moment_loses_nothing(tmp_path: Path, seed: int) -> None:
-    """Every message that it did not say it had acked comes again, and what comes begins where a message does."""
+    """Every message that it did not report as acked is redelivered, and the first redelivery starts at a message
+    boundary.
+    """
     path = tmp_path / f"channel-{seed}"
     with open_channel(path, int, options=ChannelOptions(segment_size=4096)) as channel, channel.sender() as tx:
         tx.send_many(range(20_000))

@@ -1,4 +1,4 @@
-"""Waiting for room in threads."""
+"""Waiting for capacity in threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anyio import ClosedResourceError, WouldBlock
 
 from filechannel import Capacity, ChannelFullError, ChannelOptions, Durability
 from filechannel.blocking import FileChannel, open_channel
-from tests.processes.crew import until
+from tests.processes.workers import until
 
 SOON = 60.0
 
@@ -28,14 +28,14 @@ def channel(path: Path, request: pytest.FixtureRequest) -> Iterator[FileChannel[
 
 
 def waiting(channel: FileChannel[int]) -> int:
-    """Return how many wait for room."""
+    """Return how many senders wait for capacity."""
     room = channel.statistics().room
     assert room is not None
     return room.waiting_senders
 
 
 def test_a_timeout_sends_nothing(channel: FileChannel[int]) -> None:
-    """Neither a message nor a batch, and nobody stands in line any more."""
+    """Neither a message nor a batch is sent, and no sender is left in the send queue."""
     with channel.sender() as tx, channel.receiver() as rx:
         with pytest.raises(TimeoutError, match="full"):
             tx.send(4, 0.01)
@@ -48,7 +48,7 @@ def test_a_timeout_sends_nothing(channel: FileChannel[int]) -> None:
 
 
 def test_nowait_never_waits(channel: FileChannel[int]) -> None:
-    """It says so."""
+    """`send_nowait` raises at once."""
     with channel.sender() as tx:
         with pytest.raises(WouldBlock):
             tx.send_nowait(4)
@@ -57,7 +57,7 @@ def test_nowait_never_waits(channel: FileChannel[int]) -> None:
 
 
 def test_threads_are_served_in_order(channel: FileChannel[int]) -> None:
-    """Each waits until it is its turn, the last one with a limit of time that is not reached."""
+    """Each thread waits until it is the first in the send queue, the last one with a timeout that does not expire."""
     with channel.sender() as tx, channel.receiver() as rx, ThreadPoolExecutor(8) as threads:
         for number in range(8):
             threads.submit(tx.send, 4 + number, SOON if number == 7 else None)
@@ -65,8 +65,8 @@ def test_threads_are_served_in_order(channel: FileChannel[int]) -> None:
         assert [rx.receive(SOON) for _ in range(12)] == list(range(12))
 
 
-def test_one_whose_time_is_over_lets_the_next_one_go(channel: FileChannel[int]) -> None:
-    """It was first, with a batch that did not fit."""
+def test_a_sender_that_timed_out_lets_the_next_one_send(channel: FileChannel[int]) -> None:
+    """The sender that timed out was first, with a batch that did not fit."""
     with channel.sender() as tx, channel.receiver() as rx, ThreadPoolExecutor(2) as threads:
         batch = threads.submit(tx.send_many, [10, 11], 0.3)
         until(lambda: waiting(channel) == 1)
@@ -80,7 +80,7 @@ def test_one_whose_time_is_over_lets_the_next_one_go(channel: FileChannel[int]) 
 
 
 def test_a_sender_that_is_closed_waits_no_longer(channel: FileChannel[int]) -> None:
-    """The first in line and the one behind it."""
+    """Closing ends the wait of the first sender in the queue and of the one behind it."""
     tx = channel.sender()
     with ThreadPoolExecutor(2) as threads:
         sends = [threads.submit(tx.send, 4), threads.submit(tx.send, 5)]
@@ -91,8 +91,8 @@ def test_a_sender_that_is_closed_waits_no_longer(channel: FileChannel[int]) -> N
                 send.result(SOON)
 
 
-def test_many_threads_share_little_room(channel: FileChannel[int]) -> None:
-    """Nothing is lost, doubled or reordered, and there is never more than the capacity says."""
+def test_many_threads_share_a_small_capacity(channel: FileChannel[int]) -> None:
+    """Nothing is lost, duplicated or reordered, and the backlog never exceeds the capacity."""
     threads, each = 6, 60
     with channel.sender() as tx, channel.receiver() as rx:
         assert rx.receive_many(10) == [0, 1, 2, 3]

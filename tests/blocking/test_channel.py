@@ -23,7 +23,7 @@ from filechannel import (
     SchemaMismatchError,
 )
 from filechannel._format import PURE
-from filechannel._storage.stores import STORES
+from filechannel._storage.open_stores import STORES
 from filechannel.blocking import FileChannel, open_channel
 from tests.blocking.threads import all_at_once, in_thread, until
 from tests.channel.gates import Gate
@@ -66,7 +66,7 @@ def test_a_union_and_a_codec(path: Path) -> None:
 
 
 def test_raw_bytes(path: Path) -> None:
-    """In raw mode any buffer goes in, and bytes come out."""
+    """In raw mode a sender accepts any buffer, and receivers return bytes."""
     with open_channel(path, bytes) as channel, channel.sender() as tx, channel.receiver() as rx:
         tx.send_many([b"a", bytearray(b"b"), memoryview(b"c")])  # type: ignore[list-item]
         assert rx.receive_many(9) == [b"a", b"b", b"c"]
@@ -107,7 +107,7 @@ def test_seal_purge_and_configure(path: Path) -> None:
 
 
 def test_a_new_field(path: Path) -> None:
-    """`configure(schema=…)` is for those who open the channel afterwards."""
+    """`configure(schema=…)` affects channels that are opened afterwards."""
     new = msgspec.defstruct("Order", [("id", int), ("note", int)])
     with open_channel(path, Order) as channel:
         channel.configure(schema=new)
@@ -175,7 +175,7 @@ def test_closing_waits_for_what_is_under_way(path: Path, gate: Gate) -> None:
         flushing.result(60)
 
 
-def test_an_interrupted_errand_does_not_keep_a_channel_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_blocking_call_does_not_keep_a_channel_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After Ctrl-C in `flush` the channel works, and closes."""
 
     def interrupted() -> None:
@@ -190,8 +190,8 @@ def test_an_interrupted_errand_does_not_keep_a_channel_open(path: Path, monkeypa
         channel.flush()
 
 
-def test_a_channel_that_nobody_closed_is_told(path: Path) -> None:
-    """A channel that is dropped without closing gives a `ResourceWarning`, and is closed."""
+def test_an_unclosed_channel_emits_a_warning(path: Path) -> None:
+    """A channel that is dropped without closing emits a `ResourceWarning`, and is closed."""
     gc.collect()
     with pytest.warns(ResourceWarning, match="unclosed <FileChannel"):
         forget_a_channel(path)
@@ -216,8 +216,8 @@ def test_opening_in_fifty_threads_at_once(path: Path) -> None:
         assert sorted(rx.receive_many(99)) == list(range(50))
 
 
-def test_the_end_of_a_stream_is_no_timeout(path: Path) -> None:
-    """After the last message `EndOfStream` comes at once, whatever the timeout."""
+def test_the_end_of_a_stream_is_not_a_timeout(path: Path) -> None:
+    """After the last message `EndOfStream` is raised at once, whatever the timeout."""
     with open_channel(path, int) as channel, channel.receiver() as rx:
         channel.seal()
         with pytest.raises(EndOfStream):
@@ -237,7 +237,9 @@ def test_async_and_blocking_have_the_same_methods() -> None:
 
 @pytest.mark.skipif(PURE and sys.version_info < (3, 13), reason="only C can map without a descriptor there")
 def test_a_closed_channel_keeps_no_descriptor(path: Path) -> None:
-    """Though the collector does not run: one who opens and closes channels for a day must not run out of them."""
+    """Although the garbage collector is off: a process that opens and closes channels all day must not run out of
+    descriptors.
+    """
     gc.disable()
     try:
         for number in range(5):
@@ -247,3 +249,19 @@ def test_a_closed_channel_keeps_no_descriptor(path: Path) -> None:
         assert descriptors_under(path.parent) == 0
     finally:
         gc.enable()
+
+
+def test_configure_says_why_it_does_not_take_an_option(path: Path) -> None:
+    """`segment_size` is fixed at creation."""
+    with open_channel(path, bytes) as channel, pytest.raises(TypeError, match="segment_size: it is fixed at creation"):
+        channel.configure(segment_size=4096)  # type: ignore[arg-type]
+
+
+def test_advice_about_configure_has_no_await(path: Path) -> None:
+    """The messages name `channel.configure`, which is not a coroutine here."""
+    open_channel(path, int).close()
+    with pytest.raises(OptionsMismatchError, match=r"'channel\.configure\(durability=") as options:
+        open_channel(path, int, options=ChannelOptions(durability=Durability.FSYNC))
+    with pytest.raises(SchemaMismatchError, match=r"'channel\.configure\(schema=") as schema:
+        open_channel(path, str)
+    assert "await" not in f"{options.value}{schema.value}"

@@ -49,12 +49,12 @@ def test_join_waits_for_a_thread(channel: FileChannel[int]) -> None:
             assert rx.read_offset == tx.write_offset
 
 
-def test_join_gives_up_in_time(channel: FileChannel[int]) -> None:
-    """A consumer that takes nothing does not catch up: `TimeoutError`, and nothing has changed."""
+def test_join_times_out(channel: FileChannel[int]) -> None:
+    """A consumer that receives nothing does not catch up: `TimeoutError`, and nothing has changed."""
     with channel.sender() as tx, channel.receiver("a") as rx:
         tx.send(1)
         for timeout in (0, 0.01):
-            with pytest.raises(TimeoutError, match="'a' has not caught up"):
+            with pytest.raises(TimeoutError, match="'a' did not catch up"):
                 channel.join("a", timeout=timeout)
         assert rx.receive() == 1
         channel.join("a", timeout=0)

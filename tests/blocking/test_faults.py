@@ -14,7 +14,7 @@ from anyio import ClosedResourceError, EndOfStream, WouldBlock
 
 from filechannel import Capacity, ChannelOptions, Durability, FileChannelError, Retention
 from filechannel._offset import Offset
-from filechannel._storage import stores
+from filechannel._storage import open_stores
 from filechannel.blocking import FileChannel, open_channel, transaction
 from tests.storage.refusing import RefusingFiles
 
@@ -130,7 +130,7 @@ def test_what_is_refused_is_a_typed_error(
     """Whichever call of a method the operating system refuses, and for whatever reason."""
     for at in count(1):
         files = RefusingFiles()
-        monkeypatch.setattr(stores, "Files", lambda files=files: files)
+        monkeypatch.setattr(open_stores, "Files", lambda files=files: files)
         channel = open_channel(path / str(at), bytes, options=OPTIONS[options])
         with ExitStack() as stack, suppress(ALLOWED), channel:
             objects = make(channel, stack)

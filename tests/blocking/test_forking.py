@@ -158,7 +158,7 @@ with channel._store.log.writing():
 
 
 def test_the_child_of_a_killed_process_keeps_nothing_of_it(path: Path) -> None:
-    """A parent that is killed gives up slot, writer word and names, although a child that it forked lives on."""
+    """A killed parent releases its slot, writer lock and names, although a child that it forked is alive."""
     with running(ORPHAN, path) as parent:
         assert parent.process.stdout is not None
         child = int(parent.process.stdout.readline())
@@ -198,7 +198,7 @@ def test_a_parent_keeps_what_it_has(path: Path) -> None:
                 with pytest.raises(ConsumerBusyError) as failure:
                     channel.receiver("mine")
                 assert failure.value.pid == parent.process.pid
-        parent.go_on()
+        parent.resume()
         parent.expect("fine")
         parent.end()
 
@@ -253,9 +253,9 @@ say("fine")
 """
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin has a channel for itself")
-def test_a_child_takes_the_channel_as_it_is_by_then(path: Path) -> None:
-    """Options that were changed since the channel was opened are no contradiction."""
+@pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
+def test_a_child_uses_the_current_options_of_the_channel(path: Path) -> None:
+    """Options that were changed since the channel was opened are not a contradiction."""
     with running(FORKING + OPTIONS, path) as child:
         child.expect("fine")
         child.end()
@@ -283,7 +283,7 @@ say("fine")
 
 
 def test_a_child_need_not_close_what_it_did_not_use(path: Path) -> None:
-    """What was inherited and not used is dropped without a warning, and the parent goes on."""
+    """A child drops what it inherited and did not use without a warning, and the parent continues."""
     with running(FORKING + UNUSED, path) as child:
         child.expect("fine")
         child.end()

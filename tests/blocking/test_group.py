@@ -10,17 +10,19 @@ from pathlib import Path
 import pytest
 from anyio import ClosedResourceError, EndOfStream, WouldBlock
 
-from filechannel import AckError, ChannelOptions, LeaseExpiredError
+from filechannel import AckError, ChannelOptions, LeaseExpiredError, StorageError
 from filechannel._format import PURE
 from filechannel._format.layout import GROUP_ENTRIES, GROUP_LOCK, LOCK_SLOT_SHIFT
-from filechannel._storage.group import Group
-from filechannel._wakeup import arrivals
+from filechannel._storage.consumers.group_file import Group
+from filechannel._storage.writable_store import WritableStore
+from filechannel._wakeup import waiters
 from filechannel.blocking import Acknowledgable, FileChannel, GroupReceiver, open_channel
 from tests.blocking.children import running
 from tests.blocking.threads import all_at_once, in_thread, until
+from tests.storage.handling import handle
 
 TRIES = 20
-"""A busy machine may be late again and again; who does not look is so every time."""
+"""A busy machine may be late repeatedly; a thread that does not check is late every time."""
 
 WAYS: dict[str, Callable[[GroupReceiver[int]], object]] = {
     "receive": lambda rx: rx.receive(),
@@ -37,8 +39,18 @@ each_waiting = pytest.mark.parametrize("polls", [False, True], ids=["futex", "po
 SMALL = ChannelOptions(segment_size=4096)
 
 
+def test_a_position_that_never_matches_ends_a_seek(channel: FileChannel[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`StorageError` instead of an endless loop, also for a new group."""
+    with channel.group("g") as rx:
+        monkeypatch.setattr(WritableStore, "hold", lambda _store, _offset: False)
+        with pytest.raises(StorageError, match=r"control is damaged: consumer 'g' found no valid position"):
+            rx.seek("latest")
+        with pytest.raises(StorageError, match="consumer 'new' found no valid position"), channel.group("new"):
+            pass
+
+
 def test_a_member_does_what_an_ack_receiver_does(channel: FileChannel[int]) -> None:
-    """Order, counts, errors and what comes again after reopening."""
+    """Order, counts, errors and redeliveries after reopening are the same."""
     with channel.sender() as tx:
         tx.send_many(range(10))
     with channel.group("g") as rx:
@@ -65,7 +77,7 @@ def test_a_thread_that_waits_is_woken(
     path: Path, way: Callable[[GroupReceiver[int]], object], polls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a message, by a nack of another member, at once or when its delay is over, and by a member that closes."""
-    monkeypatch.setattr(arrivals, "POLL", polls)
+    monkeypatch.setattr(waiters, "POLL", polls)
     with open_channel(path, int) as channel, channel.sender() as tx, channel.group("g") as rx:
 
         def wakes(call: Callable[[], object]) -> None:
@@ -83,8 +95,8 @@ def test_a_thread_that_waits_is_woken(
             wakes(other.close)
 
 
-def test_a_lease_that_ends_wakes_nobody_but_who_looks(path: Path) -> None:
-    """A thread that waits looks when it is due."""
+def test_an_expired_lease_is_noticed_by_a_waiting_thread(path: Path) -> None:
+    """No process sends a wakeup for it: a thread that waits wakes when the lease expires."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         with channel.group("g", lease=0.05) as slow, channel.group("g") as other:
             for _ in range(TRIES):
@@ -120,7 +132,7 @@ def test_a_timeout_counts_while_others_have_something(path: Path) -> None:
 
 
 def test_processing_acks_or_nacks(path: Path) -> None:
-    """Success acks, an error nacks, Ctrl-C does not count, and the lease is kept meanwhile."""
+    """Success acks, an error nacks, Ctrl-C does not count, and the lease is renewed while the block runs."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         with channel.group("g", lease=0.2) as rx, channel.group("g") as other:
             tx.send_many([1, 2])
@@ -164,11 +176,11 @@ def test_threads_share_the_work(path: Path) -> None:
 
 
 @pytest.mark.skipif(PURE, reason="nobody else can have the lock")
-def test_a_lock_that_is_kept_is_waited_for(path: Path) -> None:
-    """Whoever may not wait says so; a receive waits, and takes its message when the lock is free."""
+def test_a_group_lock_that_is_held_is_waited_for(path: Path) -> None:
+    """A call that may not wait raises; a receive waits, and gets its message when the lock is free."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.group("g") as rx:
         tx.send(1)
-        group, processes = rx._group._group, channel._store.processes
+        group, processes = rx._member._group, channel._store.processes
         assert processes is not None
         alive = processes.is_alive
         processes.is_alive = lambda _: True  # type: ignore[method-assign]
@@ -218,8 +230,8 @@ with open_channel(path, int) as channel, channel.sender() as tx, channel.group("
 """
 
 
-def test_a_forked_child_has_nothing_of_its_parents(path: Path) -> None:
-    """Its member is closed, it can join by itself, and the parent keeps what it has, leases included."""
+def test_a_forked_child_owns_no_delivery_of_its_parent(path: Path) -> None:
+    """Its member is closed, it can join separately, and the parent keeps its deliveries and leases."""
     with running(FORKING, path) as child:
         child.expect("done")
         child.end()
@@ -246,15 +258,15 @@ def test_positions_are_flushed_as_the_options_say(path: Path) -> None:
                     rx.receive_nowait()
 
 
-def test_whoever_lets_the_ring_go_on_tells_those_who_wait(path: Path) -> None:
-    """An ack that finds the group's lock taken leaves it to the holder, and so does it who has to be told."""
+def test_the_lock_holder_that_advances_the_ring_wakes_waiters(path: Path) -> None:
+    """An ack that finds the group's lock held leaves the work to the lock holder, and so the wakeup."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         tx.send_many(range(GROUP_ENTRIES + 1))
         with channel.group("g") as rx, channel.group("g") as other:
             assert len(rx.receive_many(GROUP_ENTRIES)) == GROUP_ENTRIES
             group, told = channel._store.cursors._open["g"], list[int]()
             assert isinstance(group, Group)
-            group.on_freed = lambda: told.append(1)
+            handle(channel._store.events.ring_freed, lambda: told.append(1))
 
             def ack() -> None:
                 rx.ack()

@@ -1,4 +1,4 @@
-"""Ctrl-C: whoever waits is interrupted, and everything goes on working afterwards."""
+"""Ctrl-C: a waiting thread is interrupted, and everything keeps working afterwards."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_receive_that_waits_is_interrupted(path: Path, durability: str, poll: 
         child.end()
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin has a channel for itself")
+@pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_a_send_that_waits_for_a_stopped_process_is_interrupted(path: Path) -> None:
     """`KeyboardInterrupt` while a stopped process is in the middle of sending; nothing was sent."""
     open_channel(path, int).close()
@@ -81,9 +81,9 @@ def test_a_send_that_waits_for_a_stopped_process_is_interrupted(path: Path) -> N
                 os.kill(child.process.pid, signal.SIGINT)
             child.expect("interrupted")
             os.kill(holder.process.pid, signal.SIGCONT)
-            holder.go_on()
+            holder.resume()
             holder.expect("released")
-            child.go_on()
+            child.resume()
             child.expect("fine")
             child.end()
 

@@ -18,9 +18,9 @@ from anyio import ClosedResourceError
 from filechannel import ChannelOptions, Retention
 from filechannel._format import PURE, holds_mutex
 from filechannel._format.layout import OPENING_BYTE
-from filechannel._storage.files import Files
-from filechannel._storage.kernel_locks import KernelLocks
-from filechannel._wakeup.line import Place, line_of
+from filechannel._storage.system.kernel_locks import KernelLocks
+from filechannel._storage.system.os_calls import Files
+from filechannel._wakeup.send_queue import QueueEntry, send_queue_of
 from filechannel.blocking import FanOutReceiver, FileChannel, open_channel
 from tests.blocking.interruptions import Attempt, InterruptError, elsewhere
 from tests.blocking.threads import in_thread, until
@@ -45,48 +45,48 @@ class Keeping:
             raise
 
 
-def test_an_interrupted_turn_holds_up_no_other_process(path: Path) -> None:
-    """Wherever it is interrupted, the turn is over, for other threads and other processes."""
+def test_an_interrupted_lock_holder_blocks_no_other_process(path: Path) -> None:
+    """Wherever the thread is interrupted, it releases the lock, for other threads and other processes."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
-        keeping = Keeping(lambda: store.upkeep.in_turn(lambda: None))
+        keeping = Keeping(lambda: store.maintenance_lock.run_locked(lambda: None))
         for number in count(1):
             attempt = Attempt(number, keeping)
             assert not holds_mutex(), attempt.where
-            other.upkeep.in_turn(lambda: None)  # `Busy` if the first one is not over
-            elsewhere(lambda: store.upkeep.in_turn(lambda: None), attempt.where)
+            other.maintenance_lock.run_locked(lambda: None)  # `Busy` if the first one is not over
+            elsewhere(lambda: store.maintenance_lock.run_locked(lambda: None), attempt.where)
             if attempt.where is None:
                 break
         assert keeping.kept
 
 
-def test_a_thread_that_was_interrupted_does_not_pass_those_who_wait_for_room(path: Path) -> None:
-    """It is served only as long as its place is the first."""
+def test_an_interrupted_thread_does_not_overtake_senders_that_wait_for_capacity(path: Path) -> None:
+    """It is served only while its entry is the first in the send queue."""
     with open_channel(path, bytes) as channel:
         store = channel._store
-        line = line_of(store)
+        line = send_queue_of(store)
 
         def be_served() -> None:
             with line.serving():
                 pass
 
         keeping = Keeping(be_served)
-        with line.standing(Place(lambda: False)):
+        with line.standing(QueueEntry(lambda: False)):
             for number in count(1):
                 attempt = Attempt(number, keeping)
-                assert not store.room.may_pass(), attempt.where
+                assert not store.capacity.order.may_pass(), attempt.where
                 if attempt.where is None:
                     break
         assert keeping.kept
 
 
-def test_closing_gives_up_configuring_a_channel_that_another_process_is_opening(path: Path) -> None:
-    """That one may have been stopped; nothing is changed, and whoever configures is told."""
+def test_closing_ends_a_configure_that_waits_for_another_process(path: Path) -> None:
+    """The other process may be stopped; nothing is changed, and the thread that configures gets an error."""
     with open_channel(path, bytes) as channel:
         locks = KernelLocks(Files(), path / "lock")
         try:
             assert locks.take(OPENING_BYTE)
             with in_thread(lambda: channel.configure(retention=Retention(max_bytes=1 << 20))) as configured:
-                until(lambda: bool(channel._errands._running))
+                until(lambda: bool(channel._blocking_calls._running))
                 channel.close()
             assert isinstance(configured.exception(), ClosedResourceError)
         finally:

@@ -33,7 +33,7 @@ def test_an_interrupted_step_takes_effect_as_a_whole(
     with (
         open_channel(path / "in", int, options=options) as numbers,
         open_channel(path / "out", int, options=options) as results,
-        numbers.sender() as source,
+        numbers.sender() as subscription,
         numbers.ack_receiver() as rx,
         results.sender() as tx,
         results.receiver() as out,
@@ -49,13 +49,13 @@ def test_an_interrupted_step_takes_effect_as_a_whole(
 
         number, missed = rng.randrange(1, stride + 1), 0
         while missed < _TRIES:
-            source.send(sent)
+            subscription.send(sent)
             expected += [sent, sent]
             sent += 1
             attempt = Attempt(number, step)
             missed = 0 if attempt.where else missed + 1
             number += stride if attempt.where else 0
-            source.send(sent)
+            subscription.send(sent)
             expected += [sent, sent]
             sent += 1
             while rx.unack_count or len(found) < len(expected):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from filechannel._storage.stores import STORES
+from filechannel._storage.open_stores import STORES
 from filechannel.blocking import open_channel
 from tests.leftovers import close_leftovers
 

@@ -17,7 +17,7 @@ from anyio import ClosedResourceError, EndOfStream
 from filechannel import ChannelOptions, ConsumerDamagedError, Durability, FileChannelError, StorageError
 from filechannel._format import crc32c
 from filechannel._format.layout import CURSOR, CURSOR_CHECKED, CURSOR_SIZE, CURSOR_SLOTS
-from filechannel._maintenance.repair import repair
+from filechannel._maintenance.repair.repair import repair
 from filechannel.blocking import FileChannel, open_channel
 from tests.blocking.threads import until
 from tests.storage.compressing import compress_all
@@ -40,11 +40,11 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def back_up(path: Path) -> Path:
-    """Make a backup by hard links, as `cp -al` does: every file keeps a name when that in the channel is gone."""
+    """Make a backup by hard links, as `cp -al` does: every file keeps a name when the channel's name is deleted."""
 
-    def link(source: str, target: str) -> None:
+    def link(subscription: str, target: str) -> None:
         with suppress(FileNotFoundError):  # reclaimed in this moment
-            os.link(source, target)
+            os.link(subscription, target)
 
     backup = path.with_name("backup")
     shutil.copytree(path, backup, copy_function=link, ignore=shutil.ignore_patterns("wake"))
@@ -78,7 +78,7 @@ def test_a_deleted_segment_is_noticed_by_the_next_flush(path: Path, options: Cha
             with pytest.raises(StorageError, match="deleted or replaced"):
                 channel.flush()  # once, for a process that did not send
             send_and_flush(channel)
-        else:  # readers have seen what is lost: every flush says so until it is not stored any more
+        else:  # readers have seen what is lost: every flush raises until it is reclaimed
             with pytest.raises(StorageError, match="deleted or replaced"):
                 send_and_flush(channel)
             channel.purge()
@@ -88,7 +88,7 @@ def test_a_deleted_segment_is_noticed_by_the_next_flush(path: Path, options: Cha
 
 @BOTH
 def test_a_replaced_segment_is_noticed(path: Path, options: ChannelOptions) -> None:
-    """A copy that was put in its place does not get what is written here."""
+    """A copy that replaced the segment does not get what is written here."""
     with open_channel(path, bytes, options=options) as channel:
         send_and_flush(channel)
         (segment,) = segments_of(path)
@@ -156,15 +156,15 @@ def test_a_directory_of_segments_that_was_replaced_is_noticed(path: Path, option
 
 
 @BOTH
-def test_a_backup_by_hard_links_is_no_error(path: Path, options: ChannelOptions) -> None:
-    """Flushes succeed while it is there and when it was removed, also where segments are consumed or compressed."""
+def test_a_backup_by_hard_links_is_not_an_error(path: Path, options: ChannelOptions) -> None:
+    """Flushes succeed with the backup and after its removal, also where segments are reclaimed or compressed."""
     with open_channel(path, bytes, options=options) as channel, channel.sender() as tx, channel.receiver("name") as rx:
         for round_ in range(4):
             for _ in range(250):
                 tx.send(bytes(300))
             backup = back_up(path)
             if round_ == 1:
-                with channel._store.upkeep.turn(lambda: True):  # else the maintenance thread may be at it
+                with channel._store.maintenance_lock.held(lambda: True):  # else the maintenance thread may be at it
                     compress_all(channel._store, "gzip")
             rx.receive_many(250)
             send_and_flush(channel)
@@ -199,14 +199,14 @@ def test_a_deleted_segment_is_noticed_after_others_have_rolled(path: Path) -> No
 
 
 @BOTH
-def test_segments_that_the_channel_removes_are_no_error(path: Path, options: ChannelOptions) -> None:
-    """Consumed, purged, compressed or used again: every flush succeeds."""
+def test_segments_that_the_channel_retires_are_not_an_error(path: Path, options: ChannelOptions) -> None:
+    """Consumed, purged, compressed or recycled: every flush succeeds."""
     with open_channel(path, bytes, options=options) as channel, channel.sender() as tx, channel.receiver("name") as rx:
         for round_ in range(4):
             for _ in range(250):
                 tx.send(bytes(300))
             if round_ == 1:
-                with channel._store.upkeep.turn(lambda: True):  # else the maintenance thread may be at it
+                with channel._store.maintenance_lock.held(lambda: True):  # else the maintenance thread may be at it
                     compress_all(channel._store, "gzip")
             rx.receive_many(250)
             channel.flush()
@@ -243,7 +243,7 @@ def test_a_deleted_cursor_is_noticed_by_the_next_flush(path: Path) -> None:
 
 
 def _is_removed(directory: Path) -> bool:
-    """Remove a directory; return False if the maintenance thread has made a file there meanwhile."""
+    """Remove a directory; return False if the maintenance thread has created a file in it."""
     shutil.rmtree(directory, ignore_errors=True)
     return not directory.exists()
 
@@ -302,8 +302,8 @@ def no_more_descriptors() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_running_out_of_descriptors_is_told_as_that(path: Path) -> None:
-    """By every method, with the limit to raise, and without a word about the path."""
+def test_running_out_of_descriptors_is_reported_as_that(path: Path) -> None:
+    """Every method raises an error that names the limit to raise, and not the path."""
     with open_channel(path, bytes, options=SMALL) as channel:
         rx = channel.receiver("name")
         channel.sender().send(b"1")

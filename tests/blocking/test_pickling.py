@@ -23,7 +23,7 @@ from typing_extensions import TypeForm
 import filechannel
 from filechannel import ChannelNotFoundError, ChannelOptions, Durability, OptionsMismatchError, SchemaMismatchError
 from filechannel._format import PURE
-from filechannel._storage.stores import STORES
+from filechannel._storage.open_stores import STORES
 from filechannel.blocking import FileChannel, Sender, open_channel
 from tests.blocking.threads import all_at_once
 from tests.channel.messages import Cancelled, Order, Placed, Point, Reading
@@ -49,7 +49,7 @@ each_copy = pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
 
 
 class Shout:
-    """A codec of somebody's own."""
+    """A codec of the user."""
 
     name = "shout"
 
@@ -86,10 +86,10 @@ def test_a_sender_comes_back(
 
 @each_message
 @each_copy
-def test_a_channel_comes_back(
+def test_a_round_trip_of_a_channel(
     path: Path, copied: Callable[[object], object], message_type: TypeForm[object], message: object
 ) -> None:
-    """A copy of a channel is another one, to be closed by itself, with the same path and type."""
+    """A copy of a channel is another one, to be closed separately, with the same path and type."""
     with open_channel(path, message_type) as channel:
         with cast("FileChannel[object]", copied(channel)) as other:
             assert (other.path, other.message_type) == (path, message_type)
@@ -135,7 +135,7 @@ def test_what_cannot_be_pickled(path: Path) -> None:
     with open_channel(path, int) as channel:
         for rx in (channel.receiver(), channel.replay()):
             for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
-                with pytest.raises(TypeError, match="pickle the channel, and make a receiver of it"):
+                with pytest.raises(TypeError, match="pickle the channel, and create a receiver"):
                     attempt(rx)
     local = msgspec.defstruct("Local", [("id", int)])
     with open_channel(path / "local", local) as channel, pytest.raises((pickle.PicklingError, AttributeError)):
@@ -200,7 +200,7 @@ def test_a_sender_that_was_used_and_closed_leaves_nothing_open(path: Path) -> No
 
 
 def test_clones_of_an_unpickled_sender(path: Path) -> None:
-    """Each is closed by itself, in any order; the last one closes the channel."""
+    """Each clone is closed separately, in any order; the last one closes the channel."""
     with open_channel(path, int) as channel:
         data = pickle.dumps(channel.sender())
     for used in (False, True):
@@ -230,14 +230,14 @@ def test_an_unpickled_sender_may_be_pickled_again(path: Path) -> None:
 
 
 def test_an_unpickled_sender_in_many_threads(path: Path) -> None:
-    """Threads that use it for the first time at once open the channel once; closing it meanwhile is fine."""
+    """Threads that use it for the first time at once open the channel once; closing it at the same time is fine."""
     with open_channel(path, int) as channel:
         for _ in range(10):
             tx = pickle.loads(pickle.dumps(channel.sender()))
             all_at_once(*[partial(tx.send, number) for number in range(8)])
             tx.close()
             racing = pickle.loads(pickle.dumps(channel.sender()))
-            all_at_once(*[partial(send_or_be_told, racing)] * 4, racing.close)
+            all_at_once(*[partial(send_unless_closed, racing)] * 4, racing.close)
             with pytest.raises(ClosedResourceError):
                 racing.send(1)
         assert STORES._open
@@ -245,8 +245,8 @@ def test_an_unpickled_sender_in_many_threads(path: Path) -> None:
     assert not STORES._open
 
 
-def send_or_be_told(tx: Sender[int]) -> None:
-    """Send, unless it was closed meanwhile."""
+def send_unless_closed(tx: Sender[int]) -> None:
+    """Send, unless another thread has closed the sender."""
     try:
         tx.send(1)
     except ClosedResourceError:
@@ -274,8 +274,8 @@ def test_options_come_along(path: Path) -> None:
         open_channel(path, Order, options=options)
 
 
-def test_a_channel_that_is_gone(path: Path, tmp_path: Path) -> None:
-    """A copy opens what was open, and makes no other channel in its place."""
+def test_a_missing_channel(path: Path, tmp_path: Path) -> None:
+    """A copy opens the channel that was open, and does not create a new one."""
     with open_channel(path, int) as channel:
         data = pickle.dumps(channel.sender())
     path.rename(tmp_path / "moved")
@@ -288,7 +288,7 @@ def test_a_channel_that_is_gone(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_channel_that_has_become_another(path: Path, tmp_path: Path) -> None:
-    """What does not fit any more says so when it is used."""
+    """A copy that no longer fits the channel raises when it is used."""
     with open_channel(path, int) as channel:
         data = pickle.dumps((channel, channel.sender()))
     path.rename(tmp_path / "moved")
@@ -300,8 +300,8 @@ def test_a_channel_that_has_become_another(path: Path, tmp_path: Path) -> None:
                 call()
 
 
-def test_a_relative_path_is_the_one_that_was_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The directory is found wherever the process goes."""
+def test_a_relative_path_is_resolved_when_pickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy finds the directory whatever the working directory is."""
     monkeypatch.chdir(tmp_path)
     with open_channel("here", int) as channel:
         data = pickle.dumps(channel.sender())
@@ -411,9 +411,9 @@ def check(got: list[tuple[int, int]], each: int, total: int) -> None:
     assert len(got) == each * total
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin has a channel for itself")
+@pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_processes_that_receive_through_a_pickled_channel(path: Path, context: BaseContext) -> None:
-    """Each process has its own name and gets everything; the parent hears from all of them."""
+    """Each process has its own name and receives everything; all of them report to the parent."""
     with open_channel(path, tuple[int, int]) as channel, channel.sender() as tx, channel.receiver() as rx:
         tx.send_many([(-1, number) for number in range(500)])
         rx.seek("latest")
@@ -422,7 +422,7 @@ def test_processes_that_receive_through_a_pickled_channel(path: Path, context: B
         assert [writer.pid for writer in channel.statistics().writers] == [os.getpid()]
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin has a channel for itself")
+@pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 @pytest.mark.parametrize(("message_type", "message"), MESSAGES, ids=lambda value: str(value)[:40])
 def test_every_kind_of_type_is_found_in_another_process(
     path: Path, message_type: TypeForm[object], message: object
@@ -434,7 +434,7 @@ def test_every_kind_of_type_is_found_in_another_process(
 
 
 def test_a_pool_of_processes(path: Path) -> None:
-    """Senders go to a pool as arguments of each task."""
+    """Senders are passed to a pool as arguments of each task."""
     with open_channel(path, int) as channel:
         tx = pickle.loads(pickle.dumps(channel.sender()))
     with multiprocessing.get_context("spawn").Pool(1) as pool:

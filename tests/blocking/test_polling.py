@@ -1,4 +1,4 @@
-"""Where nobody can be woken: the tests of waiting once more, with polling forced."""
+"""The tests of waiting, repeated with polling forced, as where no process can be woken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent.parent
-LEFT_OUT = ("-k", "not a_cancelled_waiter_takes_nobodys_place")  # it looks before anybody can have polled
+LEFT_OUT = ("-k", "not a_cancelled_waiter_consumes_no_wakeup")  # it checks before a waiter can have polled
 
 
 @pytest.mark.parametrize("file", ["blocking/test_receiver.py", "channel/test_wakeup.py", "channel/test_close.py"])

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from anyio import ClosedResourceError, EndOfStream, WouldBlock
 
-from filechannel import ChannelOptions, ConsumerBusyError, DecodeError, Record
-from filechannel._channel.source import Source
-from filechannel._wakeup import arrivals
+from filechannel import ChannelOptions, ConsumerBusyError, DecodeError, Offset, Record
+from filechannel._channel.subscription.subscription import Subscription
+from filechannel._offset import LogPosition
+from filechannel._storage.reading.log_reader import LogReader
+from filechannel._wakeup import waiters
 from filechannel.blocking import FanOutReceiver, FileChannel, Receiver, open_channel
 from tests.blocking.children import running
 from tests.blocking.threads import all_at_once, in_thread, until
@@ -155,7 +157,7 @@ def test_lingering_ends_with_the_stream(path: Path) -> None:
 
 
 def test_closing_under_a_thread_that_lingers(path: Path) -> None:
-    """A receiver that is closed while it lingers tells so, and has taken nothing."""
+    """A receiver that is closed while it lingers raises, and has received nothing."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         rx = channel.receiver()
         tx.send(1)
@@ -167,8 +169,8 @@ def test_closing_under_a_thread_that_lingers(path: Path) -> None:
             assert rx.receive(timeout=0) == 1
 
 
-def test_a_record_has_its_place(path: Path) -> None:
-    """`receive_record` gives the value with offset and number."""
+def test_a_record_has_its_position(path: Path) -> None:
+    """`receive_record` returns the value with its offset and sequence."""
     with open_channel(path, str) as channel, channel.sender() as tx, channel.receiver() as rx:
         start = tx.send_many(["a", "b"])
         assert rx.receive_record() == Record("a", start, 0)
@@ -176,7 +178,7 @@ def test_a_record_has_its_place(path: Path) -> None:
 
 
 def test_a_loop_ends_with_the_stream(channel: FileChannel[int]) -> None:
-    """`for` goes through everything, waits for more, and ends when the channel is sealed."""
+    """`for` iterates over everything, waits for more, and ends when the channel is sealed."""
     with channel.sender() as tx, channel.receiver() as rx:
         tx.send_many(range(5))
         with in_thread(lambda: list(rx)) as receiving:
@@ -194,7 +196,7 @@ def test_a_loop_ends_with_the_stream(channel: FileChannel[int]) -> None:
 
 @each_way
 def test_sealing_ends_every_wait(path: Path, way: Callable[[Receiver[int]], object]) -> None:
-    """A thread that waits is told of the end."""
+    """A waiting thread gets the end of the stream."""
     with open_channel(path, int) as channel, channel.receiver() as rx, in_thread(partial(way, rx)) as receiving:
         until(lambda: channel.statistics().waiters == 1)
         channel.seal()
@@ -222,7 +224,7 @@ def test_closing_ends_every_wait_at_once(path: Path, way: Callable[[Receiver[int
 
 
 def test_closing_one_clone_leaves_the_wait_of_another(path: Path) -> None:
-    """Only the clone that is closed is told."""
+    """Only the waiter of the closed clone gets an error."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         clone = rx.clone()
         with in_thread(rx.receive) as receiving, in_thread(clone.receive) as told:
@@ -234,8 +236,8 @@ def test_closing_one_clone_leaves_the_wait_of_another(path: Path) -> None:
             assert receiving.result(60) == 1
 
 
-def test_seeking_wakes_who_waits(path: Path) -> None:
-    """A thread that waits goes on where another one has moved the receiver to."""
+def test_seeking_wakes_a_waiting_thread(path: Path) -> None:
+    """A waiting thread resumes where another one has moved the receiver to."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         tx.send_many([1, 2, 3])
         rx.seek("latest")
@@ -259,7 +261,7 @@ def test_peek_takes_nothing(path: Path) -> None:
 
 
 def test_clones_share_the_position(path: Path) -> None:
-    """Each message goes to one of the clones; the last close gives the name up."""
+    """Each message is delivered to one of the clones; the last close releases the name."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         rx = channel.receiver()
         clone = rx.clone()
@@ -275,8 +277,8 @@ def test_clones_share_the_position(path: Path) -> None:
         channel.receiver().close()
 
 
-def test_a_name_goes_on_where_it_stopped(path: Path) -> None:
-    """Every name gets every message, once, over reopening; `unsubscribe` forgets it."""
+def test_a_name_resumes_where_it_stopped(path: Path) -> None:
+    """Every name gets every message, once, across reopening; `unsubscribe` forgets it."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         channel.receiver("a").close()
         tx.send_many(range(4))
@@ -295,7 +297,7 @@ def test_a_name_goes_on_where_it_stopped(path: Path) -> None:
 
 
 def test_unsubscribing_under_a_thread_that_waits(path: Path) -> None:
-    """It is told, as if the receiver was closed."""
+    """The waiting thread gets the same error as for a closed receiver."""
     with open_channel(path, int) as channel, channel.receiver() as rx, in_thread(rx.receive) as receiving:
         until(lambda: channel.statistics().waiters == 1)
         rx.unsubscribe()
@@ -303,7 +305,7 @@ def test_unsubscribing_under_a_thread_that_waits(path: Path) -> None:
 
 
 def test_a_replay_stops(path: Path) -> None:
-    """A replay ends where it was told to, and without a stop it goes on live."""
+    """A replay ends at its stop, and without a stop it continues live."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         tx.send_many(range(5))
         with channel.replay() as history, channel.replay(stop=None) as live:
@@ -317,7 +319,7 @@ def test_a_replay_stops(path: Path) -> None:
 
 
 def test_a_message_that_does_not_decode(path: Path) -> None:
-    """`DecodeError` leaves the position, and `seek` passes it."""
+    """`DecodeError` does not move the position, and `seek` skips the message."""
     with open_channel(path, str) as channel, channel.sender() as tx:
         tx.send("one")
         tx.send("two")
@@ -335,7 +337,9 @@ def test_a_message_that_does_not_decode(path: Path) -> None:
 
 
 def test_waiting_threads_leave_the_others_alone(path: Path) -> None:
-    """Ten threads wait, without and with spinning, and the interpreter is free: this one goes on, and wakes them."""
+    """Ten threads wait, with and without spinning, and the interpreter is free: this one keeps
+    running, and wakes them.
+    """
     options = ChannelOptions(spin=0.5)
     with open_channel(path, int) as channel, open_channel(path, int, options=options) as spinning:
         receivers = [channel.receiver(str(number)) for number in range(9)] + [spinning.receiver("spinning")]
@@ -407,14 +411,14 @@ def test_a_timeout_is_not_doubled_by_spinning(path: Path) -> None:
 
 
 def test_spinning_notices_a_close_soon(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that watches does so in slices, and learns of it before the second is over that one sleep takes."""
-    watch, watching = Source.watch, threading.Event()
+    """A thread that spins does so in slices, and notices the close before the second is over that one sleep takes."""
+    watch, watching = Subscription.watch, threading.Event()
 
-    def watched(self: Source[int], seconds: float) -> bool:
+    def watched(self: Subscription[int], seconds: float) -> bool:
         watching.set()
         return watch(self, seconds)
 
-    monkeypatch.setattr(Source, "watch", watched)
+    monkeypatch.setattr(Subscription, "watch", watched)
     with open_channel(path, int, options=ChannelOptions(spin=60.0)) as channel:
         seconds = list[float]()
         while not seconds or (seconds[-1] >= 0.5 and len(seconds) < 3):
@@ -430,9 +434,9 @@ def test_spinning_notices_a_close_soon(path: Path, monkeypatch: pytest.MonkeyPat
 
 
 SPINNING = """
-from filechannel._channel.source import Source
+from filechannel._channel.subscription.subscription import Subscription
 
-watch, watching = Source.watch, threading.Event()
+watch, watching = Subscription.watch, threading.Event()
 
 def watched(self, seconds):
     watching.set()
@@ -444,7 +448,7 @@ def interrupt():
     before = time.monotonic()
     os.kill(os.getpid(), signal.SIGINT)
 
-Source.watch = watched
+Subscription.watch = watched
 with open_channel(path, int, options=ChannelOptions(spin=60.0)) as channel, channel.receiver() as rx:
     seconds = []
     while not seconds or (seconds[-1] >= 0.5 and len(seconds) < 3):
@@ -485,7 +489,7 @@ def running_readonly(path: Path) -> FileChannel[int]:
 
 def test_polling_notices_a_close_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the pauses between two looks are, closing and seeking end them."""
-    monkeypatch.setattr(arrivals, "POLL", True)
+    monkeypatch.setattr(waiters, "POLL", True)
     options = ChannelOptions(poll_interval=3600.0)
     with open_channel(path, int, options=options) as channel, channel.sender() as tx:
         rx = channel.receiver()
@@ -502,9 +506,28 @@ def test_polling_notices_a_close_at_once(path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_there(channel: FileChannel[int]) -> None:
-    """The methods that do not wait say so."""
+    """The methods that do not wait raise."""
     with channel.receiver() as rx:
         with pytest.raises(WouldBlock):
             rx.receive_nowait()
         assert rx.receive_many_nowait(5) == []
         assert rx.statistics().lag_messages == 0
+
+
+@pytest.mark.parametrize("kind", ["receiver", "ack_receiver"])
+def test_peek_while_another_thread_purges(path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A purge that moves the receiver after the reader that looks ahead was placed is not taken for lost messages."""
+    with open_channel(path, bytes) as channel, channel.sender() as tx, getattr(channel, kind)("name") as rx:
+        tx.send_many([b"1", b"2"])
+        original = LogReader.stand_beside
+
+        def sleep_beside(look_ahead_reader: LogReader, other: LogReader) -> None:
+            monkeypatch.undo()
+            original(look_ahead_reader, other)
+            before = LogPosition(Offset(look_ahead_reader.native.offset), look_ahead_reader.native.sequence)
+            channel.purge()
+            tx.send(b"3")
+            look_ahead_reader.move(before)
+
+        monkeypatch.setattr(LogReader, "stand_beside", sleep_beside)
+        assert rx.peek(2) == [b"3"]

@@ -20,7 +20,7 @@ from tests.file_systems import mounted_image, mounted_tmpfs
 from tests.storage.compressing import compress_all
 from tests.storage.resources import held_under
 
-PATIENCE = 60  # seconds; nothing here takes as long
+TIMEOUT = 60  # seconds; nothing here takes as long
 Channel = FileChannel[bytes]
 
 
@@ -55,7 +55,7 @@ def send_and_receive(channel: Channel) -> None:
 
 
 def look_around(channel: Channel) -> None:
-    """Statistics, names, places, purge and flush."""
+    """Call statistics, consumers, positions, purge and flush."""
     channel.sender().send(b"1")
     channel.receiver("name").close()
     channel.statistics()
@@ -77,7 +77,7 @@ def roll(channel: Channel) -> None:
 
 
 def configure(channel: Channel) -> None:
-    """With a capacity, whose consumers are watched."""
+    """Set a capacity, for which consumers are watched."""
     channel.configure(capacity=Capacity(max_messages=5, on_full="drop_oldest"), durability=Durability.interval(0.01))
     rx = channel.receiver("name")
     for _ in range(9):
@@ -138,7 +138,7 @@ def test_a_closed_channel_that_was_read_only_holds_nothing(path: Path, use: Call
     assert held_under(path) == []
 
 
-def test_the_last_of_those_who_share_a_channel_lets_go(path: Path) -> None:
+def test_the_last_of_several_handles_releases_the_channel(path: Path) -> None:
     """Closing one leaves the other one what it needs."""
     first, second = open_channel(path, bytes), open_channel(path, bytes)
     tx, rx = second.sender(), second.receiver("name")
@@ -210,11 +210,11 @@ def test_a_forked_child_frees_what_it_opens(path: Path) -> None:
 def run_into_close(
     channel: Channel, works: list[Callable[[], object]], started: threading.Barrier
 ) -> list[BaseException]:
-    """Work in threads until the channel, which is closed meanwhile, refuses; return what each thread ended with."""
+    """Run threads until the channel, which is closed in between, refuses; return what each thread ended with."""
     ends: list[BaseException] = []
 
     def run(work: Callable[[], object]) -> None:
-        started.wait(PATIENCE)
+        started.wait(TIMEOUT)
         try:
             while True:
                 work()
@@ -224,20 +224,20 @@ def run_into_close(
     threads = [threading.Thread(target=run, args=(work,)) for work in works]
     for thread in threads:
         thread.start()
-    started.wait(PATIENCE)
+    started.wait(TIMEOUT)
     channel.close()
     for thread in threads:
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT)
         assert not thread.is_alive()
     return ends
 
 
-def test_closing_under_threads_that_work(path: Path) -> None:
-    """Each of them is told that the channel is closed, and what it used is gone when it was told."""
+def test_closing_under_running_threads(path: Path) -> None:
+    """Each thread gets an error that the channel is closed, and by then what it used is released."""
     for _ in range(30):
         channel = open_channel(path, bytes, options=ChannelOptions(segment_size=65536))
         tx, rx, acked, group = channel.sender(), channel.receiver("a"), channel.ack_receiver("b"), channel.group("c")
-        tx.send(b"")  # a replay of nothing would end by itself
+        tx.send(b"")  # a replay of nothing would end at once
         works: list[Callable[[], object]] = [
             lambda tx=tx: tx.send(bytes(500)),
             lambda tx=tx: tx.send_many([b"1"] * 20),
@@ -253,11 +253,11 @@ def test_closing_under_threads_that_work(path: Path) -> None:
         ends = run_into_close(channel, works, threading.Barrier(len(works) + 1))
         assert [type(end) for end in ends] == [ClosedResourceError] * len(works)
         del works, ends, tx, rx, acked, group
-        until(lambda: not held_under(path))  # a thread that was preparing the next segment lets go when it is done
+        until(lambda: not held_under(path))  # a thread that was preparing the next segment releases it when it is done
 
 
 def test_closing_under_threads_that_wait(path: Path) -> None:
-    """For a message, and for room."""
+    """Threads that wait for a message, and for capacity."""
     channel = open_channel(path, bytes, options=ChannelOptions(capacity=Capacity(max_messages=1)))
     full, empty = channel.receiver("full"), channel.receiver("empty", start="latest")
     channel.sender().send(b"1")
@@ -265,7 +265,7 @@ def test_closing_under_threads_that_wait(path: Path) -> None:
     works: list[Callable[[], object]] = [
         lambda: channel.sender().send(b"2"),
         empty.receive,
-        lambda: empty.receive(timeout=PATIENCE),
+        lambda: empty.receive(timeout=TIMEOUT),
         channel.group("group", start="latest").receive,
     ]
     ends = run_into_close(channel, works, threading.Barrier(len(works) + 1))
@@ -297,7 +297,7 @@ def test_a_deleted_member_leaves_its_group(path: Path) -> None:
         member, other = channel.group("group"), channel.group("group")
         assert member.receive() == b"1"
         del member
-        assert other.receive(timeout=PATIENCE) == b"1"
+        assert other.receive(timeout=TIMEOUT) == b"1"
 
 
 def test_a_clone_keeps_the_name(path: Path) -> None:

@@ -35,7 +35,7 @@ from tests.channel.gates import Gate
 from tests.channel.messages import Order
 
 FSYNC = ChannelOptions(durability=Durability.FSYNC)
-many_processes = pytest.mark.skipif(PURE, reason="the pure twin has a channel for itself")
+many_processes = pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 
 
 def test_what_is_sent_is_there_on_return(channel: FileChannel[int]) -> None:
@@ -99,8 +99,8 @@ def test_nowait_methods(channel: FileChannel[int]) -> None:
         assert [record.offset for record in records][:2] == [first, second]
 
 
-def test_clones_are_closed_by_themselves(channel: FileChannel[int]) -> None:
-    """A clone goes on when the sender it was made of is closed."""
+def test_clones_are_closed_separately(channel: FileChannel[int]) -> None:
+    """A clone keeps working when the sender it was made of is closed."""
     tx = channel.sender()
     clone = tx.clone()
     tx.close()
@@ -168,7 +168,7 @@ def test_wrong_arguments(path: Path) -> None:
 
 
 def test_send_returns_only_when_the_message_is_on_disk(path: Path, gate: Gate) -> None:
-    """Under FSYNC `send` and `send_many` wait for the disk, and nobody sees the message before."""
+    """Under FSYNC `send` and `send_many` wait for the disk, and no receiver sees the message before."""
     with open_channel(path, int, options=FSYNC) as channel, channel.sender() as tx, channel.receiver() as rx:
         for send, expected in ((partial(tx.send, 1), [1]), (partial(tx.send_many, [2, 3]), [2, 3])):
             with gate.closed(), in_thread(send) as sending:
@@ -197,8 +197,8 @@ def test_threads_share_a_flush(path: Path, gate: Gate) -> None:
         assert channel.statistics().messages == 31
 
 
-def test_a_failed_flush_is_told_to_every_sender_that_waited(path: Path, gate: Gate) -> None:
-    """Each thread whose message the disk did not take gets `StorageError`; later sends work."""
+def test_a_failed_flush_is_reported_to_every_sender_that_waited(path: Path, gate: Gate) -> None:
+    """Each thread whose message was not flushed gets `StorageError`; later sends work."""
     with open_channel(path, int, options=FSYNC) as channel, channel.sender() as tx, channel.receiver() as rx:
         tail = partial(channel._store.control.tail, deferred=True)
         failures = list[StorageError]()
@@ -267,15 +267,15 @@ def test_a_timeout_while_another_process_keeps_the_channel(path: Path) -> None:
         with in_thread(partial(tx.send, 3)) as sending:
             until(lambda: bool(channel._store.control.map))
             os.kill(other.process.pid, signal.SIGCONT)
-            other.go_on()
+            other.resume()
             other.expect("released")
             sending.result(60)
         assert channel.statistics().messages == 1
 
 
 @many_processes
-def test_whoever_keeps_the_channel_is_named(path: Path) -> None:
-    """`TimeoutError` names the directory and the process, statistics name it too, and nobody when nobody sends."""
+def test_the_lock_holder_is_named(path: Path) -> None:
+    """`TimeoutError` names the directory and the process, statistics name it too, and no process while none sends."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         assert channel.statistics().busy_writer is None
         with running(HOLDER, path) as other:
@@ -289,7 +289,7 @@ def test_whoever_keeps_the_channel_is_named(path: Path) -> None:
             assert busy is not None
             assert busy.pid == pid
             assert busy in channel.statistics().writers
-            other.go_on()
+            other.resume()
             other.expect("released")
             assert channel.statistics().busy_writer is None
             assert len(channel.statistics().writers) == 2
@@ -298,8 +298,8 @@ def test_whoever_keeps_the_channel_is_named(path: Path) -> None:
 
 
 @many_processes
-def test_opening_while_another_process_keeps_the_channel(path: Path) -> None:
-    """Whoever opens the channel meanwhile can do so, and receive; only sending waits."""
+def test_opening_while_another_process_holds_the_writer_lock(path: Path) -> None:
+    """Another process can open the channel and receive; only sending waits."""
     for durability in (Durability.OS, Durability.FSYNC):
         with open_channel(path / durability.kind, int, options=ChannelOptions(durability=durability)) as channel:
             channel.sender().send(1)
@@ -312,33 +312,33 @@ def test_opening_while_another_process_keeps_the_channel(path: Path) -> None:
                 with pytest.raises(TimeoutError):
                     tx.send(2, timeout=0)
                 os.kill(other.process.pid, signal.SIGCONT)
-                other.go_on()
+                other.resume()
                 tx.send(3)
                 assert rx.receive() == 3
 
 
 @many_processes
 def test_timeouts_of_threads_do_not_add_up(path: Path) -> None:
-    """Threads that wait for another process time out each by itself, although one of them waits for ever."""
+    """Threads that wait for another process time out independently, although one of them waits for ever."""
     with open_channel(path, int) as channel, channel.sender() as tx, running(HOLDER, path) as other:
         other.expect("held")
         with in_thread(partial(tx.send, 0)) as for_ever:
 
-            def give_up() -> None:
+            def time_out() -> None:
                 with pytest.raises(TimeoutError):
                     tx.send(1, timeout=0.01)
 
-            all_at_once(*[give_up] * 5)
+            all_at_once(*[time_out] * 5)
             assert not for_ever.done()
-            other.go_on()
+            other.resume()
             other.expect("released")
             for_ever.result(60)
         assert channel.statistics().messages == 1
 
 
 @many_processes
-def test_an_event_loop_goes_on_while_a_thread_waits_for_another_process(path: Path) -> None:
-    """A thread that waits in `send` does not keep an event loop of the process from giving up or from waiting."""
+def test_an_event_loop_keeps_running_while_a_thread_waits_for_another_process(path: Path) -> None:
+    """A thread that waits in `send` does not keep an event loop of the process from timing out or from waiting."""
 
     async def main() -> None:
         async with filechannel.open_channel(path, int) as channel, channel.sender() as tx:
@@ -350,7 +350,7 @@ def test_an_event_loop_goes_on_while_a_thread_waits_for_another_process(path: Pa
                     before = time.monotonic()
                     await asyncio.sleep(0.001)
                     assert time.monotonic() - before < 60
-                other.go_on()
+                other.resume()
 
     with open_channel(path, int) as channel, channel.sender() as tx, running(HOLDER, path) as other:
         other.expect("held")

@@ -12,6 +12,7 @@ import pytest
 from anyio import BusyResourceError, ClosedResourceError
 
 from filechannel import (
+    Capacity,
     ChannelOptions,
     CodecError,
     ConsumerBusyError,
@@ -20,7 +21,8 @@ from filechannel import (
     HandlerError,
     RetryPolicy,
 )
-from filechannel._wakeup import arrivals
+from filechannel._maintenance.background.maintenance_thread import MAINTENANCE
+from filechannel._wakeup import waiters
 from filechannel.blocking import FileChannel, open_channel, redrive
 from tests.blocking.children import running
 from tests.blocking.threads import in_thread, until
@@ -38,7 +40,7 @@ def fill(channel: FileChannel[int], count: int) -> None:
 
 
 def position(channel: FileChannel[int], name: str = "default") -> int:
-    """Return the number of the message at which a consumer goes on."""
+    """Return the sequence of the message at which a consumer resumes."""
     return next(consumer.next_sequence for consumer in channel.consumers() if consumer.name == name)
 
 
@@ -57,7 +59,7 @@ def failing_once() -> tuple[Callable[[int], None], list[int]]:
 @each_waiting
 def test_threads_handle_what_comes_beside_the_body(path: Path, polls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, acknowledged, in a thread of the service; at the end nothing is left of it."""
-    monkeypatch.setattr(arrivals, "POLL", polls)
+    monkeypatch.setattr(waiters, "POLL", polls)
     with open_channel(path, int) as channel, channel.sender() as tx:
         fill(channel, 100)
         got, threads = list[int](), set[int]()
@@ -79,7 +81,7 @@ def test_threads_handle_what_comes_beside_the_body(path: Path, polls: bool, monk
 
 
 def test_run_calls_the_handler_here(channel: FileChannel[int]) -> None:
-    """In the calling thread, under every durability, until a handler says so."""
+    """In the calling thread, under every durability, until a handler stops the service."""
     fill(channel, 10)
     here = threading.get_ident()
 
@@ -118,8 +120,8 @@ def test_a_message_that_fails_ten_times_holds_up_the_rest(path: Path) -> None:
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["run", "with"])
-def test_a_message_given_up_ends_the_service(path: Path, beside: bool) -> None:
-    """The error is raised by `run`, or where the body ends; the message is what comes next."""
+def test_a_message_without_attempts_left_ends_the_service(path: Path, beside: bool) -> None:
+    """The error is raised by `run`, or where the body ends; the message stays the next one."""
 
     def handle(number: int) -> None:
         if number == 2:
@@ -135,14 +137,14 @@ def test_a_message_given_up_ends_the_service(path: Path, beside: bool) -> None:
             with service:
                 until(lambda: service.statistics().stopped)
 
-        with pytest.raises(HandlerError, match="given up after 3 attempts") as caught:
+        with pytest.raises(HandlerError, match="failed after 3 attempts") as caught:
             work()
         assert isinstance(caught.value.__cause__, ValueError)
         assert position(channel) == 2
 
 
-def test_both_errors_are_told(path: Path) -> None:
-    """If the body fails too, the two come in a group; its own error alone is raised as it is."""
+def test_both_errors_are_raised(path: Path) -> None:
+    """If the body fails too, both are raised in a group; the body's error alone is raised as it is."""
 
     def handle(number: int) -> None:
         raise ValueError
@@ -184,7 +186,7 @@ def test_no_more_than_so_many_at_once(path: Path) -> None:
             channel.serve(handle, concurrency=4)
 
 
-def test_others_go_on_while_one_waits_for_its_next_attempt(path: Path) -> None:
+def test_other_messages_are_processed_while_one_waits_for_its_next_attempt(path: Path) -> None:
     """The position waits for it."""
     with open_channel(path, int) as channel:
         fill(channel, 20)
@@ -217,8 +219,8 @@ def test_paused_and_stopped_between_two_attempts(path: Path) -> None:
 
 @each_waiting
 def test_paused_and_stopped_while_it_waits(path: Path, polls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is begun while it is paused, nothing is missing afterwards, and any thread may stop it."""
-    monkeypatch.setattr(arrivals, "POLL", polls)
+    """No message is started while it is paused, none is missing afterwards, and any thread may stop it."""
+    monkeypatch.setattr(waiters, "POLL", polls)
     with open_channel(path, int) as channel:
         got = list[int]()
         service = channel.serve(got.append, ordered=False, concurrency=3)
@@ -235,8 +237,8 @@ def test_paused_and_stopped_while_it_waits(path: Path, polls: bool, monkeypatch:
             assert running.result(30) is None
 
 
-def test_grace_ends_the_patience_with_a_handler(path: Path) -> None:
-    """A thread that is still at work then is left alone, and its message comes again."""
+def test_grace_bounds_the_wait_for_a_handler(path: Path) -> None:
+    """A thread that still runs then is left alone, and its message is redelivered."""
     with open_channel(path, int) as channel:
         fill(channel, 2)
         entered, gate, ended = threading.Event(), threading.Event(), threading.Event()
@@ -254,8 +256,8 @@ def test_grace_ends_the_patience_with_a_handler(path: Path) -> None:
         assert (position(channel), service.statistics().last_error) == (0, None)
 
 
-def test_what_is_no_exception_says_nothing_about_the_message(path: Path) -> None:
-    """Ctrl-C in a handler is raised by `run`, and the message comes again."""
+def test_a_base_exception_does_not_count_as_a_failed_attempt(path: Path) -> None:
+    """Ctrl-C in a handler is raised by `run`, and the message is redelivered."""
 
     def handle(number: int) -> None:
         raise KeyboardInterrupt
@@ -294,7 +296,7 @@ with open_channel(path, int) as channel, channel.sender() as tx:
 
 @pytest.mark.parametrize("poll", ["", "1"], ids=["futex", "polling"])
 def test_ctrl_c_ends_it(path: Path, poll: str) -> None:
-    """While it waits for messages, and in the middle of a handler, whose message comes again."""
+    """While it waits for messages, and in the middle of a handler, whose message is redelivered."""
     with running(INTERRUPTED, path, FILECHANNEL_POLL=poll) as child:
         for state in ("waits", "works"):
             child.expect(state)
@@ -306,11 +308,11 @@ async def promise(number: int) -> None:
     """Be async."""
 
 
-def test_a_handler_that_only_promises_is_refused(path: Path) -> None:
-    """Nobody would await it, and the message would be lost."""
+def test_a_coroutine_handler_is_refused(path: Path) -> None:
+    """The service would not await it, and the message would be lost."""
     with open_channel(path, int) as channel:
         fill(channel, 1)
-        with pytest.raises(HandlerError, match="something to await"):
+        with pytest.raises(HandlerError, match="returned an awaitable"):
             channel.serve(promise, retry=NEVER).run()
         assert position(channel) == 0
 
@@ -375,3 +377,58 @@ def test_letters_and_redriving(path: Path, concurrency: int) -> None:
         assert redrive(dead, texts) == 0
         with other.replay() as numbers_again, texts.replay() as texts_again:
             assert (list(numbers_again), list(texts_again)) == ([3], ["one", "four"])
+
+
+SMALL_AND_DROPPING = ChannelOptions(
+    segment_size=4096, spare_segments=0, capacity=Capacity(max_messages=8, on_full="drop_oldest")
+)
+
+
+@pytest.mark.parametrize("moment", ["before its letter", "after its letter"])
+def test_an_undecodable_message_may_be_removed_meanwhile(path: Path, moment: str) -> None:
+    """The capacity drops it before, or after, its letter is written: the service counts it and continues."""
+    with (
+        open_channel(path, object, options=SMALL_AND_DROPPING) as channel,
+        channel.sender() as tx,
+        open_channel(path.with_name("dead"), DeadLetter) as dead,
+        dead.sender() as box,
+    ):
+        tx.send("undecodable")
+        channel.configure(schema=int)
+        with open_channel(path, int) as numbers:
+            got = list[int]()
+            service = numbers.serve(got.append, dead_letter=box)
+            lookup, send = numbers._store.lookup, box.send
+
+            def drop() -> None:
+                del lookup.at, box.send
+                MAINTENANCE.forget(numbers._store)
+                for number in range(400):
+                    tx.send_nowait(number)
+                channel.seal()
+
+            def look_up_after_drop(offset: int) -> object:
+                drop()
+                return lookup.at(offset)
+
+            def send_and_drop(letter: DeadLetter) -> None:
+                send(letter)
+                drop()
+
+            lookup.at = look_up_after_drop if moment == "before its letter" else lookup.at
+            box.send = send_and_drop if moment == "after its letter" else send
+            service.run()
+            found = service.statistics()
+            assert got == list(range(400))[-len(got) :]
+            assert found.handled + found.dead + found.missed == 401
+            assert found.dead == (moment == "after its letter")
+
+
+def test_a_dead_letter_channel_of_another_type_is_refused_at_once(path: Path) -> None:
+    """`serve` names the type, and registers nothing, although no message has failed yet."""
+    with open_channel(path / "in", int) as numbers, open_channel(path / "dead", str) as dead, dead.sender() as box:
+        with pytest.raises(
+            TypeError, match=r"must be a filechannel\.blocking\.Sender of .*: the channel accepts str, not"
+        ):
+            numbers.serve(print, dead_letter=box)  # type: ignore[arg-type]
+        assert numbers.consumers() == ()

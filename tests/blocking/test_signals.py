@@ -1,7 +1,8 @@
-"""Exceptions that signal handlers raise in the middle of a call: the channel works on, for every thread and process.
+"""Exceptions that signal handlers raise in the middle of a call: the channel keeps working, for every thread and
+process.
 
-Each test raises one before each bytecode of a call, in turn, and looks after each whether other threads can send, every
-message that was accepted arrives once, and the exception has reached the caller.
+Each test raises one before each bytecode of a call, one by one, and checks after each that other threads can send, that
+every accepted message arrives once, and that the exception has reached the caller.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ import filechannel
 from filechannel import AckError, Capacity, ChannelOptions, ConsumerBusyError, Durability
 from filechannel import open_channel as async_open_channel
 from filechannel._format import PURE
-from filechannel._storage.stores import STORES
-from filechannel._storage.unpublished import Unpublished
+from filechannel._storage.log.appender import Appender
+from filechannel._storage.open_stores import STORES
 from filechannel.blocking import AckReceiver, FileChannel, Receiver, Sender, open_channel
 from tests.blocking.interruptions import Attempt, InterruptError, elsewhere
 from tests.blocking.threads import until
@@ -38,11 +39,11 @@ from tests.blocking.threads import until
 pytestmark = pytest.mark.skipif(PURE, reason="the pure implementation promises nothing here; see mutex.py")
 
 OS = ChannelOptions(segment_size=4096)
-NO_SPARES = ChannelOptions(segment_size=4096, spare_segments=0)
+NO_FREE_LIST = ChannelOptions(segment_size=4096, spare_segments=0)
 FSYNC = ChannelOptions(segment_size=4096, durability=Durability.FSYNC)
 BOUNDED = ChannelOptions(segment_size=4096, capacity=Capacity(max_messages=4))
 DROPPING = ChannelOptions(segment_size=4096, capacity=Capacity(max_messages=40, on_full="drop_oldest"))
-MODES = {"os": OS, "no spares": NO_SPARES, "fsync": FSYNC, "bounded": BOUNDED}
+MODES = {"os": OS, "no spares": NO_FREE_LIST, "fsync": FSYNC, "bounded": BOUNDED}
 _FILLER = 900
 _TRIES = 12  # a call takes different ways: only some of them are as long as the longest
 _PACKAGE = str(Path(filechannel.__file__).parent)
@@ -87,7 +88,7 @@ class Closable(Protocol):
 
 
 class Trial:
-    """One channel whose calls are interrupted again and again."""
+    """One channel whose calls are interrupted repeatedly."""
 
     def __init__(self, path: Path, options: ChannelOptions) -> None:
         self.channel: FileChannel[bytes] = open_channel(path, bytes, options=options)
@@ -461,14 +462,14 @@ def test_nothing_is_rolled_back_without_the_writer_lock(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
     """Wherever a send that rolls is interrupted: without the lock, another process may be writing there."""
-    trial, rolled_back = begin(NO_SPARES), list[bool]()
-    log, discard = trial.channel._store.log, Unpublished.discard  # pyright: ignore[reportPrivateUsage]
+    trial, rolled_back = begin(NO_FREE_LIST), list[bool]()
+    log, discard = trial.channel._store.log, Appender.roll_back  # pyright: ignore[reportPrivateUsage]
 
-    def watched(self: Unpublished) -> None:
+    def watched(self: Appender) -> None:
         rolled_back.append(log.mutex.user == get_ident())
         discard(self)
 
-    monkeypatch.setattr(Unpublished, "discard", watched)
+    monkeypatch.setattr(Appender, "roll_back", watched)
 
     def send() -> Callable[[], object]:
         payload = trial.next()
@@ -495,7 +496,7 @@ with open_channel(sys.argv[1], bytes) as channel, channel.sender() as tx:
         for number in islice(numbers, {_BURST}):
             tx.send(b"-%07d" % number + bytes({_FILLER}))
 """
-"""Sends negative numbers until it is killed, as many as it is told: nobody could receive as fast as it sends."""
+"""Sends as many negative numbers as the test asks for, until it is killed: no receiver is as fast as it sends."""
 
 
 @pytest.mark.usefixtures("seeded")

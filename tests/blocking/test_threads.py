@@ -46,13 +46,13 @@ def receive_all(rx: Receiver[Pair], into: list[Pair], way: int) -> None:
             elif way == 3:
                 into.extend(rx.receive_many(7, 0.001))
             else:
-                into.extend(patiently(partial(rx.receive, 0.001)))
+                into.extend(receive_or_none(partial(rx.receive, 0.001)))
     except EndOfStream:
         pass
 
 
-def patiently(receive: Callable[[], Pair]) -> list[Pair]:
-    """Receive one or nothing."""
+def receive_or_none(receive: Callable[[], Pair]) -> list[Pair]:
+    """Receive one message or nothing."""
     try:
         return [receive()]
     except TimeoutError:
@@ -120,8 +120,8 @@ def test_fifty_threads_with_handles_of_both_kinds(path: Path, durability: Durabi
         assert channel.statistics().waiters == 0
 
 
-def test_clones_come_and_go_while_others_wait(path: Path) -> None:
-    """Threads that make, use and close clones take nothing from those that wait."""
+def test_clones_are_opened_and_closed_while_others_wait(path: Path) -> None:
+    """Threads that make, use and close clones take no message from those that wait."""
     total = 2000
     with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         got: list[list[int]] = [[] for _ in range(8)]
@@ -197,7 +197,7 @@ def test_closing_while_threads_wait_and_send(path: Path) -> None:
 
 
 def test_a_loop_is_not_kept_waiting_by_threads(path: Path) -> None:
-    """`send_nowait` in an event loop beside threads that send either sends or says so."""
+    """`send_nowait` in an event loop beside sending threads either sends or raises."""
     with open_channel(path, PAIR, options=ChannelOptions(segment_size=4096)) as channel:
         done = threading.Event()
 

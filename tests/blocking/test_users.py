@@ -1,4 +1,4 @@
-"""Channels that several users share: what those who may only read can and cannot do."""
+"""Channels that several users share: what users with read access can and cannot do."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import pytest
 
 from filechannel import ChannelOptions, Compression, StorageError, UnexpectedFileError, UntrustedChannelError
 from filechannel._format import PURE
-from filechannel._maintenance.compression import compress
-from filechannel._maintenance.gc import gc
-from filechannel._storage.files import Files
+from filechannel._maintenance.background.compress_segment import compress
+from filechannel._maintenance.background.reclaim_on_request import gc
+from filechannel._storage.system.os_calls import Files
 from filechannel.blocking import FileChannel, open_channel
 from tests.blocking.users import GROUP, READER, WRITER, as_root, locking_everything, run_as, share_with_group
+from tests.file_systems import mounted_tmpfs, run_or_skip
 from tests.storage.forks import Fork
 
 pytestmark = as_root
@@ -110,8 +111,10 @@ def test_only_writers_can_open_the_lock_file_and_the_fifos(path: Path) -> None:
         assert run_as(READER, lambda: [each.name for each in found if os.access(each, os.W_OK)]) == []
 
 
-def test_a_reader_is_told_what_it_cannot_know(path: Path) -> None:
-    """It sees who writes, though not for certain, and not who owns a consumer; a user who may write knows both."""
+def test_a_reader_sees_what_it_cannot_know(path: Path) -> None:
+    """It sees the writers, though not for certain, and not the owner of a consumer; a user with
+    write access sees both.
+    """
 
     def look() -> tuple[list[int | None], bool, list[object], list[bool]]:
         with open_channel(path, int, readonly=True) as channel:
@@ -132,9 +135,33 @@ def test_a_reader_is_told_what_it_cannot_know(path: Path) -> None:
 
 
 def test_a_reader_cannot_write(path: Path) -> None:
-    """It is told so, and how to open the channel."""
+    """The error says how to open the channel."""
     with pytest.raises(StorageError, match="readonly=True"):
         run_as(READER, lambda: _open(path).close())
+
+
+def test_a_user_who_cannot_read_is_not_advised_to_open_it_for_reading(tmp_path: Path, path: Path) -> None:
+    """That advice would not help in a directory in which no channel can be created, or none can be read."""
+    tmp_path.chmod(0o755)
+    for mode in (0o711, 0o700):
+        path.chmod(mode)
+        with pytest.raises(StorageError, match="Permission denied") as caught:
+            run_as(READER, lambda: _open(path).close())
+        assert "readonly" not in str(caught.value)
+    with pytest.raises(StorageError, match="Permission denied") as caught:
+        run_as(READER, lambda: _open(tmp_path / "new").close())
+    assert "readonly" not in str(caught.value)
+
+
+def test_a_read_only_file_system_can_be_read(tmp_path: Path) -> None:
+    """An open for writing advises to open the channel for reading, and not where it would have to be created."""
+    with mounted_tmpfs(tmp_path, 8 << 20) as mounted:
+        open_channel(mounted / "orders", int).close()
+        run_or_skip("mount", "-o", "remount,ro", mounted)
+        with pytest.raises(StorageError, match=r"for writing, or open it with readonly=True$"):
+            open_channel(mounted / "orders", int)
+        with pytest.raises(StorageError, match=r"mount the file system for writing$"):
+            open_channel(mounted / "new", int)
 
 
 @shares
@@ -172,7 +199,7 @@ def test_root_makes_a_missing_lock_file_for_the_owner(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o600, 0o660])
 def test_what_root_creates_belongs_to_the_owner_of_the_channel(tmp_path: Path, mode: int) -> None:
-    """Root sends, receives, compresses and collects in a channel of another user, who uses it afterwards."""
+    """Root sends, receives, compresses and reclaims in a channel of another user, who uses it afterwards."""
     path = tmp_path / "mine"
     run_as(WRITER, lambda: _open(path, mode).close())
     (path / "lock").unlink()
@@ -208,8 +235,8 @@ def test_root_creates_directories_for_the_owner(tmp_path: Path) -> None:
     assert (path / "roots").stat().st_uid == 0, "it was there before"
 
 
-def test_root_gives_nothing_away_that_was_there(tmp_path: Path) -> None:
-    """A file of root in the channel of another user, or one that a link there leads to, stays that of root."""
+def test_root_changes_the_owner_of_no_existing_file(tmp_path: Path) -> None:
+    """A file of root in the channel of another user, or one that a link there refers to, stays root's."""
     path, victim, files = tmp_path / "mine", tmp_path / "victim", Files()
     run_as(WRITER, lambda: _open(path, 0o600).close())
     files.confine(path)
@@ -233,8 +260,8 @@ def test_what_root_creates_in_its_own_channel_stays_its_own(tmp_path: Path) -> N
     assert {each.stat().st_uid for each in path.rglob("*")} == {0}
 
 
-def test_root_gives_no_file_away_that_is_not_a_lock_file(tmp_path: Path) -> None:
-    """A link to another file in its place, or a file with content, changes hands for no user."""
+def test_root_changes_the_owner_of_a_lock_file_only(tmp_path: Path) -> None:
+    """A link to another file instead of it, or a file with content, keeps its owner."""
     path, victim = tmp_path / "mine", tmp_path / "victim"
     run_as(WRITER, lambda: _open(path, 0o600).close())
     victim.write_text("secret")
@@ -250,18 +277,24 @@ def test_root_gives_no_file_away_that_is_not_a_lock_file(tmp_path: Path) -> None
         assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (0, 0o600)
 
 
-# Whose channel it is
+# The owner of the channel
 
 
-def test_a_channel_of_another_user_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """In the log, with user and path; with `strict_owner` it is refused, and nothing is changed."""
+def _changeable_states(path: Path) -> dict[Path, tuple[int, ...]]:
+    """Everything below `path` with its state, but for access times: listing the directories here updates them."""
+    states = {each: each.stat() for each in path.rglob("*")}
+    return {each: (*state[:7], state.st_mtime_ns, state.st_ctime_ns) for each, state in states.items()}
+
+
+def test_a_channel_of_another_user_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log names user and path; with `strict_owner` the channel is refused, and nothing is changed."""
     path = tmp_path / "theirs"
     run_as(WRITER, lambda: _open(path, 0o600).close())
-    before = {each: each.stat() for each in path.rglob("*")}
+    before = _changeable_states(path)
     with pytest.raises(UntrustedChannelError, match=f"belongs to user {WRITER}") as caught:
         open_channel(path, int, strict_owner=True)
     assert (caught.value.path, caught.value.owner, caught.value.mode) == (path, WRITER, 0o600)
-    assert {each: each.stat() for each in path.rglob("*")} == before
+    assert _changeable_states(path) == before
     with pytest.raises(UntrustedChannelError):
         open_channel(path, int, strict_owner=True, readonly=True)
     caplog.set_level(logging.WARNING, "filechannel")
@@ -273,7 +306,7 @@ def test_a_channel_of_another_user_is_told_once(tmp_path: Path, caplog: pytest.L
 
 
 def test_an_owner_and_root_are_trusted(tmp_path: Path) -> None:
-    """A user opens its own channels and those of root; an open channel is looked at again by each who opens it."""
+    """A user opens its own channels and those of root; each open checks a channel again that is already open."""
     path = tmp_path / "mine"
     run_as(WRITER, lambda: open_channel(path, int, strict_owner=True).close())
     run_as(WRITER, lambda: open_channel(path, int, strict_owner=True, readonly=True).close())
@@ -292,7 +325,9 @@ def test_an_owner_and_root_are_trusted(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_another_user_is_not_made_a_channel(tmp_path: Path) -> None:
-    """With `strict_owner`: nothing is made in it; nor is a channel opened whose directory alone changed hands."""
+    """With `strict_owner`, nothing is created in it; nor is a channel opened whose directory alone
+    has another owner.
+    """
     empty = tmp_path / "empty"
     empty.mkdir()
     os.chown(empty, WRITER, -1)
@@ -305,8 +340,8 @@ def test_a_directory_of_another_user_is_not_made_a_channel(tmp_path: Path) -> No
         open_channel(tmp_path / "mine", int, strict_owner=True)
 
 
-def test_a_mode_that_was_not_asked_for_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Once a path; who asks for it, or made it private, is told nothing."""
+def test_an_unrequested_mode_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Once per path; a user who asked for the mode, or made it private, gets no message."""
     path, caplog.handler.level = tmp_path / "wide", logging.WARNING
     asked = ChannelOptions(mode=0o660)
     open_channel(path, int, options=asked, strict_owner=True).close()
@@ -321,8 +356,8 @@ def test_a_mode_that_was_not_asked_for_is_told(tmp_path: Path, caplog: pytest.Lo
     assert len(caplog.records) == 1
 
 
-def test_permissions_that_were_widened_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What counts is the mode that the files have, whatever the manifest says; taken back, they are trusted again."""
+def test_widened_permissions_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The mode of the files counts, whatever the manifest says; once restored, they are trusted again."""
     path, caplog.handler.level = tmp_path / "mine", logging.WARNING
     asked = ChannelOptions(mode=0o600)
     open_channel(path, int, strict_owner=True).close()
@@ -334,7 +369,7 @@ def test_permissions_that_were_widened_are_told(tmp_path: Path, caplog: pytest.L
         with pytest.raises(UntrustedChannelError, match=r"\. has 0777, channel\.json has 0666, control has") as caught:
             open_channel(path, int, strict_owner=True, options=options)
         assert caught.value.parts == (".", "channel.json", "control", "lock", "segments", "consumers", "wake")
-        assert "away with chmod, or open it without strict_owner=True" in str(caught.value)
+        assert "permissions with chmod, or open it without strict_owner=True" in str(caught.value)
     assert caplog.records == []
     for _ in range(2):
         open_channel(path, int).close()
@@ -345,8 +380,8 @@ def test_permissions_that_were_widened_are_told(tmp_path: Path, caplog: pytest.L
 
 
 @pytest.mark.parametrize("name", ["segments", "consumers", "wake", "control", "lock", "channel.json"])
-def test_each_part_is_looked_at(tmp_path: Path, name: str) -> None:
-    """One that another user owns or may use is enough; an open channel is looked at again by each who opens it."""
+def test_each_part_is_checked(tmp_path: Path, name: str) -> None:
+    """One that another user owns or may use is enough; each open checks a channel again that is already open."""
     path = tmp_path / "mine"
     open_channel(path, int, strict_owner=True).close()
     mode = stat.S_IMODE((path / name).stat().st_mode)
@@ -363,7 +398,7 @@ def test_each_part_is_looked_at(tmp_path: Path, name: str) -> None:
 
 
 def test_a_directory_that_others_can_write_to_is_not_made_a_channel(tmp_path: Path) -> None:
-    """With `strict_owner`; one whose names can be listed, as `mkdir` makes it, is private enough."""
+    """With `strict_owner`; a directory whose names can be listed, as `mkdir` creates it, is private enough."""
     path = tmp_path / "mine"
     path.mkdir()
     path.chmod(0o777)
@@ -375,7 +410,7 @@ def test_a_directory_that_others_can_write_to_is_not_made_a_channel(tmp_path: Pa
 
 
 def test_parts_that_a_group_has_made_are_trusted_if_it_may_write(tmp_path: Path) -> None:
-    """Who asks for such a mode knows that: any user of the group may be the first to make the lock file."""
+    """A user who asks for such a mode expects it: any user of the group may be the first to create the lock file."""
     path, asked = tmp_path / "together", ChannelOptions(mode=0o660)
     open_channel(path, int, options=asked).close()
     os.chown(path / "lock", WRITER, GROUP)

@@ -42,7 +42,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def all_at_once(*work: Callable[[], object]) -> None:
-    """Do each in a thread of its own, begun together; the first error is raised."""
+    """Run each in its own thread, started together; raise the first error."""
     together = threading.Barrier(len(work))
     errors = list[BaseException]()
 

@@ -1,4 +1,4 @@
-"""Consumers in another process, which do what they are told and are killed where they stand."""
+"""Consumers in another process, which execute commands and are killed at any step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from filechannel import Delivery
 from filechannel.blocking import FanOutReceiver, open_channel
-from tests.processes.crew import Child, Link
+from tests.processes.workers import Child, Link
 
 Commands = list[tuple[Any, ...]]
 
@@ -17,13 +17,13 @@ def live_and_be_killed(task: Callable[..., None], path: Path, commands: Commands
     """Let a process do all of it, kill it, and return what it saw of each command."""
     child = Child(task, (path, commands), "asyncio")
     try:
-        return list(child.hear())
+        return list(child.receive())
     finally:
         child.close()
 
 
 def acknowledge(link: Link, path: Path, commands: Commands) -> None:
-    """Send, receive, settle and seek as a consumer that acknowledges; see how much is outstanding after each."""
+    """Send, receive, ack, nack and seek as a consumer that acknowledges; check after each how much is outstanding."""
     channel = open_channel(path, int)
     rx, tx, deliveries = channel.ack_receiver(), channel.sender(), dict[int, Delivery[int]]()
 
@@ -35,7 +35,7 @@ def acknowledge(link: Link, path: Path, commands: Commands) -> None:
                 taken = [rx.receive_delivery() for _ in range(argument)]
                 deliveries.update({delivery.sequence: delivery for delivery in taken})
                 return [delivery.value for delivery in taken]
-            case "settle":
+            case "acknowledge":
                 deliveries[argument].ack()
             case "seek":
                 rx.seek(channel.offset_of(argument))
@@ -43,8 +43,8 @@ def acknowledge(link: Link, path: Path, commands: Commands) -> None:
                 getattr(rx, what)(argument)
         return []
 
-    link.tell([(do(*command), rx.unack_count) for command in commands])
-    link.hear()  # which never comes
+    link.send([(do(*command), rx.unack_count) for command in commands])
+    link.receive()  # which never comes
 
 
 def consume(link: Link, path: Path, commands: Commands) -> None:
@@ -60,5 +60,5 @@ def consume(link: Link, path: Path, commands: Commands) -> None:
             rx.seek(channel.offset_of(to))
         return rx.receive_many_nowait(most), tx.send_many(sent)
 
-    link.tell([do(*command) for command in commands])
-    link.hear()
+    link.send([do(*command) for command in commands])
+    link.receive()

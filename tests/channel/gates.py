@@ -8,17 +8,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from filechannel._storage.files import Files
+from filechannel._storage.system.os_calls import Files
 
 
 class Gate:
-    """Stands before every flush of a file: open it lets through, closed it holds back."""
+    """Controls every flush of a file: open it lets flushes through, closed it holds them back."""
 
     def __init__(self) -> None:
         self.flushes = 0
         """How many flushes have ended."""
         self.reached = threading.Event()
-        """Somebody has come to the gate while it was closed."""
+        """A flush has waited for the gate while it was closed."""
         self.error: OSError | None = None
         """What the next flush fails with."""
         self._open = threading.Event()
@@ -44,7 +44,7 @@ class Gate:
             self._open.set()
 
     def open(self) -> None:
-        """Let everybody through."""
+        """Let all flushes through."""
         self._open.set()
 
 

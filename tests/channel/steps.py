@@ -1,8 +1,8 @@
-"""Consume, transform, produce in steps, in processes that die: run as a program, it kills them and looks at the rest.
+"""Consume, transform, produce in steps, in processes that die: run as a program, it kills them and checks the rest.
 
-Numbers go through two hops, a chain of three channels. What each step makes of its inputs is fixed: no output, one or
-several. So whatever happened, the last channel holds exactly what was made of the numbers that were taken, in order,
-and once somebody has gone on to the end, of all of them.
+Numbers pass two stages, a chain of three channels. What each step makes of its inputs is fixed: no output, one or
+several. So whatever happened, the last channel contains exactly what was made of the numbers that were received, in
+order, and once a process has run to the end, of all of them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from random import Random
 from types import CodeType, FrameType
 
 from filechannel import ChannelOptions, Durability, Retention
-from filechannel._storage import stores
+from filechannel._storage import open_stores
 from filechannel.blocking import AckReceiver, FileChannel, Sender, open_channel, transaction
-from tests.storage.deaths import Counts, die_in_child, die_in_turn
+from tests.storage.deaths import Counts, die_at_each_step, die_in_child
 from tests.storage.dying import DyingFiles
 
 FIRST, SECOND = "first", "second"
@@ -31,12 +31,12 @@ NOT_TRACED = ("control.py", "layout.py")
 
 
 def made_of(number: int) -> list[int]:
-    """Return what a hop makes of a number."""
+    """Return what a stage makes of a number."""
     return [number * 10 + index for index in range((0, 1, 1, 3)[number % 4])]
 
 
 def made_of_all(numbers: list[int]) -> list[int]:
-    """Return what a hop makes of numbers, in order."""
+    """Return what a stage makes of numbers, in order."""
     return [output for number in numbers for output in made_of(number)]
 
 
@@ -44,7 +44,7 @@ class Chain:
     """Three channels, and the consumers that pass numbers on from one to the next."""
 
     def __init__(self, path: Path, durability: Durability = Durability.OS, *, thrifty: bool = False) -> None:
-        """*thrifty*: what was consumed may go from the channel in the middle."""
+        """*thrifty*: consumed messages may be reclaimed from the channel in the middle."""
         self._stack = ExitStack()
         keep = Retention(after_consumed="keep")  # everything is compared in the end
         options = ChannelOptions(segment_size=4096, durability=durability, retention=keep)
@@ -54,14 +54,14 @@ class Chain:
             for name in "abc"
         ]
         a, b, c = self.channels
-        self.source: Sender[int] = self._stack.enter_context(a.sender())
+        self.subscription: Sender[int] = self._stack.enter_context(a.sender())
         self._hops: list[tuple[AckReceiver[int], Sender[int]]] = []
         for name, channel, target in ((FIRST, a, b), (SECOND, b, c)):
             rx = self._stack.enter_context(channel.ack_receiver(name))
             self._hops.append((rx, self._stack.enter_context(target.sender())))
 
     def step(self, hop: int, most: int) -> bool:
-        """Pass some numbers on; tell whether there were any."""
+        """Pass some numbers on; return whether there were any."""
         rx, tx = self._hops[hop]
         with transaction(rx, tx) as step:
             numbers = rx.receive_many_nowait(most)
@@ -69,13 +69,15 @@ class Chain:
         return bool(numbers)
 
     def finish(self) -> None:
-        """Go on until there is nothing left."""
+        """Run until there is nothing left."""
         for hop in (0, 1):
             while self.step(hop, 7):
                 pass
 
     def purge(self) -> None:
-        """Go on until there is nothing left, and remove what is in the middle: both hops know their places anyway."""
+        """Run until there is nothing left, and purge the channel in the middle: both stages know their positions
+        anyway.
+        """
         self.finish()
         self.channels[1].purge()
 
@@ -116,7 +118,7 @@ def chain(path: Path, durability: Durability) -> Iterator[Chain]:
 
 
 def check(path: Path, durability: Durability, sent: int) -> int:
-    """Nothing is lost or doubled as it is, and when somebody has gone on to the end; return how many were sent."""
+    """Check that nothing is lost or duplicated, now and after running to the end; return how many were sent."""
     with chain(path, durability) as it:
         sent = it.check(sent)
         it.finish()
@@ -133,7 +135,7 @@ def _scenario(path: Path, durability: Durability, counts: Counts) -> None:
         for _ in range(2):
             for size in (1, 3, 8):
                 first = counts["sent"]
-                it.source.send_many(range(first, first + size))
+                it.subscription.send_many(range(first, first + size))
                 counts["sent"] = first + size
                 it.step(0, 2)
                 it.step(1, 5)
@@ -141,7 +143,7 @@ def _scenario(path: Path, durability: Durability, counts: Counts) -> None:
         it.step(0, 4)
         it.purge()
         first = counts["sent"]
-        it.source.send_many(range(first, first + 8))
+        it.subscription.send_many(range(first, first + 8))
         counts["sent"] = first + 8
         it.step(0, 100)
         it.step(1, 100)
@@ -155,7 +157,7 @@ def die_at_every_call(directory: Path, durability: Durability, *, each: bool) ->
         files = DyingFiles(last, counts)
 
         def work() -> None:
-            stores.Files = lambda: files  # type: ignore[assignment, misc]
+            open_stores.Files = lambda: files  # type: ignore[assignment, misc]
             _scenario(path, durability, counts)
 
         die_in_child(work)
@@ -163,7 +165,7 @@ def die_at_every_call(directory: Path, durability: Durability, *, each: bool) ->
         shutil.rmtree(path)
         return counts
 
-    return die_in_turn(live, each=each)
+    return die_at_each_step(live, each=each)
 
 
 class _Tracer:
@@ -192,7 +194,7 @@ def die_at_every_line(directory: Path, durability: Durability, first: int, strid
     """Kill it before every so many-th line of a step, and of the first one of a process; return how often."""
     template, deaths = directory / "template", 0
     with chain(template, durability) as it:
-        it.source.send_many(range(20))
+        it.subscription.send_many(range(20))
         it.step(0, 3)
         it.step(1, 2)
     last = first
@@ -223,7 +225,7 @@ def _live(path: Path, durability: Durability, counts: Counts, random: Random) ->
         counts["sent"] = number = len(it.contents()[0])
         while True:
             size = random.choice((0, 1, 1, 5))
-            it.source.send_many(range(number, number + size))
+            it.subscription.send_many(range(number, number + size))
             number += size
             counts["sent"] = number
             it.step(random.choice((0, 0, 1)), random.choice((1, 2, 10)))
@@ -245,7 +247,7 @@ def die_at_any_moment(directory: Path, seed: int, times: int) -> int:
             life, lived = random.getrandbits(32), random.uniform(0.0, 0.05)
             die_in_child(lambda: _live(path, durability, counts, Random(life)), after=lived)  # noqa: B023
             deaths += 1
-            # Every other time the next one comes to what the dead has left, with nobody in between.
+            # Every other time the next process finds what the dead one has left, with none in between.
             if random.random() < 0.5:
                 counts["sent"] = check(path, durability, counts["sent"])
         check(path, durability, counts["sent"])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from filechannel import AckError, ChannelOptions, ConsumerBusyError, Delivery, Retention
-from filechannel._storage.cursors import read_position
+from filechannel._storage.consumers.cursors import read_position
 from filechannel.blocking import AckReceiver, FileChannel, open_channel
 from tests.channel.doomed import acknowledge, live_and_be_killed
 
@@ -41,12 +41,12 @@ class Model:
 
     @property
     def waiting(self) -> list[int]:
-        """Those that come again now."""
+        """The messages to be redelivered now."""
         return sorted(number for number, state in self.held.items() if state == WAITING)
 
     @property
     def stored(self) -> int:
-        """The number at which the consumer would go on after a crash."""
+        """The sequence at which the consumer would resume after a crash."""
         return min(self.held, default=self.front)
 
     def coming(self, many: int) -> list[int]:
@@ -61,17 +61,17 @@ class Model:
             self.front = max(self.front, number + 1)
 
     def give_back(self, number: int, state: str = WAITING, *, counted: bool = True) -> None:
-        """It comes again."""
+        """The message is redelivered."""
         self.held[number] = state
         self.attempts[number] += counted
 
-    def settle(self, number: int) -> None:
-        """It is acked."""
+    def acknowledge(self, number: int) -> None:
+        """The message is acked."""
         del self.held[number]
         del self.attempts[number]
 
     def plan(self, what: str, number: int) -> tuple[str, int]:
-        """Do what another process is to do, if that is possible, and return what to tell it."""
+        """Do what another process is to do, if that is possible, and return the command for it."""
         out = self.out
         match what:
             case "send":
@@ -82,17 +82,17 @@ class Model:
                 self.take(taken)
             case "ack" | "nack" if number <= len(out):
                 for each in out[:number] if what == "ack" else out[-number:]:
-                    self.settle(each) if what == "ack" else self.give_back(each)
-            case "settle" if out:
+                    self.acknowledge(each) if what == "ack" else self.give_back(each)
+            case "acknowledge" if out:
                 number = out[number % len(out)]
-                self.settle(number)
+                self.acknowledge(number)
             case _:
                 what, number = "seek", self.oldest + (self.sent - self.oldest) * number // 10
                 self.seek(number)
         return what, number
 
     def seek(self, number: int) -> None:
-        """Go on elsewhere: what begins there or later is forgotten."""
+        """Resume elsewhere: messages that begin there or later are forgotten."""
         self.held = {held: state for held, state in self.held.items() if held < number}
         self.attempts = {held: count for held, count in self.attempts.items() if held in self.held}
         self.front = number
@@ -151,7 +151,7 @@ class Simulation(RuleBasedStateMachine):
 
     @rule()
     def receive_delivery(self) -> None:
-        """Receive what can be settled by itself."""
+        """Receive a delivery that can be acked separately."""
         expected = self.model.coming(1)
         if not expected:
             with pytest.raises(WouldBlock):
@@ -173,7 +173,7 @@ class Simulation(RuleBasedStateMachine):
             return
         self.rx.ack(count)
         for number in out[:count]:
-            self.model.settle(number)
+            self.model.acknowledge(number)
         self.outdate()
 
     @rule(count=st.one_of(st.none(), st.integers(1, 5)))
@@ -191,12 +191,12 @@ class Simulation(RuleBasedStateMachine):
 
     @precondition(lambda self: self.deliveries)
     @rule(data=st.data(), way=st.sampled_from(["ack", "nack", "delay"]))
-    def settle(self, data: st.DataObject, way: str) -> None:
-        """Settle one by itself."""
+    def acknowledge(self, data: st.DataObject, way: str) -> None:
+        """Ack or nack one delivery."""
         delivery = data.draw(st.sampled_from(self.deliveries))
         if way == "ack":
             delivery.ack()
-            self.model.settle(delivery.value)
+            self.model.acknowledge(delivery.value)
         else:
             delivery.nack(FOREVER if way == "delay" else 0)
             self.model.give_back(delivery.value, DELAYED if way == "delay" else WAITING)
@@ -205,7 +205,7 @@ class Simulation(RuleBasedStateMachine):
     @precondition(lambda self: self.stale)
     @rule(data=st.data(), way=st.sampled_from(["ack", "nack"]))
     def settle_again(self, data: st.DataObject, way: str) -> None:
-        """What was settled, or came again since, is refused."""
+        """A delivery that was acked, or redelivered since, is refused."""
         came_again = [delivery for delivery in self.stale if delivery.sequence in self.model.out]
         with pytest.raises(AckError):
             getattr(data.draw(st.sampled_from(came_again or self.stale)), way)()
@@ -225,7 +225,7 @@ class Simulation(RuleBasedStateMachine):
         except (LookupError, KeyboardInterrupt) as error:
             self.model.give_back(item, counted=isinstance(error, LookupError))
         else:
-            self.model.settle(item)
+            self.model.acknowledge(item)
 
     @rule(many=st.integers(1, 9))
     def peek(self, many: int) -> None:
@@ -234,7 +234,7 @@ class Simulation(RuleBasedStateMachine):
 
     @rule(place=st.floats(0, 1))
     def seek(self, place: float) -> None:
-        """Go somewhere else."""
+        """Seek elsewhere."""
         number = self.model.oldest + round(place * (self.model.sent - self.model.oldest))
         self.rx.seek(self.channel.offset_of(number))
         self.model.seek(number)
@@ -263,7 +263,7 @@ class Simulation(RuleBasedStateMachine):
 
     @rule(whole=st.booleans())
     def reopen(self, whole: bool) -> None:
-        """Close all receivers, or the channel: everything from the oldest unacked on comes again."""
+        """Close all receivers, or the channel: everything from the oldest unacked on is redelivered."""
         if whole:
             self.channel.close()
             self.open()
@@ -276,12 +276,12 @@ class Simulation(RuleBasedStateMachine):
 
     @rule(
         steps=st.lists(
-            st.tuples(st.sampled_from(["send", "receive", "ack", "nack", "settle", "seek"]), st.integers(1, 9)),
+            st.tuples(st.sampled_from(["send", "receive", "ack", "nack", "acknowledge", "seek"]), st.integers(1, 9)),
             min_size=1,
         )
     )
     def crash(self, steps: list[tuple[str, int]]) -> None:
-        """Another process goes on, and is killed: everything from the oldest unacked on comes again."""
+        """Another process continues, and is killed: everything from the oldest unacked on is redelivered."""
         self.channel.close()
         self.model.seek(self.model.stored)
         commands, expected = [], []
@@ -297,7 +297,7 @@ class Simulation(RuleBasedStateMachine):
 
     @rule(owned=st.booleans())
     def remove(self, owned: bool) -> None:
-        """Forget the name: it begins anew."""
+        """Remove the name: it starts from the beginning."""
         if owned:
             with pytest.raises(ConsumerBusyError):
                 self.channel.remove_consumer("default")
@@ -324,7 +324,7 @@ class Simulation(RuleBasedStateMachine):
         assert position.sequence == self.model.stored
 
     def teardown(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         self.channel.close()
         shutil.rmtree(self.directory)
 

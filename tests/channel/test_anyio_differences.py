@@ -5,6 +5,7 @@ A test that takes `make_pair` shows both sides; the memory stream is the one wit
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from pathlib import Path
@@ -40,7 +41,7 @@ async def test_closing_the_last_sender(make_pair: MakePair[int]) -> None:
 
 
 async def test_sending_after_the_end(make_pair: MakePair[int]) -> None:
-    """A memory stream has no sender then; one of a sealed channel is open and is told that it is sealed."""
+    """A memory stream has no sender then; one of a sealed channel is open and raises that it is sealed."""
     async with make_pair(int) as pair:
         await pair.end()
         with pytest.raises(ClosedResourceError if pair.channel is None else ChannelSealedError):
@@ -48,7 +49,7 @@ async def test_sending_after_the_end(make_pair: MakePair[int]) -> None:
 
 
 async def test_sending_without_a_receiver(make_pair: MakePair[int]) -> None:
-    """It breaks a memory stream. A channel keeps the message for whoever comes."""
+    """It breaks a memory stream. A channel keeps the message for a later receiver."""
     async with make_pair(int) as pair:
         pair.rx.close()
         if pair.channel is None:
@@ -61,7 +62,7 @@ async def test_sending_without_a_receiver(make_pair: MakePair[int]) -> None:
 
 
 async def test_closing_the_last_receiver_while_a_sender_waits(make_pair: MakePair[int]) -> None:
-    """The sender to a memory stream is told; the sender to a channel waits until somebody comes and receives."""
+    """The sender to a memory stream gets an error; the sender to a channel waits until a consumer receives."""
     async with make_pair(int, 1) as pair:
         await pair.tx.send(1)
         async with anyio.create_task_group() as group:
@@ -82,7 +83,7 @@ async def test_closing_the_last_receiver_while_a_sender_waits(make_pair: MakePai
 
 
 async def test_what_was_not_received_when_everything_is_closed(path: Path) -> None:
-    """It is gone with a memory stream. In a channel the next receiver of that name begins with it."""
+    """A memory stream loses it. In a channel the next receiver of that name begins with it."""
     async with open_channel(path, int) as channel:
         with channel.sender() as tx, channel.receiver() as rx:
             await tx.send(1)
@@ -139,7 +140,7 @@ async def test_another_stream_to_the_same_items(make_pair: MakePair[int]) -> Non
 
 
 async def test_what_send_nowait_returns(make_pair: MakePair[int]) -> None:
-    """Nothing, and the place of the message in the channel."""
+    """Nothing, and the position of the message in the channel."""
     async with make_pair(int) as pair:
         before = pair.channel.statistics().write_offset if pair.channel else None
         assert pair.tx.send_nowait(1) == before
@@ -180,6 +181,24 @@ async def test_an_item_that_is_there_in_a_cancelled_scope(make_pair: MakePair[in
         assert (received or [pair.rx.receive_nowait()]) == [1]
 
 
+async def test_sending_in_a_cancelled_scope(make_pair: MakePair[int]) -> None:
+    """A memory stream sends nothing; a channel sends if `send` need not wait or yield, and says so by returning."""
+    returned = 0
+    async with make_pair(int) as pair:
+        for _ in range(100):
+            await pair.tx.send(0)  # yields if that is due, so that the next one need not
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await pair.tx.send(1)
+                returned += 1
+        received: list[int] = []
+        with contextlib.suppress(WouldBlock):
+            while True:
+                received.append(pair.rx.receive_nowait())
+    assert sum(received) == returned
+    assert (returned > 0) == (pair.channel is not None)
+
+
 async def test_the_end_of_a_stapled_stream(make_pair: MakePair[int]) -> None:
     """`send_eof` closes the sender: that is the end of a memory stream, and of a channel it is not."""
     async with make_pair(int) as pair:
@@ -188,7 +207,7 @@ async def test_the_end_of_a_stapled_stream(make_pair: MakePair[int]) -> None:
             pair.rx.receive_nowait()
 
 
-async def test_a_stream_that_nobody_closes(make_pair: MakePair[int]) -> None:
+async def test_a_stream_that_is_not_closed(make_pair: MakePair[int]) -> None:
     """A memory stream warns when it is collected. A channel closes what it has made."""
     async with make_pair(int) as pair:
         clone = pair.tx.clone()

@@ -22,7 +22,7 @@ ATTRIBUTE = anyio.typed_attribute()
 
 
 async def receive_into(stream: ObjectReceiveStream[int], received: list[int]) -> None:
-    """Receive one item, for somebody who looks at the list later, and close."""
+    """Receive one item into a list, and close."""
     async with stream:
         received.append(await stream.receive())
 
@@ -57,7 +57,7 @@ async def test_a_receiver_that_waits_gets_the_next_item(nowait: bool, make_pair:
 
 
 async def test_nothing_to_receive_would_block(make_pair: MakePair[int]) -> None:
-    """`receive_nowait` raises `WouldBlock` when there is nothing, and later goes on."""
+    """`receive_nowait` raises `WouldBlock` when there is nothing, and later works."""
     async with make_pair(int) as pair:
         with pytest.raises(WouldBlock):
             pair.rx.receive_nowait()
@@ -66,7 +66,7 @@ async def test_nothing_to_receive_would_block(make_pair: MakePair[int]) -> None:
 
 
 async def test_a_full_stream_would_block(make_pair: MakePair[int]) -> None:
-    """`send_nowait` raises `WouldBlock` when there is no room, and sends nothing."""
+    """`send_nowait` raises `WouldBlock` when the stream is full, and sends nothing."""
     async with make_pair(int, 2) as pair:
         pair.tx.send_nowait(1)
         pair.tx.send_nowait(2)
@@ -77,8 +77,8 @@ async def test_a_full_stream_would_block(make_pair: MakePair[int]) -> None:
             pair.rx.receive_nowait()
 
 
-async def test_a_sender_waits_for_room(make_pair: MakePair[int]) -> None:
-    """`send` on a full stream goes on when something was received."""
+async def test_a_sender_waits_for_capacity(make_pair: MakePair[int]) -> None:
+    """`send` on a full stream continues when an item was received."""
     async with make_pair(int, 1) as pair:
         await pair.tx.send(1)
         async with anyio.create_task_group() as group:
@@ -121,8 +121,8 @@ async def test_what_is_left_comes_before_the_end(make_pair: MakePair[int]) -> No
                 pair.rx.receive_nowait()
 
 
-async def test_the_end_wakes_who_waits_for_an_item(make_pair: MakePair[int]) -> None:
-    """A `receive` that waits raises `EndOfStream` when it is clear that nothing comes."""
+async def test_the_end_wakes_a_waiting_receiver(make_pair: MakePair[int]) -> None:
+    """A `receive` that waits raises `EndOfStream` when no item can come any more."""
     async with make_pair(int) as pair:
         async with anyio.create_task_group() as group:
 
@@ -173,7 +173,7 @@ async def test_both_kinds_of_blocks_close(make_pair: MakePair[int]) -> None:
 
 
 async def test_closing_a_clone_leaves_the_others(make_pair: MakePair[int]) -> None:
-    """Clones are closed one by one, and go on without the original."""
+    """Clones are closed one by one, and work without the original."""
     async with make_pair(int) as pair:
         tx, rx = pair.tx.clone(), pair.rx.clone()
         pair.tx.close()
@@ -185,7 +185,7 @@ async def test_closing_a_clone_leaves_the_others(make_pair: MakePair[int]) -> No
 
 
 async def test_clones_share_the_items(make_pair: MakePair[int]) -> None:
-    """Each item goes to one of the clones of a receiver; clones of a sender send to the same stream."""
+    """Each item is delivered to one of the clones of a receiver; clones of a sender send to the same stream."""
     received: list[int] = []
     async with make_pair(int) as pair:
         async with anyio.create_task_group() as group:
@@ -200,7 +200,7 @@ async def test_clones_share_the_items(make_pair: MakePair[int]) -> None:
 
 
 async def test_closing_ends_a_receive_that_waits(make_pair: MakePair[int]) -> None:
-    """A task that waits in a receiver is told with `ClosedResourceError` when that is closed; clones go on waiting."""
+    """A task that waits in a receiver gets `ClosedResourceError` when it is closed; clones keep waiting."""
     received: list[int] = []
     async with make_pair(int) as pair, anyio.create_task_group() as group:
         closed, other = pair.rx.clone(), pair.rx.clone()
@@ -221,7 +221,7 @@ async def test_closing_ends_a_receive_that_waits(make_pair: MakePair[int]) -> No
 
 
 async def test_closing_ends_a_send_that_waits(make_pair: MakePair[int]) -> None:
-    """A task that waits for room in a sender is told when that is closed, and its item was not sent."""
+    """A task that waits for capacity in a sender gets an error when it is closed, and its item was not sent."""
     async with make_pair(int, 1) as pair:
         await pair.tx.send(1)
         with pair.tx.clone() as tx:
@@ -243,7 +243,7 @@ async def test_closing_ends_a_send_that_waits(make_pair: MakePair[int]) -> None:
 
 
 async def test_a_cancelled_receive_takes_nothing(make_pair: MakePair[int]) -> None:
-    """The item that is sent afterwards goes to somebody else."""
+    """The item that is sent afterwards is delivered to another receiver."""
     async with make_pair(int) as pair:
         async with anyio.create_task_group() as group:
             group.start_soon(pair.rx.receive)
@@ -267,7 +267,7 @@ async def test_an_item_that_meets_a_cancellation_is_not_lost(make_pair: MakePair
 
 
 async def test_a_cancelled_send_did_not_happen(make_pair: MakePair[int]) -> None:
-    """An item that was waiting for room is not in the stream afterwards."""
+    """An item that was waiting for capacity is not in the stream afterwards."""
     async with make_pair(int, 1) as pair:
         await pair.tx.send(1)
         with anyio.move_on_after(0) as scope:
@@ -341,7 +341,7 @@ async def test_chunks_are_read_as_a_stream_of_bytes(make_pair: MakePair[bytes]) 
 
 
 async def test_bytes_are_decoded_to_text(make_pair: MakePair[bytes]) -> None:
-    """`TextSendStream` and `TextReceiveStream` go over a stream of bytes, also where a character is cut in two."""
+    """`TextSendStream` and `TextReceiveStream` work on a stream of bytes, also where a character is cut in two."""
     async with make_pair(bytes) as pair:
         text = TextSendStream(pair.tx)
         await text.send("grün")

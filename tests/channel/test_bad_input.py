@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Upper:
-    """A codec of somebody's own: text in capital letters."""
+    """A codec of the user: text in capital letters."""
 
     name = "upper"
 
@@ -72,8 +72,8 @@ async def test_a_number_of_messages_that_is_none_is_named(path: Path, count: int
             rx.peek(count)
 
 
-async def test_a_place_that_is_none_is_named_as_the_argument_is(path: Path) -> None:
-    """`receiver` and `replay` speak of `start`, `seek` of `to`."""
+async def test_an_error_about_a_position_names_the_argument(path: Path) -> None:
+    """`receiver` and `replay` name `start`, `seek` names `to`."""
     async with open_channel(path, int) as channel, channel.receiver() as rx:
         with pytest.raises(ValueError, match=r"^to='newest': must be 'earliest'"):
             await rx.seek("newest")  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ async def test_every_object_says_what_it_is(path: Path) -> None:
         assert repr(channel) == f"<FileChannel '{path}' read-only>"
 
 
-# Codecs of somebody's own
+# Codecs of the user
 
 
 async def test_a_codec_of_ones_own(path: Path) -> None:
@@ -150,8 +150,8 @@ async def test_an_error_of_a_codec_is_a_codec_error(path: Path) -> None:
 @pytest.mark.parametrize(
     "payload", ["text", None, 3, bytearray(b"x"), memoryview(b"x")], ids=lambda value: type(value).__name__
 )
-async def test_a_codec_that_returns_no_bytes_is_refused(path: Path, payload: object) -> None:
-    """A payload that is no `bytes` is a `CodecError` that names what it is, and nothing is written."""
+async def test_a_codec_that_does_not_return_bytes_is_refused(path: Path, payload: object) -> None:
+    """A payload that is not `bytes` is a `CodecError` that names its type, and nothing is written."""
     codec = SimpleNamespace(name="odd", encode=lambda _: payload, decode=bytes)
     async with open_channel(path, str, codec=codec) as channel, channel.sender() as tx:
         with pytest.raises(CodecError, match=type(payload).__name__):
@@ -173,14 +173,14 @@ async def test_a_codec_that_returns_no_bytes_is_refused(path: Path, payload: obj
     ],
     ids=["nothing", "no decode", "empty name", "number as name", "another type", "number"],
 )
-def test_what_is_no_codec_is_refused_at_once(path: Path, codec: object) -> None:
+def test_an_object_that_is_not_a_codec_is_refused_at_once(path: Path, codec: object) -> None:
     """A codec without a name or a method, or for another type, is a `TypeError` of the call itself."""
     with pytest.raises(TypeError, match="codec"):
         open_channel(path, str, codec=codec)  # type: ignore[call-overload]
 
 
 async def test_an_interrupt_in_a_codec_changes_nothing(path: Path) -> None:
-    """What is no `Exception` passes through a codec untouched; nothing is sent, and nothing is taken."""
+    """What is not an `Exception` passes through a codec unchanged; nothing is sent, and nothing is consumed."""
 
     class Stop(BaseException):
         pass
@@ -234,8 +234,8 @@ async def mixed(path: Path) -> list[int]:
     return offsets
 
 
-async def test_a_message_that_does_not_decode_can_be_passed(path: Path) -> None:
-    """`DecodeError` tells where the message is and what comes next; the position stays until one seeks."""
+async def test_an_undecodable_message_can_be_skipped(path: Path) -> None:
+    """`DecodeError` has the position of the message and the next one; the position stays until a seek."""
     offsets = await mixed(path)
     async with open_channel(path, Order) as orders, orders.receiver() as rx:
         assert await rx.receive() == Order(0)
@@ -285,7 +285,7 @@ async def test_peek_stops_before_a_message_that_does_not_decode(path: Path) -> N
 
 
 async def test_a_message_that_does_not_decode_survives_reopening(path: Path) -> None:
-    """A consumer that stopped at such a message stands there when it comes back."""
+    """A consumer that stopped at such a message is still there after reopening."""
     offsets = await mixed(path)
     async with open_channel(path, Order) as orders, orders.receiver() as rx:
         await rx.receive()
@@ -329,9 +329,9 @@ async def test_a_hook_that_receives_from_its_own_receiver(path: Path) -> None:
         with channel.sender() as tx, channel.receiver() as rx:
             await tx.send_many([Moment(1), Moment(2)])
             reenter = True
-            with pytest.raises(DecodeError, match="being read by the same thread"):
+            with pytest.raises(DecodeError, match="the same thread is already reading"):
                 await rx.receive()
-            with pytest.raises(DecodeError, match="being read by the same thread"):
+            with pytest.raises(DecodeError, match="the same thread is already reading"):
                 rx.receive_many_nowait(5)
             reenter = False
             assert [item.value for item in rx.receive_many_nowait(5)] == [1, 2]

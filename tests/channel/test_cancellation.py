@@ -46,7 +46,7 @@ async def some_steps(rng: random.Random) -> None:
 async def cancel_scopes(
     work: Callable[[], Awaitable[None]], rng: random.Random, meanwhile: Callable[[], object]
 ) -> None:
-    """Start work, do something else meanwhile, and cancel it through a cancel scope."""
+    """Start work, do something else in between, and cancel it through a cancel scope."""
 
     async def run() -> None:
         with scope:
@@ -199,7 +199,7 @@ async def test_a_cancelled_send_did_not_happen(
             stored = [item async for item in rx]
     if durability == Durability.OS:
         assert stored == returned
-    else:  # one flush shows many messages, whose senders come back in any order
+    else:  # one flush publishes many messages, whose senders return in any order
         assert sorted(stored) == sorted(returned)
         assert len(set(stored)) == len(stored)
 
@@ -438,7 +438,7 @@ async def test_a_cancelled_receive_many_took_nothing(path: Path) -> None:
         assert await rx.receive() == 0
 
 
-# Who starts a send or a receive
+# What starts a send or a receive
 
 
 @pytest.mark.usefixtures("asyncio_only")
@@ -512,7 +512,7 @@ async def test_asyncio_takes_the_coroutines(path: Path) -> None:
 @pytest.mark.usefixtures("asyncio_only")
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="asyncio has eager tasks since 3.12")
 async def test_eager_tasks_take_the_coroutines(path: Path) -> None:
-    """An eager task sends at once, and a receive that has to wait goes on as an ordinary task."""
+    """An eager task sends at once, and a receive that has to wait continues as an ordinary task."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         loop = asyncio.get_running_loop()
         receiving = asyncio.Task(rx.receive(), loop=loop, eager_start=True)
@@ -544,7 +544,9 @@ async def test_a_waiting_coroutine_can_be_closed(path: Path) -> None:
 
 
 async def test_many_waiting_receives_of_one_receiver(path: Path) -> None:
-    """Several tasks may wait in one receiver; each message goes to one of them, and cancelling one stops no other."""
+    """Several tasks may wait in one receiver; each message is delivered to one of them, and cancelling one stops no
+    other.
+    """
     got = list[int]()
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
 

@@ -1,4 +1,4 @@
-"""A channel with a capacity: who sends too much waits, is refused, or pushes the oldest messages out."""
+"""A channel with a capacity: a sender that exceeds it waits, gets an error, or drops the oldest messages."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from filechannel import (
     Sender,
     open_channel,
 )
-from filechannel._maintenance.worker import WORKER
-from filechannel._storage.files import Files
-from filechannel._storage.index import Mark
-from tests.processes.crew import until
+from filechannel._maintenance.background.maintenance_thread import MAINTENANCE
+from filechannel._offset import LogPosition
+from filechannel._storage.system.os_calls import Files
+from tests.processes.workers import until
 
 pytestmark = pytest.mark.anyio
 
@@ -76,7 +76,7 @@ async def test_a_send_waits_until_a_consumer_takes_something(path: Path, durabil
 
 
 async def test_a_cancelled_send_was_not_sent(path: Path) -> None:
-    """Neither a single one nor a batch; whoever stood behind it in line is served."""
+    """Neither a single message nor a batch; the sender behind it in the send queue is served."""
     async with open_channel(path, int, options=with_capacity(FEW)) as channel:
         async with channel.sender() as tx, channel.receiver() as rx, anyio.create_task_group() as group:
             await fill(tx)
@@ -99,7 +99,7 @@ async def test_a_cancelled_send_was_not_sent(path: Path) -> None:
 
 
 async def test_nowait_never_waits(path: Path) -> None:
-    """`WouldBlock`, also for a batch of which a part would fit; the error says for what there was no room."""
+    """`WouldBlock`, also for a batch of which a part would fit; the error names what did not fit."""
     async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.sender() as tx:
         await fill(tx, 3)
         with pytest.raises(WouldBlock):
@@ -129,8 +129,8 @@ async def test_bytes_are_counted_to_the_last(path: Path) -> None:
         assert (room.bytes, room.messages, room.max_bytes, room.max_messages) == (16384, 18, 16384, None)
 
 
-async def test_what_never_fits_is_refused_at_once(path: Path) -> None:
-    """Whatever is stored, and whatever happens to those who do not fit now."""
+async def test_a_batch_that_can_never_fit_is_refused_at_once(path: Path) -> None:
+    """Whatever is stored, and whatever the policy for a full channel is."""
     both = Capacity(max_bytes=16384, max_messages=4)
     async with open_channel(path, bytes, options=with_capacity(both)) as channel, channel.sender() as tx:
         with pytest.raises(MessageTooLargeError) as caught:
@@ -205,7 +205,7 @@ async def _expires(channel: FileChannel[int]) -> None:
     channel.receiver("slow", expires=0.05).close()
 
 
-async def _gets_more_room(channel: FileChannel[int]) -> None:
+async def _gets_more_capacity(channel: FileChannel[int]) -> None:
     await channel.configure(capacity=Capacity(max_messages=5))
 
 
@@ -225,12 +225,12 @@ async def _gets_rid_of_the_limit(channel: FileChannel[int]) -> None:
         _is_removed,
         _is_purged,
         _expires,
-        _gets_more_room,
+        _gets_more_capacity,
         _gets_rid_of_the_limit,
     ],
 )
 @pytest.mark.parametrize("elsewhere", [False, True])
-async def test_whoever_waits_hears_of_everything_that_makes_room(path: Path, make_room, elsewhere: bool) -> None:  # type: ignore[no-untyped-def]
+async def test_a_waiting_sender_notices_everything_that_frees_capacity(path: Path, make_room, elsewhere: bool) -> None:  # type: ignore[no-untyped-def]
     """Through the same channel object, and through another one."""
     async with open_channel(path, int, options=with_capacity(FEW)) as channel, open_channel(path, int) as other:
         channel.receiver("quick", start="latest").close()
@@ -245,8 +245,8 @@ async def test_whoever_waits_hears_of_everything_that_makes_room(path: Path, mak
             await make_room(other if elsewhere else channel)
 
 
-async def test_a_consumer_that_goes_back_takes_room_away(path: Path) -> None:
-    """By a seek, by beginning at the oldest message, and by leaving when everything stored counts again."""
+async def test_a_consumer_that_seeks_back_uses_capacity(path: Path) -> None:
+    """By a seek, by registering at the oldest message, and by leaving when everything stored counts again."""
     async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.sender() as tx:
         rx = channel.receiver()
         await fill(tx)
@@ -267,7 +267,7 @@ async def test_a_consumer_that_goes_back_takes_room_away(path: Path) -> None:
 
 
 async def test_a_large_batch_is_not_overtaken_for_ever(path: Path) -> None:
-    """Whoever comes later waits behind it, even where there is room for a small message."""
+    """A later sender waits behind it, even where a small message would fit."""
     async with open_channel(path, int, options=with_capacity(FEW)) as channel:
         async with channel.sender() as tx, channel.receiver() as rx, anyio.create_task_group() as group:
             await fill(tx)
@@ -294,7 +294,7 @@ async def test_many_senders_wait_in_order(path: Path) -> None:
 
 
 async def test_a_sender_that_is_closed_waits_no_longer(path: Path) -> None:
-    """Nor do those behind it, if they are closed too; others go on."""
+    """Nor do those behind it, if they are closed too; others continue."""
     async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.receiver() as rx:
         first, second = channel.sender(), channel.sender()
         await fill(second)
@@ -317,8 +317,8 @@ async def test_a_sender_that_is_closed_waits_no_longer(path: Path) -> None:
         assert rx.receive_many_nowait(9) == [1, 2, 3, 11]
 
 
-async def test_a_channel_that_is_sealed_refuses_those_who_wait(path: Path) -> None:
-    """A seal needs no room, and nobody waits for what never comes."""
+async def test_a_sealed_channel_refuses_waiting_senders(path: Path) -> None:
+    """A seal needs no capacity, and no sender waits for what never comes."""
     async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.sender() as tx:
         await fill(tx)
         refused = anyio.Event()
@@ -378,7 +378,7 @@ async def test_cancelling_at_random_loses_nothing(path: Path, durability: Durabi
 
 
 async def test_a_full_channel_may_refuse(path: Path) -> None:
-    """With an error that is typed, and that of `send_nowait`; it goes on when there is room."""
+    """With a typed error, also from `send_nowait`; sending works again when there is capacity."""
     async with open_channel(path, int, options=with_capacity(RAISE)) as channel, channel.sender() as tx:
         rx = channel.receiver()
         await fill(tx)
@@ -394,22 +394,22 @@ async def test_a_full_channel_may_refuse(path: Path) -> None:
 
 
 @pytest.mark.parametrize("capacity", [FEW, RAISE], ids=["wait", "raise"])
-async def test_a_refusal_says_whom_it_waits_for(path: Path, capacity: Capacity) -> None:
-    """For the slowest consumer; with none, that everything counts."""
+async def test_the_error_names_the_slowest_consumer(path: Path, capacity: Capacity) -> None:
+    """Without a consumer, it says that everything counts."""
     async with open_channel(path, int, options=with_capacity(capacity)) as channel, channel.sender() as tx:
         await fill(tx)
-        with pytest.raises(ChannelFullError, match="all that is stored counts, since no consumer is registered"):
+        with pytest.raises(ChannelFullError, match="every stored message counts, because no consumer is registered"):
             tx.send_nowait(4)
         with channel.receiver():
-            with pytest.raises(ChannelFullError, match="until its slowest consumer has taken more"):
+            with pytest.raises(ChannelFullError, match="until its slowest consumer reads more"):
                 tx.send_nowait(4)
 
 
 # Dropping
 
 
-async def test_the_oldest_make_room(path: Path) -> None:
-    """A consumer that is overtaken is told once how much it missed, and goes on."""
+async def test_the_oldest_messages_are_dropped(path: Path) -> None:
+    """An overtaken consumer gets the number it missed once, and continues."""
     async with open_channel(path, int, options=with_capacity(DROP)) as channel, channel.sender() as tx:
         rx, idle = channel.receiver(), channel.receiver("idle")
         idle.close()
@@ -451,26 +451,26 @@ async def test_an_acknowledging_consumer_is_overtaken(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["receiver", "ack_receiver", "group"])
-async def test_a_seek_to_what_is_dropped_meanwhile_moves_nothing(path: Path, kind: str) -> None:
-    """Between its look and its move: it is refused, and whoever was overtaken is told of everything it missed."""
+async def test_a_seek_to_a_message_that_is_being_dropped_moves_nothing(path: Path, kind: str) -> None:
+    """Between its lookup and its move: it is refused, and an overtaken consumer gets the full number it missed."""
     async with open_channel(path, int, options=with_capacity(DROP)) as channel, channel.sender() as tx:
-        WORKER.forget(channel._store)
+        MAINTENANCE.forget(channel._store)
         with getattr(channel, kind)("a") as rx:
             await fill(tx, 6)
             assert [await rx.receive() for _ in range(4)] == [0, 1, 2, 3]
             if kind != "receiver":
                 rx.ack(4)
-            find = rx._source.find
+            find = rx._subscription.find
 
-            def find_and_drop(*place: object) -> Mark:
+            def find_and_drop(*place: object) -> LogPosition:
                 found = find(*place)
-                rx._source.find = find
+                rx._subscription.find = find
                 for number in range(6, 40):
                     tx.send_nowait(number)
                 return found
 
             target = await channel.offset_of(2)
-            rx._source.find = find_and_drop
+            rx._subscription.find = find_and_drop
             with pytest.raises(ValueError, match="not in the channel"):
                 await rx.seek(target)
             with pytest.raises(DataExpiredError) as caught:
@@ -479,7 +479,7 @@ async def test_a_seek_to_what_is_dropped_meanwhile_moves_nothing(path: Path, kin
 
 
 async def test_nothing_is_dropped_before_it_can_be_seen(path: Path) -> None:
-    """Under FSYNC a message is visible when it is on disk: until then it makes no room for others."""
+    """Under FSYNC a message is visible when it is on disk: until then it drops no other."""
     options = with_capacity(Capacity(max_messages=4, on_full="drop_oldest"), Durability.FSYNC)
     async with open_channel(path, int, options=options) as channel, channel.sender() as tx:
         async with anyio.create_task_group() as group:
@@ -531,7 +531,7 @@ async def test_a_batch_pushes_out_as_much_as_it_needs(path: Path) -> None:
 
 
 async def test_nothing_is_left_of_a_channel_that_was_closed(path: Path) -> None:
-    """Somebody has waited in it."""
+    """A sender has waited in it."""
     stores = weakref.WeakSet[object]()
     for _ in range(5):
         async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.sender() as tx:
@@ -542,17 +542,17 @@ async def test_nothing_is_left_of_a_channel_that_was_closed(path: Path) -> None:
                 await tx.send(4)
             stores.add(channel._store)
         del channel, tx
-    with anyio.fail_after(60):  # a thread of maintenance may be about to let go of the last one
+    with anyio.fail_after(60):  # a maintenance thread may be about to release the last one
         while stores:
-            await anyio.wait_all_tasks_blocked()  # trio lets go of what it watched in a task of its own
+            await anyio.wait_all_tasks_blocked()  # trio releases what it watched in a separate task
             gc.collect()
 
 
 # Changing it
 
 
-async def test_less_room_than_is_used_already(path: Path) -> None:
-    """Nothing is lost; senders wait until there is room again."""
+async def test_a_capacity_below_what_is_used(path: Path) -> None:
+    """Nothing is lost; senders wait until there is capacity again."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         await fill(tx, 10)
         await channel.configure(capacity=FEW)
@@ -567,7 +567,7 @@ async def test_less_room_than_is_used_already(path: Path) -> None:
 
 
 async def test_a_part_of_the_file_system(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is turned into bytes, and the smaller limit counts; what is there already has its place on a smaller disk."""
+    """It is converted to bytes, and the smaller limit counts; what is stored fits on a smaller disk."""
     monkeypatch.setattr(Files, "total_space", lambda *_: 1 << 40)
     capacity = Capacity(fraction=2**-24, max_bytes=1 << 20, on_full="raise")
     async with open_channel(path, bytes, options=ChannelOptions(capacity=capacity)) as channel, channel.sender() as tx:
@@ -596,7 +596,7 @@ async def test_a_part_of_the_file_system_that_is_next_to_nothing(path: Path, mon
 
 
 async def test_the_capacity_is_kept(path: Path) -> None:
-    """Whoever opens the channel again finds it, and as full as it was."""
+    """A channel that is opened again has the same capacity, and is as full as it was."""
     async with open_channel(path, int, options=with_capacity(RAISE)) as channel, channel.sender() as tx:
         await fill(tx)
     async with open_channel(path, int) as channel, channel.sender() as tx:

@@ -31,9 +31,9 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.directory = TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
         self.sizes: list[int] = []
-        """Of everything that was ever sent, headers included; the number of a message is its place here."""
+        """Of everything that was ever sent, headers included; the sequence of a message is its index here."""
         self.first = 0
-        """Everything before it is gone for all who have not got it."""
+        """Everything before it is dropped for consumers that have not read it."""
         self.positions: dict[str, int] = {}
         self.held: dict[str, int] = {}
         """How many each acknowledging consumer has been given beyond its position."""
@@ -43,7 +43,7 @@ class Life(RuleBasedStateMachine):
     def create(self, limits: dict[str, int], kind: str) -> None:
         """Make the channel."""
         self.capacity = Capacity(**limits, on_full=kind)  # type: ignore[arg-type]
-        keep = Retention(after_consumed="keep")  # with nobody registered, all that is stored counts
+        keep = Retention(after_consumed="keep")  # without a registered consumer, all that is stored counts
         options = ChannelOptions(capacity=self.capacity, segment_size=4096, retention=keep)
         self.channel: FileChannel[bytes] = open_channel(Path(self.directory.name) / "c", bytes, options=options)
         self.tx = self.channel.sender()
@@ -52,7 +52,7 @@ class Life(RuleBasedStateMachine):
 
     @property
     def floor(self) -> int:
-        """Where the slowest stands."""
+        """The position of the slowest consumer."""
         return max(min(self.positions.values(), default=self.first), self.first)
 
     @property
@@ -61,7 +61,7 @@ class Life(RuleBasedStateMachine):
         return sum(self.sizes[self.floor :]), len(self.sizes) - self.floor
 
     def fits(self, size: int, count: int, used: tuple[int, int]) -> bool:
-        """Tell whether there is room."""
+        """Return whether there is capacity."""
         most_bytes, most = self.capacity.max_bytes or 1 << 60, self.capacity.max_messages or 1 << 60
         return used[0] + size <= most_bytes and used[1] + count <= most
 
@@ -87,12 +87,12 @@ class Life(RuleBasedStateMachine):
         overtaken = not self.fits(total, len(payloads), self.used)
         self.sizes += [len(payload) + HEADER for payload in payloads]
         if overtaken:
-            self.first = self.channel._store.places.earliest().sequence
+            self.first = self.channel._store.lookup.earliest().sequence
             assert self.fits(0, 0, self.used)
 
     @rule(name=NAMES, count=st.integers(1, 8))
     def take(self, name: str, count: int) -> None:
-        """Receive, and be told once what was missed."""
+        """Receive, and get the number of missed messages once."""
         rx = self.open.get(name)
         if rx is None:
             return
@@ -138,7 +138,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(name=NAMES, acks=st.booleans(), latest=st.booleans())
     def register(self, name: str, acks: bool, latest: bool) -> None:
-        """Come, or come again."""
+        """Register, or open the name again."""
         if name in self.open:
             return
         make = self.channel.ack_receiver if acks else self.channel.receiver
@@ -161,7 +161,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(name=NAMES, latest=st.booleans())
     def seek(self, name: str, latest: bool) -> None:
-        """Go to one end."""
+        """Seek to one end."""
         rx = self.open.get(name)
         if rx is None or self.held[name]:
             return

@@ -26,11 +26,10 @@ from filechannel import (
     open_channel,
     transaction,
 )
-from filechannel._channel.group_source import GroupSource
 from filechannel._format import load_u32, store_u32
-from filechannel._format.layout import ROOM, WAKE_LOOPS
+from filechannel._format.layout import CAPACITY_WAKE, WAKE_LOOPS
 from tests.backends import one_loop
-from tests.processes.crew import until
+from tests.processes.workers import until
 
 pytestmark = pytest.mark.anyio
 
@@ -55,12 +54,12 @@ def used(channel: FileChannel[int]) -> int:
 
 
 @contextmanager
-def telling(channel: FileChannel[int]) -> Iterator[None]:
-    """Let somebody say that it waits for room: it is told in the block, and does not find out by itself."""
+def notifying(channel: FileChannel[int]) -> Iterator[None]:
+    """Register a waiter for capacity: it is notified in the block, and does not poll."""
     words = channel._store.control.map
-    store_u32(words, ROOM, load_u32(words, ROOM) | WAKE_LOOPS)
+    store_u32(words, CAPACITY_WAKE, load_u32(words, CAPACITY_WAKE) | WAKE_LOOPS)
     yield
-    assert not load_u32(words, ROOM) & WAKE_LOOPS
+    assert not load_u32(words, CAPACITY_WAKE) & WAKE_LOOPS
 
 
 @asynccontextmanager
@@ -83,64 +82,62 @@ async def ends_of_a_step(
 async def _acks(channel: FileChannel[int]) -> None:
     with channel.group("team") as rx:
         await rx.receive()
-        with telling(channel):
+        with notifying(channel):
             rx.ack()
 
 
 async def _acks_a_delivery(channel: FileChannel[int]) -> None:
     with channel.group("team") as rx:
         delivery = await rx.receive_delivery()
-        with telling(channel):
+        with notifying(channel):
             delivery.ack()
 
 
 async def _processes(channel: FileChannel[int]) -> None:
-    with channel.group("team") as rx, telling(channel):
+    with channel.group("team") as rx, notifying(channel):
         async with rx.processing():
             pass
 
 
-async def _acks_what_came_again(channel: FileChannel[int]) -> None:
+async def _acks_redelivered_messages(channel: FileChannel[int]) -> None:
     with channel.group("team") as rx:
         await rx.receive_many(2)
         rx.nack()
         delivery = await rx.receive_delivery()
-        with telling(channel):
+        with notifying(channel):
             delivery.ack()
 
 
 async def _acks_while_another_has_the_lock(channel: FileChannel[int]) -> None:
-    """Then it is left to that one to move the position, and to tell."""
+    """Then the lock holder moves the position, and notifies."""
     with channel.group("team") as rx:
         delivery = await rx.receive_delivery()
-        source = rx._source
-        assert isinstance(source, GroupSource)
 
         def ack() -> None:
             delivery.ack()
             assert used(channel) == 4
 
-        with telling(channel):
-            source._group._locked(ack)
+        with notifying(channel):
+            rx._member._group._locked(ack)
 
 
 async def _seeks(channel: FileChannel[int]) -> None:
-    with channel.group("team") as rx, telling(channel):
+    with channel.group("team") as rx, notifying(channel):
         await rx.seek("latest")
 
 
 async def _unsubscribes(channel: FileChannel[int]) -> None:
-    with channel.receiver("other", start="latest"), channel.group("team") as rx, telling(channel):
+    with channel.receiver("other", start="latest"), channel.group("team") as rx, notifying(channel):
         await rx.unsubscribe()
 
 
 async def _is_removed(channel: FileChannel[int]) -> None:
-    with channel.receiver("other", start="latest"), telling(channel):
+    with channel.receiver("other", start="latest"), notifying(channel):
         await channel.remove_consumer("team")
 
 
 async def _is_purged(channel: FileChannel[int]) -> None:
-    with telling(channel):
+    with notifying(channel):
         await channel.purge()
 
 
@@ -155,7 +152,7 @@ async def _handles(channel: FileChannel[int]) -> None:
         _acks,
         _acks_a_delivery,
         _processes,
-        _acks_what_came_again,
+        _acks_redelivered_messages,
         _acks_while_another_has_the_lock,
         _seeks,
         _unsubscribes,
@@ -164,8 +161,8 @@ async def _handles(channel: FileChannel[int]) -> None:
         _handles,
     ],
 )
-async def test_a_group_makes_room(path: Path, make_room: Callable[[FileChannel[int]], Awaitable[None]]) -> None:
-    """What its slowest message has not passed counts, and whoever waits is told when that changes."""
+async def test_a_group_frees_capacity(path: Path, make_room: Callable[[FileChannel[int]], Awaitable[None]]) -> None:
+    """What is behind the group's oldest unacked message counts, and waiting senders are woken when that changes."""
     async with open_channel(path, int, options=FEW) as channel:
         channel.group("team").close()
         await fill(channel)
@@ -178,7 +175,7 @@ async def test_a_group_makes_room(path: Path, make_room: Callable[[FileChannel[i
 
 
 async def test_what_a_group_has_not_acknowledged_counts(path: Path) -> None:
-    """A message that was settled out of order makes no room before those in front of it."""
+    """A message that was acked out of order frees no capacity before those in front of it."""
     async with open_channel(path, int, options=FEW) as channel, channel.group("team") as rx:
         await fill(channel)
         first, second = [await rx.receive_delivery() for _ in range(2)]
@@ -189,7 +186,7 @@ async def test_what_a_group_has_not_acknowledged_counts(path: Path) -> None:
 
 
 async def test_a_sender_waits_for_a_group(path: Path) -> None:
-    """Members in any task make room for senders in any other."""
+    """Members in any task free capacity for senders in any other."""
     async with open_channel(path, int, options=FEW) as channel:
         taken: list[int] = []
 
@@ -207,8 +204,8 @@ async def test_a_sender_waits_for_a_group(path: Path) -> None:
         assert sorted(taken) == list(range(100))
 
 
-async def test_an_overtaken_group_is_told_what_it_missed(path: Path) -> None:
-    """Once, whichever member comes to it."""
+async def test_an_overtaken_group_gets_one_error(path: Path) -> None:
+    """Once, whichever member receives it."""
     async with open_channel(path, int, options=DROP) as channel, channel.group("team") as rx:
         await fill(channel, 40)
         with pytest.raises(DataExpiredError) as caught:
@@ -222,8 +219,8 @@ async def test_an_overtaken_group_is_told_what_it_missed(path: Path) -> None:
 
 
 @DURABILITIES
-async def test_a_transaction_waits_for_room(tmp_path: Path, durability: Durability) -> None:
-    """In its output; then everything is there at once, and the input is acknowledged."""
+async def test_a_transaction_waits_for_capacity(tmp_path: Path, durability: Durability) -> None:
+    """In its output; then everything is visible at once, and the input is acknowledged."""
     options = ChannelOptions(capacity=Capacity(max_messages=4), durability=durability, segment_size=4096)
     async with ends_of_a_step(tmp_path, after=options) as (numbers, out, rx, tx), out.receiver("out") as received:
         await fill(numbers)
@@ -248,7 +245,7 @@ async def test_a_transaction_waits_for_room(tmp_path: Path, durability: Durabili
 
 
 async def test_a_transaction_that_is_cancelled_while_it_waits_did_not_happen(tmp_path: Path) -> None:
-    """Nothing is sent, the input comes again, and the next one goes through."""
+    """Nothing is sent, the input is redelivered, and the next one succeeds."""
     async with ends_of_a_step(tmp_path, after=FEW) as (numbers, out, rx, tx), out.receiver("out") as received:
         await fill(numbers)
         await fill(out, 4, first=100)
@@ -264,7 +261,7 @@ async def test_a_transaction_that_is_cancelled_while_it_waits_did_not_happen(tmp
 
 
 async def test_a_transaction_that_is_refused_did_not_happen(tmp_path: Path) -> None:
-    """Under "raise" its end raises; the control record needs room like everything else."""
+    """Under "raise" its end raises; the control record needs capacity like everything else."""
     async with ends_of_a_step(tmp_path, after=RAISE) as (numbers, out, rx, tx), out.receiver("out") as received:
         await fill(numbers)
         await fill(out, 3, first=100)
@@ -279,7 +276,7 @@ async def test_a_transaction_that_is_refused_did_not_happen(tmp_path: Path) -> N
 
 @one_loop
 async def test_the_bytes_of_a_control_record_count(tmp_path: Path) -> None:
-    """What the payloads alone leave room for is refused if the whole batch does not fit."""
+    """A batch whose payloads alone would fit is refused if the whole batch does not fit."""
     options = ChannelOptions(capacity=Capacity(max_bytes=16384, on_full="raise"), segment_size=4096)
     async with (
         open_channel(tmp_path / "in", bytes) as numbers,
@@ -297,8 +294,8 @@ async def test_the_bytes_of_a_control_record_count(tmp_path: Path) -> None:
         await tx.send(bytes(100))
 
 
-async def test_a_transaction_pushes_out_the_oldest(tmp_path: Path) -> None:
-    """Its record may be pushed out as well: where the input stands is known all the same, also to the next process."""
+async def test_a_transaction_drops_the_oldest(tmp_path: Path) -> None:
+    """Its record may be dropped as well: the position of the input is known all the same, also to the next process."""
     async with ends_of_a_step(tmp_path, after=DROP) as (numbers, out, rx, tx):
         await fill(numbers, 3)
         async with transaction(rx, tx) as both:
@@ -314,27 +311,27 @@ async def test_a_transaction_pushes_out_the_oldest(tmp_path: Path) -> None:
             assert replay.receive_many_nowait(99)[-1] == 2
 
 
-async def test_the_input_of_a_transaction_makes_room(tmp_path: Path) -> None:
-    """Whoever waits to send into it is told when the step has ended."""
+async def test_the_input_of_a_transaction_frees_capacity(tmp_path: Path) -> None:
+    """A sender that waits to send into it is woken when the step has ended."""
     async with ends_of_a_step(tmp_path, before=FEW) as (numbers, _, rx, tx):
         await fill(numbers)
-        with telling(numbers):
+        with notifying(numbers):
             async with transaction(rx, tx) as both:
                 both.send(await both.receive())
         await fill(numbers, 1)
 
 
 def test_a_thread_waits_with_its_transaction(tmp_path: Path) -> None:
-    """The same without an event loop: it is served when there is room, and its input is acknowledged then."""
+    """The same without an event loop: it is served when there is capacity, and its input is acknowledged then."""
     with (
         filechannel.blocking.open_channel(tmp_path / "in", int) as numbers,
         filechannel.blocking.open_channel(tmp_path / "out", int, options=FEW) as out,
         numbers.ack_receiver("step") as rx,
-        numbers.sender() as source,
+        numbers.sender() as subscription,
         out.sender() as tx,
         out.receiver("out") as received,
     ):
-        source.send_many([1, 2])
+        subscription.send_many([1, 2])
         tx.send_many([0] * 4)
 
         def step() -> None:
@@ -355,8 +352,8 @@ def test_a_thread_waits_with_its_transaction(tmp_path: Path) -> None:
 # Handlers
 
 
-async def test_dead_letters_wait_for_room(tmp_path: Path) -> None:
-    """A message is acknowledged when its letter was taken in, and not before."""
+async def test_dead_letters_wait_for_capacity(tmp_path: Path) -> None:
+    """A message is acknowledged when its letter was accepted, and not before."""
     async with (
         open_channel(tmp_path / "in", int) as numbers,
         open_channel(tmp_path / "dead", DeadLetter, options=FEW) as dead,
@@ -378,8 +375,8 @@ async def test_dead_letters_wait_for_room(tmp_path: Path) -> None:
 # Dropping and files
 
 
-async def test_dropped_files_are_written_again(path: Path) -> None:
-    """They wait as those of any other channel, and maintenance counts them."""
+async def test_dropped_files_are_recycled(path: Path) -> None:
+    """They are in the free list like those of any other channel, and maintenance counts them."""
     options = ChannelOptions(capacity=Capacity(max_bytes=16384, on_full="drop_oldest"), segment_size=4096)
     async with open_channel(path, bytes, options=options) as channel, channel.sender() as tx:
         for _ in range(100):

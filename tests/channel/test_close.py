@@ -15,7 +15,7 @@ from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
 from filechannel import ChannelOptions, Durability, FileChannel, open_channel
-from filechannel._storage.stores import STORES
+from filechannel._storage.open_stores import STORES
 from tests.channel.gates import Gate
 from tests.channel.messages import content
 
@@ -94,7 +94,7 @@ async def test_closing_under_a_waiting_receive(path: Path) -> None:
 
 
 async def test_closing_one_clone_leaves_the_wait_of_another(path: Path) -> None:
-    """Only the receiver that is closed is told; its clone waits on and gets the next message."""
+    """Only the receiver that is closed gets an error; its clone keeps waiting and gets the next message."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         rx = channel.receiver()
         clone = rx.clone()
@@ -128,7 +128,7 @@ async def test_an_error_in_the_block_closes_too(path: Path) -> None:
 
 
 async def test_closing_in_a_cancelled_scope_is_closing(path: Path) -> None:
-    """A channel whose block ends by cancellation is closed, files and all."""
+    """A channel whose block ends by cancellation is closed, with all its files."""
     with anyio.CancelScope() as scope:
         async with open_channel(path, int) as channel, channel.sender() as tx:
             await tx.send(1)
@@ -164,8 +164,8 @@ async def test_closing_cannot_be_cancelled_half_way(path: Path, gate: Gate) -> N
     assert not STORES._open
 
 
-async def test_closing_waits_for_what_is_on_its_way(path: Path, gate: Gate) -> None:
-    """A flush that was begun ends before the files are closed under it."""
+async def test_closing_waits_for_running_flushes(path: Path, gate: Gate) -> None:
+    """A running flush ends before the files are closed under it."""
     channel = await open_channel(path, int)
     steps = list[str]()
     with channel.sender() as tx:
@@ -195,7 +195,7 @@ async def test_closing_waits_for_what_is_on_its_way(path: Path, gate: Gate) -> N
 
 @pytest.mark.usefixtures("asyncio_only")
 async def test_closing_waits_for_what_a_cancelled_task_left_behind(path: Path, gate: Gate) -> None:
-    """A flush whose task was cancelled is still at work in its thread; closing waits for it."""
+    """A flush whose task was cancelled is still running in its thread; closing waits for it."""
     channel = await open_channel(path, int)
     with channel.sender() as tx:
         await tx.send(1)
@@ -236,7 +236,7 @@ async def test_senders_that_wait_for_a_flush_are_not_forgotten(path: Path, gate:
 
 
 async def test_an_append_that_comes_too_late_changes_nothing(path: Path) -> None:
-    """Whoever had looked a method up before the channel was closed gets an error, and no file is touched."""
+    """A caller that had looked a method up before the channel was closed gets an error, and no file is touched."""
     channel = await open_channel(path, int)
     tx = channel.sender()
     await tx.send(1)
@@ -251,8 +251,8 @@ async def test_an_append_that_comes_too_late_changes_nothing(path: Path) -> None
         assert rx.receive_many_nowait(5) == [1]
 
 
-async def test_a_channel_that_nobody_closed_is_told_and_closed(path: Path) -> None:
-    """A channel that is dropped without closing gives a `ResourceWarning`, and gives the directory up."""
+async def test_an_unclosed_channel_emits_a_warning_and_is_closed(path: Path) -> None:
+    """A channel that is dropped without closing emits a `ResourceWarning`, and releases the directory."""
     gc.collect()
     with pytest.warns(ResourceWarning, match="unclosed <FileChannel"):
         await leak(path)
@@ -303,7 +303,7 @@ async def test_a_channel_may_be_collected_while_another_one_opens(path: Path) ->
 
 
 async def test_a_sender_keeps_its_channel_alive(path: Path) -> None:
-    """A sender or receiver whose channel nobody holds goes on working."""
+    """A sender or receiver whose channel has no other reference keeps working."""
     tx, rx = await only_handles(path)
     gc.collect()
     await tx.send(1)

@@ -20,7 +20,7 @@ from filechannel import (
     open_channel,
 )
 from filechannel._format.layout import COMPRESSED_BLOCK, COMPRESSED_TABLE
-from filechannel._storage.codecs import codec
+from filechannel._storage.segments.compression_codecs import codec
 from tests.backends import one_loop
 from tests.channel.messages import Order
 from tests.storage.compressing import compress_all, compressed_file
@@ -62,8 +62,8 @@ async def test_every_kind_of_receiver_reads_compressed_segments(path: Path) -> N
             assert await careful.receive() == ORDERS[50]
 
 
-async def test_it_happens_by_itself(path: Path) -> None:
-    """In the background, while messages are sent and received; what is consumed goes in either form."""
+async def test_segments_are_compressed_automatically(path: Path) -> None:
+    """In the background, while messages are sent and received; consumed segments of either encoding are reclaimed."""
     options = ChannelOptions(segment_size=4096, compression=Compression(after=0))
     async with open_channel(path, Order, options=options) as channel:
         with channel.receiver() as rx:
@@ -90,7 +90,7 @@ async def test_peeking_and_seeking_work(path: Path) -> None:
         with channel.receiver() as rx:
             assert rx.peek(300) == ORDERS[:300]
             for number in (700, 3, 999, 250, 0):
-                offset = await run_sync(lambda: channel._store.places.numbered(number).offset)  # noqa: B023
+                offset = await run_sync(lambda: channel._store.lookup.numbered(number).offset)  # noqa: B023
                 assert await channel.offset_of(number) == offset
                 await rx.seek(offset)
                 record = await rx.receive_record()
@@ -103,8 +103,8 @@ async def test_peeking_and_seeking_work(path: Path) -> None:
             assert [order async for order in history] == ORDERS
 
 
-async def test_statistics_tell_plain_from_compressed(path: Path) -> None:
-    """How many, and how much disk space they take."""
+async def test_statistics_distinguish_plain_and_compressed(path: Path) -> None:
+    """How many, and how much disk space they use."""
     async with open_channel(path, Order, options=SMALL) as channel:
         before = channel.statistics()
         assert (before.segments, before.compressed_segments, before.compressed_bytes) == (0, 0, 0)
@@ -116,7 +116,7 @@ async def test_statistics_tell_plain_from_compressed(path: Path) -> None:
 
 
 async def test_it_survives_being_closed_and_opened(path: Path) -> None:
-    """Also for whoever only reads."""
+    """Also for a read-only channel."""
     async with open_channel(path, Order, options=SMALL) as channel:
         await _fill(channel)
     async with open_channel(path, Order, readonly=True) as channel:
@@ -164,7 +164,7 @@ async def test_a_method_that_is_not_installed_is_refused_when_it_is_chosen(
 
     lz4 = Compression(method="lz4")
     async with open_channel(path, Order) as channel:
-        monkeypatch.setattr("filechannel._storage.codecs.import_module", missing)
+        monkeypatch.setattr("filechannel._storage.segments.compression_codecs.import_module", missing)
         codec.cache_clear()
         try:
             with pytest.raises(UnsupportedFormatError, match=r"install filechannel\[lz4\]"):

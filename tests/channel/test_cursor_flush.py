@@ -25,8 +25,8 @@ from filechannel import (
     open_channel,
 )
 from filechannel._options import CursorFlush
-from filechannel._storage.cursor_file import read_position
-from filechannel._storage.cursors import Cursors
+from filechannel._storage.consumers.cursor_file import read_position
+from filechannel._storage.consumers.cursors import Cursors
 from tests.backends import one_loop
 from tests.channel.gates import Gate
 
@@ -84,7 +84,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "filechannel")
 
 
-async def test_without_it_positions_go_with_the_data(path: Path, disk: Disk) -> None:
+async def test_without_it_positions_are_flushed_with_the_data(path: Path, disk: Disk) -> None:
     """Receiving flushes nothing; `flush()` does."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
         await tx.send_many(range(100))
@@ -96,7 +96,7 @@ async def test_without_it_positions_go_with_the_data(path: Path, disk: Disk) -> 
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_fsync_has_the_position_on_disk_when_a_message_is_handed_out(path: Path, disk: Disk, way: str) -> None:
-    """However it is received: what was returned does not come again, even after a power cut."""
+    """However it is received: a returned message is not received again, even after a power cut."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(10))
         with channel.receiver("a") as rx:
@@ -189,8 +189,8 @@ async def test_a_task_that_receives_and_flushes_can_be_cancelled(path: Path, asy
             assert rx.peek() == [len(taken)]
 
 
-async def test_a_position_that_cannot_be_flushed_is_told_once(path: Path, gate: Gate) -> None:
-    """The message was taken and is handed out; the next receive raises and takes nothing, then it goes on."""
+async def test_a_position_that_cannot_be_flushed_is_raised_once(path: Path, gate: Gate) -> None:
+    """The message was consumed and is returned; the next receive raises and consumes nothing, then it continues."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(3))
         with channel.receiver("a") as rx:
@@ -201,8 +201,8 @@ async def test_a_position_that_cannot_be_flushed_is_told_once(path: Path, gate: 
             assert await rx.receive_many(5) == [1, 2]
 
 
-async def test_a_large_batch_tells_what_could_not_be_flushed(path: Path, gate: Gate) -> None:
-    """Also one that is read in slices takes nothing then."""
+async def test_a_large_batch_raises_what_could_not_be_flushed(path: Path, gate: Gate) -> None:
+    """Also one that is read in slices consumes nothing then."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(3000))
         with channel.receiver("a") as rx:
@@ -306,7 +306,7 @@ def test_fsync_without_async(path: Path, disk: Disk) -> None:
 def test_a_position_that_did_not_move_is_not_flushed_again(path: Path, disk: Disk) -> None:
     """The timer has nothing to do for a receiver that waits."""
     with _blocking(path, 3600.0) as rx:
-        flush = rx._source._flush
+        flush = rx._subscription._flush
         assert flush is not None
         rx.receive_many(4)
         for _ in range(3):
@@ -401,7 +401,7 @@ async def test_an_ack_does_not_wait_for_the_disk(
 
 
 async def test_processing_waits_for_the_disk_under_fsync(path: Path, disk: Disk) -> None:
-    """What it acked does not come again, even after a power cut; what it nacked waits for nothing."""
+    """What it acked is not redelivered, even after a power cut; what it nacked waits for nothing."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(10))
         with channel.ack_receiver("a") as rx:
@@ -457,7 +457,7 @@ async def test_a_loop_of_processing_that_flushes_can_be_cancelled(path: Path) ->
 
 
 async def test_acks_out_of_order_flush_the_oldest_that_is_outstanding(path: Path, disk: Disk) -> None:
-    """They count, and what reaches the disk is where a crash would go on."""
+    """They count, and what reaches the disk is where a consumer would resume after a crash."""
     async with open_channel(path, int, options=options(2)) as channel, channel.sender() as tx:
         await tx.send_many(range(4))
         with channel.ack_receiver("a") as rx:
@@ -484,8 +484,8 @@ AFTERWARDS: dict[str, Callable[[AckReceiver[int], Delivery[int]], Awaitable[obje
 
 
 @pytest.mark.parametrize("way", AFTERWARDS)
-async def test_acks_that_cannot_be_flushed_are_told_once(path: Path, gate: Gate, way: str) -> None:
-    """By the next receive or ack, which changes nothing; then it goes on."""
+async def test_acks_that_cannot_be_flushed_are_raised_once(path: Path, gate: Gate, way: str) -> None:
+    """By the next receive or ack, which changes nothing; then it continues."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(3))
         with channel.ack_receiver("a") as rx:
@@ -500,15 +500,15 @@ async def test_acks_that_cannot_be_flushed_are_told_once(path: Path, gate: Gate,
 
 
 async def test_processing_acks_although_an_earlier_flush_has_failed(path: Path, gate: Gate) -> None:
-    """Its message is done; the next receive tells."""
+    """Its message is done; the next receive raises."""
     async with open_channel(path, int, options=options(1)) as channel, channel.sender() as tx:
         await tx.send_many(range(3))
         with channel.ack_receiver("a") as rx:
-            flush = rx._source._flush
+            flush = rx._subscription._flush
             assert flush is not None
             async with rx.processing():
                 gate.error = OSError(errno.EIO, "Input/output error")
-                await anyio.to_thread.run_sync(flush.settle)
+                await anyio.to_thread.run_sync(flush.wait_until_flushed)
             assert rx.unack_count == 0
             with pytest.raises(StorageError, match="could not be flushed"):
                 await rx.receive()
@@ -516,7 +516,7 @@ async def test_processing_acks_although_an_earlier_flush_has_failed(path: Path, 
 
 
 async def test_acks_are_flushed_every_so_many_seconds(path: Path, disk: Disk) -> None:
-    """What was received and not acked is not what the disk goes on behind."""
+    """A message that was received and not acked is not before the position on disk."""
     async with open_channel(path, int, options=options(0.002)) as channel, channel.sender() as tx:
         await tx.send_many(range(10))
         with channel.ack_receiver("a") as rx:

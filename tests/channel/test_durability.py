@@ -21,7 +21,7 @@ FSYNC = ChannelOptions(durability=Durability.FSYNC)
 
 
 async def test_under_os_nothing_waits_for_the_disk(path: Path, gate: Gate) -> None:
-    """By default a message is visible when `send` returns, and nobody has flushed it."""
+    """By default a message is visible when `send` returns, without a flush."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         with gate.closed():
             await tx.send(1)
@@ -30,8 +30,8 @@ async def test_under_os_nothing_waits_for_the_disk(path: Path, gate: Gate) -> No
         assert channel.statistics().durable_offset == 0
 
 
-async def test_under_an_interval_flushes_come_by_themselves(path: Path, gate: Gate) -> None:
-    """With an interval a message is visible at once and on disk soon, without anybody's doing."""
+async def test_under_an_interval_flushes_are_automatic(path: Path, gate: Gate) -> None:
+    """With an interval a message is visible at once and on disk soon, without a call."""
     options = ChannelOptions(durability=Durability.interval(0.01))
     async with open_channel(path, int, options=options) as channel, channel.sender() as tx, channel.receiver() as rx:
         with gate.closed():
@@ -49,7 +49,7 @@ async def test_an_interval_flushes_nothing_twice(path: Path, gate: Gate) -> None
     async with open_channel(path, int, options=options) as channel, channel.sender() as tx:
         await tx.send(1)
         await channel.flush()
-        await channel.flush()  # behind the one that the timer may have begun
+        await channel.flush()  # behind the one that the timer may have started
         before = gate.flushes
         await anyio.sleep(0.05)
         assert gate.flushes == before
@@ -68,8 +68,8 @@ async def test_under_fsync_a_message_is_on_disk_when_send_returns(path: Path, ga
         assert before < gate.flushes <= before + 2
 
 
-async def test_under_fsync_nobody_sees_a_message_before_it_is_on_disk(path: Path, gate: Gate) -> None:
-    """Under FSYNC a message becomes visible with its flush, and wakes whoever waits for it."""
+async def test_under_fsync_no_receiver_sees_a_message_before_it_is_on_disk(path: Path, gate: Gate) -> None:
+    """Under FSYNC a message becomes visible with its flush, which wakes waiting receivers."""
     async with open_channel(path, int, options=FSYNC) as channel, channel.sender() as tx, channel.receiver() as rx:
         got = list[int]()
 
@@ -107,7 +107,7 @@ async def test_concurrent_senders_share_a_flush(path: Path, gate: Gate) -> None:
         assert channel.statistics().messages == 66
 
 
-async def test_the_event_loop_goes_on_during_a_flush(path: Path, gate: Gate) -> None:
+async def test_the_event_loop_runs_during_a_flush(path: Path, gate: Gate) -> None:
     """While senders wait for the disk, other tasks run."""
     async with open_channel(path, int, options=FSYNC) as channel, channel.sender() as tx:
         turns = 0
@@ -135,8 +135,8 @@ async def test_nowait_never_waits_for_a_flush(path: Path, gate: Gate) -> None:
         assert channel.statistics().durable_offset == tx.write_offset
 
 
-async def test_nowait_becomes_visible_without_a_flush_by_hand(path: Path) -> None:
-    """Under FSYNC what was sent without waiting arrives by itself."""
+async def test_nowait_becomes_visible_without_an_explicit_flush(path: Path) -> None:
+    """Under FSYNC a message sent without waiting arrives without a call."""
     async with open_channel(path, int, options=FSYNC) as channel, channel.sender() as tx, channel.receiver() as rx:
         for number in range(10):
             tx.send_nowait(number)
@@ -156,10 +156,12 @@ async def test_closing_brings_the_rest_to_disk(path: Path, gate: Gate, durabilit
         assert rx.receive_many_nowait(5) == [1]
 
 
-async def test_a_failed_flush_is_told_to_every_sender_that_waited(
+async def test_a_failed_flush_is_reported_to_every_sender_that_waited(
     path: Path, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Under FSYNC senders whose flush failed get `StorageError`, nobody sees their messages, and the next goes on."""
+    """Under FSYNC senders whose flush failed get `StorageError`, no receiver sees their messages, and the next send
+    works.
+    """
     caplog.set_level(logging.CRITICAL, "filechannel")
     kept = replace(FSYNC, retention=Retention(after_consumed="keep"))
     async with open_channel(path, int, options=kept) as channel, channel.sender() as tx, channel.receiver() as rx:
@@ -186,8 +188,8 @@ async def test_a_failed_flush_is_told_to_every_sender_that_waited(
         assert rx.receive_many_nowait(20) == [0, 9]
 
 
-async def test_a_failed_flush_is_told_by_flush(path: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
-    """Under OS a flush that failed raises `StorageError`; what was sent stays visible, and sending goes on."""
+async def test_a_failed_flush_is_raised_by_flush(path: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    """Under OS a flush that failed raises `StorageError`; what was sent stays visible, and sending works."""
     caplog.set_level(logging.CRITICAL, "filechannel")
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send(1)
@@ -198,8 +200,8 @@ async def test_a_failed_flush_is_told_by_flush(path: Path, gate: Gate, caplog: p
         assert rx.receive_many_nowait(5) == [1, 2]
 
 
-async def test_a_full_disk_is_told_and_nothing_was_sent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without room for another segment a send raises `DiskFullError`, and goes on when there is room again."""
+async def test_a_full_disk_is_an_error_and_nothing_was_sent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without space for another segment a send raises `DiskFullError`, and works when there is space again."""
     import os
 
     from filechannel import DiskFullError

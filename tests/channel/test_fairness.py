@@ -1,7 +1,7 @@
-"""Fairness: whoever works at full speed gives way, about every millisecond.
+"""Cooperative yielding: a task that works at full speed yields to the event loop, about every millisecond.
 
-Nothing here is timed: counted is how often another task has its turn while a given amount of work is done, or how much
-work is done between two of its turns. A slow machine has more turns for the same work, never fewer.
+Nothing here is timed: the tests count how often another task runs while a given amount of work is done, or how much
+work is done between two of its runs. A slow machine has more runs for the same work, never fewer.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tests.channel.messages import Order
 pytestmark = pytest.mark.anyio
 
 ENOUGH = 3
-"""Turns of another task beside work that takes many milliseconds on any machine."""
+"""Runs of another task beside work that takes many milliseconds on any machine."""
 
 
-async def turns_beside(*busy: Callable[[], Awaitable[object]]) -> int:
-    """Run the busy tasks to their end and return how many turns another task had meanwhile."""
+async def runs_beside(*busy: Callable[[], Awaitable[object]]) -> int:
+    """Run the busy tasks to their end and return how often another task ran in between."""
     turns = 0
 
     async def count() -> None:
@@ -45,19 +45,19 @@ async def turns_beside(*busy: Callable[[], Awaitable[object]]) -> int:
     return turns
 
 
-async def test_a_sender_at_full_speed_gives_way(path: Path) -> None:
-    """Another task has turns while one sends message after message without ever having to wait."""
+async def test_a_sender_at_full_speed_yields(path: Path) -> None:
+    """Another task runs while one sends message after message without ever having to wait."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
 
         async def produce() -> None:
             for number in range(50_000):
                 await tx.send(number)
 
-        assert await turns_beside(produce) >= ENOUGH
+        assert await runs_beside(produce) >= ENOUGH
 
 
-async def test_a_receiver_at_full_speed_gives_way(path: Path) -> None:
-    """Another task has turns while one receives message after message without ever having to wait."""
+async def test_a_receiver_at_full_speed_yields(path: Path) -> None:
+    """Another task runs while one receives message after message without ever having to wait."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         tx.send_many_nowait(range(50_000))
 
@@ -65,11 +65,11 @@ async def test_a_receiver_at_full_speed_gives_way(path: Path) -> None:
             for _ in range(50_000):
                 await rx.receive()
 
-        assert await turns_beside(consume) >= ENOUGH
+        assert await runs_beside(consume) >= ENOUGH
 
 
-async def test_large_messages_give_way_sooner(path: Path) -> None:
-    """The turn is over after few messages of 4 MiB, each of which takes a good part of a millisecond."""
+async def test_large_messages_yield_sooner(path: Path) -> None:
+    """A task yields after few messages of 4 MiB, each of which takes a good part of a millisecond."""
     count, most = 40, 16
     async with open_channel(path, bytes) as channel, channel.sender() as tx:
         for _ in range(count):
@@ -95,12 +95,12 @@ async def test_large_messages_give_way_sooner(path: Path) -> None:
     assert max(later - sooner for sooner, later in pairwise(seen)) <= most, seen
 
 
-async def test_large_batches_give_way(path: Path) -> None:
-    """Another task has turns during one `send_many` of 30,000 messages, and during `receive_many` of as many."""
+async def test_large_batches_yield(path: Path) -> None:
+    """Another task runs during one `send_many` of 30,000 messages, and during `receive_many` of as many."""
     async with open_channel(path, Order) as orders, orders.sender() as tx, orders.receiver() as rx:
         batch = [Order(number) for number in range(30_000)]
-        assert await turns_beside(lambda: tx.send_many(batch)) >= ENOUGH
-        assert await turns_beside(lambda: rx.receive_many(30_000)) >= ENOUGH
+        assert await runs_beside(lambda: tx.send_many(batch)) >= ENOUGH
+        assert await runs_beside(lambda: rx.receive_many(30_000)) >= ENOUGH
 
 
 async def test_an_async_for_gives_way(path: Path) -> None:
@@ -114,10 +114,10 @@ async def test_an_async_for_gives_way(path: Path) -> None:
                 async for _ in rx:
                     pass
 
-        assert await turns_beside(read) >= ENOUGH
+        assert await runs_beside(read) >= ENOUGH
 
 
-async def test_two_at_full_speed_take_turns(path: Path) -> None:
+async def test_two_at_full_speed_alternate(path: Path) -> None:
     """Two tasks that send at full speed alternate, rather than one after the other."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
 
@@ -134,8 +134,8 @@ async def test_two_at_full_speed_take_turns(path: Path) -> None:
     assert changes >= ENOUGH
 
 
-async def test_many_channels_share_one_turn(path: Path) -> None:
-    """The turn belongs to the thread: a task that reads from many channels does not have one for each."""
+async def test_many_channels_share_one_time_slice(path: Path) -> None:
+    """The time slice belongs to the thread: a task that reads from many channels does not have one for each."""
     async with AsyncExitStack() as stack:
         channels = [await stack.enter_async_context(open_channel(path / str(number), int)) for number in range(20)]
         for channel in channels:
@@ -148,4 +148,4 @@ async def test_many_channels_share_one_turn(path: Path) -> None:
                     for _ in range(20):
                         await rx.receive()
 
-        assert await turns_beside(read_a_little_everywhere) >= ENOUGH
+        assert await runs_beside(read_a_little_everywhere) >= ENOUGH

@@ -1,4 +1,4 @@
-"""Named consumers: every name gets every message, and goes on where it stopped."""
+"""Named consumers: every name gets every message, and resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ async def test_every_name_gets_every_message(path: Path) -> None:
             assert second.receive_many_nowait(5) == [2, 3]
 
 
-async def test_a_name_goes_on_where_it_stopped(path: Path) -> None:
-    """A closed consumer that comes back gets what it has not got, whatever `start` says now."""
+async def test_a_name_resumes_where_it_stopped(path: Path) -> None:
+    """A consumer that is opened again gets what it has not received, whatever `start` says now."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         with channel.receiver("a") as rx:
             await tx.send_many([1, 2])
@@ -82,7 +82,7 @@ async def test_closing_a_slow_receiver_does_not_advance_it(path: Path) -> None:
 
 
 async def test_a_receiver_has_a_name_and_an_id(path: Path) -> None:
-    """The name is what was given; the id tells it from the same name of another channel."""
+    """The name is what was given; the id distinguishes it from the same name of another channel."""
     async with open_channel(path, int) as channel, open_channel(path / "other", int) as other:
         with channel.receiver() as rx, channel.receiver("audit") as audit, other.receiver("audit") as foreign:
             assert isinstance(rx, FanOutReceiver)
@@ -93,7 +93,7 @@ async def test_a_receiver_has_a_name_and_an_id(path: Path) -> None:
 
 
 async def test_a_name_has_one_owner_at_a_time(path: Path) -> None:
-    """A second receiver of a name is refused with who has it and what to do, until the first is closed."""
+    """A second receiver of a name is refused with its owner and what to do, until the first is closed."""
     async with open_channel(path, int) as channel:
         with channel.receiver("a"):
             with pytest.raises(ConsumerBusyError) as caught:
@@ -113,7 +113,7 @@ async def test_a_name_has_one_owner_over_two_opens(path: Path) -> None:
 
 
 async def test_a_refused_owner_takes_nothing_away(path: Path) -> None:
-    """The owner goes on undisturbed after somebody else was refused."""
+    """The owner continues undisturbed after another one was refused."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
         await tx.send_many([1, 2])
         assert await rx.receive() == 1
@@ -126,7 +126,7 @@ async def test_a_refused_owner_takes_nothing_away(path: Path) -> None:
 
 
 async def test_clones_share_one_position(path: Path) -> None:
-    """Each message goes to exactly one of the clones."""
+    """Each message is delivered to exactly one of the clones."""
     got: dict[str, list[int]] = {"a": [], "b": [], "c": []}
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
 
@@ -160,8 +160,8 @@ async def test_the_last_clone_releases_the_name(path: Path) -> None:
         channel.receiver("a").close()
 
 
-async def test_a_clone_goes_on_after_its_original_is_closed(path: Path) -> None:
-    """Closing the original moves nothing and stops nobody else."""
+async def test_a_clone_works_after_its_original_is_closed(path: Path) -> None:
+    """Closing the original moves nothing and stops no other clone."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send_many([1, 2])
         rx = channel.receiver("a")
@@ -180,7 +180,7 @@ async def test_clones_of_a_replay_share_one_position(path: Path) -> None:
 
 
 async def test_a_large_receive_many_beside_a_clone_takes_nothing_twice(path: Path) -> None:
-    """While one clone reads far ahead another one may take: each message goes to one of them."""
+    """While one clone reads far ahead another one may receive: each message is delivered to one of them."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         got: list[int] = []
         async with anyio.create_task_group() as group:
@@ -206,7 +206,7 @@ async def test_a_large_receive_many_beside_a_clone_takes_nothing_twice(path: Pat
 
 
 async def test_unsubscribe_forgets_the_name(path: Path) -> None:
-    """After `unsubscribe` the name begins anew, and the receiver and its clones are closed."""
+    """After `unsubscribe` the name starts from the beginning, and the receiver and its clones are closed."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send_many([1, 2])
         rx = channel.receiver("a")
@@ -221,8 +221,8 @@ async def test_unsubscribe_forgets_the_name(path: Path) -> None:
             assert again.receive_many_nowait(5) == [1, 2]
 
 
-async def test_unsubscribe_tells_those_who_wait(path: Path) -> None:
-    """A task that waits in a receiver whose name is forgotten gets `ClosedResourceError`."""
+async def test_unsubscribe_ends_the_wait_of_tasks(path: Path) -> None:
+    """A task that waits in a receiver whose name is removed gets `ClosedResourceError`."""
     async with open_channel(path, int) as channel:
         rx = channel.receiver("a")
         async with anyio.create_task_group() as group:
@@ -238,13 +238,13 @@ async def test_unsubscribe_tells_those_who_wait(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["receiver", "ack_receiver"])
 async def test_unsubscribe_never_takes_the_name_of_another(path: Path, kind: str) -> None:
-    """One that is closed before it has forgotten its name leaves it alone: somebody else may own it by then."""
+    """One that is closed before it has removed its name leaves it alone: the name may have another owner by then."""
     async with open_channel(path, int) as channel:
         with getattr(channel, kind)("a") as rx:
-            source = rx._source
+            subscription = rx._subscription
         with channel.receiver("a") as other:
             with pytest.raises(ClosedResourceError):
-                source.forget()  # which `unsubscribe` has another thread do: it may come late
+                subscription.forget()  # which `unsubscribe` has another thread do: it may come late
             assert [consumer.name for consumer in channel.consumers()] == [other.name]
 
 
@@ -291,7 +291,7 @@ async def test_a_name_that_no_file_can_have_is_refused(path: Path, name: str) ->
 @one_loop
 @pytest.mark.parametrize("name", [None, 3, b"a", ["a"]], ids=repr)
 async def test_a_name_is_a_text(path: Path, name: object) -> None:
-    """A name that is no text is a `TypeError`."""
+    """A name that is not text is a `TypeError`."""
     async with open_channel(path, int) as channel:
         with pytest.raises(TypeError, match="name"):
             channel.receiver(name)  # type: ignore[arg-type]
@@ -318,13 +318,13 @@ async def test_positions_are_stored_under_every_durability(path: Path) -> None:
             assert rx.receive_many_nowait(5) == [3]
 
 
-# Places that are none
+# LogLookup that are none
 
 
 @one_loop
 @pytest.mark.parametrize("offset", [-1, 1, 10**15], ids=repr)
 async def test_an_offset_out_of_range_moves_nothing(path: Path, offset: int) -> None:
-    """The error says which argument of which channel it is about; nobody is registered, and nobody has moved."""
+    """The error names the argument and the channel; no consumer is registered, and none has moved."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
         await tx.send_many([1, 2, 3])
         assert await rx.receive() == 1
@@ -356,7 +356,7 @@ async def test_a_number_that_is_not_stored_is_named(path: Path) -> None:
 
 
 async def test_seeking_by_number(path: Path) -> None:
-    """`offset_of` leads from the number of a message to its place, for `seek`, `start` and `stop` alike."""
+    """`offset_of` returns the offset of a sequence, for `seek`, `start` and `stop` alike."""
     async with open_channel(path, int, options=ChannelOptions(segment_size=4096)) as channel, channel.sender() as tx:
         await tx.send_many(range(3000))
         with channel.receiver("a") as rx:

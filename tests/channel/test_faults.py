@@ -13,15 +13,15 @@ from anyio import ClosedResourceError, EndOfStream, WouldBlock, fail_after
 
 from filechannel import ChannelOptions, Durability, FileChannel, FileChannelError, Retention, open_channel, transaction
 from filechannel._offset import Offset
-from filechannel._storage import stores
+from filechannel._storage import open_stores
 from tests.backends import BACKENDS
 from tests.storage.refusing import RefusingFiles
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 60  # seconds; nothing here takes as long
+TIMEOUT = 60  # seconds; nothing here takes as long
 ALLOWED = FileChannelError, ClosedResourceError, EndOfStream, WouldBlock, ValueError
 ERRORS = errno.EMFILE, errno.EIO, errno.ENOENT, errno.ENOMEM
-MOST = 40  # calls; no method makes as many by itself, and background threads make some
+MOST = 40  # calls; no method alone makes as many, and background threads make some
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ async def test_what_is_refused_is_a_typed_error(path: Path, monkeypatch: pytest.
     """Whichever call the operating system refuses, in whichever thread."""
     for at in range(1, MOST):
         files = RefusingFiles()
-        monkeypatch.setattr(stores, "Files", lambda files=files: files)
+        monkeypatch.setattr(open_stores, "Files", lambda files=files: files)
         options = ChannelOptions(segment_size=4096, durability=Durability.FSYNC)
         channel = await open_channel(path / str(at), bytes, options=options)
         async with AsyncExitStack() as stack:
@@ -70,7 +70,7 @@ async def test_what_is_refused_is_a_typed_error(path: Path, monkeypatch: pytest.
             objects = {"rx": channel.receiver("a"), "acked": channel.ack_receiver("b"), "group": channel.group("c")}
             files.refuse(at, ERRORS[at % len(ERRORS)], everywhere=True)
             try:
-                with fail_after(PATIENCE):
+                with fail_after(TIMEOUT):
                     await METHODS[method](channel=channel, **objects)
             except ALLOWED:
                 pass

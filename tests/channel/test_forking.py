@@ -73,8 +73,10 @@ PROGRAM = textwrap.dedent(
 )
 
 
-def test_a_forked_child_opens_the_channel_anew(tmp_path: Path) -> None:
-    """Channel and senders register the child by itself, receivers are closed there, and the parent is not disturbed."""
+def test_a_forked_child_opens_the_channel_again(tmp_path: Path) -> None:
+    """Channel and senders register the child separately, receivers are closed there, and the parent
+    is not disturbed.
+    """
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, str(tmp_path / "channel")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr

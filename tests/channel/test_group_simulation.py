@@ -1,4 +1,4 @@
-"""A group against a model of it: a list of messages, who has each, and how often it was handed out."""
+"""A group against a model of it: a list of messages, the member that has each, and how often it was delivered."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from filechannel import AckError, ChannelOptions, ConsumerBusyError, Delivery, LeaseExpiredError, Retention
 from filechannel._format import load_u64, store_u64
 from filechannel._format.layout import ENTRY_DEADLINE, ENTRY_OUT, ENTRY_STATE, GROUP_DUE, GROUP_HEAD, GROUP_TAIL
-from filechannel._format.ring import place
-from filechannel._storage.cursors import read_position
+from filechannel._format.read.group_ring import place
+from filechannel._storage.consumers.cursors import read_position
 from filechannel.blocking import FileChannel, GroupReceiver, open_channel
 
 WAITING, DELAYED = -1, -2
@@ -33,7 +33,7 @@ class Model:
     front: int = 0
     """The number of the next message that is new."""
     held: dict[int, int] = field(default_factory=dict)
-    """Who has those that were handed out and not settled: the number of a member, or nobody."""
+    """The members of outstanding messages: the number of a member, or none."""
     attempts: dict[int, int] = field(default_factory=dict)
     order: dict[int, list[int]] = field(default_factory=dict)
     """What each member has, in the order in which it was handed out."""
@@ -44,7 +44,7 @@ class Model:
         return min(self.held, default=self.front)
 
     def coming(self, many: int) -> list[int]:
-        """What comes next, to whoever asks."""
+        """The next message, for any member."""
         waiting = sorted(number for number, holder in self.held.items() if holder == WAITING)
         return (waiting + list(range(self.front, self.sent)))[:many]
 
@@ -57,23 +57,23 @@ class Model:
             self.front = max(self.front, number + 1)
 
     def give_back(self, number: int, state: int = WAITING, *, counted: bool = True) -> None:
-        """It comes again."""
+        """The message is redelivered."""
         self.order[self.held[number]].remove(number)
         self.held[number] = state
         self.attempts[number] += counted
 
-    def settle(self, number: int) -> None:
-        """It is acked."""
+    def acknowledge(self, number: int) -> None:
+        """The message is acked."""
         self.order[self.held[number]].remove(number)
         del self.held[number], self.attempts[number]
 
     def leave(self, member: int) -> None:
-        """What a member had comes again."""
+        """The messages of a member are redelivered."""
         for number in list(self.order.pop(member, [])):
             self.held[number] = WAITING
 
     def forget(self, front: int) -> None:
-        """Nobody has anything."""
+        """No member has a message."""
         self.held, self.attempts, self.order, self.front = {}, {}, {}, front
 
 
@@ -108,7 +108,7 @@ class Simulation(RuleBasedStateMachine):
         self.deliveries = [(member, each) for member, each in self.deliveries if self.has(member, each)]
 
     def has(self, member: int, delivery: Delivery[int]) -> bool:
-        """Tell whether a member has what it was delivered."""
+        """Return whether a member still has its delivery."""
         return self.model.held.get(delivery.value) == member and (
             self.model.attempts[delivery.value] == delivery.attempt
         )
@@ -123,7 +123,7 @@ class Simulation(RuleBasedStateMachine):
     @precondition(lambda self: len(self.members) > 1)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        """One less: what it had comes again, as if it had not been handed out."""
+        """One member less: its messages are redelivered, as if they had not been handed out."""
         member, rx = self.one(data)
         rx.close()
         del self.members[member]
@@ -149,7 +149,7 @@ class Simulation(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def receive_delivery(self, data: st.DataObject) -> None:
-        """Receive what can be settled by itself."""
+        """Receive a delivery that can be acked separately."""
         member, rx = self.one(data)
         expected = self.model.coming(1)
         if not expected or (expected[0] == self.model.front and self.model.front - self.model.stored >= 4096):
@@ -173,7 +173,7 @@ class Simulation(RuleBasedStateMachine):
             return
         rx.ack(count)
         for number in mine[:count]:
-            self.model.settle(number)
+            self.model.acknowledge(number)
         self.outdate()
 
     @rule(data=st.data(), count=st.one_of(st.none(), st.integers(1, 5)))
@@ -192,12 +192,12 @@ class Simulation(RuleBasedStateMachine):
 
     @precondition(lambda self: self.deliveries)
     @rule(data=st.data(), way=st.sampled_from(["ack", "nack", "delay", "extend"]))
-    def settle(self, data: st.DataObject, way: str) -> None:
-        """Settle one by itself, or keep it."""
+    def acknowledge(self, data: st.DataObject, way: str) -> None:
+        """Ack or nack one delivery, or keep it."""
         _, delivery = data.draw(st.sampled_from(self.deliveries))
         if way == "ack":
             delivery.ack()
-            self.model.settle(delivery.value)
+            self.model.acknowledge(delivery.value)
         elif way == "extend":
             delivery.extend()
         else:
@@ -208,21 +208,21 @@ class Simulation(RuleBasedStateMachine):
     @precondition(lambda self: self.settled)
     @rule(data=st.data(), way=st.sampled_from(["ack", "nack", "extend"]))
     def settle_again(self, data: st.DataObject, way: str) -> None:
-        """What was settled is refused."""
+        """A delivery that was acked is refused."""
         with pytest.raises(AckError):
             getattr(data.draw(st.sampled_from(self.settled)), way)()
 
     @precondition(lambda self: self.lost)
     @rule(data=st.data(), way=st.sampled_from(["ack", "nack", "extend"]))
-    def settle_too_late(self, data: st.DataObject, way: str) -> None:
-        """What has moved on is fenced."""
+    def ack_too_late(self, data: st.DataObject, way: str) -> None:
+        """A delivery that was redelivered is fenced."""
         with pytest.raises(LeaseExpiredError):
             getattr(data.draw(st.sampled_from(self.lost)), way)()
 
     @rule(way=st.sampled_from(["ack", "nack", "extend"]))
     def let_leases_end(self, way: str) -> None:
         """Time passes for everybody: what anybody has comes again, counted, and is not theirs any more."""
-        group = next(iter(self.members.values()))._group._group
+        group = next(iter(self.members.values()))._member._group
         for number in range(load_u64(group.map, GROUP_HEAD), load_u64(group.map, GROUP_TAIL)):
             if load_u64(group.map, place(number)) & ENTRY_STATE == ENTRY_OUT:
                 store_u64(group.map, place(number) + ENTRY_DEADLINE, 1)
@@ -257,7 +257,7 @@ class Simulation(RuleBasedStateMachine):
         except (LookupError, KeyboardInterrupt) as error:
             self.model.give_back(item, counted=isinstance(error, LookupError))
         else:
-            self.model.settle(item)
+            self.model.acknowledge(item)
 
     @rule(data=st.data(), many=st.integers(1, 9))
     def peek(self, data: st.DataObject, many: int) -> None:
@@ -266,7 +266,7 @@ class Simulation(RuleBasedStateMachine):
 
     @rule(data=st.data(), place=st.floats(0, 1))
     def seek(self, data: st.DataObject, place: float) -> None:
-        """Let all go somewhere else, if nobody has anything."""
+        """Let all seek elsewhere, if no message is outstanding."""
         number = self.model.oldest + round(place * (self.model.sent - self.model.oldest))
         offset = self.channel.offset_of(number)
         if self.model.held:
@@ -286,7 +286,7 @@ class Simulation(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        """Close the channel: what anybody had comes again, what was acked does not, and counts are kept."""
+        """Close the channel: outstanding messages are redelivered, acked ones are not, and counts are kept."""
         self.channel.close()
         for member in list(self.model.order):
             self.model.leave(member)
@@ -320,7 +320,7 @@ class Simulation(RuleBasedStateMachine):
         assert position.sequence == self.model.stored
 
     def teardown(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         self.channel.close()
         shutil.rmtree(self.directory)
 

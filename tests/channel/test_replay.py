@@ -50,7 +50,7 @@ EVERY_WAY: dict[str, Callable[[Receiver[int]], Awaitable[object]]] = {
 
 
 async def ended(rx: Receiver[int]) -> None:
-    """Check that this is the end, whoever asks, and that asking changes nothing."""
+    """Check that this is the end, whichever method is called, and that a call changes nothing."""
     with anyio.fail_after(60):
         for way in EVERY_WAY.values():
             with pytest.raises(EndOfStream):
@@ -143,7 +143,7 @@ async def test_a_replay_of_an_empty_channel_ends_at_once(path: Path) -> None:
         await ended(rx)
 
 
-async def test_a_replay_without_a_stop_goes_on_live(path: Path) -> None:
+async def test_a_replay_without_a_stop_continues_live(path: Path) -> None:
     """With `stop=None` a replay waits for what is sent after the history, until the channel is sealed."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send(0)
@@ -194,10 +194,8 @@ async def test_a_replay_under_fsync_ends_with_what_is_visible(path: Path, gate: 
         await ended(rx)
 
 
-async def test_a_replay_stops_before_offsets_that_were_never_used(
-    path: Path, gate: Gate, caplog: pytest.LogCaptureFixture
-) -> None:
-    """After a failed flush the log goes on far behind: where it ended before is a stop like any other."""
+async def test_a_replay_stops_before_an_offset_gap(path: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    """After a failed flush the log resumes far behind: where it ended before is a stop like any other."""
     caplog.set_level(logging.CRITICAL, "filechannel")
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send_many([1, 2])
@@ -216,7 +214,7 @@ async def test_a_replay_stops_before_offsets_that_were_never_used(
 
 
 async def test_a_replay_of_a_readonly_channel_ends(path: Path) -> None:
-    """Whoever only reads gets what was there, without looking again and again."""
+    """A read-only channel gets what was stored, without polling."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send_many([1, 2])
         async with open_channel(path, int, readonly=True) as reader, reader.replay() as rx:
@@ -239,8 +237,8 @@ async def test_a_stop_where_no_message_begins_is_refused(path: Path, stop: int) 
 @pytest.mark.parametrize(
     "stop", ["earliest", "", 1.0, True, datetime(2024, 1, 1, tzinfo=UTC), b"latest", ["latest"]], ids=repr
 )
-async def test_a_stop_that_is_none_is_refused(path: Path, stop: object) -> None:
-    """What is no place to stop at is a `ValueError` that names the possible ones."""
+async def test_an_invalid_stop_is_refused(path: Path, stop: object) -> None:
+    """An invalid stop is a `ValueError` that names the valid ones."""
     async with open_channel(path, int) as channel:
         with pytest.raises(ValueError, match=r"stop=.*'latest'.*Offset.*None"):
             channel.replay(stop=stop)  # type: ignore[arg-type]
@@ -295,8 +293,8 @@ async def test_seeking_back_after_the_end(path: Path) -> None:
                 await rx.seek(datetime.now(UTC) - timedelta(days=1))
 
 
-async def test_seeking_beyond_the_stop_leads_to_the_stop(path: Path) -> None:
-    """A replay never stands behind its stop: whatever lies there, it has ended."""
+async def test_seeking_beyond_the_stop_moves_to_the_stop(path: Path) -> None:
+    """A replay is never behind its stop: whatever is stored there, it has ended."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         offsets = [tx.send_nowait(number) for number in range(10)]
         with channel.replay(stop=offsets[5]) as rx:
@@ -334,7 +332,7 @@ async def test_a_closed_replay_is_closed_and_not_at_its_end(path: Path) -> None:
                 await way(rx)
 
 
-async def test_a_live_replay_that_waits_is_told_when_it_is_closed(path: Path) -> None:
+async def test_closing_a_live_replay_ends_its_wait(path: Path) -> None:
     """Closing a replay without a stop ends its wait."""
     async with open_channel(path, int) as channel:
         rx = channel.replay(stop=None)
@@ -351,12 +349,14 @@ async def test_a_live_replay_that_waits_is_told_when_it_is_closed(path: Path) ->
             rx.close()
 
 
-# What happens to the history meanwhile
+# Changes of the history during a replay
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
-async def test_a_purge_is_told_to_a_replay(path: Path, way: str) -> None:
-    """A replay never ends as if it had given everything: it says that the rest is gone, once, and that is the end."""
+async def test_a_replay_raises_after_a_purge(path: Path, way: str) -> None:
+    """A replay never ends as if it had returned everything: it raises that the rest was purged,
+    once, and then it ends.
+    """
     async with open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
         await tx.send_many(range(2000))
         with channel.replay() as rx:
@@ -381,7 +381,7 @@ async def test_a_purge_is_told_to_a_replay(path: Path, way: str) -> None:
 
 
 @one_loop
-async def test_a_purge_is_told_to_a_replay_that_goes_on_live(path: Path) -> None:
+async def test_a_live_replay_raises_after_a_purge(path: Path) -> None:
     """It misses what was purged, and gets what is sent afterwards."""
     async with open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
         await tx.send_many(range(2000))
@@ -413,8 +413,8 @@ async def test_a_replay_that_is_overtaken_misses_only_what_it_would_have_given(p
 
 
 @one_loop
-async def test_damage_before_the_stop_is_told(path: Path) -> None:
-    """A replay does not end where it cannot go on: it raises, as often as it is asked."""
+async def test_damage_before_the_stop_is_an_error(path: Path) -> None:
+    """A replay does not end at damage: it raises, at each call."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         offsets = [tx.send_nowait(number) for number in range(10)]
         with channel.replay() as rx:

@@ -15,7 +15,7 @@ from filechannel import Capacity, ChannelOptions, open_channel
 from tests.storage.resources import held_under
 
 pytestmark = pytest.mark.anyio
-PATIENCE = 60  # seconds; nothing here takes as long
+TIMEOUT = 60  # seconds; nothing here takes as long
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def without_collector() -> Iterator[None]:
 
 
 async def files_of(path: Path) -> list[str]:
-    """Return what is held; a loop closes its FIFO in its next turn."""
+    """Return the open files and maps; a loop closes its FIFO in its next iteration."""
     await anyio.lowlevel.checkpoint()
     await anyio.lowlevel.checkpoint()
     return held_under(path)
@@ -57,7 +57,7 @@ async def test_a_closed_channel_holds_nothing(path: Path) -> None:
 
 
 async def test_closing_under_tasks_that_wait(path: Path) -> None:
-    """For a message, for room, and for a consumer: each is told."""
+    """For a message, for capacity, and for a consumer: each task gets an error."""
     ended: list[type[BaseException]] = []
 
     async def end_closed(work: Callable[[], Awaitable[object]]) -> None:
@@ -71,7 +71,7 @@ async def test_closing_under_tasks_that_wait(path: Path) -> None:
     await tx.send(b"1")
     await rx.receive()
     await group.receive()
-    with fail_after(PATIENCE):
+    with fail_after(TIMEOUT):
         async with create_task_group() as tasks:
             for work in (lambda: tx.send(b"2"), rx.receive, rx.clone().receive, group.receive):
                 tasks.start_soon(end_closed, work)
@@ -82,8 +82,8 @@ async def test_closing_under_tasks_that_wait(path: Path) -> None:
     assert await files_of(path) == []
 
 
-async def test_a_deleted_receiver_gives_its_name_up(path: Path) -> None:
-    """One that was iterated over, and one whose last delivery is gone."""
+async def test_a_deleted_receiver_releases_its_name(path: Path) -> None:
+    """One that was iterated over, and one whose last delivery was deleted."""
     async with open_channel(path, bytes) as channel:
         await channel.sender().send_many([b"1", b"2"])
 

@@ -10,9 +10,9 @@ import pytest
 
 from filechannel import ChannelOptions, DataExpiredError, FileChannel, Pin, Retention, open_channel
 from filechannel._format import PURE
-from filechannel._maintenance import retention
-from filechannel._maintenance.worker import WORKER
-from tests.processes.crew import PATIENCE
+from filechannel._maintenance.background import reclaim_by_retention
+from filechannel._maintenance.background.maintenance_thread import MAINTENANCE
+from tests.processes.workers import TIMEOUT
 
 pytestmark = pytest.mark.anyio
 
@@ -23,9 +23,9 @@ MESSAGES = [bytes([number]) * 1300 for number in range(15)]
 
 
 async def until_stored(channel: FileChannel[bytes], messages: int) -> None:
-    """Wait until so many messages are left, and the files of the others are gone, and that is counted."""
+    """Wait until so many messages are left, the files of the others are deleted, and that is counted."""
     sent = channel.statistics().next_sequence
-    with anyio.fail_after(PATIENCE):
+    with anyio.fail_after(TIMEOUT):
         while True:
             found = channel.statistics()
             gone = found.maintenance.reclaimed_bytes // (8 + len(MESSAGES[0]))
@@ -34,8 +34,8 @@ async def until_stored(channel: FileChannel[bytes], messages: int) -> None:
             await anyio.sleep(0.005)
 
 
-async def test_consumed_messages_go_by_themselves(path: Path) -> None:
-    """Soon after the last consumer has passed a segment, in whole segments; the rest stays."""
+async def test_consumed_messages_are_deleted_automatically(path: Path) -> None:
+    """Soon after the last consumer has read a segment, in whole segments; the rest stays."""
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         with channel.receiver("fast") as fast, channel.receiver("slow") as slow:
             await tx.send_many(MESSAGES)
@@ -55,8 +55,8 @@ async def test_consumed_messages_go_by_themselves(path: Path) -> None:
         assert found.runner.pid == os.getpid()
 
 
-async def test_a_name_that_is_forgotten_releases_its_messages(path: Path) -> None:
-    """By unsubscribing, or when somebody removes it."""
+async def test_a_removed_name_releases_its_messages(path: Path) -> None:
+    """By unsubscribing, or when it is removed by its name."""
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         with channel.receiver("a") as rx:
             slow = channel.receiver("b")
@@ -73,7 +73,7 @@ async def test_a_name_that_is_forgotten_releases_its_messages(path: Path) -> Non
 
 async def test_an_idle_channel_gives_its_disk_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself, with receivers waiting; they get what comes next."""
-    monkeypatch.setattr(retention, "IDLE", 0.0)
+    monkeypatch.setattr(reclaim_by_retention, "IDLE", 0.0)
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         with channel.receiver() as rx:
             for message in MESSAGES[:4]:
@@ -84,14 +84,14 @@ async def test_an_idle_channel_gives_its_disk_back(path: Path, monkeypatch: pyte
 
                     group.start_soon(receive)
                     await tx.send(message)
-                WORKER.nudge(channel._store)
+                MAINTENANCE.request(channel._store)
                 await until_stored(channel, 0)
             assert channel.statistics().bytes_on_disk == 0
             assert channel.statistics().pinned_by is None
 
 
-async def test_a_channel_that_keeps_keeps(path: Path) -> None:
-    """Until somebody configures it not to: that takes effect at once."""
+async def test_a_channel_that_keeps_its_messages_keeps_them(path: Path) -> None:
+    """Until it is configured not to: that takes effect at once."""
     async with open_channel(path, bytes, options=KEEP) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send_many(MESSAGES)
         await channel.flush()
@@ -103,9 +103,9 @@ async def test_a_channel_that_keeps_keeps(path: Path) -> None:
         await until_stored(channel, 3)
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+@pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 async def test_options_are_those_of_the_channel(path: Path) -> None:
-    """Whoever maintains it: the manifest says how long messages stay."""
+    """Whichever process maintains it: the manifest says how long messages stay."""
     async with open_channel(path, bytes, options=KEEP) as channel:
         await channel.configure(retention=Retention(max_bytes=1))
         async with open_channel(path, bytes) as again, again.sender() as tx:
@@ -114,7 +114,7 @@ async def test_options_are_those_of_the_channel(path: Path) -> None:
             await until_stored(again, 3)
 
 
-async def test_a_replay_is_told_what_it_missed(path: Path) -> None:
+async def test_a_replay_gets_the_number_it_missed(path: Path) -> None:
     """It holds nothing back."""
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send_many(MESSAGES)
@@ -130,8 +130,8 @@ async def test_a_replay_is_told_what_it_missed(path: Path) -> None:
             assert await history.receive_many(20) == MESSAGES[12:]
 
 
-async def test_seeking_to_what_is_gone_is_refused(path: Path) -> None:
-    """And the receiver stays where it was."""
+async def test_seeking_to_a_reclaimed_message_is_refused(path: Path) -> None:
+    """The receiver stays where it was."""
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send_many(MESSAGES)
         await channel.flush()
@@ -144,38 +144,36 @@ async def test_seeking_to_what_is_gone_is_refused(path: Path) -> None:
         await rx.seek("earliest")
 
 
-async def test_who_comes_in_the_moment_in_which_it_goes_begins_at_what_is_left(
+async def test_a_consumer_that_registers_during_a_reclaim_begins_at_what_is_left(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new name finds its place, it is decided that what lies there goes, and the name begins behind that."""
+    """A new name finds its position, maintenance decides to reclaim it, and the name begins behind that."""
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
-        WORKER.forget(channel._store)
+        MAINTENANCE.forget(channel._store)
         await tx.send_many(MESSAGES)
         await channel.flush()
         with channel.receiver("fast") as fast:
             await fast.receive_many(10)
             store = channel._store
-            settle = store.registry.settle
+            acknowledge = store.low_watermark.retain_from
 
-            def reclaim_meanwhile(offset: int) -> bool:
+            def reclaim_first(offset: int) -> bool:
                 monkeypatch.undo()
                 with store.log.writing():
-                    assert store.registry.decide(store.segments.begins[3], store.registry.note())
-                return settle(offset)
+                    assert store.low_watermark.decide(store.segments.begins[3], store.low_watermark.note())
+                return acknowledge(offset)
 
-            monkeypatch.setattr(type(store.registry), "settle", lambda _, offset: reclaim_meanwhile(offset))
+            monkeypatch.setattr(type(store.low_watermark), "retain_from", lambda _, offset: reclaim_first(offset))
             with channel.receiver("late") as late:
                 assert late.read_offset == channel.statistics().oldest_offset > 0
                 assert await late.receive_many(20) == MESSAGES[9:]
 
 
 @pytest.mark.parametrize("kind", ["receiver", "ack_receiver", "group"])
-async def test_who_seeks_in_the_moment_in_which_it_goes_is_refused(
-    path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """And stays where it was: what it has taken does not come again."""
+async def test_a_seek_during_a_reclaim_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """The receiver stays where it was: what it has received is not received again."""
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
-        WORKER.forget(channel._store)
+        MAINTENANCE.forget(channel._store)
         await tx.send_many(MESSAGES)
         await channel.flush()
         store = channel._store
@@ -183,15 +181,15 @@ async def test_who_seeks_in_the_moment_in_which_it_goes_is_refused(
             assert [await rx.receive() for _ in range(10)] == MESSAGES[:10]
             if kind != "receiver":
                 rx.ack(10)
-            before, settle = channel.consumers()[0], store.registry.settle
+            before, acknowledge = channel.consumers()[0], store.low_watermark.retain_from
 
-            def reclaim_meanwhile(offset: int) -> bool:
+            def reclaim_first(offset: int) -> bool:
                 monkeypatch.undo()
                 with store.log.writing():
-                    assert store.registry.decide(store.segments.begins[3], store.registry.note())
-                return settle(offset)
+                    assert store.low_watermark.decide(store.segments.begins[3], store.low_watermark.note())
+                return acknowledge(offset)
 
-            monkeypatch.setattr(type(store.registry), "settle", lambda _, offset: reclaim_meanwhile(offset))
+            monkeypatch.setattr(type(store.low_watermark), "retain_from", lambda _, offset: reclaim_first(offset))
             with pytest.raises(ValueError, match="not in the channel"):
                 await rx.seek(0)
             after = channel.consumers()[0]

@@ -20,14 +20,14 @@ from filechannel import (
     StorageError,
     open_channel,
 )
-from filechannel._storage.stores import STORES
+from filechannel._storage.open_stores import STORES
 from tests.channel.messages import Order, Point
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_two_opens_are_one_channel(path: Path) -> None:
-    """What is sent through one open is received through the other, and wakes who waits there."""
+    """What is sent through one open is received through the other, and wakes its waiters."""
     async with open_channel(path, int) as one, open_channel(path, int) as two:
         assert one is not two
         with one.sender() as tx, two.receiver() as rx:
@@ -79,7 +79,7 @@ async def test_each_open_counts_its_own(path: Path) -> None:
 
 
 async def test_another_way_to_the_same_directory(path: Path) -> None:
-    """A symbolic link and a path with dots lead to the same channel."""
+    """A symbolic link and a path with dots refer to the same channel."""
     async with open_channel(path, int) as one:
         link = path.parent / "link"
         link.symlink_to(path, target_is_directory=True)
@@ -90,7 +90,7 @@ async def test_another_way_to_the_same_directory(path: Path) -> None:
 
 
 async def test_the_second_open_is_checked_like_the_first(path: Path) -> None:
-    """A type or an option that does not fit is refused, and the first open goes on."""
+    """A type or an option that does not fit is refused, and the first open keeps working."""
     async with open_channel(path, Order) as orders, orders.sender() as tx:
         with pytest.raises(SchemaMismatchError):
             await open_channel(path, Point)
@@ -137,7 +137,7 @@ async def test_what_one_does_to_the_channel_the_other_sees(path: Path) -> None:
 
 
 async def test_a_reader_and_a_writer_in_any_order(path: Path) -> None:
-    """Read-only and ordinary opens of one channel stand side by side, whichever comes first and whichever goes."""
+    """Read-only and ordinary opens of one channel work side by side, in whatever order they are opened and closed."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send(0)
     for order in ((True, False, False), (False, True, False), (True, True, False), (False, True, True)):
@@ -168,7 +168,7 @@ async def test_an_open_in_another_thread_shares_too(path: Path) -> None:
         assert await rx.receive() == 1
 
 
-async def test_a_channel_that_was_moved_away_makes_room_for_another(path: Path) -> None:
+async def test_a_moved_channel_can_be_replaced(path: Path) -> None:
     """A path at which there is another directory now is another channel, although the old one is still open."""
     async with open_channel(path, int) as old, old.sender() as tx:
         await tx.send(1)

@@ -62,7 +62,7 @@ class Simulation(RuleBasedStateMachine):
     @initialize(durability=DURABILITIES)
     def begin(self, durability: Durability) -> None:
         """Make the channel."""
-        # What is consumed goes at its own time: the model would not know when.
+        # Consumed messages are reclaimed at any time: the model would not know when.
         keep = Retention(after_consumed="keep")
         self._open(ChannelOptions(segment_size=4096, durability=durability, retention=keep))
 
@@ -79,9 +79,9 @@ class Simulation(RuleBasedStateMachine):
 
     def _sent(self, payloads: list[bytes], offset: int) -> None:
         self.model.messages += payloads
-        self._place_sent(payloads, offset)
+        self._position_sent(payloads, offset)
 
-    def _place_sent(self, payloads: list[bytes], offset: int) -> None:
+    def _position_sent(self, payloads: list[bytes], offset: int) -> None:
         for payload in payloads:
             self.model.offsets.append(offset)
             offset += 8 + len(payload)
@@ -120,7 +120,7 @@ class Simulation(RuleBasedStateMachine):
             except ConsumerBusyError:
                 return
             raise AssertionError("two owners")
-        number, start = self._place(place)
+        number, start = self._position(place)
         if latest:
             number, start = len(self.model.messages), "latest"
         self.receivers[name] = [self.channel.receiver(name, start=start)]  # type: ignore[arg-type]
@@ -129,7 +129,7 @@ class Simulation(RuleBasedStateMachine):
     def _number(self, place: float) -> int:
         return self.model.oldest + round(place * (len(self.model.messages) - self.model.oldest))
 
-    def _place(self, place: float) -> tuple[int, object]:
+    def _position(self, place: float) -> tuple[int, object]:
         number = self._number(place)
         if number == len(self.model.messages):
             return number, self.tx.write_offset
@@ -169,9 +169,9 @@ class Simulation(RuleBasedStateMachine):
     @precondition(lambda self: any(self.receivers.values()))
     @rule(data=st.data(), place=st.floats(0, 1))
     def seek(self, data: st.DataObject, place: float) -> None:
-        """Go somewhere else."""
+        """Seek elsewhere."""
         name, rx = self._some(data)
-        number, start = self._place(place)
+        number, start = self._position(place)
         self.runner.run(rx.seek(start))  # type: ignore[arg-type]
         self.model.consumers[name] = number
 
@@ -185,7 +185,7 @@ class Simulation(RuleBasedStateMachine):
     @precondition(lambda self: any(self.receivers.values()))
     @rule(data=st.data())
     def close_receiver(self, data: st.DataObject) -> None:
-        """Close one of those who share a position."""
+        """Close one of the receivers that share a position."""
         name, rx = self._some(data)
         rx.close()
         self.receivers[name].remove(rx)
@@ -226,7 +226,7 @@ class Simulation(RuleBasedStateMachine):
         )
     )
     def crash(self, lives: list[tuple[str, int, float | None, list[int]]]) -> None:
-        """Another process goes on under the same names, and is killed: each goes on behind what it was given."""
+        """Another process continues under the same names, and is killed: each resumes behind what it received."""
         self.runner.run(self.channel.aclose())
         self.receivers = {}
         commands, expected = [], []
@@ -242,12 +242,12 @@ class Simulation(RuleBasedStateMachine):
         found = live_and_be_killed(consume, self.directory / "channel", commands)
         assert [received for received, _ in found] == expected
         for (*_, payloads), (_, offset) in zip(commands, found, strict=True):
-            self._place_sent(payloads, offset)
+            self._position_sent(payloads, offset)
         self._open()
 
     @rule(name=NAMES)
     def remove_consumer(self, name: str) -> None:
-        """Forget a name, unless it is not there or somebody has it."""
+        """Forget a name, unless it does not exist or is handed out."""
         if name in self.model.consumers and not self.receivers.get(name):
             self.runner.run(self.channel.remove_consumer(name))
             del self.model.consumers[name]

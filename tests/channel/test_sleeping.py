@@ -1,4 +1,4 @@
-"""Sleeping inside the native core: threads on the shared word, tasks for a future. And who looks after them."""
+"""Sleeping inside the native core: threads on the wake word, tasks on a future. And the watchdog."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from anyio import ClosedResourceError, EndOfStream
 from anyio.lowlevel import checkpoint
 
 from filechannel import ChannelOptions, blocking, open_channel
-from filechannel._wakeup import arrivals, watchdog
+from filechannel._runtime.scheduler import Lane
+from filechannel._wakeup import waiters, watchdog
 
 SOON = 0.5
-"""Seconds: a sleep that nobody ends takes one. At its best of many tries whatever is ended takes less."""
+"""Seconds: a sleep that is not ended takes one. The best of many tries of an ended one takes less."""
 TRIES = 20
 
 
@@ -52,8 +53,8 @@ def outcome_of(
 
 
 @pytest.mark.parametrize("spin", [0.0, 0.0001])
-def test_a_thread_that_sleeps_hears_of_everything(path: Path, spin: float) -> None:
-    """A message, a seek, the end of the channel, and that its receiver was closed; afterwards nobody waits."""
+def test_a_sleeping_thread_notices_everything(path: Path, spin: float) -> None:
+    """A message, a seek, the end of the channel, and that its receiver was closed; afterwards no thread waits."""
     options, seconds = ChannelOptions(spin=spin), list[list[float]]()
     for number in range(TRIES):
         with blocking.open_channel(path / str(number), int, options=options) as channel, channel.sender() as tx:
@@ -89,14 +90,14 @@ def test_a_timeout_is_kept(path: Path, timeout: float) -> None:
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])
 def test_a_bad_timeout_is_refused(path: Path, timeout: float) -> None:
-    """Before anybody sleeps."""
+    """Before a thread sleeps."""
     with blocking.open_channel(path, int) as channel, channel.receiver() as rx:
         with pytest.raises((ValueError, TypeError)):
             rx.receive(timeout)
 
 
 @pytest.mark.parametrize("end", ["dropped", "closed", "cancelled"])
-def test_a_receive_that_was_given_up_waits_no_more(path: Path, end: str) -> None:
+def test_a_receive_that_timed_out_waits_no_more(path: Path, end: str) -> None:
     """Whichever way, and what is sent afterwards is received by the next one."""
 
     async def run() -> None:
@@ -124,13 +125,13 @@ def test_a_receive_that_was_given_up_waits_no_more(path: Path, end: str) -> None
 
 def test_what_begins_to_wait_while_the_watchdog_looks_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Although the look found nobody."""
-    monkeypatch.setattr(watchdog, "_SECONDS", 0.01)
+    monkeypatch.setattr(watchdog, "_RESCAN_SECONDS", 0.01)
     dog, looks = watchdog.Watchdog(), list[int]()
 
     class Late:
         is_watched = False
 
-        def look_after(self) -> bool:
+        def rescan(self) -> bool:
             looks.append(1)
             if len(looks) == 1:
                 dog.watch(self)  # as a waiter does that comes now
@@ -145,7 +146,7 @@ def test_what_begins_to_wait_while_the_watchdog_looks_is_watched(monkeypatch: py
 def test_a_watchdog_that_cannot_be_started_is_started_by_the_next_waiter(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process without threads to spare receives as ever, and is looked after as soon as it has one."""
+    """A process that can start no thread receives as usual, and is watched as soon as it can."""
 
     def refuse(*_: object) -> None:
         refused.append(1)
@@ -162,22 +163,18 @@ def test_a_watchdog_that_cannot_be_started_is_started_by_the_next_waiter(
                 assert await task == number
 
             with monkeypatch.context() as patch:
-                patch.setattr("filechannel._storage.background.start_new_thread", refuse)
+                patch.setattr("filechannel._runtime.threads.start_new_thread", refuse)
                 await receive(1)
                 await receive(2)
             assert len(refused) == 2
-            assert not dog.is_running
+            assert not lane.is_running
             await receive(3)
-            until(lambda: dog.is_running)
+            until(lambda: lane.is_running)
 
-    monkeypatch.setattr(watchdog, "_SECONDS", 3600.0)  # until it is told to go
-    dog, refused = watchdog.Watchdog(), list[int]()
-    monkeypatch.setattr(arrivals, "WATCHDOG", dog)
+    lane, refused = Lane("filechannel-watchdog-of-a-test"), list[int]()
+    monkeypatch.setattr(watchdog, "_RESCAN_SECONDS", 3600.0)  # until the test cancels it
+    dog = watchdog.Watchdog(lane)
+    monkeypatch.setattr(waiters, "WATCHDOG", dog)
     asyncio.run(run())
-    dog._watched.clear()
-
-    def has_ended() -> bool:
-        dog._thread._bell.put(None)
-        return not dog.is_running
-
-    until(has_ended)
+    dog._rescans.cancel()
+    until(lambda: (lane.wake_to_end(), not lane.is_running)[1])

@@ -26,7 +26,7 @@ def _run(*arguments: str, timeout: float = 100) -> int:
 @pytest.mark.parametrize("which", WHICH)
 @DURABILITIES
 def test_a_chain_may_die_at_every_call(durability: str, which: str) -> None:
-    """Before each call to the operating system, in either hop, and while it opens, flushes and closes."""
+    """Before each system call, in either stage, and while it opens, flushes and closes."""
     assert _run("every-call", durability, which, timeout=1800) > (100 if which == "each" else 30)
 
 
@@ -52,6 +52,6 @@ def test_a_step_may_die_at_each_and_every_line(durability: str) -> None:
 
 @pytest.mark.soak
 def test_a_chain_may_die_thousands_of_times() -> None:
-    """The same five thousand times, with a seed that nobody has tried yet."""
+    """The same five thousand times, with a new seed."""
     seed = secrets.randbits(32)
     assert _run("any-moment", str(seed), "5000", timeout=3600) >= 5000, seed

@@ -20,10 +20,10 @@ import pytest
 from filechannel import Durability
 from filechannel._errors import Busy
 from filechannel._format import PURE
-from filechannel._maintenance.retention import reclaim_after
-from filechannel._maintenance.worker import WORKER
-from filechannel._storage import stores
-from filechannel._storage.stores import STORES
+from filechannel._maintenance.background.maintenance_thread import MAINTENANCE
+from filechannel._maintenance.background.reclaim_by_retention import reclaim_after
+from filechannel._storage import open_stores
+from filechannel._storage.open_stores import STORES
 from tests.channel.steps import Chain, chain, made_of_all
 from tests.storage.background import Background
 from tests.storage.boots import Boots
@@ -41,9 +41,9 @@ ROUNDS = 2 if PURE else 8
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Channels that lose power again and again have a lot to say, and no thread does anything meanwhile."""
+    """Channels that lose power repeatedly log a lot, and no thread runs in the background."""
     caplog.set_level(logging.CRITICAL, "filechannel")
-    monkeypatch.setattr(WORKER, "look_after", lambda _: None)
+    monkeypatch.setattr(MAINTENANCE, "register", lambda _: None)
 
 
 class Life:
@@ -56,7 +56,7 @@ class Life:
         self._background = background
         self._files = PowerFiles(root, tree)
         self._files.on_call = self._on_call
-        stores.Files = lambda: self._files  # type: ignore[assignment, misc]
+        open_stores.Files = lambda: self._files  # type: ignore[assignment, misc]
         self.chain = Chain(root, Durability.FSYNC, thrifty=True)
 
     def _on_call(self, name: str) -> None:
@@ -73,7 +73,7 @@ class Life:
             act = self._random.random()
             if act < 0.4:
                 size = self._random.choice((1, 2, 20, 200))
-                self.chain.source.send_many(range(self.sent, self.sent + size))
+                self.chain.subscription.send_many(range(self.sent, self.sent + size))
                 self.sent += size
             elif act < 0.88:
                 self.chain.step(self._random.choice((0, 0, 1)), self._random.choice((1, 3, 50)))
@@ -89,10 +89,10 @@ class Life:
         self.remember()
 
     def _maintain(self) -> None:
-        """Remove from the middle what is consumed, whose files are written again, and compress the rest."""
+        """Reclaim consumed segments of the middle, whose files are recycled, and compress the rest."""
         for channel in self.chain.channels:
-            with channel._store.upkeep.turn():
-                with suppress(Busy):  # of a batch that no checkpoint covers a part would go: the worker comes again
+            with channel._store.maintenance_lock.held():
+                with suppress(Busy):  # no part of a batch without a checkpoint is reclaimed: the worker retries
                     reclaim_after(channel._store, self._random.choice((0.0, 1e9)))
                 compress_all(channel._store)
 
@@ -105,14 +105,14 @@ class Life:
             self.chain.check_finished()
 
     def end(self) -> None:
-        """Let go of everything as the kernel does when a process dies: nothing is written any more."""
+        """Release everything as the kernel does when a process dies: nothing is written any more."""
         self._background.forget()
         for channel in self.chain.channels:
             store, channel._closed = channel._store, True
             store.cursors.close_all()
             store.segments.close()
             _let_go_of_processes(store, self._files)
-            self._files.close(store._descriptor)
+            self._files.close(store._directory.descriptor)
         STORES._open.clear()
         self._files.stop_watching()
 
@@ -155,8 +155,8 @@ def _history(root: Path, random: Random, boots: Boots, background: Background) -
 
 @pytest.fixture(autouse=True)
 def _own_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give back the real file system afterwards."""
-    monkeypatch.setattr(stores, "Files", stores.Files)
+    """Restore the real file system afterwards."""
+    monkeypatch.setattr(open_stores, "Files", open_stores.Files)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
@@ -167,38 +167,38 @@ def test_a_chain_survives(memory: Path, boots: Boots, background: Background, gr
 
 @pytest.mark.soak
 def test_a_chain_survives_for_long(memory: Path, boots: Boots, background: Background) -> None:
-    """The same with seeds that nobody has tried yet."""
+    """The same with new seeds."""
     first = secrets.randbits(40)
     _run(memory, range(first, first + int(os.environ.get("FILECHANNEL_ROUNDS", "1000"))), boots, background)
 
 
-def test_an_input_that_lost_its_end_goes_on(memory: Path, boots: Boots) -> None:
-    """What was made of it stays, and what is sent from then on is taken."""
+def test_an_input_that_lost_its_end_continues(memory: Path, boots: Boots) -> None:
+    """What was made of it stays, and what is sent from then on is received."""
     with chain(memory, Durability.OS) as it:
-        it.source.send_many(range(4))
+        it.subscription.send_many(range(4))
         it.channels[0].flush()
         store = it.channels[0]._store
         end, segment = store.control.write_offset, store.segments.get(store.segments.begins[0])
-        it.source.send_many(range(4, 12))
+        it.subscription.send_many(range(4, 12))
         it.finish()
         it.channels[1].flush()
         it.channels[2].flush()
         before = it.contents()
-        segment.wipe(end, segment.room_end)
+        segment.wipe(end, segment.space_end)
     boots.again()
     with chain(memory, Durability.OS) as it:
         assert it.contents() == [[0, 1, 2, 3], *before[1:]]
-        it.source.send_many(range(20, 24))
+        it.subscription.send_many(range(20, 24))
         it.finish()
         made = made_of_all([20, 21, 22, 23])
         assert it.contents()[1:] == [before[1] + made, before[2] + made_of_all(made)]
 
 
 def test_an_output_that_lost_its_end_loses_the_position_with_it(memory: Path, boots: Boots) -> None:
-    """If the cursor was not flushed either, the inputs come again, and everything is there once."""
+    """If the cursor was not flushed either, the inputs are received again, and every output is stored once."""
     cursor = memory / "a" / "consumers" / "first.cursor"
     with chain(memory, Durability.OS) as it:
-        it.source.send_many(range(12))
+        it.subscription.send_many(range(12))
         it.step(0, 4)
         for channel in it.channels:
             channel.flush()
@@ -206,7 +206,7 @@ def test_an_output_that_lost_its_end_loses_the_position_with_it(memory: Path, bo
         store = it.channels[1]._store
         end, segment = store.control.write_offset, store.segments.get(store.segments.begins[0])
         it.step(0, 4)
-        segment.wipe(end, segment.room_end)
+        segment.wipe(end, segment.space_end)
     cursor.write_bytes(on_disk)
     boots.again()
     with chain(memory, Durability.OS) as it:

@@ -14,23 +14,23 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from filechannel import ChannelOptions, Durability, Retention
-from filechannel._channel.transfer import Transfer
-from filechannel._storage.batch_writer import BatchWriter
+from filechannel._channel.subscription.transaction_position import TransactionPosition
+from filechannel._storage.log.appender import Appender
 from filechannel.blocking import AckReceiver, FileChannel, Sender, open_channel, transaction
 
 
 class DiedError(BaseException):
-    """What happens to a step that ends in the middle; a process that goes on has to cope with it as well."""
+    """Raised in a step that ends in the middle; a process that survives it has to cope as well."""
 
 
 def dying(fate: str) -> AbstractContextManager[object]:
-    """Let a step die: with a slot filled and nothing written, appended and not flushed, or visible and not settled."""
+    """Let a step die: with a slot filled and nothing written, appended and not flushed, or visible and not acked."""
     if fate == "noted":
-        return patch.object(BatchWriter, "write", side_effect=DiedError)
+        return patch.object(Appender, "_write", side_effect=DiedError)
     if fate == "appended":
         return patch.object(Sender, "_flush_now", side_effect=DiedError)
     if fate == "visible":
-        return patch.object(Transfer, "settle", side_effect=DiedError)
+        return patch.object(TransactionPosition, "acknowledge", side_effect=DiedError)
     return nullcontext()
 
 
@@ -65,7 +65,7 @@ class Simulation(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def send_other(self, count: int) -> None:
-        """Somebody else sends into the output."""
+        """Another sender sends into the output."""
         with self.texts.sender() as tx:
             tx.send_many(["other"] * count)
         self.outputs += ["other"] * count
@@ -101,24 +101,24 @@ class Simulation(RuleBasedStateMachine):
         """Take one without a transaction."""
         if self.taken < self.sent:
             with transaction(self.rx, self.tx):
-                pass  # whatever was in doubt is known now
+                pass  # whether the step took effect is known now
             with self.rx.processing() as number:
                 assert number == self.taken
             self.taken += 1
 
     @rule(place=st.floats(0, 1), elsewhere=st.booleans())
     def seek(self, place: float, elsewhere: bool) -> None:
-        """Go somewhere else, and perhaps let another process go on from there."""
+        """Seek elsewhere, and perhaps let another process resume from there."""
         self.taken = self.oldest + round(place * (self.sent - self.oldest))
         self.rx.nack()
         self.rx.seek(self.numbers.offset_of(self.taken))
-        self.pass_what_comes_again()
-        self.leave_no_doubt()
+        self.skip_redelivered()
+        self.flush_pending()
         if elsewhere:
             self.reopen(flush=False)
 
-    def pass_what_comes_again(self) -> None:
-        """What was nacked, and begins before the place, comes first."""
+    def skip_redelivered(self) -> None:
+        """Messages that were nacked, and begin before the position, are redelivered first."""
         while self.rx.peek() and self.rx.peek()[0] < self.taken:
             self.rx.receive()
             self.rx.ack()
@@ -137,7 +137,7 @@ class Simulation(RuleBasedStateMachine):
 
     @rule(flush=st.booleans())
     def reopen(self, flush: bool) -> None:
-        """Let another process go on."""
+        """Let another process continue."""
         if flush:
             self.texts.flush()
         self.numbers.close()
@@ -146,14 +146,14 @@ class Simulation(RuleBasedStateMachine):
 
     @rule()
     def remove(self) -> None:
-        """Forget the name: it begins anew."""
+        """Remove the name: it starts from the beginning."""
         self.rx.unsubscribe()
         self.rx = self.numbers.ack_receiver()
         self.taken = self.oldest
-        self.leave_no_doubt()
+        self.flush_pending()
 
-    def leave_no_doubt(self) -> None:
-        """Bring to disk what a step appended that died before it did so: nobody else may come to do it."""
+    def flush_pending(self) -> None:
+        """Flush what a step appended that died before it did so: no other process may do it."""
         if self.in_doubt:
             self.texts.flush()
         self.in_doubt = False
@@ -166,7 +166,7 @@ class Simulation(RuleBasedStateMachine):
         assert self.rx.unack_count == 0
 
     def teardown(self) -> None:
-        """Let go of everything, having taken what is left."""
+        """Receive what is left, and close everything."""
         if not hasattr(self, "rx"):
             return
         with transaction(self.rx, self.tx):

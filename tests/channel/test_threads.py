@@ -31,7 +31,7 @@ def opened(path: Path, options: ChannelOptions | None = None) -> FileChannel[tup
 
 
 def all_at_once(*work: Callable[[], object]) -> None:
-    """Run each in a thread of its own, begun together; the first error is raised."""
+    """Run each in its own thread, started together; raise the first error."""
     together = threading.Barrier(len(work))
 
     def run(task: Callable[[], object]) -> None:
@@ -204,7 +204,9 @@ def after(seconds: float, action: Callable[[], object]) -> Callable[[], object]:
 
 
 def test_closing_while_threads_send(path: Path) -> None:
-    """Threads that send while the channel closes get `ClosedResourceError`, and what they were told is true."""
+    """Threads that send while the channel closes get `ClosedResourceError`, and messages that they reported as sent are
+    stored.
+    """
     for attempt in range(20):
         sent: list[tuple[int, int]] = []
         channel = opened(path / str(attempt))
@@ -216,7 +218,7 @@ def test_closing_while_threads_send(path: Path) -> None:
 
 
 def test_closing_while_threads_receive(path: Path) -> None:
-    """Threads that receive while their receiver closes lose nothing, and nothing comes again afterwards."""
+    """Threads that receive while their receiver closes lose nothing, and nothing is received again afterwards."""
     total, got = 50_000, list[tuple[int, int]]()
     with opened(path) as channel, channel.sender() as tx:
         tx.send_many_nowait([(0, number) for number in range(total)])
@@ -300,8 +302,8 @@ def test_a_loop_that_sends_beside_a_thread_that_purges(path: Path) -> None:
         assert channel.statistics().next_sequence == 2000
 
 
-def test_purging_while_others_come_and_go(path: Path) -> None:
-    """A purge moves whoever consumes, however many readers other threads make and drop at the same time."""
+def test_purging_while_readers_are_opened_and_closed(path: Path) -> None:
+    """A purge moves every consumer, however many readers other threads open and close at the same time."""
     channel = opened(path)
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -310,7 +312,7 @@ def test_purging_while_others_come_and_go(path: Path) -> None:
             done = threading.Event()
             replays = [channel.replay(stop=None) for _ in range(500)]
 
-            def come_and_go() -> None:
+            def open_and_close() -> None:
                 while not done.is_set():
                     with replays[0].clone() as rx:
                         rx.peek()
@@ -322,6 +324,6 @@ def test_purging_while_others_come_and_go(path: Path) -> None:
                 finally:
                     done.set()
 
-            all_at_once(come_and_go, come_and_go, purge)
+            all_at_once(open_and_close, open_and_close, purge)
     finally:
         sys.setswitchinterval(before)

@@ -1,4 +1,4 @@
-"""Wakeups: whoever waits is told, in the same loop, in another one, and from a plain thread."""
+"""Wakeups: waiters are woken, in the same loop, in another one, and from a plain thread."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import uvloop
 from anyio.to_thread import run_sync
 
 from filechannel import FileChannel, Receiver, open_channel
-from filechannel._wakeup import arrivals
-from filechannel._wakeup.arrivals import POLL, Arrivals, arrivals_of
-from filechannel._wakeup.loops import Waiter, make_waiter, wake_together
+from filechannel._wakeup import waiters
+from filechannel._wakeup.event_loops import Waiter, make_waiter, wake_together
+from filechannel._wakeup.waiters import POLL, Waiters, waiters_of
 from filechannel._wakeup.watchdog import Watchdog, Watched
 from tests.storage.resources import descriptors_under
 
@@ -114,8 +114,8 @@ def send(channel: FileChannel[int], total: int) -> None:
             threading.Event().wait(0.0001 if number % 100 == 0 else 0)
 
 
-async def test_a_cancelled_waiter_takes_nobodys_place(path: Path) -> None:
-    """A message that wakes two clones of which one is cancelled at that moment goes to the other."""
+async def test_a_cancelled_waiter_consumes_no_wakeup(path: Path) -> None:
+    """A message that wakes two clones of which one is cancelled at that moment is delivered to the other."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         got = list[int]()
 
@@ -137,7 +137,7 @@ async def test_a_cancelled_waiter_takes_nobodys_place(path: Path) -> None:
 
 
 def test_a_loop_that_was_closed_with_a_waiter_in_it(path: Path) -> None:
-    """A loop that was closed while a task waited in it is nobody's concern: sends go on, from its thread and others."""
+    """A loop that was closed while a task waited in it disturbs no sender: sends work, from its thread and others."""
     loop = asyncio.new_event_loop()
     channel = loop.run_until_complete(awaited(path))
     rx = channel.receiver()
@@ -175,7 +175,7 @@ async def awaited(path: Path) -> FileChannel[int]:
 
 
 async def test_a_loop_that_is_not_running_is_woken_when_it_runs_again(path: Path) -> None:
-    """A task of a loop that stands still gets its message when the loop goes on."""
+    """A task of a loop that is not running gets its message when the loop runs again."""
 
     def elsewhere() -> None:
         loop = asyncio.new_event_loop()
@@ -217,8 +217,8 @@ async def test_a_waiter_can_wait_again_after_it_was_cancelled() -> None:
     await waiter.wait()
 
 
-async def test_nobody_is_left_waiting(path: Path) -> None:
-    """After cancelled and ended waits nobody counts as waiting."""
+async def test_no_waiter_is_left(path: Path) -> None:
+    """After cancelled and ended waits no task counts as waiting."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         for _ in range(10):
             with anyio.move_on_after(0.0001):
@@ -228,7 +228,7 @@ async def test_nobody_is_left_waiting(path: Path) -> None:
         assert channel.statistics().waiters == 0
 
 
-# What goes wrong on the way
+# Failures on the way
 
 
 async def made_waiter() -> Waiter:
@@ -245,10 +245,10 @@ WAKES: dict[str, Callable[[Waiter], None]] = {
 
 @pytest.mark.parametrize("wake", WAKES.values(), ids=WAKES)
 @pytest.mark.parametrize("error", [RuntimeError, RecursionError])
-def test_a_loop_that_cannot_be_told_is_an_error_unless_it_is_closed(
+def test_a_loop_that_cannot_be_woken_is_an_error_unless_it_is_closed(
     wake: Callable[[Waiter], None], error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever wakes learns that somebody was not woken; of a closed loop nobody is left to be woken."""
+    """The publisher gets an error if a waiter was not woken; a closed loop has no waiters."""
     loop = asyncio.new_event_loop()
     waiter = loop.run_until_complete(made_waiter())
 
@@ -266,7 +266,7 @@ wakes = pytest.mark.skipif(POLL, reason="nobody is woken where everybody looks")
 
 
 class Asleep(Watchdog):
-    """A watchdog that never looks by itself."""
+    """A watchdog that never checks without a call."""
 
     def watch(self, watched: Watched) -> None:
         """Only say that it is watched."""
@@ -275,12 +275,12 @@ class Asleep(Watchdog):
 
 @pytest.fixture
 def _watchdog_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is woken by the watchdog, unless the test asks it to look."""
-    monkeypatch.setattr(arrivals, "WATCHDOG", Asleep())
+    """The watchdog wakes no waiter, unless the test calls it."""
+    monkeypatch.setattr(waiters, "WATCHDOG", Asleep())
 
 
-AGAIN: dict[str, Callable[[Arrivals], object]] = {
-    "the watchdog": lambda waiting: waiting.look_after(),
+AGAIN: dict[str, Callable[[Waiters], object]] = {
+    "the watchdog": lambda waiting: waiting.rescan(),
     "the next publisher": lambda waiting: waiting.published(),
 }
 
@@ -295,20 +295,20 @@ async def test_a_wake_that_is_broken_off_is_made_up_for(
     monkeypatch: pytest.MonkeyPatch,
     error: type[BaseException],
     woken: int,
-    again: Callable[[Arrivals], object],
+    again: Callable[[Waiters], object],
 ) -> None:
-    """Whoever was not woken waits on, is watched and announced, and is woken by whoever comes next."""
+    """A waiter that was not woken keeps waiting, is watched and announced, and is woken by the next publisher."""
 
     def break_off(waiters: Iterable[Waiter | asyncio.Future[None]]) -> None:
         wake_together(list(waiters)[:woken])
-        waiting.is_watched = False  # as if the watchdog had looked now, and seen nobody
+        waiting.is_watched = False  # as if the watchdog had checked now, and seen no waiter
         raise error
 
     async def receive(rx: Receiver[int]) -> None:
         got.append(await rx.receive())
 
     async with open_channel(path, int) as channel, channel.sender() as tx:
-        waiting, got = arrivals_of(channel._store), list[int]()
+        waiting, got = waiters_of(channel._store), list[int]()
         receivers = [channel.receiver(str(number)) for number in range(3)]
         async with anyio.create_task_group() as group:
             for rx in receivers:
@@ -316,7 +316,7 @@ async def test_a_wake_that_is_broken_off_is_made_up_for(
             await anyio.wait_all_tasks_blocked()
             assert channel.statistics().waiters == 3
             with monkeypatch.context() as patch:
-                patch.setattr(arrivals, "wake_together", break_off)
+                patch.setattr(waiters, "wake_together", break_off)
                 with pytest.raises(error):
                     tx.send_nowait(1)
             await anyio.wait_all_tasks_blocked()
@@ -330,8 +330,8 @@ async def test_a_wake_that_is_broken_off_is_made_up_for(
 
 @wakes
 @pytest.mark.usefixtures("_watchdog_sleeps")
-async def test_the_next_message_wakes_whoever_missed_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has to wait for the watchdog when a wake was broken off and another message is sent."""
+async def test_the_next_message_wakes_a_waiter_that_missed_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No waiter depends on the watchdog when a wake was broken off and another message is sent."""
 
     def break_off(_: object) -> None:
         raise KeyboardInterrupt
@@ -346,7 +346,7 @@ async def test_the_next_message_wakes_whoever_missed_one(path: Path, monkeypatch
             group.start_soon(receive)
             await anyio.wait_all_tasks_blocked()
             with monkeypatch.context() as patch:
-                patch.setattr(arrivals, "wake_together", break_off)
+                patch.setattr(waiters, "wake_together", break_off)
                 with pytest.raises(KeyboardInterrupt):
                     tx.send_nowait(1)
             await anyio.wait_all_tasks_blocked()
@@ -359,28 +359,28 @@ async def test_the_next_message_wakes_whoever_missed_one(path: Path, monkeypatch
 @wakes
 @pytest.mark.parametrize("step", ["the loop watches", "it is watched", "it is announced", "it looks"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-async def test_a_wait_that_fails_at_its_beginning_leaves_nobody_behind(
+async def test_a_wait_that_fails_at_its_start_leaves_no_waiter(
     path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: type[BaseException]
 ) -> None:
-    """Whatever fails then is raised, nobody counts as waiting, and the next receive waits as ever."""
+    """Whatever fails then is raised, no task counts as waiting, and the next receive waits as usual."""
 
     def fail(*_: object) -> bool:
         raise error
 
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
-        waiting = arrivals_of(channel._store)
+        waiting = waiters_of(channel._store)
         patches: dict[str, tuple[object, str]] = {
-            "the loop watches": (waiting._doorbell, "watch"),
-            "it is watched": (arrivals.WATCHDOG, "watch"),
+            "the loop watches": (waiting._wake_pipe, "watch"),
+            "it is watched": (waiters.WATCHDOG, "watch"),
             "it is announced": (waiting, "_announce_task"),
         }
         with monkeypatch.context() as patch:
             if step in patches:
                 patch.setattr(*patches[step], fail)
-            has_news = rx._has_news if step in patches else fail
-            for begin in (lambda: waiting.enter(has_news), lambda: waiting.wait(has_news, 60)):
+            has_data = rx._has_data if step in patches else fail
+            for begin in (lambda: waiting.enter(has_data), lambda: waiting.wait(has_data, 60)):
                 with pytest.raises(error):
-                    await (begin() or waiting.wait(has_news, 60))  # there are no futures of asyncio's in trio
+                    await (begin() or waiting.wait(has_data, 60))  # asyncio's futures do not exist in trio
                 assert channel.statistics().waiters == 0
             if step in patches:
                 with pytest.raises(error):
@@ -400,7 +400,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 @wakes
 @pytest.mark.parametrize("make_loop", LOOPS.values(), ids=LOOPS)
 @pytest.mark.parametrize("then", ["is closed", "runs again"])
-def test_a_channel_that_is_closed_while_its_loop_stands_still(
+def test_a_channel_that_is_closed_while_its_loop_is_stopped(
     path: Path, make_loop: Callable[[], asyncio.AbstractEventLoop], then: str
 ) -> None:
     """No FIFO stays open, whether the loop runs again or is closed without."""

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shell import STARTED, fill
-from tests.processes.conftest import crew
+from tests.processes.conftest import workers
 from tests.storage.conftest import boots
 
-__all__ = ["boots", "crew"]
+__all__ = ["boots", "workers"]
 
 
 @pytest.fixture
@@ -28,12 +28,12 @@ def channel(path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing says how wide a line may be, whatever started the tests; a library may have said so meanwhile."""
+    """Clear the settings of the terminal's width, which the environment or a library may have set."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture(autouse=True)
-def _nobody_stays() -> Iterator[None]:
+def _no_process_stays() -> Iterator[None]:
     """No command outlives its test, however that ends."""
     yield
     while STARTED:

@@ -15,8 +15,8 @@ import rich.progress
 import rich.table  # noqa: F401
 from typer.testing import CliRunner
 
-import filechannel.cli.terminal
-import filechannel.cli.top_view  # noqa: F401
+import filechannel.cli.ui.terminal
+import filechannel.cli.ui.top_view  # noqa: F401
 from filechannel.cli.app import app, run
 
 

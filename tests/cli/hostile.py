@@ -20,9 +20,9 @@ from random import Random
 
 from filechannel import ChannelOptions, Compression, FileChannelError, blocking
 from filechannel._format.layout import CURSOR_SIZE
-from filechannel._storage.files import Files
-from filechannel._storage.parts import Records
-from filechannel._storage.staging import Staging
+from filechannel._storage.log.batch_parts import Records
+from filechannel._storage.producers.staging import Staging
+from filechannel._storage.system.os_calls import Files
 from tests.cli.shell import Order, invoke
 
 MOST_SECONDS = 20.0
@@ -62,7 +62,7 @@ def make_channel(path: Path) -> None:
 
 
 def parts_of(path: Path) -> list[str]:
-    """Return every part, and of segments of each form the first and the last."""
+    """Return every part, and for segments of each encoding the first and the last."""
     found = {str(part.relative_to(path)) for part in path.rglob("*")}
     segments = {form: sorted(name for name in found if name.endswith(form)) for form in (".seg", ".seg.z", ".idx")}
     for names in segments.values():
@@ -218,7 +218,7 @@ def state(directory: Path) -> list[tuple[object, ...]]:
 
 
 def problems(choice: str) -> Iterator[str]:
-    """Try one kind of thing in place of every part, or some of all; say what went wrong."""
+    """Put one kind of thing where every part is, or some of all kinds; return what went wrong."""
     with tempfile.TemporaryDirectory() as scratch:
         original = Path(scratch, "original", "channel")
         original.parent.mkdir()
@@ -277,7 +277,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def main(choice: str) -> None:
-    """Print what went wrong, if anything did, time and memory included."""
+    """Print what went wrong, time and memory included."""
     make = Path(tempfile.mkdtemp()) / "warm"
     make_channel(make)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

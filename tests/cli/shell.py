@@ -1,4 +1,4 @@
-"""Commands as tests give them: in this process, which is quick, or in one of their own, which is real."""
+"""Commands as tests run them: in this process, which is fast, or in a separate one, which is real."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from typer.testing import CliRunner, Result
 
 from filechannel import ChannelOptions, blocking
 from filechannel.cli.app import app
-from tests.processes.crew import Link
+from tests.processes.workers import Link
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 STARTED: list[subprocess.Popen[bytes]] = []
 """The processes of the test that runs."""
 SMALL = ChannelOptions(segment_size=4096)
@@ -87,7 +87,7 @@ def start(*arguments: object, environment: dict[str, str] | None = None, **more:
 
 def finish(process: subprocess.Popen[bytes], given: bytes | None = None) -> tuple[int, str, str]:
     """Wait for the end of a command, and return exit code, stdout and stderr; nothing in them is traced back."""
-    out, err = process.communicate(given, timeout=PATIENCE)
+    out, err = process.communicate(given, timeout=TIMEOUT)
     assert b"Traceback" not in err, err.decode()
     return process.returncode, (out or b"").decode(), (err or b"").decode()
 
@@ -98,14 +98,14 @@ def real(*arguments: object, given: bytes | None = None, **more: Any) -> tuple[i
 
 
 def in_a_terminal(*arguments: object, width: int = 80, environment: dict[str, str] | None = None) -> str:
-    """Give a command that ends by itself to a process with a terminal, and return what it writes, without colours."""
+    """Run a command that ends without input in a process with a terminal, and return its output without colours."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     environment = {"TERM": "xterm-256color"} | (environment or {})
     start(*arguments, environment=environment, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
-    with suppress(OSError):  # which is how Linux says that nobody has the terminal any more
+    with suppress(OSError):  # this is how Linux reports that no process has the terminal any more
         while part := os.read(ours, 65536):
             shown += part
     os.close(ours)

@@ -67,26 +67,26 @@ sys.meta_path.insert(0, Interrupting())
 SCRIPT = [str(Path(sys.executable).with_name("filechannel"))]
 
 
-@pytest.mark.parametrize("module", ["msgspec", "filechannel.cli", "typer", "filechannel.cli.info"])
+@pytest.mark.parametrize("module", ["msgspec", "filechannel.cli", "typer", "filechannel.cli.commands.info"])
 @pytest.mark.parametrize(
     "command",
     [SCRIPT, [sys.executable, "-m", "filechannel"], [sys.executable, "-X", "utf8", "-mfilechannel"]],
     ids=["script", "module", "short"],
 )
 def test_ctrl_c_while_it_starts(command: list[str], module: str, tmp_path: Path) -> None:
-    """It ends without a word, whatever is being imported; where Ctrl-C is ignored, it goes on."""
+    """The command ends silently, whatever it is importing; where Ctrl-C is ignored, it continues."""
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTING)
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "INTERRUPT_AT": module}
     whole = [*command, "--version"]
     done = subprocess.run(whole, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
-    patient = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *whole]
-    done = subprocess.run(patient, env=environment, capture_output=True, text=True, check=False)
+    examined = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *whole]
+    done = subprocess.run(examined, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"filechannel {version('filechannel')}\n")
 
 
-def test_whoever_imports_the_package_keeps_ctrl_c() -> None:
-    """It is answered at once only where nothing but the command line can be meant."""
+def test_importing_the_package_leaves_ctrl_c_alone() -> None:
+    """The signal handler is installed only where the process can be nothing but the command line."""
     program = "import signal, filechannel, filechannel.cli; print(signal.getsignal(2) is signal.default_int_handler)"
     for command in (["-c", program], ["-c", program, "-m", "filechannel"]):
         done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
@@ -94,7 +94,7 @@ def test_whoever_imports_the_package_keeps_ctrl_c() -> None:
 
 
 def test_without_the_extra_it_says_which_one_to_install() -> None:
-    """Nobody has to know that the command line is made with typer."""
+    """The error names the extra, so that users need not know that the command line uses typer."""
     program = "import sys; sys.modules['typer'] = None; from filechannel.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
@@ -102,7 +102,7 @@ def test_without_the_extra_it_says_which_one_to_install() -> None:
 
 
 def test_it_starts_without_what_it_may_not_need() -> None:
-    """Nobody waits for the imports of a table to see the help."""
+    """The help does not wait for the imports of tables."""
     program = "import sys, filechannel.cli.app; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"rich", "pydantic", "pyarrow", "pyspark", "aiofiles", "importlib.metadata"} & set(done.stdout.split())

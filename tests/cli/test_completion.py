@@ -37,8 +37,8 @@ def test_the_shell_completes_commands_and_consumers(path: Path) -> None:
     assert complete("seek /nowhere a") == []
 
 
-def test_places_have_names() -> None:
-    """Two of them, wherever one is typed."""
+def test_named_positions_are_completed() -> None:
+    """Both names are offered wherever a position is typed."""
     assert complete("seek here billing ") == ["earliest", "latest"]
     assert complete("tail here --from e") == ["earliest"]
 

@@ -33,7 +33,7 @@ def full(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def send_until_full(path: Path) -> int:
-    """Send until there is no space left, and return how many orders were accepted."""
+    """Send until the disk is full, and return how many orders were accepted."""
     sent = 0
     with blocking.open_channel(path, Order) as channel, channel.sender() as sender:
         try:
@@ -51,7 +51,7 @@ def free(path: Path) -> int:
 
 
 def test_removing_a_consumer_frees_space(full: Path) -> None:
-    """With the consumer that held everything back gone, `gc` removes what the others have taken, and sends resume."""
+    """Without the consumer that needed everything, `gc` reclaims what the others have read, and sends work again."""
     send_until_full(full)
     assert report("gc", full)["segments"] == 0
     run("consumers", "remove", full, "audit", "--yes")

@@ -1,4 +1,4 @@
-"""Something else in place of a file or a directory of a channel: what the commands say, and what they leave alone."""
+"""Something else where a file or a directory of a channel belongs: what the commands say, and what they leave alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def consumed(path: Path) -> Path:
 
 
 def replace(path: Path, kind: str) -> None:
-    """Put something else in the place of a file."""
+    """Replace a file by something else."""
     path.unlink()
     MAKE[kind](path)
 
@@ -42,7 +42,7 @@ def replace(path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", MAKE)
 @pytest.mark.parametrize("name", ["slow", "team"])
 def test_a_consumer_whose_file_is_something_else_holds_data_back(path: Path, kind: str, name: str) -> None:
-    """It is listed as damaged and reported, `gc` removes nothing, and a repair lets it begin at the oldest message."""
+    """It is listed as damaged and reported, `gc` removes nothing, and a repair lets it start at the oldest message."""
     consumed(path)
     run("consumers", "remove", path, "team" if name == "slow" else "slow", "--yes")
     file = path / "consumers" / (f"{name}.cursor" if name == "slow" else f"{name}.group")
@@ -67,7 +67,7 @@ def test_a_consumer_whose_file_is_something_else_holds_data_back(path: Path, kin
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_a_consumer_whose_file_is_something_else_can_be_removed(path: Path, kind: str) -> None:
-    """By its name, as one that is damaged; only a directory, which may have content, is left to its owner."""
+    """It is removed by its name, like a damaged one; only a directory, which may have content, is left to its owner."""
     consumed(path)
     replace(path / "consumers" / "slow.cursor", kind)
     if kind == "a directory":
@@ -79,7 +79,7 @@ def test_a_consumer_whose_file_is_something_else_can_be_removed(path: Path, kind
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_a_producer_whose_file_is_something_else_is_reported(path: Path, kind: str) -> None:
-    """And keeps everything until it is mended: what its records say must not be removed with them."""
+    """It keeps all data until it is repaired: what its records say must not be deleted with them."""
     consumed(path)
     run("consumers", "remove", path, "slow", "--yes")
     run("consumers", "remove", path, "team", "--yes")
@@ -167,9 +167,9 @@ def test_a_lock_file_that_is_something_else_is_to_be_removed(path: Path, kind: s
     assert len(orders(path)) == 10
 
 
-@pytest.mark.parametrize(("count", "told"), [(1, "1 file put aside; it has"), (2, "2 files put aside; each has")])
-def test_files_that_were_put_aside_are_counted(path: Path, count: int, told: str) -> None:
-    """In a note, which is no finding."""
+@pytest.mark.parametrize(("count", "told"), [(1, "1 file in quarantine"), (2, "2 files in quarantine")])
+def test_quarantined_files_are_counted(path: Path, count: int, told: str) -> None:
+    """They are reported in a note, which is not a finding."""
     fill(path, 10)
     (path / "quarantine").mkdir(mode=0o700)
     for number in range(count):

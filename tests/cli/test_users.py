@@ -10,10 +10,10 @@ import pytest
 
 from filechannel import ChannelOptions, blocking
 from filechannel._format import PURE
-from filechannel._storage import entrance
-from filechannel._storage.files import Files
+from filechannel._storage.control import joining
+from filechannel._storage.system.os_calls import Files
 from tests.blocking.users import READER, as_root, run_as, share_with_group
-from tests.cli.shell import PATIENCE, Order, fill, run, start
+from tests.cli.shell import TIMEOUT, Order, fill, run, start
 from tests.storage.forks import Fork
 
 OPTIONS = ChannelOptions(segment_size=4096, mode=0o640)
@@ -30,8 +30,8 @@ def shared(tmp_path: Path) -> Path:
 
 
 @as_root
-def test_a_reader_is_told_what_is_unknown(shared: Path) -> None:
-    """Every command that only looks works, and names what such a user cannot know."""
+def test_a_reader_sees_what_is_unknown(shared: Path) -> None:
+    """Every command that only reads works, and names what such a user cannot know."""
     with blocking.open_channel(shared, Order, options=OPTIONS) as channel, channel.receiver("bill"):
         mine, theirs = _both("consumers", shared)
         assert f"process {os.getpid()}" in mine
@@ -40,7 +40,10 @@ def test_a_reader_is_told_what_is_unknown(shared: Path) -> None:
         mine, theirs = _both("info", shared)
         assert f"process {os.getpid()}" in mine
         assert f"process {os.getpid()}" in theirs
-        assert [" (as far as a user who may only read can see)" in each for each in (mine, theirs)] == [False, True]
+        assert [" (this user has read permission only, and may not see all)" in each for each in (mine, theirs)] == [
+            False,
+            True,
+        ]
         for known, text in zip((True, False), _both("top", shared, "--json", "--once", "-i", "0.05"), strict=True):
             [figures] = json.loads(text)["channels"]
             assert figures["writers_known"] is figures["consumers"][0]["owner_known"] is known
@@ -50,12 +53,12 @@ def test_a_reader_is_told_what_is_unknown(shared: Path) -> None:
             assert mine == theirs
 
 
-def test_permissions_that_were_widened_are_told(channel: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """In a warning that does not name an argument which the command line does not have."""
+def test_widened_permissions_are_reported(channel: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The warning does not name an argument that the command line does not have."""
     (channel / "segments").chmod(0o777)
     run("info", channel)
     [message] = [record.getMessage() for record in caplog.records]
-    assert message.endswith("it lets in more users than its mode, 0600, says: segments has 0777")
+    assert message.endswith("it grants access to more users than its mode, 0600: segments has 0777")
 
 
 def _both(*arguments: object) -> tuple[str, str]:
@@ -68,12 +71,12 @@ def _both(*arguments: object) -> tuple[str, str]:
 
 
 @pytest.mark.skipif(PURE, reason="the pure implementation shares with no other process")
-def test_a_command_that_waits_says_for_whom(channel: Path) -> None:
+def test_a_command_that_waits_names_the_lock_holder(channel: Path) -> None:
     """Within seconds, on stderr, while the other process is still opening the channel."""
 
     def stop_inside() -> object:
         files = Files()
-        inside = entrance.entering(files, channel, files.open(channel / "control"), lambda: True)
+        inside = joining.joining(files, channel, files.open(channel / "control"), lambda: True)
         inside.__enter__()
         return inside
 
@@ -83,4 +86,4 @@ def test_a_command_that_waits_says_for_whom(channel: Path) -> None:
     line = waiting.stderr.readline().decode()
     holding.kill()
     assert f"waiting for process {holding.pid} on " in line
-    assert waiting.wait(PATIENCE) == 0
+    assert waiting.wait(TIMEOUT) == 0

@@ -21,9 +21,9 @@ from unittest.mock import patch
 from filechannel import ChannelOptions, Durability
 from filechannel._format.layout import CONTROL_SIZE, FORMAT_VERSION
 from filechannel._policies import CompressionMethod
-from filechannel._storage.files import Files
-from filechannel._storage.kernel_locks import KernelLocks
 from filechannel._storage.store import Store
+from filechannel._storage.system.kernel_locks import KernelLocks
+from filechannel._storage.system.os_calls import Files
 from tests.storage.background import Background
 from tests.storage.channels import opened, reader_of
 from tests.storage.compressing import compress_all
@@ -82,7 +82,7 @@ def _send(store: Store, batches: list[list[bytes]]) -> None:
 def _consume(store: Store) -> None:
     cursor = store.cursors.open("a consumer")
     reader = reader_of(store, cursor)
-    reader.move(store.places.earliest())
+    reader.move(store.lookup.earliest())
     for _ in range(CONSUMED):
         reader.native.take()
     reader.close()
@@ -90,7 +90,7 @@ def _consume(store: Store) -> None:
 
 
 class _Calendar:
-    """Stands in for `datetime`."""
+    """Replaces `datetime`."""
 
     @staticmethod
     def now(zone: tzinfo) -> datetime:
@@ -109,13 +109,14 @@ def _nothing_varies() -> Iterator[Background]:
     ids = iter(range(1, 1000))
     with ExitStack() as stack:
         for target, value in (
-            ("filechannel._storage.flush.background_threads", lambda: background),
+            ("filechannel._storage.durability.flusher.background_threads", lambda: background),
             ("os.getpid", lambda: 4711),
             ("socket.gethostname", lambda: "host"),
-            ("filechannel._storage.creation.boot_id", lambda: b"b" * 16),
-            ("filechannel._storage.recovery.boot_id", lambda: b"b" * 16),
+            ("filechannel._storage.recovery.create.boot_id", lambda: b"b" * 16),
+            ("filechannel._storage.recovery.recover.boot_id", lambda: b"b" * 16),
             ("filechannel._storage.store.boot_id", lambda: b"b" * 16),
-            ("filechannel._storage.creation.machine_id", lambda: "machine"),
+            ("filechannel._storage.writable_store.boot_id", lambda: b"b" * 16),
+            ("filechannel._storage.recovery.create.machine_id", lambda: "machine"),
             ("filechannel._storage.manifest.datetime", _Calendar),
             ("secrets.randbits", lambda _: next(ids)),
         ):

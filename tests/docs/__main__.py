@@ -1,4 +1,4 @@
-"""`python -m tests.docs PAGE`: run a page here, as a reader would who follows it from top to bottom."""
+"""`python -m tests.docs PAGE`: run a page here, as a reader does who follows it from top to bottom."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def run_python(page: Path, block: Block, names: dict[str, object]) -> str:
 
 
 async def run_commands(page: Path, block: Block, shell: Shell) -> None:
-    """Run the commands of a block. One that fails must say so: with `echo $?` behind it."""
+    """Run the commands of a block. One that fails must show it: with `echo $?` behind it."""
     commands = commands_of(block.text)
     for command, after in zip(commands, [*commands[1:], None], strict=True):
         printed, code = await anyio.to_thread.run_sync(shell.run, command.line)
@@ -78,7 +78,7 @@ async def run_commands(page: Path, block: Block, shell: Shell) -> None:
 
 
 def compare(page: Path, line: int, expected: str, printed: str) -> None:
-    """Raise if something was printed that the page does not say. `...` stands for anything."""
+    """Raise if something was printed that the page does not say. `...` matches anything."""
     first, *rest = (part.strip() for part in expected.split("..."))
     found = printed.strip()
     position = len(first) if found.startswith(first) else -1

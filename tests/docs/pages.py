@@ -3,14 +3,14 @@
 | on a page | what is done with it |
 | --- | --- |
 | ```` ```python ```` | runs, in the namespace of the page, with top-level `await` |
-| ```` ```output ```` | is what the block before it printed; `...` stands for anything |
+| ```` ```output ```` | is what the block before it printed; `...` matches anything |
 | ```` ```python title="a.py" ```` | is written to that file, and so is any other language with a title |
 | ```` ```console ```` | what is behind `$ ` runs in one bash a page; what follows is what it prints, if it is given |
 | ```` ```sh ```` | is not run, but its targets, extras and commands must exist |
 | ```` ```text ```` | nothing: pictures, layouts, pseudo code |
 | `<!-- run` … `-->` | runs as Python does, and is not shown: what a page takes for granted |
 | `<!-- needs: spark -->` | the page is left to `tests/spark` |
-| `<!-- needs: native -->` | several processes share a channel, which the pure twin cannot do |
+| `<!-- needs: native -->` | several processes share a channel, which the pure implementation cannot do |
 | `<!-- needs: module -->` | is skipped where that module is not installed |
 """
 
@@ -44,7 +44,7 @@ class Block:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """Return the blocks of a page in order; `ValueError` if one says what nobody understands."""
+    """Return the blocks of a page in order; raise `ValueError` for a block that has no meaning."""
     source, found = page.read_text(), []
     for match in _BLOCK.finditer(source):
         if match["hidden"] is not None:

@@ -13,14 +13,14 @@ _DONE = "-- done:"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What stands behind a `$ `, and what the page says that it prints."""
+    """A command behind a `$ `, and the output that the page gives."""
 
     line: str
     printed: str
 
 
 def commands_of(text: str) -> list[Command]:
-    """Return the commands of a block. Lines that begin with `> ` go on with the one before."""
+    """Return the commands of a block. A line that begins with `> ` continues the one before."""
     found: list[Command] = []
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         line, *rest = part.splitlines()
@@ -49,12 +49,12 @@ class Shell:
         self._bash.communicate('jobs=$(jobs -p); [ -z "$jobs" ] || { kill $jobs; wait $jobs; } 2>/dev/null\n')
 
     def run(self, line: str) -> tuple[str, int]:
-        """Run a command; return what it printed and its exit code. What a job prints (`&`) goes into a file."""
+        """Run a command; return its output and exit code. The output of a job (`&`) is written to a file."""
         if line.endswith(" &"):
             line = f">>background.log 2>&1 </dev/null {line}"  # in front, so that the page may say otherwise
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
-        # The code is put back, for a page may ask for it with `echo $?`.
+        # The code is restored, because a page may ask for it with `echo $?`.
         self._bash.stdin.write(f'{line}\ncode=$?; printf "\\n{_DONE}%d\\n" $code; (exit $code)\n')
         self._bash.stdin.flush()
         printed = ""

@@ -1,4 +1,4 @@
-"""What the guides take for granted: a channel of orders that somebody has sent."""
+"""What the guides take for granted: a channel with orders."""
 
 from __future__ import annotations
 

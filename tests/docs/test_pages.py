@@ -32,7 +32,7 @@ def test_the_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
         if need != "native":
             pytest.importorskip(need)
         elif PURE:
-            pytest.skip("the pure twin lets one process at a time have a channel")
+            pytest.skip("the pure implementation lets one process at a time have a channel")
     done = run(page, tmp_path, "-W", "error")
     assert not done.returncode, done.stderr
     assert not done.stderr

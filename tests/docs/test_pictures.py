@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import runpy
+from html import unescape
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from benchmarks import plots
+from filechannel.cli.demo import pictures
+from filechannel.cli.demo.crash_act import Kills
 from tests.docs.pages import ROOT
 
 FLOWS = runpy.run_path(str(ROOT / "docs/images/flows.py"))["FLOWS"]
+DEMO = runpy.run_path(str(ROOT / "docs/images/demo.py"))
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.__name__)
@@ -28,6 +35,21 @@ def test_the_plots_show_the_table() -> None:
         assert (plots.IMAGES / name).read_text() == picture
 
 
+def test_a_plot_says_where_the_files_were() -> None:
+    """Each plot of the documentation names memory or the file system of the disk."""
+    for name, picture in plots.drawn(plots.PAGE.read_text()):
+        assert ("files on ext4" if name == "bench-fsync.svg" else "files in memory") in picture
+
+
+def test_the_comparison_agrees_with_the_plots() -> None:
+    """The times on the page about other queues are those of the plots, in the same words."""
+    page = (ROOT / "docs/comparison.md").read_text()
+    compared = re.findall(r"^\| .* \| ([\d.]+ (?:ns|µs)) \|$", page, re.MULTILINE)
+    drawn = dict(plots.drawn(plots.PAGE.read_text()))
+    shown = re.findall(r">([\d.]+ (?:ns|µs))<", drawn["bench-queue.svg"] + drawn["bench-processes.svg"])
+    assert sorted(compared) == sorted(shown)
+
+
 def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
     """A run of some groups draws those, and a plot leaves out a peer that was not there."""
     title = plots.PLOTS[0].group
@@ -37,3 +59,30 @@ def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
     assert picture.name == "bench-queue.svg"
     assert plots.PLOTS[0].bars[0].label not in picture.read_text()
     assert "1.5 µs" in picture.read_text()
+
+
+def words_of(picture: str) -> str:
+    """Return the words in a picture of a terminal, in order."""
+    texts = re.findall(r'<text [^>]*clip-path="[^"]*">([^<]*)</text>', picture)
+    return " ".join(" ".join(map(unescape, texts)).split())
+
+
+def test_the_demo_is_shown_as_it_is() -> None:
+    """The picture of the demo has its headings and says that every promise was kept."""
+    console = Console(width=DEMO["COLUMNS"], file=StringIO(), record=True)
+    console.print(pictures.kills(Kills((), None)))
+    shown = words_of(DEMO["IMAGE"].read_text())
+    assert shown.startswith(f"$ {DEMO['COMMAND']}")
+    assert " ".join(console.export_text().split()) in shown
+    assert "Every promise was kept." in shown
+
+
+def test_the_picture_of_the_demo_has_its_words() -> None:
+    """The picture has the acts that kill, a mark where others are left out, and the results."""
+    rule = "─" * DEMO["COLUMNS"]
+    acts = "".join(f"\n{rule}\nAct {number} <&>\n\nworker 1  ━━╸  5  alive   \n" for number in range(4))
+    text = DEMO["shortened"](f"{acts}\n{rule}\nkept  it\n\nEvery promise was kept.\n")
+    assert words_of(DEMO["draw"](text)) == " ".join(text.split())
+    assert "Act 1" in text
+    assert "Act 2" not in text
+    assert text.endswith(f"…\n{rule}\nkept  it\n\nEvery promise was kept.\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import re
 import textwrap
@@ -12,6 +13,8 @@ import filechannel
 from filechannel import _errors
 from tests.docs.pages import ROOT
 
+UNNAMED = {"UnsetType", "StreamReader", "StreamWriter", "BatchWriter"}
+"""Classes in signatures that users do not need: of a default that they leave out, and of what Spark asks for."""
 ENTRY = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 
 
@@ -58,3 +61,35 @@ def test_the_tests_that_the_pages_name_exist() -> None:
     named = re.findall(r"`([\w/]+\.py)`", (ROOT / "docs/guides/reliability.md").read_text())
     assert len(named) > 30
     assert not [name for name in named if not (ROOT / "tests" / name).is_file()]
+
+
+def hidden_names() -> re.Pattern[str]:
+    """Return what matches the names that the reference leaves out."""
+    filters = re.findall(r'^ +- "!(\^[^"]+)"$', (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert len(filters) == 4
+    return re.compile("|".join(filters))
+
+
+def unknown_types(function: object, known: set[str]) -> set[str]:
+    """Return the private classes of this package that a signature names."""
+    plain = inspect.unwrap(function) if callable(function) else None
+    annotations, names = getattr(plain, "__annotations__", {}), getattr(plain, "__globals__", {})
+    words = {word for text in annotations.values() for word in re.findall(r"\w+", str(text))}
+    found = {word: names[word] for word in words & set(names) if isinstance(names[word], type)}
+    return {word for word, cls in found.items() if cls.__module__.startswith("filechannel.") and word not in known}
+
+
+def test_signatures_name_only_what_users_can_look_up() -> None:
+    """No method in the reference takes or returns an object of a class that is not in the reference."""
+    hidden, wrong = hidden_names(), list[str]()
+    for module in public_modules():
+        content = importlib.import_module(module)
+        known = {*getattr(content, "__all__", ()), *filechannel.__all__, *UNNAMED}
+        for name in getattr(content, "__all__", ()):
+            cls = getattr(content, name)
+            members = inspect.getmembers(cls) if isinstance(cls, type) else [("", cls)]
+            for member, value in members:
+                function = value.fget if isinstance(value, property) else value
+                if not hidden.search(member) and (missing := unknown_types(function, known)):
+                    wrong.append(f"{module}.{name}.{member}: {', '.join(sorted(missing))}")
+    assert not wrong

@@ -71,7 +71,7 @@ def test_a_page_that_is_right_runs(tmp_path: Path) -> None:
     ],
 )
 def test_a_page_that_is_wrong_fails(right: str, wrong: str, tmp_path: Path) -> None:
-    """Another output, a missing module, a command that fails: each is told with the page and the line."""
+    """Another output, a missing module, a command that fails: each error names the page and the line."""
     page = tmp_path / "page.md"
     assert right in RIGHT
     page.write_text(RIGHT.replace(right, wrong))
@@ -81,8 +81,8 @@ def test_a_page_that_is_wrong_fails(right: str, wrong: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("fence", ["```", "```pyton", "```python hidden"])
-def test_a_block_that_nobody_understands_is_an_error(fence: str, tmp_path: Path) -> None:
-    """A block without a language, or with another one, is not passed over in silence."""
+def test_a_block_without_a_meaning_is_an_error(fence: str, tmp_path: Path) -> None:
+    """A block without a language, or with another one, is not skipped silently."""
     page = tmp_path / "page.md"
     page.write_text(f"text\n\n{fence}\nx\n```\n")
     with pytest.raises(ValueError, match=r"page\.md:3"):

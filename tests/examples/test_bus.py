@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from filechannel._format import PURE
-from tests.processes.crew import PATIENCE
+from tests.processes.workers import TIMEOUT
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
-needs_native = pytest.mark.skipif(PURE, reason="the pure twin lets one process at a time have a channel")
+needs_native = pytest.mark.skipif(PURE, reason="the pure implementation lets one process at a time have a channel")
 
 
 class Bus:
@@ -29,14 +29,14 @@ class Bus:
     def run(self, *words: str, typed: str = "") -> str:
         """Return what a command prints, when some text is typed."""
         command = [*self.command, *words]
-        done = subprocess.run(command, input=typed, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(command, input=typed, capture_output=True, text=True, timeout=TIMEOUT, check=False)
         assert not done.returncode, done.stderr
         assert not done.stderr
         return done.stdout
 
     def fail(self, *words: str) -> str:
         """Return what a command says that fails."""
-        done = subprocess.run([*self.command, *words], capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run([*self.command, *words], capture_output=True, text=True, timeout=TIMEOUT, check=False)
         assert (done.returncode, done.stdout) == (1, "")
         return done.stderr
 
@@ -49,7 +49,7 @@ class Bus:
             try:
                 yield process
                 process.send_signal(signal.SIGINT)
-                printed, said = process.communicate(timeout=PATIENCE)
+                printed, said = process.communicate(timeout=TIMEOUT)
                 assert (process.returncode, printed, said) == (0, "", "")
             finally:
                 process.kill()
@@ -75,7 +75,7 @@ def typed(tmp_path: Path) -> Bus:
 
 @needs_native
 def test_a_line_is_seen_in_every_terminal(raw: Bus) -> None:
-    """While it is being typed, and by whoever comes later."""
+    """While it is being typed, and in a terminal that is opened later."""
     with raw.terminal("receive", "ann") as ann, raw.terminal("receive", "ben") as ben:
         with raw.terminal("send") as sender:
             assert sender.stdin is not None
@@ -88,15 +88,15 @@ def test_a_line_is_seen_in_every_terminal(raw: Bus) -> None:
 
 @needs_native
 def test_a_name_has_one_terminal(raw: Bus) -> None:
-    """The second one is told so, in a line."""
+    """The second one gets an error, in one line."""
     raw.run("send", typed="here\n")
     with raw.terminal("receive", "ann") as ann:
         assert read(ann, 1) == ["here"]
         assert raw.fail("receive", "ann").count("\n") == 1
 
 
-def test_a_name_goes_on_where_it_has_stopped(raw: Bus) -> None:
-    """What was sent meanwhile comes, and nothing twice; another name gets everything."""
+def test_a_name_resumes_where_it_stopped(raw: Bus) -> None:
+    """It receives what was sent since, and nothing twice; another name gets everything."""
     raw.run("send", typed="one\ntwo\n")
     with raw.terminal("receive", "ann") as ann:
         assert read(ann, 2) == ["one", "two"]
@@ -107,13 +107,11 @@ def test_a_name_goes_on_where_it_has_stopped(raw: Bus) -> None:
         assert read(late, 3) == ["one", "two", "three"]
 
 
-def test_bytes_go_through_as_they_are(raw: Bus) -> None:
+def test_bytes_are_passed_through_unchanged(raw: Bus) -> None:
     """Whatever they are: the bus does not look at them."""
     anything = bytes(range(256)) + b"\n"
-    subprocess.run([*raw.command, "send"], input=anything, timeout=PATIENCE, check=True)
-    assert (
-        subprocess.run([*raw.command, "replay"], capture_output=True, timeout=PATIENCE, check=True).stdout == anything
-    )
+    subprocess.run([*raw.command, "send"], input=anything, timeout=TIMEOUT, check=True)
+    assert subprocess.run([*raw.command, "replay"], capture_output=True, timeout=TIMEOUT, check=True).stdout == anything
 
 
 @needs_native
@@ -123,24 +121,24 @@ def test_events_arrive_as_what_they_were(typed: Bus) -> None:
         typed.run("place", "1", "pen", "3")
         typed.run("place", "2", "ink")
         typed.run("cancel", "1")
-        shown = ["order 1: 3 x pen", "order 2: 1 x ink", "order 1 is off"]
+        shown = ["order 1: 3 x pen", "order 2: 1 x ink", "order 1 is cancelled"]
         assert read(stock, 3) == read(billing, 3) == shown
 
 
 def test_a_late_reader_replays_the_events(typed: Bus) -> None:
-    """Without a name, and without changing anything for those who have one."""
+    """Without a name, and without changing anything for readers that have one."""
     typed.run("place", "1", "pen")
     with typed.terminal("receive", "stock") as stock:
         assert read(stock, 1) == ["order 1: 1 x pen"]
     typed.run("cancel", "1")
     for _ in range(2):
-        assert typed.run("replay") == "order 1: 1 x pen\norder 1 is off\n"
+        assert typed.run("replay") == "order 1: 1 x pen\norder 1 is cancelled\n"
     with typed.terminal("receive", "stock") as stock:
-        assert read(stock, 1) == ["order 1 is off"]
+        assert read(stock, 1) == ["order 1 is cancelled"]
 
 
 def test_another_type_is_refused(typed: Bus) -> None:
-    """A bus of events is no bus of bytes, and says so in a line."""
+    """A bus of events is not a bus of bytes, and the error says so in one line."""
     typed.run("place", "1", "pen")
     said = Bus("bus_raw.py", typed.directory).fail("send")
     assert "bytes" in said
@@ -149,7 +147,7 @@ def test_another_type_is_refused(typed: Bus) -> None:
 
 @needs_native
 def test_what_was_sent_survives_a_kill(raw: Bus) -> None:
-    """A sender that is killed loses nothing that somebody has seen."""
+    """A killed sender loses nothing that a receiver has seen."""
     with raw.terminal("receive", "ann") as ann:
         command = [*raw.command, "send"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as sender:

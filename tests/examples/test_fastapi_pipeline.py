@@ -13,7 +13,7 @@ import pytest
 from filechannel._format import PURE
 from filechannel.blocking import open_channel
 from tests.integrations.fastapi.server import Listener, Server, events
-from tests.processes.crew import PATIENCE, until
+from tests.processes.workers import TIMEOUT, until
 
 APP = "fastapi_pipeline:app"
 BILLS = "/bills?since=earliest"
@@ -41,7 +41,7 @@ def order_until_killed(server: Server, numbers: count[int]) -> list[int]:
     accepted: list[int] = []
 
     def order() -> None:
-        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+        with httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
             try:
                 while True:
                     number = next(numbers)
@@ -67,8 +67,8 @@ def stored_bills(directory: Path) -> list[Bill]:
         return list(past)
 
 
-def test_what_was_answered_before_a_kill_is_done_after_it(tmp_path: Path) -> None:
-    """Every order that got a 202 has a bill and a receipt, and whoever watches has every bill once, in order."""
+def test_orders_accepted_before_a_kill_are_processed_after_it(tmp_path: Path) -> None:
+    """Every order that got a 202 has a bill and a receipt, and a client of the stream has every bill once, in order."""
     numbers, accepted, watcher = count(1), [0], Listener(BILLS, bill_of)
     for _ in range(2):
         with serve(tmp_path) as server, watcher.listening(server):
@@ -85,14 +85,14 @@ def test_what_was_answered_before_a_kill_is_done_after_it(tmp_path: Path) -> Non
     assert (tmp_path / "written" / "0.txt").read_text() == "1 x cap\n"
 
 
-def test_what_is_wrong_is_told(tmp_path: Path) -> None:
-    """At once what is no order, and later what is not sold; both leave the pipeline at work."""
+def test_wrong_orders_are_refused(tmp_path: Path) -> None:
+    """At once what is not an order, and later what is not sold; the pipeline keeps running."""
     with serve(tmp_path) as server:
         response = server.client.post("/orders", json={"id": 1, "sku": "pen", "qty": 0})
         assert response.status_code == 422
         assert server.client.post("/orders", json={"id": 2, "sku": "fish"}).status_code == 202
         assert server.client.post("/orders", json={"id": 3, "sku": "ink"}).status_code == 202
-        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+        with httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
             seen = (event for event in events(client, BILLS) if "data" in event)
             assert bill_of(next(seen)["data"]) == Bill(3, 1200)
             seen.close()
@@ -100,13 +100,13 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
         assert "Traceback" not in server.stop()
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin lets one process at a time have a channel")
+@pytest.mark.skipif(PURE, reason="the pure implementation lets one process at a time have a channel")
 def test_several_workers_are_one_pipeline(tmp_path: Path) -> None:
     """Whichever answers, each order has one bill, and a client of any of them sees all."""
     with serve(tmp_path, workers=2) as server:
         for number in range(40):
             server.client.post("/orders", json={"id": number, "sku": "ink"}).raise_for_status()
-        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+        with httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
             seen = (bill_of(event["data"]) for event in events(client, BILLS) if "data" in event)
             billed = [next(seen).order for _ in range(40)]
             seen.close()

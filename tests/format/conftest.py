@@ -1,4 +1,4 @@
-"""Every test of the format runs against both twins."""
+"""Every test of the format runs against both implementations."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.format.twins import native_twin, pure_twin, why_no_native_twin
+from tests.format.implementations import native_implementation, pure_implementation, why_no_native_core
 
 with warnings.catch_warnings():
-    # Without the C core the first import says so, and a warning is an error here.
+    # Without the C core the first import warns, and a warning is an error here.
     warnings.simplefilter("ignore", RuntimeWarning)
     importlib.import_module("filechannel._format")
 
 
 @pytest.fixture(params=["pure", "native"], scope="session")
-def twin(request: pytest.FixtureRequest) -> SimpleNamespace:
-    """One twin after the other."""
+def impl(request: pytest.FixtureRequest) -> SimpleNamespace:
+    """Each implementation."""
     if request.param == "pure":
-        return pure_twin()
-    reason = why_no_native_twin()
+        return pure_implementation()
+    reason = why_no_native_core()
     if reason is not None:
         pytest.skip(reason)
-    return native_twin()
+    return native_implementation()
 
 
 @pytest.fixture(scope="session")
 def both() -> tuple[SimpleNamespace, SimpleNamespace]:
-    """The pure and the native twin, to be compared."""
-    reason = why_no_native_twin()
+    """The pure and the native implementation, to be compared."""
+    reason = why_no_native_core()
     if reason is not None:
         pytest.skip(reason)
-    return pure_twin(), native_twin()
+    return pure_implementation(), native_implementation()

@@ -23,7 +23,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 _before: dict[int, tuple[int, int] | None] = {}
-"""Which file each descriptor was of, before the fork: whoever starts over in a child may open others in their place."""
+"""Which file each descriptor was of, before the fork: code that starts over in a child may open others instead."""
 
 
 def _file_of(descriptor: int) -> tuple[int, int] | None:
@@ -35,7 +35,7 @@ def _file_of(descriptor: int) -> tuple[int, int] | None:
 
 
 def is_open(descriptor: int) -> bool:
-    """Tell whether this process has a descriptor, of the file that it was of before the fork."""
+    """Return whether this process has a descriptor, of the file that it was of before the fork."""
     file = _file_of(descriptor)
     return file is not None and _before.get(descriptor, file) == file
 
@@ -57,118 +57,118 @@ def in_child(look: Callable[[], bool]) -> bool:
     return bool(code)
 
 
-def test_a_child_does_not_keep_what_it_shall_close(twin: SimpleNamespace, pipe: tuple[int, int]) -> None:
+def test_a_child_does_not_keep_what_it_shall_close(impl: SimpleNamespace, pipe: tuple[int, int]) -> None:
     """The parent does, and so do both with the other one; the next child closes it as well."""
     read, write = pipe
-    number = twin.close_in_child(read)
+    number = impl.close_in_child(read)
     for _ in range(2):
         assert in_child(lambda: not is_open(read) and is_open(write))
         assert is_open(read)
-    assert twin.keep_in_child(number)
+    assert impl.keep_in_child(number)
 
 
-def test_what_is_taken_back_is_kept(twin: SimpleNamespace, pipe: tuple[int, int]) -> None:
-    """It can be taken back once."""
+def test_a_withdrawn_descriptor_is_kept(impl: SimpleNamespace, pipe: tuple[int, int]) -> None:
+    """It can be withdrawn once."""
     read, write = pipe
-    numbers = [twin.close_in_child(descriptor) for descriptor in pipe]
-    assert twin.keep_in_child(numbers[0]) is True
-    assert twin.keep_in_child(numbers[0]) is False
+    numbers = [impl.close_in_child(descriptor) for descriptor in pipe]
+    assert impl.keep_in_child(numbers[0]) is True
+    assert impl.keep_in_child(numbers[0]) is False
     assert in_child(lambda: is_open(read) and not is_open(write))
-    assert twin.keep_in_child(numbers[1]) is True
+    assert impl.keep_in_child(numbers[1]) is True
 
 
-def test_a_number_is_never_used_twice(twin: SimpleNamespace, pipe: tuple[int, int]) -> None:
-    """A descriptor is: whoever was closed must not close the one that comes after it."""
-    first = twin.close_in_child(pipe[0])
-    assert twin.keep_in_child(first)
-    second = twin.close_in_child(pipe[0])
+def test_a_number_is_never_used_twice(impl: SimpleNamespace, pipe: tuple[int, int]) -> None:
+    """A descriptor is: a handle that was closed must not close the one that comes after it."""
+    first = impl.close_in_child(pipe[0])
+    assert impl.keep_in_child(first)
+    second = impl.close_in_child(pipe[0])
     assert second != first
-    assert twin.keep_in_child(first) is False
-    assert twin.keep_in_child(second) is True
+    assert impl.keep_in_child(first) is False
+    assert impl.keep_in_child(second) is True
 
 
-def test_a_child_starts_with_nothing_to_close(twin: SimpleNamespace, pipe: tuple[int, int]) -> None:
+def test_a_child_starts_with_nothing_to_close(impl: SimpleNamespace, pipe: tuple[int, int]) -> None:
     """What it opens under the same number is its own, also in children of the child."""
-    number = twin.close_in_child(pipe[0])
+    number = impl.close_in_child(pipe[0])
 
     def look() -> bool:
         again = os.dup2(pipe[1], pipe[0])
-        return not twin.keep_in_child(number) and in_child(lambda: is_open(again))
+        return not impl.keep_in_child(number) and in_child(lambda: is_open(again))
 
     assert in_child(look)
-    assert twin.keep_in_child(number)
+    assert impl.keep_in_child(number)
 
 
-def test_a_child_can_have_something_closed_in_its_children(twin: SimpleNamespace, pipe: tuple[int, int]) -> None:
+def test_a_child_can_have_something_closed_in_its_children(impl: SimpleNamespace, pipe: tuple[int, int]) -> None:
     """It is a parent like any other."""
 
     def look() -> bool:
-        number = twin.close_in_child(pipe[0])
+        number = impl.close_in_child(pipe[0])
         gone = in_child(lambda: not is_open(pipe[0]))
-        return gone and is_open(pipe[0]) and bool(twin.keep_in_child(number))
+        return gone and is_open(pipe[0]) and bool(impl.keep_in_child(number))
 
     assert in_child(look)
 
 
-def test_many_descriptors(twin: SimpleNamespace) -> None:
-    """Taken back in any order, the rest is closed."""
+def test_many_descriptors(impl: SimpleNamespace) -> None:
+    """Withdrawn in any order, the rest is closed."""
     descriptors = [os.dup(0) for _ in range(100)]
-    numbers = [twin.close_in_child(descriptor) for descriptor in descriptors]
+    numbers = [impl.close_in_child(descriptor) for descriptor in descriptors]
     for number in numbers[::3]:
-        assert twin.keep_in_child(number)
+        assert impl.keep_in_child(number)
     kept = set(descriptors[::3])
     assert in_child(lambda: all(is_open(descriptor) is (descriptor in kept) for descriptor in descriptors))
-    assert [twin.keep_in_child(number) for number in numbers] == [index % 3 != 0 for index in range(100)]
+    assert [impl.keep_in_child(number) for number in numbers] == [index % 3 != 0 for index in range(100)]
     for descriptor in descriptors:
         os.close(descriptor)
 
 
-def test_a_descriptor_that_is_not_open_does_no_harm(twin: SimpleNamespace, pipe: tuple[int, int]) -> None:
+def test_a_descriptor_that_is_not_open_does_no_harm(impl: SimpleNamespace, pipe: tuple[int, int]) -> None:
     """The others are closed nevertheless."""
-    numbers = [twin.close_in_child(1 << 20), twin.close_in_child(pipe[0])]
+    numbers = [impl.close_in_child(1 << 20), impl.close_in_child(pipe[0])]
     assert in_child(lambda: not is_open(pipe[0]))
-    assert [twin.keep_in_child(number) for number in numbers] == [True, True]
+    assert [impl.keep_in_child(number) for number in numbers] == [True, True]
 
 
 @pytest.mark.parametrize("wrong", [-1, 1 << 31, 1 << 64, -(1 << 70)])
-def test_a_descriptor_is_a_small_number(twin: SimpleNamespace, wrong: int) -> None:
+def test_a_descriptor_is_a_small_number(impl: SimpleNamespace, wrong: int) -> None:
     """Others are refused, and nothing is noted."""
     with pytest.raises(OverflowError, match="value does not fit the word"):
-        twin.close_in_child(wrong)
+        impl.close_in_child(wrong)
     with pytest.raises(TypeError):
-        twin.close_in_child("1")
+        impl.close_in_child("1")
     with pytest.raises(TypeError):
-        twin.keep_in_child(None)
-    assert twin.keep_in_child(0) is False
-    assert twin.keep_in_child((1 << 64) - 1) is False
+        impl.keep_in_child(None)
+    assert impl.keep_in_child(0) is False
+    assert impl.keep_in_child((1 << 64) - 1) is False
 
 
-def test_forking_while_threads_come_and_go(twin: SimpleNamespace, pipe: tuple[int, int]) -> None:
+def test_forking_while_threads_start_and_end(impl: SimpleNamespace, pipe: tuple[int, int]) -> None:
     """No child hangs, and each closes what it shall."""
-    number = twin.close_in_child(pipe[0])
+    number = impl.close_in_child(pipe[0])
     enough = threading.Event()
 
-    def come_and_go() -> None:
+    def start_and_end() -> None:
         while not enough.is_set():
-            assert twin.keep_in_child(twin.close_in_child(1 << 20))
+            assert impl.keep_in_child(impl.close_in_child(1 << 20))
 
-    threads = [threading.Thread(target=come_and_go) for _ in range(3)]
+    threads = [threading.Thread(target=start_and_end) for _ in range(3)]
     for thread in threads:
         thread.start()
     try:
         for _ in range(30):
-            assert in_child(lambda: not is_open(pipe[0]) and twin.close_in_child(1 << 20) > 0)
+            assert in_child(lambda: not is_open(pipe[0]) and impl.close_in_child(1 << 20) > 0)
     finally:
         enough.set()
         for thread in threads:
             thread.join()
-    assert twin.keep_in_child(number)
+    assert impl.keep_in_child(number)
 
 
-def test_a_fork_that_python_does_not_know_of_closes_too(twin: SimpleNamespace) -> None:
-    """The native twin hears of it from the C library."""
-    if twin.name == "pure":
-        pytest.skip("the pure twin hears only of os.fork")
+def test_a_fork_that_python_does_not_know_of_closes_too(impl: SimpleNamespace) -> None:
+    """The native core gets it from the C library."""
+    if impl.name == "pure":
+        pytest.skip("the pure implementation hears only of os.fork")
     program = """
 import ctypes, os, sys
 from filechannel._format import close_in_child

@@ -1,6 +1,6 @@
-"""Run by test_leaks.py in a process of its own: call the C core many times and see that nothing stays behind.
+"""Run by test_leaks.py in a separate process: call the C core many times and check that nothing stays behind.
 
-Each case makes its arguments anew, so that a reference too many keeps an object alive and shows as memory.
+Each case creates its arguments again, so that a reference too many keeps an object alive and shows as memory.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def functions() -> None:
     end = _core.write_record(buffer, 0, 0, 0, payload)
     _core.read_record(buffer, 0, end, 0)
     _core.scan_records(buffer, 0, 200, 0)
+    _core.skip_records(buffer, 0, 200, 0, 1 << 40)
     _core.find_record(buffer, 0, 200, 0)
     _core.crc32c(buffer, 1 << 20)
     _core.store_u64(buffer, 8, 1 << 60)
@@ -60,14 +61,15 @@ def functions() -> None:
             _core.can_store(bytearray(9000), position, 9000)
         with suppress(ValueError):
             _core.populate_soon(bytearray(9000), position, 9000)
-    _core.populate_settle()
-    _core.begin_turn()
-    _core.turn_is_over()
+    _core.populate_wait()
+    _core.begin_slice()
+    _core.slice_is_over()
     numbers = [(1 << 64) + buffer[0], -(1 << 80), 1 << 63, "text", None, object()]
     for function, count in (
         (_core.write_record, 5),
         (_core.read_record, 4),
         (_core.scan_records, 4),
+        (_core.skip_records, 5),
         (_core.find_record, 4),
         (_core.crc32c, 2),
         (_core.load_u32, 2),
@@ -161,7 +163,7 @@ def writer() -> None:
         assert writer.current in (True, False)
         control[WAKE] = WAKE_THREADS | WAKE_LOOPS
         with suppress(*ERRORS):
-            writer.tell_waiters()
+            writer.wake_receivers()
         for begin in (-1, "x"):
             with suppress(*ERRORS):
                 writer.bind(bytearray(100), begin)
@@ -206,12 +208,12 @@ def send_path() -> None:
 
     for encoder, into, exact in ((encode, encode_into, (str, int)), (encode, None, ()), (None, None, ())):
         path = _core.SendPath(writer, encoder, refuse, into, exact)
-        _core.begin_turn()
+        _core.begin_slice()
         items = ["fine" * 3, "?" * 9, "!" * 9, "\N{SNOWMAN}", "silent?", None, 5 << 40, b"raw" * 9, bytearray(9)]
         for item in items:
             for call, arguments in (
                 (path.put, (item,)),
-                (path.put_in_turn, (item,)),
+                (path.put_or_yield, (item,)),
                 (path.put_all, ([item, "fine"],)),
                 (path.encode_all, ([item, "fine"], 1 << 40)),
             ):
@@ -255,8 +257,8 @@ def reader() -> None:
     kept: list[memoryview] = []
     for decoder, reuse in ((decode, False), (None, False), (decode_view, True)):
         reader = _core.Reader(control, cursor, decoder, advance, damaged, refuse, reuse)
-        for call in (reader.take, reader.take_record, partial(reader.take_many, 3), reader.take_in_turn):
-            _core.begin_turn()
+        for call in (reader.take, reader.take_record, partial(reader.take_many, 3), reader.take_or_yield):
+            _core.begin_slice()
             for offset in (0, 17, 32, 41, 50, 59, 68, 69, 1 << 50):
                 reader.bind(segment, 0)
                 reader.move(offset, 1 << 40)
@@ -335,7 +337,7 @@ def cores() -> None:
         if attached:
             sender._attach(_core.SendPath(writer, lambda item: item.encode("ascii"), None))
             receiver._attach(reader)
-        _core.begin_turn()
+        _core.begin_slice()
         for steps in (
             ("send",),
             ("send", "send"),
@@ -401,7 +403,7 @@ def growth_of(case: Callable[[], None], rounds: int) -> float:
 
 
 def leak_of(case: Callable[[], None]) -> float:
-    """Return what every one of some measurements shows: a cache fills once, a leak goes on."""
+    """Return what every one of some measurements shows: a cache fills once, a leak continues."""
     growth_of(case, 10)
     least = growth_of(case, ROUNDS)
     for _ in range(9):
@@ -429,13 +431,13 @@ def held() -> None:
     known = [reader.take_delivery() for _ in range(30)]
     for number, (_, offset, _, _, token) in enumerate(known[10:]):
         reader.give_back(offset, token, 1 << 62 if number % 2 else 0, True)
-        reader.settle(offset, token)
+        reader.acknowledge(offset, token)
     reader.coming(100)
     assert reader.outstanding + reader.ready + reader.next_due
     reader.outlook()
     reader.give_back_all()
-    calls = (reader.ack, reader.nack, reader.settle, reader.give_back, reader.coming, reader.hold, receiver.ack)
-    for call in (*calls, reader.outlook, reader.settle_before, reader.give_back_all):
+    calls = (reader.ack, reader.nack, reader.acknowledge, reader.give_back, reader.coming, reader.hold, receiver.ack)
+    for call in (*calls, reader.outlook, reader.acknowledge_before, reader.give_back_all):
         for arguments in ((), (1,), (None,), ("text",), (1 << 80,), (0, "text"), (0, 0, 0, 0), (0, 0, object(), 0)):
             with suppress(*ERRORS):
                 call(*arguments)
@@ -468,18 +470,26 @@ def shared() -> None:
         with suppress(*ERRORS):
             _, offset, _, _, token = call()
             second.give_back(offset, token, 1 << 62, True)
-            first.settle(offset, token)
+            first.acknowledge(offset, token)
     first.refused(27)
     with suppress(*ERRORS):
         first.take_delivery()
     for place in range(GROUP_RING, GROUP_RING + 20 * 64, 64):
-        group[place] ^= 3  # whoever had it has lost it
+        group[place] ^= 3  # its member has lost it
     first.ack(1)
     first.nack(None)
     first.take_lost()
-    first.must_tell()
+    first.must_wake()
     first.coming(100)
-    for call in (first.share, first.place_of, first.refused, first.ack, first.settle, first.give_back, _core.move_on):
+    for call in (
+        first.share,
+        first.place_of,
+        first.refused,
+        first.ack,
+        first.acknowledge,
+        first.give_back,
+        _core.move_on,
+    ):
         for arguments in ((), (1,), ("text",), (group, 2), (0, "text"), (group, 2, 5, None), (b"", 2, 5, None)):
             with suppress(*ERRORS):
                 call(*arguments)

@@ -1,4 +1,4 @@
-"""Control pages, segments and cursors in plain memory, packed by the layout alone: no twin has a hand in them."""
+"""Control pages, segments and cursors in plain memory, packed by the layout alone, without either implementation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ZERO_HEADER_OFFSET = 2547033130
 
 
 def crc_of(data: bytes) -> int:
-    """Return a CRC-32C that no twin computed."""
+    """Return a CRC-32C that neither implementation computed."""
     value: int = google_crc32c.value(data)
     return value
 

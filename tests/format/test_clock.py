@@ -1,7 +1,7 @@
-"""The turn: how long a thread may work before its event loop must have its say.
+"""The time slice: how long a thread may work before it must yield to its event loop.
 
-The clock is looked at once in 32 units of work, and a thread that never began a turn is over it as soon as it looks.
-That makes the units countable without waiting for any clock.
+The clock is read once in 32 units of work, and a thread that never began a slice is over it as soon as it reads. That
+makes the units countable without waiting for any clock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 def in_a_fresh_thread(work: Callable[[], R]) -> R:
-    """Run work in a thread that never began a turn, and return what it returns."""
+    """Run work in a thread that never began a time slice, and return what it returns."""
     results: list[R] = []
     thread = threading.Thread(target=lambda: results.append(work()))
     thread.start()
@@ -31,187 +31,189 @@ def in_a_fresh_thread(work: Callable[[], R]) -> R:
     return results[0]
 
 
-def new_writer(twin: SimpleNamespace, control: bytearray | None = None):
-    """Return a writer with plenty of room."""
+def new_writer(impl: SimpleNamespace, control: bytearray | None = None):
+    """Return a writer with plenty of space."""
 
     def overflow(payloads: list[bytes]) -> int:
         raise AssertionError("there is room")
 
-    writer = twin.Writer(control or new_control(), 1, 1 << 20, overflow, lambda: None)
+    writer = impl.Writer(control or new_control(), 1, 1 << 20, overflow, lambda: None)
     writer.bind(new_segment(1 << 20), 0)
     writer.open_window(1 << 20, FOREVER)
     return writer
 
 
-def new_reader(twin: SimpleNamespace, payloads: list[bytes]):
+def new_reader(impl: SimpleNamespace, payloads: list[bytes]):
     """Return a reader with these messages before it."""
     control, content = new_control(), packed_records(payloads, 0)
     set_tail(control, WRITE_TAIL, len(content), len(payloads), 0)
-    reader = twin.Reader(control, None, None, None, None, None)
+    reader = impl.Reader(control, None, None, None, None, None)
     reader.bind(new_segment(len(content), content), 0)
     return reader
 
 
-def steps_until_over(twin: SimpleNamespace, step: Callable[[], object], most: int = 100) -> int:
-    """Count the steps after which the turn is over."""
+def steps_until_over(impl: SimpleNamespace, step: Callable[[], object], most: int = 100) -> int:
+    """Count the steps after which the time slice is over."""
     for count in range(most):
-        if twin.turn_is_over():
+        if impl.slice_is_over():
             return count
         step()
     raise AssertionError("the turn never ended")
 
 
-def test_a_new_turn_is_not_over(twin: SimpleNamespace) -> None:
+def test_a_new_time_slice_is_not_over(impl: SimpleNamespace) -> None:
     """Whatever was before."""
 
     def work() -> bool:
-        writer = new_writer(twin)
-        steps_until_over(twin, lambda: writer.append(b""))
-        assert twin.turn_is_over()
-        twin.begin_turn()
-        return twin.turn_is_over()
+        writer = new_writer(impl)
+        steps_until_over(impl, lambda: writer.append(b""))
+        assert impl.slice_is_over()
+        impl.begin_slice()
+        return impl.slice_is_over()
 
     assert in_a_fresh_thread(work) is False
 
 
-def test_looking_costs_nothing(twin: SimpleNamespace) -> None:
-    """Only work uses up a turn."""
+def test_checking_costs_nothing(impl: SimpleNamespace) -> None:
+    """Only work uses up a time slice."""
 
     def work() -> bool:
-        return any(twin.turn_is_over() for _ in range(10 * UNITS))
+        return any(impl.slice_is_over() for _ in range(10 * UNITS))
 
     assert in_a_fresh_thread(work) is False
 
 
-def test_each_append_is_a_unit(twin: SimpleNamespace) -> None:
+def test_each_append_is_a_unit(impl: SimpleNamespace) -> None:
     """The clock is looked at after so many."""
 
     def work() -> int:
-        writer = new_writer(twin)
-        return steps_until_over(twin, lambda: writer.append(b""))
+        writer = new_writer(impl)
+        return steps_until_over(impl, lambda: writer.append(b""))
 
     assert in_a_fresh_thread(work) == UNITS
 
 
-def test_each_taken_item_is_a_unit(twin: SimpleNamespace) -> None:
+def test_each_taken_item_is_a_unit(impl: SimpleNamespace) -> None:
     """Reading counts like writing."""
 
     def work() -> int:
-        reader = new_reader(twin, [b""] * 100)
-        return steps_until_over(twin, reader.take)
+        reader = new_reader(impl, [b""] * 100)
+        return steps_until_over(impl, reader.take)
 
     assert in_a_fresh_thread(work) == UNITS
 
 
-def test_taking_many_counts_each(twin: SimpleNamespace) -> None:
+def test_taking_many_counts_each(impl: SimpleNamespace) -> None:
     """A call that does the work of many is charged like many."""
 
     def work() -> int:
-        reader = new_reader(twin, [b""] * 100)
-        return steps_until_over(twin, lambda: reader.take_many(8))
+        reader = new_reader(impl, [b""] * 100)
+        return steps_until_over(impl, lambda: reader.take_many(8))
 
     assert in_a_fresh_thread(work) == UNITS // 8
 
 
-def test_a_batch_counts_by_its_bytes(twin: SimpleNamespace) -> None:
+def test_a_batch_counts_by_its_bytes(impl: SimpleNamespace) -> None:
     """One append of many records is one copy: one unit, and one for every 512 bytes."""
 
     def work() -> int:
-        writer = new_writer(twin)
+        writer = new_writer(impl)
         payloads = [bytes(BYTES_PER_UNIT - 8)] * 3
         assert size_of(*payloads) == 3 * BYTES_PER_UNIT
-        return steps_until_over(twin, lambda: writer.append_all(payloads))
+        return steps_until_over(impl, lambda: writer.append_all(payloads))
 
     assert in_a_fresh_thread(work) == UNITS // 4
 
 
-def test_large_payloads_count_as_several_units(twin: SimpleNamespace) -> None:
+def test_large_payloads_count_as_several_units(impl: SimpleNamespace) -> None:
     """A copy of 16 KiB is worth a look at the clock."""
 
     def work() -> tuple[int, int]:
-        writer, payload = new_writer(twin), bytes(UNITS * BYTES_PER_UNIT)
-        return steps_until_over(twin, lambda: writer.append(payload)), writer.pending
+        writer, payload = new_writer(impl), bytes(UNITS * BYTES_PER_UNIT)
+        return steps_until_over(impl, lambda: writer.append(payload)), writer.pending
 
     assert in_a_fresh_thread(work) == (1, UNITS * BYTES_PER_UNIT + 8)
 
     def read() -> int:
-        reader = new_reader(twin, [bytes(UNITS * BYTES_PER_UNIT)] * 3)
-        return steps_until_over(twin, reader.take)
+        reader = new_reader(impl, [bytes(UNITS * BYTES_PER_UNIT)] * 3)
+        return steps_until_over(impl, reader.take)
 
     assert in_a_fresh_thread(read) == 1
 
 
-def test_an_append_that_overflows_is_not_charged(twin: SimpleNamespace) -> None:
+def test_an_append_that_overflows_is_not_charged(impl: SimpleNamespace) -> None:
     """Nothing was copied here."""
 
     def work() -> bool:
-        writer = twin.Writer(new_control(), 1, 100, lambda payloads: 0, lambda: None)
+        writer = impl.Writer(new_control(), 1, 100, lambda payloads: 0, lambda: None)
         for _ in range(10 * UNITS):
             writer.append(b"x")
-        return twin.turn_is_over()
+        return impl.slice_is_over()
 
     assert in_a_fresh_thread(work) is False
 
 
-def test_a_turn_belongs_to_a_thread(twin: SimpleNamespace) -> None:
+def test_a_time_slice_belongs_to_a_thread(impl: SimpleNamespace) -> None:
     """One that is over says nothing about another."""
 
     def work() -> tuple[bool, bool, bool]:
-        writer = new_writer(twin)
-        steps_until_over(twin, lambda: writer.append(b""))
-        return twin.turn_is_over(), in_a_fresh_thread(twin.turn_is_over), twin.turn_is_over()
+        writer = new_writer(impl)
+        steps_until_over(impl, lambda: writer.append(b""))
+        return impl.slice_is_over(), in_a_fresh_thread(impl.slice_is_over), impl.slice_is_over()
 
     assert in_a_fresh_thread(work) == (True, False, True)
 
 
-def test_a_turn_is_shared_by_everything_a_thread_works_on(twin: SimpleNamespace) -> None:
-    """A task that serves many channels has one turn, not one for each."""
+def test_a_time_slice_is_shared_by_everything_a_thread_works_on(impl: SimpleNamespace) -> None:
+    """A task that serves many channels has one time slice, not one for each."""
 
     def work() -> int:
-        writers = [new_writer(twin) for _ in range(4)]
-        reader = new_reader(twin, [b""] * 100)
+        writers = [new_writer(impl) for _ in range(4)]
+        reader = new_reader(impl, [b""] * 100)
         steps = [lambda w=w: w.append(b"") for w in writers] + [reader.take] * 4
-        return steps_until_over(twin, lambda: [step() for step in steps])
+        return steps_until_over(impl, lambda: [step() for step in steps])
 
     assert in_a_fresh_thread(work) == UNITS // 8
 
 
-def test_put_in_turn_gives_way_and_does_nothing(twin: SimpleNamespace) -> None:
-    """None is the answer when the turn is over; a new turn lets it go on."""
+def test_put_in_turn_yields_and_does_nothing(impl: SimpleNamespace) -> None:
+    """None is the result when the time slice is over; a new one lets it continue."""
 
     def work() -> tuple[int, object, int, object]:
         control = new_control()
-        writer = new_writer(twin, control)
-        path = twin.SendPath(writer, None, None)
+        writer = new_writer(impl, control)
+        path = impl.SendPath(writer, None, None)
         put = 0
-        while path.put_in_turn(b"") is not None:
+        while path.put_or_yield(b"") is not None:
             put += 1
         before = bytes(control)
-        refused = path.put_in_turn(b"")
+        refused = path.put_or_yield(b"")
         assert bytes(control) == before
-        twin.begin_turn()
-        return put, refused, writer.pending, path.put_in_turn(b"")
+        impl.begin_slice()
+        return put, refused, writer.pending, path.put_or_yield(b"")
 
     assert in_a_fresh_thread(work) == (UNITS, None, UNITS * 8, UNITS * 8)
 
 
-def test_take_in_turn_gives_way_and_does_nothing(twin: SimpleNamespace) -> None:
-    """NOTHING is the answer when the turn is over; a new turn lets it go on."""
+def test_take_in_turn_yields_and_does_nothing(impl: SimpleNamespace) -> None:
+    """NOTHING is the result when the time slice is over; a new one lets it continue."""
 
     def work() -> tuple[int, object, int, object]:
-        reader = new_reader(twin, [b"m"] * 100)
+        reader = new_reader(impl, [b"m"] * 100)
         taken = 0
-        while reader.take_in_turn() is not NOTHING:
+        while reader.take_or_yield() is not NOTHING:
             taken += 1
-        refused, offset = reader.take_in_turn(), reader.offset
-        twin.begin_turn()
-        return taken, refused, offset, reader.take_in_turn()
+        refused, offset = reader.take_or_yield(), reader.offset
+        impl.begin_slice()
+        return taken, refused, offset, reader.take_or_yield()
 
     assert in_a_fresh_thread(work) == (UNITS, NOTHING, UNITS * 9, b"m")
 
 
 def test_the_clock_is_read_once_in_so_many_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pure twin looks at the time only when the units are used up, and goes on if a millisecond has not passed."""
+    """The pure implementation reads the time only when the units are used up, and continues if a millisecond has not
+    passed.
+    """
     now, looks = [0], [0]
 
     def monotonic_ns() -> int:
@@ -219,20 +221,20 @@ def test_the_clock_is_read_once_in_so_many_units(monkeypatch: pytest.MonkeyPatch
         return now[0]
 
     monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic_ns=monotonic_ns))
-    clock.begin_turn()
+    clock.begin_slice()
     assert looks[0] == 1
     for _ in range(UNITS - 1):
-        clock.charge_turn(0)
-        assert not clock.turn_is_over()
+        clock.charge_slice(0)
+        assert not clock.slice_is_over()
     assert looks[0] == 1
-    clock.charge_turn(0)
+    clock.charge_slice(0)
     now[0] = 999_999
-    assert not clock.turn_is_over()
+    assert not clock.slice_is_over()
     assert looks[0] == 2
     for _ in range(UNITS):
-        clock.charge_turn(0)
+        clock.charge_slice(0)
     now[0] = 1_000_000
-    assert clock.turn_is_over()
-    assert clock.turn_is_over()
-    clock.begin_turn()
-    assert not clock.turn_is_over()
+    assert clock.slice_is_over()
+    assert clock.slice_is_over()
+    clock.begin_slice()
+    assert not clock.slice_is_over()

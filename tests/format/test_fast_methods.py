@@ -29,10 +29,10 @@ class Pause:
         return (yield self)
 
 
-def sender_on(twin: SimpleNamespace, path: Any, slow: Callable[[Any], Any]) -> Any:
+def sender_on(impl: SimpleNamespace, path: Any, slow: Callable[[Any], Any]) -> Any:
     """Return a sender as the channel makes it: a subclass that knows the slow way."""
 
-    class Sender(twin.SendCore):
+    class Sender(impl.SendCore):
         def _send_slowly(self, item: object) -> Any:
             return slow(item)
 
@@ -44,10 +44,10 @@ def sender_on(twin: SimpleNamespace, path: Any, slow: Callable[[Any], Any]) -> A
     return sender
 
 
-def receiver_on(twin: SimpleNamespace, reader: Any, slow: Callable[[], Any]) -> Any:
+def receiver_on(impl: SimpleNamespace, reader: Any, slow: Callable[[], Any]) -> Any:
     """Return a receiver as the channel makes it: a subclass that knows the slow way."""
 
-    class Receiver(twin.ReceiveCore):
+    class Receiver(impl.ReceiveCore):
         def _receive_slowly(self) -> Any:
             return slow()
 
@@ -60,21 +60,21 @@ def receiver_on(twin: SimpleNamespace, reader: Any, slow: Callable[[], Any]) -> 
 
 
 class Bench:
-    """A sender and a receiver, and what went the slow way."""
+    """A sender and a receiver, and what took the slow path."""
 
-    def __init__(self, twin: SimpleNamespace, payloads: list[bytes] | None = None) -> None:
-        twin.begin_turn()
+    def __init__(self, impl: SimpleNamespace, payloads: list[bytes] | None = None) -> None:
+        impl.begin_slice()
         self.slow: list[object] = []
         self.sent = new_control()
-        self.writer = twin.Writer(self.sent, 1, 1000, self.overflow, None)
+        self.writer = impl.Writer(self.sent, 1, 1000, self.overflow, None)
         self.writer.bind(new_segment(1000), 0)
         self.writer.open_window(1000, FOREVER)
-        self.sender = sender_on(twin, twin.SendPath(self.writer, self.encode, self.refuse), self.slow_send)
+        self.sender = sender_on(impl, impl.SendPath(self.writer, self.encode, self.refuse), self.slow_send)
         content, control = packed_records(payloads or [], 0), new_control()
         set_tail(control, WRITE_TAIL, len(content), 0, 0)
-        self.reader = twin.Reader(control, None, None, None, None, None)
+        self.reader = impl.Reader(control, None, None, None, None, None)
         self.reader.bind(new_segment(len(content), content), 0)
-        self.receiver = receiver_on(twin, self.reader, self.slow_receive)
+        self.receiver = receiver_on(impl, self.reader, self.slow_receive)
         self.send, self.receive = self.sender.send, self.receiver.receive
 
     def overflow(self, payloads: list[bytes]) -> int:
@@ -116,9 +116,9 @@ def result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
 # At once
 
 
-def test_an_item_is_sent_when_it_is_awaited(twin: SimpleNamespace) -> None:
+def test_an_item_is_sent_when_it_is_awaited(impl: SimpleNamespace) -> None:
     """Not before, and then without waiting; there is no result."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     coroutine = bench.send("a")
     assert bench.messages == 0
     assert result_of(coroutine) is None
@@ -126,9 +126,9 @@ def test_an_item_is_sent_when_it_is_awaited(twin: SimpleNamespace) -> None:
     assert bench.slow == []
 
 
-def test_an_item_is_received_when_it_is_awaited(twin: SimpleNamespace) -> None:
+def test_an_item_is_received_when_it_is_awaited(impl: SimpleNamespace) -> None:
     """Not before, and then without waiting."""
-    bench = Bench(twin, [b"a", b"b"])
+    bench = Bench(impl, [b"a", b"b"])
     first, second = bench.receive(), bench.receive()
     assert bench.reader.offset == 0
     assert result_of(second) == b"a"
@@ -136,17 +136,17 @@ def test_an_item_is_received_when_it_is_awaited(twin: SimpleNamespace) -> None:
     assert bench.slow == []
 
 
-def test_an_item_that_overflows_is_sent(twin: SimpleNamespace) -> None:
-    """Overflow does the work; its offset is nobody's result."""
-    bench = Bench(twin)
+def test_an_item_that_overflows_is_sent(impl: SimpleNamespace) -> None:
+    """Overflow does the work; its offset is not returned."""
+    bench = Bench(impl)
     bench.writer.unbind()
     assert result_of(bench.send("a")) is None
     assert bench.slow == [[b"a"]]
 
 
-def test_a_refused_item_raises_from_the_await(twin: SimpleNamespace) -> None:
+def test_a_refused_item_raises_from_the_await(impl: SimpleNamespace) -> None:
     """Calling alone raises nothing."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     coroutine = bench.send("\N{SNOWMAN}")
     with pytest.raises(RefusedError):
         coroutine.send(None)
@@ -154,28 +154,28 @@ def test_a_refused_item_raises_from_the_await(twin: SimpleNamespace) -> None:
         coroutine.send(None)
 
 
-def test_an_error_of_reading_raises_from_the_await(twin: SimpleNamespace) -> None:
+def test_an_error_of_reading_raises_from_the_await(impl: SimpleNamespace) -> None:
     """The reader stays where it is."""
-    bench = Bench(twin, [b"x"])
+    bench = Bench(impl, [b"x"])
 
     def decode(payload: bytes) -> None:
         raise KeyboardInterrupt
 
     control = new_control()
     set_tail(control, WRITE_TAIL, 9, 0, 0)
-    reader = twin.Reader(control, None, decode, None, None, None)
+    reader = impl.Reader(control, None, decode, None, None, None)
     reader.bind(new_segment(9, packed_records([b"x"], 0)), 0)
     with pytest.raises(KeyboardInterrupt):
-        receiver_on(twin, reader, bench.slow_receive).receive().send(None)
+        receiver_on(impl, reader, bench.slow_receive).receive().send(None)
     assert reader.offset == 0
 
 
 # Without waiting
 
 
-def test_an_item_is_sent_now(twin: SimpleNamespace) -> None:
+def test_an_item_is_sent_now(impl: SimpleNamespace) -> None:
     """Its offset is the answer; the item may be named."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     assert bench.sender.send_nowait("a") == 0
     assert bench.sender.send_nowait(item="b") == 9
     with pytest.raises(RefusedError):
@@ -188,16 +188,16 @@ def test_an_item_is_sent_now(twin: SimpleNamespace) -> None:
             wrong()
 
 
-def test_an_item_is_received_now(twin: SimpleNamespace) -> None:
-    """However long the turn has lasted."""
-    bench = Bench(twin, [b"x"] * 100)
+def test_an_item_is_received_now(impl: SimpleNamespace) -> None:
+    """However long the time slice has lasted."""
+    bench = Bench(impl, [b"x"] * 100)
     assert [bench.receiver.receive_nowait() for _ in range(100)] == [b"x"] * 100
     assert bench.receiver.receive_nowait() == "slow"
 
 
-def test_what_cannot_be_done_now_is_for_the_subclass_to_answer(twin: SimpleNamespace) -> None:
+def test_what_cannot_be_done_now_is_for_the_subclass_to_answer(impl: SimpleNamespace) -> None:
     """It knows whether that is an error: a flush to wait for, nothing there, or closed."""
-    bench = Bench(twin, [b"a"])
+    bench = Bench(impl, [b"a"])
     bench.writer.defer(True)
     assert bench.sender.send_nowait("a") == ("slow", "a")
     bench.writer.defer(False)
@@ -211,9 +211,9 @@ def test_what_cannot_be_done_now_is_for_the_subclass_to_answer(twin: SimpleNames
 # The slow way
 
 
-def test_a_deferred_writer_goes_the_slow_way(twin: SimpleNamespace) -> None:
-    """The slow coroutine's pauses come out, what is sent goes in, and nothing was done before."""
-    bench = Bench(twin)
+def test_a_deferred_writer_takes_the_slow_path(impl: SimpleNamespace) -> None:
+    """The slow coroutine's pauses are yielded, sent values reach it, and nothing was done before."""
+    bench = Bench(impl)
     bench.writer.defer(True)
     coroutine = bench.send("a")
     assert bench.slow == []
@@ -226,9 +226,9 @@ def test_a_deferred_writer_goes_the_slow_way(twin: SimpleNamespace) -> None:
     assert bench.messages == 0
 
 
-def test_an_empty_reader_goes_the_slow_way(twin: SimpleNamespace) -> None:
+def test_an_empty_reader_takes_the_slow_path(impl: SimpleNamespace) -> None:
     """What the slow coroutine returns is the item."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     coroutine = bench.receive()
     assert isinstance(coroutine.send(None), Pause)
     with pytest.raises(StopIteration) as stop:
@@ -238,18 +238,18 @@ def test_an_empty_reader_goes_the_slow_way(twin: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("item", [None, (), (1, 2), StopIteration(3), BaseException])
-def test_a_result_may_be_anything(twin: SimpleNamespace, item: object) -> None:
+def test_a_result_may_be_anything(impl: SimpleNamespace, item: object) -> None:
     """Tuples and exceptions are not taken apart."""
-    coroutine = Bench(twin).receive()
+    coroutine = Bench(impl).receive()
     coroutine.send(None)
     with pytest.raises(StopIteration) as stop:
         coroutine.send(item)
     assert stop.value.value is item
 
 
-def test_a_detached_sender_or_receiver_goes_the_slow_way(twin: SimpleNamespace) -> None:
-    """It knows what is wrong; coroutines that were made before count as well."""
-    bench = Bench(twin, [b"a"])
+def test_a_detached_sender_or_receiver_takes_the_slow_path(impl: SimpleNamespace) -> None:
+    """It knows what is wrong; coroutines that were created before count as well."""
+    bench = Bench(impl, [b"a"])
     earlier = bench.send("earlier"), bench.receive()
     bench.sender._detach()
     bench.receiver._detach()
@@ -260,9 +260,9 @@ def test_a_detached_sender_or_receiver_goes_the_slow_way(twin: SimpleNamespace) 
     assert (bench.messages, bench.reader.offset) == (0, 0)
 
 
-def test_an_exception_is_thrown_where_the_slow_way_waits(twin: SimpleNamespace) -> None:
+def test_an_exception_is_thrown_where_the_slow_way_waits(impl: SimpleNamespace) -> None:
     """It comes out, or what the coroutine makes of it does."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     coroutine = bench.receive()
     coroutine.send(None)
     with pytest.raises(LookupError, match="thrown"):
@@ -277,20 +277,20 @@ def test_an_exception_is_thrown_where_the_slow_way_waits(twin: SimpleNamespace) 
             await Pause()
         return "caught"
 
-    coroutine = receiver_on(twin, bench.reader, catches).receive()
+    coroutine = receiver_on(impl, bench.reader, catches).receive()
     coroutine.send(None)
     assert isinstance(coroutine.throw(LookupError), Pause)
     assert result_of(coroutine) == "caught"
 
 
-def test_a_slow_way_that_cannot_begin_raises(twin: SimpleNamespace) -> None:
+def test_a_slow_way_that_cannot_begin_raises(impl: SimpleNamespace) -> None:
     """Its error is that of the await."""
-    bench = Bench(twin)
+    bench = Bench(impl)
 
     def slow() -> Any:
         raise OSError("no way")
 
-    coroutine = receiver_on(twin, bench.reader, slow).receive()
+    coroutine = receiver_on(impl, bench.reader, slow).receive()
     with pytest.raises(OSError, match="no way"):
         coroutine.send(None)
 
@@ -298,9 +298,9 @@ def test_a_slow_way_that_cannot_begin_raises(twin: SimpleNamespace) -> None:
 # Before the first step, and after the last
 
 
-def test_what_is_thrown_before_the_first_step_comes_out_and_nothing_is_done(twin: SimpleNamespace) -> None:
+def test_what_is_thrown_before_the_first_step_comes_out_and_nothing_is_done(impl: SimpleNamespace) -> None:
     """A task cancelled before it began has sent and received nothing."""
-    bench = Bench(twin, [b"a"])
+    bench = Bench(impl, [b"a"])
     for coroutine in (bench.send("x"), bench.receive()):
         with pytest.raises(LookupError, match="early"):
             coroutine.throw(LookupError("early"))
@@ -309,9 +309,9 @@ def test_what_is_thrown_before_the_first_step_comes_out_and_nothing_is_done(twin
     assert (bench.messages, bench.reader.offset, bench.slow) == (0, 0, [])
 
 
-def test_closing_before_the_first_step_does_nothing(twin: SimpleNamespace) -> None:
-    """And is no forgotten await."""
-    bench = Bench(twin, [b"a"])
+def test_closing_before_the_first_step_does_nothing(impl: SimpleNamespace) -> None:
+    """And is not a forgotten await."""
+    bench = Bench(impl, [b"a"])
     for coroutine in (bench.send("x"), bench.receive()):
         assert coroutine.close() is None
         assert coroutine.close() is None
@@ -319,7 +319,7 @@ def test_closing_before_the_first_step_does_nothing(twin: SimpleNamespace) -> No
     assert (bench.messages, bench.reader.offset, bench.slow) == (0, 0, [])
 
 
-def test_closing_ends_the_slow_way(twin: SimpleNamespace) -> None:
+def test_closing_ends_the_slow_way(impl: SimpleNamespace) -> None:
     """Its finally runs."""
     ended: list[bool] = []
 
@@ -329,15 +329,15 @@ def test_closing_ends_the_slow_way(twin: SimpleNamespace) -> None:
         finally:
             ended.append(True)
 
-    coroutine = receiver_on(twin, Bench(twin).reader, slow).receive()
+    coroutine = receiver_on(impl, Bench(impl).reader, slow).receive()
     coroutine.send(None)
     coroutine.close()
     assert ended == [True]
 
 
-def test_a_coroutine_is_awaited_once(twin: SimpleNamespace) -> None:
+def test_a_coroutine_is_awaited_once(impl: SimpleNamespace) -> None:
     """As any other."""
-    bench = Bench(twin, [b"a", b"b"])
+    bench = Bench(impl, [b"a", b"b"])
     for coroutine in (bench.send("x"), bench.receive()):
         result_of(coroutine)
         with pytest.raises(RuntimeError, match="cannot reuse already awaited coroutine"):
@@ -347,18 +347,18 @@ def test_a_coroutine_is_awaited_once(twin: SimpleNamespace) -> None:
         coroutine.close()
 
 
-def test_a_coroutine_begins_with_none(twin: SimpleNamespace) -> None:
-    """There is nobody yet to send anything to."""
-    bench = Bench(twin)
+def test_a_coroutine_begins_with_none(impl: SimpleNamespace) -> None:
+    """There is no receiver yet to send anything to."""
+    bench = Bench(impl)
     coroutine = bench.send("x")
     with pytest.raises(TypeError, match="just-started coroutine"):
         coroutine.send(5)
     assert result_of(coroutine) is None
 
 
-def test_a_forgotten_await_is_noticed(twin: SimpleNamespace) -> None:
+def test_a_forgotten_await_is_noticed(impl: SimpleNamespace) -> None:
     """With a warning that names the call, as often as it happens."""
-    bench = Bench(twin, [b"a"])
+    bench = Bench(impl, [b"a"])
     for _ in range(3):
         with pytest.warns(RuntimeWarning, match="was never awaited"):
             bench.send("x")
@@ -367,9 +367,9 @@ def test_a_forgotten_await_is_noticed(twin: SimpleNamespace) -> None:
     assert (bench.messages, bench.reader.offset) == (0, 0)
 
 
-def test_a_coroutine_that_closes_itself_while_it_encodes_does_no_harm(twin: SimpleNamespace) -> None:
+def test_a_coroutine_that_closes_itself_while_it_encodes_does_no_harm(impl: SimpleNamespace) -> None:
     """The item stays alive, and the send is done or fails, but never both."""
-    bench, inside = Bench(twin), list[object]()
+    bench, inside = Bench(impl), list[object]()
 
     def encode(item: list[str]) -> bytes:
         for act in (coroutine.close, lambda: coroutine.throw(LookupError), lambda: coroutine.send(None)):
@@ -380,15 +380,15 @@ def test_a_coroutine_that_closes_itself_while_it_encodes_does_no_harm(twin: Simp
         gc.collect()
         return "".join(item).encode()
 
-    path = twin.SendPath(bench.writer, encode, bench.refuse)
-    coroutine = sender_on(twin, path, bench.slow_send).send(["a", "b"])
+    path = impl.SendPath(bench.writer, encode, bench.refuse)
+    coroutine = sender_on(impl, path, bench.slow_send).send(["a", "b"])
     assert result_of(coroutine) is None
     assert len(inside) == 3
     assert bench.messages == 1
 
 
-def test_a_slow_way_that_throws_into_itself_does_no_harm(twin: SimpleNamespace) -> None:
-    """It is running already, and goes on."""
+def test_a_slow_path_that_throws_into_itself_does_no_harm(impl: SimpleNamespace) -> None:
+    """It is running already, and continues."""
     inside: list[type[Exception]] = []
 
     async def slow() -> str:
@@ -400,28 +400,28 @@ def test_a_slow_way_that_throws_into_itself_does_no_harm(twin: SimpleNamespace) 
         gc.collect()
         return "went on"
 
-    coroutine = receiver_on(twin, Bench(twin).reader, slow).receive()
+    coroutine = receiver_on(impl, Bench(impl).reader, slow).receive()
     assert result_of(coroutine) == "went on"
     assert inside[0] is ValueError
 
 
-def test_many_coroutines_at_once_are_separate(twin: SimpleNamespace) -> None:
+def test_many_coroutines_at_once_are_separate(impl: SimpleNamespace) -> None:
     """However many there are, in whatever order they end."""
-    bench = Bench(twin, [bytes([number]) for number in range(120)])
+    bench = Bench(impl, [bytes([number]) for number in range(120)])
     taken: list[bytes] = []
     for _ in range(3):
         coroutines = [bench.receive() for _ in range(40)]
         while coroutines:
             if len(coroutines) % 20 == 0:
-                twin.begin_turn()
+                impl.begin_slice()
             taken.append(result_of(coroutines.pop()))
     assert taken == [bytes([number]) for number in range(120)]
 
 
-def test_results_that_are_kept_do_not_change(twin: SimpleNamespace) -> None:
-    """Whoever catches the end of a coroutine has it for itself, however many end afterwards."""
+def test_results_that_are_kept_do_not_change(impl: SimpleNamespace) -> None:
+    """A caller that catches the end of a coroutine has it for itself, however many end afterwards."""
     payloads = [bytes([number]) for number in range(20)]
-    bench = Bench(twin, payloads)
+    bench = Bench(impl, payloads)
     kept: list[StopIteration] = []
     for number in range(20):
         try:
@@ -432,8 +432,8 @@ def test_results_that_are_kept_do_not_change(twin: SimpleNamespace) -> None:
     assert [stop.value for stop in kept] == [payloads[number] for number in range(20) if number % 3]
 
 
-def test_a_result_does_not_outlive_its_coroutine(twin: SimpleNamespace) -> None:
-    """Nothing of a message stays in a place that is used again."""
+def test_a_result_does_not_outlive_its_coroutine(impl: SimpleNamespace) -> None:
+    """Nothing of a message stays in an object that is used again."""
 
     class Message:
         pass
@@ -449,7 +449,7 @@ def test_a_result_does_not_outlive_its_coroutine(twin: SimpleNamespace) -> None:
         for _ in range(3):
             await receiver.receive()
 
-    receiver = receiver_on(twin, Bench(twin).reader, slow)
+    receiver = receiver_on(impl, Bench(impl).reader, slow)
     with pytest.raises(StopIteration):
         drain().send(None)
     gc.collect()
@@ -459,18 +459,18 @@ def test_a_result_does_not_outlive_its_coroutine(twin: SimpleNamespace) -> None:
 # What it is
 
 
-def test_it_is_a_coroutine_to_everybody(twin: SimpleNamespace) -> None:
+def test_it_is_a_coroutine_to_every_check(impl: SimpleNamespace) -> None:
     """The abstract class, the module inspect and the loops agree."""
-    coroutine = Bench(twin).send("x")
+    coroutine = Bench(impl).send("x")
     assert isinstance(coroutine, Coroutine)
     assert inspect.isawaitable(coroutine)
     assert asyncio.iscoroutine(coroutine)
     coroutine.close()
 
 
-def test_arguments_are_checked_by_the_call(twin: SimpleNamespace) -> None:
+def test_arguments_are_checked_by_the_call(impl: SimpleNamespace) -> None:
     """As they are for any function."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     for call in (
         lambda: bench.send(),
         lambda: bench.send(1, 2),
@@ -483,16 +483,16 @@ def test_arguments_are_checked_by_the_call(twin: SimpleNamespace) -> None:
             call()
 
 
-def test_an_item_may_be_named(twin: SimpleNamespace) -> None:
+def test_an_item_may_be_named(impl: SimpleNamespace) -> None:
     """As in the interface of anyio."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     assert result_of(bench.send(item="a")) is None
     assert bench.messages == 1
 
 
-def test_what_is_attached_is_of_the_same_twin(twin: SimpleNamespace) -> None:
-    """Nothing else has what is called; what was attached before stays."""
-    bench = Bench(twin, [b"a"])
+def test_what_is_attached_is_of_the_same_implementation(impl: SimpleNamespace) -> None:
+    """Nothing else has the methods that are called; what was attached before stays."""
+    bench = Bench(impl, [b"a"])
     for wrong in (None, 5, bench.reader):
         with pytest.raises(TypeError, match=r"expected .*SendPath, not"):
             bench.sender._attach(wrong)
@@ -503,11 +503,11 @@ def test_what_is_attached_is_of_the_same_twin(twin: SimpleNamespace) -> None:
     assert result_of(bench.receive()) == b"a"
 
 
-def test_a_subclass_may_own_its_method(twin: SimpleNamespace) -> None:
-    """It is called the same, only faster; a class that is no subclass is refused."""
-    bench = Bench(twin, [b"a"])
-    assert twin.own_send(type(bench.sender)) is type(bench.sender)
-    assert twin.own_receive(type(bench.receiver)) is type(bench.receiver)
+def test_a_subclass_may_own_its_method(impl: SimpleNamespace) -> None:
+    """It is called the same, only faster; a class that is not a subclass is refused."""
+    bench = Bench(impl, [b"a"])
+    assert impl.own_send(type(bench.sender)) is type(bench.sender)
+    assert impl.own_receive(type(bench.receiver)) is type(bench.receiver)
     assert result_of(bench.sender.send("x")) is None
     assert result_of(bench.sender.send(item="y")) is None
     assert bench.sender.send_nowait("z") == 18
@@ -515,16 +515,16 @@ def test_a_subclass_may_own_its_method(twin: SimpleNamespace) -> None:
     assert bench.receiver.receive_nowait() == "slow"
     for wrong in (None, 5, int, object, type("Stranger", (), {}), type(bench.receiver)):
         with pytest.raises(TypeError, match=r"expected a subclass of .*SendCore"):
-            twin.own_send(wrong)
+            impl.own_send(wrong)
     with pytest.raises(TypeError, match=r"expected a subclass of .*ReceiveCore"):
-        twin.own_receive(type(bench.sender))
+        impl.own_receive(type(bench.sender))
 
 
-def test_one_that_was_never_attached_goes_the_slow_way(twin: SimpleNamespace) -> None:
+def test_one_that_was_never_attached_takes_the_slow_path(impl: SimpleNamespace) -> None:
     """It has no other."""
     slow: list[object] = []
-    sender = type("Sender", (twin.SendCore,), {"_send_slowly": lambda self, item: later(item)})()
-    receiver = type("Receiver", (twin.ReceiveCore,), {"_receive_slowly": lambda self: later("receive")})()
+    sender = type("Sender", (impl.SendCore,), {"_send_slowly": lambda self, item: later(item)})()
+    receiver = type("Receiver", (impl.ReceiveCore,), {"_receive_slowly": lambda self: later("receive")})()
 
     async def later(item: object) -> object:
         slow.append(item)
@@ -536,16 +536,16 @@ def test_one_that_was_never_attached_goes_the_slow_way(twin: SimpleNamespace) ->
     assert slow == ["x", "receive"]
 
 
-def test_a_core_without_a_slow_way_says_so(twin: SimpleNamespace) -> None:
+def test_a_core_without_a_slow_path_raises(impl: SimpleNamespace) -> None:
     """The bases alone are of no use."""
-    for coroutine in (twin.SendCore().send("x"), twin.ReceiveCore().receive()):
+    for coroutine in (impl.SendCore().send("x"), impl.ReceiveCore().receive()):
         with pytest.raises(AttributeError, match="_slowly"):
             coroutine.send(None)
 
 
-def test_cores_in_a_cycle_are_collected(twin: SimpleNamespace) -> None:
+def test_cores_in_a_cycle_are_collected(impl: SimpleNamespace) -> None:
     """With a coroutine that waits in the slow way, too."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     waiting = bench.receive()
     waiting.send(None)
     bench.slow.append(waiting)
@@ -556,11 +556,11 @@ def test_cores_in_a_cycle_are_collected(twin: SimpleNamespace) -> None:
     assert [one() for one in alive] == [None, None, None]
 
 
-def test_asyncio_runs_them(twin: SimpleNamespace) -> None:
+def test_asyncio_runs_them(impl: SimpleNamespace) -> None:
     """Awaited, as tasks, and cancelled before and while they wait."""
 
     async def main() -> None:
-        bench = Bench(twin, [b"a", b"b"])
+        bench = Bench(impl, [b"a", b"b"])
         await bench.send("x")
         await asyncio.create_task(bench.send("y"))
         assert await asyncio.wait_for(bench.receive(), 5) == b"a"
@@ -571,12 +571,12 @@ def test_asyncio_runs_them(twin: SimpleNamespace) -> None:
             await never
         assert bench.messages == 3
         event = asyncio.Event()
-        waiting = asyncio.create_task(receiver_on(twin, bench.reader, event.wait).receive())
+        waiting = asyncio.create_task(receiver_on(impl, bench.reader, event.wait).receive())
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        waiting = asyncio.create_task(receiver_on(twin, bench.reader, event.wait).receive())
+        waiting = asyncio.create_task(receiver_on(impl, bench.reader, event.wait).receive())
         await asyncio.sleep(0)
         event.set()
         assert await waiting is True
@@ -584,11 +584,11 @@ def test_asyncio_runs_them(twin: SimpleNamespace) -> None:
     asyncio.run(main())
 
 
-def test_trio_runs_them(twin: SimpleNamespace) -> None:
+def test_trio_runs_them(impl: SimpleNamespace) -> None:
     """Awaited, in a nursery, and cancelled while they wait."""
 
     async def main() -> None:
-        bench = Bench(twin, [b"a"])
+        bench = Bench(impl, [b"a"])
         await bench.send("x")
         assert await bench.receive() == b"a"
         async with trio.open_nursery() as nursery:
@@ -596,9 +596,9 @@ def test_trio_runs_them(twin: SimpleNamespace) -> None:
         assert bench.messages == 2
         event = trio.Event()
         with trio.move_on_after(0):
-            await receiver_on(twin, bench.reader, event.wait).receive()
+            await receiver_on(impl, bench.reader, event.wait).receive()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(receiver_on(twin, bench.reader, event.wait).receive)
+            nursery.start_soon(receiver_on(impl, bench.reader, event.wait).receive)
             await trio.testing.wait_all_tasks_blocked()
             event.set()
 

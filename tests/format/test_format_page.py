@@ -1,7 +1,7 @@
 """`docs/format.md` and `layout.py` say the same.
 
-Each table that has numbers is marked in the page with an invisible comment that says what it describes. Whoever changes
-a number, a field or a name on one side has to change the other.
+Each table that has numbers is marked in the page with an invisible comment that says what it describes. A change of a
+number, a field or a name on one side needs the same change on the other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from filechannel._format import layout
-from filechannel._storage.codecs import NUMBERS
+from filechannel._storage.segments.compression_codecs import NUMBERS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "format.md"
 MARKER = re.compile(r"^<!-- layout: (.+) -->$")
@@ -54,7 +54,7 @@ CHECKED = {
 }
 """What the CRC of a structure covers: all of it but the CRC, which is its last field."""
 ELSEWHERE = {
-    # Tables of their own below.
+    # Separate tables below.
     *("RECORD_HEADER_SIZE", "BATCH_CONTINUES", "CONTROL_RECORD", "LENGTH_MASK", "MAX_PAYLOAD", "SEAL"),
     *("SEGMENT_MAGIC", "SEGMENT_HEADER_SIZE", "SEGMENT_BEGIN", "SEGMENT_END", "SEGMENT_FIRST_SEQUENCE"),
     *("SEGMENT_PREVIOUS_END", "SEGMENT_CREATED", "SEGMENT_CRC", "SEGMENT_END_CRC", "SEGMENT_DIGITS"),
@@ -70,22 +70,22 @@ ELSEWHERE = {
     *("GROUP_BEGUN", "GROUP_HEAD", "GROUP_LOCK", "GROUP_TAIL", "GROUP_NEXT", "GROUP_NEXT_SEQUENCE", "GROUP_READY"),
     *("GROUP_DUE", "GROUP_RING", "GROUP_ENTRIES", "GROUP_ENTRY_SIZE", "GROUP_SIZE"),
     *("ENTRY_OFFSET", "ENTRY_END", "ENTRY_SEQUENCE", "ENTRY_DEADLINE", "ENTRY_STATE", "ENTRY_ATTEMPT_SHIFT"),
-    *("ENTRY_SETTLED", "ENTRY_OUT", "ENTRY_READY", "ENTRY_DELAYED", "ENTRY_PASSED", "ENTRY_ATTEMPTS"),
+    *("ENTRY_ACKED", "ENTRY_OUT", "ENTRY_READY", "ENTRY_DELAYED", "ENTRY_PASSED", "ENTRY_ATTEMPTS"),
     *("ENTRY_TOKEN_SHIFT", "ENTRY_TOKENS", "ENTRY_OWNER_SHIFT"),
     "REGISTRATIONS",
     *("REGISTRY", "REGISTRY_DECIDED", "REGISTRY_COUNT", "RECLAIMING", "RECLAIMED_SEGMENTS", "RECLAIMED_BYTES"),
     *("MAINTENANCE_ERRORS", "MAINTENANCE_BYTE", "MAINTAINED", "MAINTAINER", "QUIET_OFFSET", "QUIET_SINCE"),
-    *("GIVEN_UP", "PURGED_OFFSET", "INDEX_CHECKED"),
+    *("POISONED_BEFORE", "PURGED_OFFSET", "INDEX_CHECKED"),
     *("COMPRESSED_MAGIC", "COMPRESSED_EXTRA", "COMPRESSED_TABLE", "METHOD_ZSTD", "METHOD_LZ4", "METHOD_GZIP"),
     "COMPRESSED_OFFSET",
     *(
         "REGISTRATIONS",
-        "ROOM",
-        "ROOM_WATCHED",
-        "ROOM_TURN",
-        "ROOM_WANTED",
-        "ROOM_LOOPS",
-        "PROCESS_IN_LINE",
+        "CAPACITY_WAKE",
+        "CAPACITY_WATCHED",
+        "CAPACITY_TURN",
+        "CAPACITY_WANTED",
+        "CAPACITY_LOOPS",
+        "PROCESS_WAITING",
         "CONTROL_RESERVE",
         "FLUSHES",
         "FLUSHING_SEGMENTS",
@@ -95,12 +95,14 @@ ELSEWHERE = {
     ),
 }
 CONSTANTS = {
+    "largest offset": layout.LARGEST_OFFSET,
+    "largest time": layout.LARGEST_TIME,
     "format version": layout.FORMAT_VERSION,
     "page": layout.PAGE,
     "cache line": layout.CACHE_LINE,
     "index bytes": layout.INDEX_BYTES,
     "index seconds": layout.INDEX_SECONDS,
-    "offset jump": layout.OFFSET_JUMP,
+    "offset gap": layout.OFFSET_GAP,
     "block size": layout.BLOCK_SIZE,
 }
 
@@ -171,7 +173,7 @@ PAGE_TABLES = tables()
 
 
 def test_every_number_of_the_layout_is_on_the_page() -> None:
-    """A new name in layout.py needs a place in the page and in this test; so does a new table."""
+    """A new name in layout.py needs an entry in the page and in this test; so does a new table."""
     names = {name for name in vars(layout) if name.isupper()}
     assert names == STRUCTS | set(CHECKED) | ELSEWHERE | {name.upper().replace(" ", "_") for name in CONSTANTS}
     others = {"constants", "word", "control records", "examples", "control", "lock word", "wake", "tail"}
@@ -224,14 +226,14 @@ def test_the_kinds_of_control_records_are_those_of_the_page() -> None:
     assert told == PAGE_TABLES["PRODUCER_RECORD"][0]["meaning"]
 
 
-def test_the_examples_are_records(twin: SimpleNamespace) -> None:
-    """Whoever implements the format can check themselves against them."""
+def test_the_examples_are_records(impl: SimpleNamespace) -> None:
+    """An implementer of the format can check themselves against them."""
     flags = {"": 0, "batch continues": layout.BATCH_CONTINUES, "control record": layout.CONTROL_RECORD}
     assert len(PAGE_TABLES["examples"]) >= 5
     for row in PAGE_TABLES["examples"]:
         payload, expected = bytes_in(row["payload"]), bytes_in(row["record"])
         buffer = bytearray(len(expected))
-        end = twin.write_record(buffer, 0, int(row["offset"]), flags[row["flags"]], payload)
+        end = impl.write_record(buffer, 0, int(row["offset"]), flags[row["flags"]], payload)
         assert (buffer, end) == (expected, len(expected))
 
 
@@ -303,13 +305,13 @@ def test_the_control_file() -> None:
         "maintainer": (layout.MAINTAINER, 4),
         "quiet offset": (layout.QUIET_OFFSET, 8),
         "quiet since": (layout.QUIET_SINCE, 8),
-        "given up": (layout.GIVEN_UP, 8),
-        "room": (layout.ROOM, 4),
-        "room watched": (layout.ROOM_WATCHED, 4),
-        "room turn": (layout.ROOM_TURN, 4),
-        "room wanted": (layout.ROOM_WANTED, 8),
-        "messages wanted": (layout.ROOM_WANTED + 8, 8),
-        "room loops": (layout.ROOM_LOOPS, layout.PROCESS_SLOT_COUNT // 8),
+        "poisoned before": (layout.POISONED_BEFORE, 8),
+        "capacity wake": (layout.CAPACITY_WAKE, 4),
+        "capacity watched": (layout.CAPACITY_WATCHED, 4),
+        "capacity turn": (layout.CAPACITY_TURN, 4),
+        "capacity wanted": (layout.CAPACITY_WANTED, 8),
+        "messages wanted": (layout.CAPACITY_WANTED + 8, 8),
+        "capacity loops": (layout.CAPACITY_LOOPS, layout.PROCESS_SLOT_COUNT // 8),
         "checkpoint 0": (first, layout.CHECKPOINT.size),
         "checkpoint 1": (second, layout.CHECKPOINT.size),
         "lock file": (layout.LOCK_FILE, 8),
@@ -441,7 +443,7 @@ def test_the_word_of_an_entry_has_these_bits() -> None:
         "owner": (layout.ENTRY_OWNER_SHIFT, (1 << 32 - layout.LOCK_GENERATION_SHIFT) - 1),
     }
     states = dict(re.findall(r"(\d) (\w+)", rows[0]["meaning"]))
-    names = {"settled": "SETTLED", "out": "OUT", "ready": "READY", "delayed": "DELAYED", "passed": "PASSED"}
+    names = {"acked": "ACKED", "out": "OUT", "ready": "READY", "delayed": "DELAYED", "passed": "PASSED"}
     assert {names[name]: int(number) for number, name in states.items()} == {
         name: getattr(layout, f"ENTRY_{name}") for name in names.values()
     }
@@ -497,7 +499,7 @@ def test_the_text_gives_the_numbers_of_the_tables() -> None:
     assert f"{layout.CONTROL_SIZE // layout.PAGE} pages, mapped by every process" in text
     assert f"adds {layout.WAKE_GENERATION} to the word" in text
     assert f"slots 1 to {layout.PROCESS_SLOT_COUNT - 1} of {layout.PROCESS_SLOT_SIZE} bytes" in text
-    assert layout.OFFSET_JUMP == 2**40
+    assert layout.OFFSET_GAP == 2**40
     assert "a multiple of 2^40 that is more than 2^39 beyond" in text
     assert layout.INDEX_BYTES == 64 * 1024
     assert "64 KiB or more behind the last entry" in text

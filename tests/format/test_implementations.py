@@ -1,4 +1,4 @@
-"""The C core and its readable reference are the same to whoever calls them."""
+"""The C core and its readable reference are the same to their callers."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from filechannel._format import NOTHING, crc32c, layout
+from filechannel._format import NOTHING, crc32c, layout, store_u64
 from filechannel._format.layout import (
     APPEND_TAIL,
     BATCH_CONTINUES,
+    CAPACITY_WAKE,
+    CAPACITY_WATCHED,
     CONTROL_RECORD,
     CONTROL_SIZE,
     CURSOR_SLOTS,
@@ -29,8 +31,7 @@ from filechannel._format.layout import (
     INDEX_CHECKED,
     REGISTRATIONS,
     RESERVED_END,
-    ROOM,
-    ROOM_WATCHED,
+    SEGMENT_BEGIN,
     SEGMENT_CRC,
     SEGMENT_CREATED,
     SEGMENT_END,
@@ -43,6 +44,7 @@ from filechannel._format.layout import (
     WRITE_TAIL,
     WRITER_LOCK,
 )
+from tests.format.implementations import CLASSES, FUNCTIONS, NAMES
 from tests.format.pages import (
     FOREVER,
     ZERO_HEADER_OFFSET,
@@ -54,9 +56,8 @@ from tests.format.pages import (
     set_cursor,
     set_tail,
 )
-from tests.format.twins import CLASSES, FUNCTIONS, NAMES
 
-Twins = tuple[SimpleNamespace, SimpleNamespace]
+Implementations = tuple[SimpleNamespace, SimpleNamespace]
 TOP = (1 << 64) - 1
 
 # A session-scoped fixture is the same for every example.
@@ -86,9 +87,9 @@ def shape(signature: inspect.Signature) -> list[tuple[str, Any, Any]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_signatures_agree(both: Twins, name: str) -> None:
+def test_signatures_agree(both: Implementations, name: str) -> None:
     """Functions and constructors take the same arguments."""
-    pure, native = (getattr(twin, name) for twin in both)
+    pure, native = (getattr(impl, name) for impl in both)
     assert shape(inspect.signature(pure)) == shape(inspect.signature(native))
 
 
@@ -98,23 +99,23 @@ def members_of(class_: type) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_members_agree(both: Twins, name: str) -> None:
+def test_members_agree(both: Implementations, name: str) -> None:
     """Methods take the same arguments, and what is an attribute of one is one of the other, read-only."""
-    pure, native = (members_of(getattr(twin, name)) for twin in both)
+    pure, native = (members_of(getattr(impl, name)) for impl in both)
     assert set(pure) == set(native)
     for member in pure:
         if isinstance(pure[member], property):
             assert pure[member].fset is None
             assert inspect.isgetsetdescriptor(native[member])
         else:
-            # `self` apart: whether it could be passed by keyword is nobody's business.
+            # `self` apart: whether it could be passed by keyword does not matter.
             assert shape(inspect.signature(pure[member]))[1:] == shape(inspect.signature(native[member]))[1:], member
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_everything_is_documented_alike(both: Twins, name: str) -> None:
-    """Both twins have docstrings, and the first words agree."""
-    pure, native = (getattr(twin, name) for twin in both)
+def test_everything_is_documented_alike(both: Implementations, name: str) -> None:
+    """Both implementations have docstrings, and the first words agree."""
+    pure, native = (getattr(impl, name) for impl in both)
     pairs = [(pure, native)]
     if name in CLASSES:
         pairs += [(members_of(pure)[member], members_of(native)[member]) for member in members_of(pure)]
@@ -125,11 +126,11 @@ def test_everything_is_documented_alike(both: Twins, name: str) -> None:
         assert first.split()[:2] == second.split()[:2]
 
 
-def test_the_attributes_of_the_native_twin_are_read_only(both: Twins) -> None:
+def test_the_attributes_of_the_native_core_are_read_only(both: Implementations) -> None:
     """As properties without a setter are."""
-    for twin in both:
-        writer = twin.Writer(new_control(), 1, 1, None, None)
-        reader = twin.Reader(new_control(), None, None, None, None, None)
+    for impl in both:
+        writer = impl.Writer(new_control(), 1, 1, None, None)
+        reader = impl.Reader(new_control(), None, None, None, None, None)
         for thing, name in ((writer, "pending"), (writer, "deferred"), (reader, "offset"), (reader, "sequence")):
             with pytest.raises(AttributeError):
                 setattr(thing, name, 5)
@@ -144,7 +145,7 @@ def test_the_numbers_of_the_c_core_are_those_of_the_layout() -> None:
     expected |= {f"TAIL_SLOT_{index}": distance for index, distance in enumerate(layout.TAIL_SLOTS)}
     expected |= {f"CURSOR_SLOT_{index}": position for index, position in enumerate(layout.CURSOR_SLOTS)}
     assert expected == _core.LAYOUT
-    assert len(_core.LAYOUT) == 64
+    assert len(_core.LAYOUT) == 65
 
 
 @pytest.mark.usefixtures("both")
@@ -155,10 +156,10 @@ def test_the_c_core_says_how_it_computes_checksums() -> None:
     assert _core.CRC32C_METHOD in ("sse4.2", "armv8", "table")
 
 
-def test_nothing_is_one_object(both: Twins) -> None:
-    """Whoever compares with `is` may read from either twin."""
-    for twin in both:
-        assert twin.Reader(new_control(), None, None, None, None, None).take() is NOTHING
+def test_nothing_is_one_object(both: Implementations) -> None:
+    """A comparison with `is` works for both implementations."""
+    for impl in both:
+        assert impl.Reader(new_control(), None, None, None, None, None).take() is NOTHING
 
 
 # The same bytes
@@ -187,20 +188,22 @@ def damaged_records(draw: st.DrawFn) -> tuple[bytes, int]:
 
 @quick
 @given(data=st.binary(max_size=3000), value=st.one_of(st.just(0), st.integers(0, 1 << 32), numbers))
-def test_checksums_agree(both: Twins, data: bytes, value: int) -> None:
-    """Any bytes, any value to go on from."""
-    pure, native = (outcome(lambda twin=twin: twin.crc32c(data, value)) for twin in both)
+def test_checksums_agree(both: Implementations, data: bytes, value: int) -> None:
+    """Any bytes, any value to continue from."""
+    pure, native = (outcome(lambda impl=impl: impl.crc32c(data, value)) for impl in both)
     assert pure == native
 
 
 @quick
 @given(size=st.integers(0, 90), position=numbers, offset=numbers, flags=flags, payload=payloads)
-def test_written_records_agree(both: Twins, size: int, position: int, offset: int, flags: int, payload: bytes) -> None:
+def test_written_records_agree(
+    both: Implementations, size: int, position: int, offset: int, flags: int, payload: bytes
+) -> None:
     """The same bytes, the same answer, the same error."""
     buffers = bytearray(b"\x5a" * size), bytearray(b"\x5a" * size)
     answers = [
-        outcome(lambda twin=twin, buffer=buffer: twin.write_record(buffer, position, offset, flags, payload))
-        for twin, buffer in zip(both, buffers, strict=True)
+        outcome(lambda impl=impl, buffer=buffer: impl.write_record(buffer, position, offset, flags, payload))
+        for impl, buffer in zip(both, buffers, strict=True)
     ]
     assert answers[0] == answers[1]
     assert buffers[0] == buffers[1]
@@ -209,15 +212,21 @@ def test_written_records_agree(both: Twins, size: int, position: int, offset: in
 @quick
 @given(records=damaged_records(), position=st.integers(0, 40), behind=st.integers(-40, 5), shift=st.integers(-1, 1))
 @example(records=(bytes(32), ZERO_HEADER_OFFSET), position=0, behind=0, shift=0)
-def test_read_records_agree(both: Twins, records: tuple[bytes, int], position: int, behind: int, shift: int) -> None:
-    """Reading, scanning and finding, in whole and damaged records, from anywhere to anywhere."""
+def test_read_records_agree(
+    both: Implementations, records: tuple[bytes, int], position: int, behind: int, shift: int
+) -> None:
+    """Reading, scanning, skipping and finding, in whole and damaged records, from anywhere to anywhere."""
     content, begin = records
     stop = len(content) + behind
     for name in ("read_record", "scan_records", "find_record"):
         for at in (0, position):
             arguments = (content, at, stop, begin + at + shift)
-            pure, native = (outcome(partial(getattr(twin, name), *arguments)) for twin in both)
+            pure, native = (outcome(partial(getattr(impl, name), *arguments)) for impl in both)
             assert pure == native, name
+    for most in (0, 1, 2, 1 << 63):
+        arguments = (content, position, stop, begin + position + shift, most)
+        pure, native = (outcome(partial(impl.skip_records, *arguments)) for impl in both)
+        assert pure == native, most
 
 
 WORD_FUNCTIONS = {
@@ -242,13 +251,13 @@ WORD_FUNCTIONS = {
     position=st.one_of(st.integers(0, 24), numbers),
     values=st.tuples(numbers, numbers),
 )
-def test_words_agree(both: Twins, content: bytes, name: str, position: int, values: tuple[int, int]) -> None:
+def test_words_agree(both: Implementations, content: bytes, name: str, position: int, values: tuple[int, int]) -> None:
     """Loads, stores and swaps, inside and outside."""
     taken = WORD_FUNCTIONS[name]
     buffers = bytearray(content), bytearray(content)
     answers = [
-        outcome(lambda twin=twin, buffer=buffer: getattr(twin, name)(buffer, position, *values[:taken]))
-        for twin, buffer in zip(both, buffers, strict=True)
+        outcome(lambda impl=impl, buffer=buffer: getattr(impl, name)(buffer, position, *values[:taken]))
+        for impl, buffer in zip(both, buffers, strict=True)
     ]
     assert answers[0] == answers[1]
     assert buffers[0] == buffers[1]
@@ -271,7 +280,7 @@ def steps(**kinds: tuple[st.SearchStrategy[Any], ...]) -> st.SearchStrategy[list
 
 
 def timeless(segment: bytes | bytearray) -> bytes:
-    """Return a segment without when it was begun, which is in its checksum too; that has to be right."""
+    """Return a segment without its creation time, which is in its checksum too; that has to be right."""
     if any(segment[SEGMENT_CREATED : SEGMENT_CREATED + 8]):
         crc = crc32c(segment[SEGMENT_END + 8 : SEGMENT_CRC], crc32c(segment[:SEGMENT_END]))
         assert crc.to_bytes(4, "little") == segment[SEGMENT_CRC:SEGMENT_END_CRC]
@@ -279,20 +288,20 @@ def timeless(segment: bytes | bytearray) -> bytes:
 
 
 class WriterRun:
-    """One twin's writer and send path on pages of their own."""
+    """One implementation's writer and send path on separate pages."""
 
-    def __init__(self, twin: SimpleNamespace, begin: int, directory: Path | None = None) -> None:
+    def __init__(self, impl: SimpleNamespace, begin: int, directory: Path | None = None) -> None:
         self.begin, self.directory = begin, directory
         self.control = new_control(begin, 3, begin)
         self.segments: list[bytearray] = []
         self.calls: list[Any] = []
-        self.writer = twin.Writer(self.control, 9, 50, self.overflow, lambda: self.calls.append("notify"))
-        self.path = twin.SendPath(self.writer, self.encode, self.refuse, self.encode_into, (str,))
+        self.writer = impl.Writer(self.control, 9, 50, self.overflow, lambda: self.calls.append("notify"))
+        self.path = impl.SendPath(self.writer, self.encode, self.refuse, self.encode_into, (str,))
 
     def overflow(self, payloads: list[bytes]) -> int:
-        """Go on to the next segment, as a log would; else note what overflowed, and fail now and then."""
-        if len(payloads) == 1 and (start := self.writer.go_on(payloads[0])) is not None:
-            self.writer.tell_waiters()
+        """Roll to the next segment, as a log would; else note what overflowed, and fail now and then."""
+        if len(payloads) == 1 and (start := self.writer.fast_roll(payloads[0])) is not None:
+            self.writer.wake_receivers()
             return int(start)
         self.calls.append(("overflow", list(payloads)))
         if payloads and payloads[0].startswith(b"E"):
@@ -329,7 +338,7 @@ class WriterRun:
         self.writer.bind(self.segments[-1], self.begin + distance)
 
     def do_spare(self, room: int, window: int, watched: str | None, kept: bool) -> None:
-        """Have a file ready to go on to, which may be gone; somebody may watch, and fail at a step."""
+        """Prepare a file to roll to, which may be missing; a hook may watch, and fail at a step."""
         assert self.directory is not None
         number = len(self.segments)
         path = self.directory / f"spare-{number}"
@@ -348,20 +357,36 @@ class WriterRun:
         finally:
             os.close(directory)
 
+    def do_roll(self, room: int, distance: int, allocated: int, outcome: str) -> None:
+        """Roll on the slow path to a segment at a distance from the tail; the rename may fail, or unbind the writer."""
+        begin, number = self.writer.pending + distance, len(self.segments)
+        self.segments.append(new_segment(room))
+        header = bytearray(self.segments[-1][:SEGMENT_HEADER_SIZE])
+        store_u64(header, SEGMENT_BEGIN, begin & ((1 << 64) - 1))
+
+        def rename() -> None:
+            self.calls.append("rename")
+            if outcome == "raises":
+                raise StopNow
+            if outcome == "unbinds":
+                self.writer.unbind()
+
+        self.writer.roll(number, self.segments[-1], bytes(header), allocated, rename)
+
     def watch(self, failing: str, step: str) -> None:
-        """Note a step of going on, and fail at one of them."""
+        """Note a step of the roll, and fail at one of them."""
         self.calls.append(step)
         if step == failing:
             raise StopNow
 
     def do_forget(self, back: int) -> None:
-        """Let go of a file that was made ready lately."""
+        """Release a file that was prepared lately."""
         self.writer.forget_next(len(self.segments) - back)
 
     def do_gone_on(self) -> Any:
-        """Tell what it has gone on to, but not when."""
-        gone_on = self.writer.gone_on
-        return gone_on and (gone_on[0], timeless(gone_on[1]))
+        """Return what it has rolled to, but not when."""
+        pending_roll = self.writer.pending_roll
+        return pending_roll and (pending_roll[0], timeless(pending_roll[1]))
 
     def do_room(self, end: int, due: int) -> None:
         """Open a window."""
@@ -373,7 +398,9 @@ class WriterRun:
 
     def do_marks(self) -> list[tuple[int, int]]:
         """Take the marks, whose times differ."""
-        return [(offset, sequence) for offset, sequence, _ in INDEX_CHECKED.iter_unpack(self.writer.take_marks())]
+        return [
+            (offset, sequence) for offset, sequence, _ in INDEX_CHECKED.iter_unpack(self.writer.take_index_entries())
+        ]
 
     def do_poke(self, position: int, content: bytes) -> None:
         """Write over words of the control page."""
@@ -418,7 +445,7 @@ writing = steps(
     change=(),
     write=(lists, st.one_of(st.integers(0, 3), numbers), flags),
     publish=(),
-    tell_waiters=(),
+    wake_receivers=(),
     fresh_segment=(st.integers(0, 200), st.sampled_from([0, 0, 0, 40, 100])),
     room=(st.integers(-5, 210), st.sampled_from([FOREVER, FOREVER, FOREVER, 0])),
     limit_window=(st.one_of(st.integers(0, 9), numbers), st.sampled_from([0, 0, 1])),
@@ -438,9 +465,9 @@ opening: list[Step] = [("fresh_segment", (200, 0)), ("room", (150, FOREVER))]
 
 @settings(quick, max_examples=400)
 @given(begin=st.sampled_from([0, 1 << 40, TOP - 150, TOP - 1000]), plan=writing)
-def test_writers_agree(both: Twins, begin: int, plan: list[Step]) -> None:
+def test_writers_agree(both: Implementations, begin: int, plan: list[Step]) -> None:
     """Any sequence of calls, with the words poked between them, leaves the same bytes, answers and calls."""
-    pure, native = (WriterRun(twin, begin) for twin in both)
+    pure, native = (WriterRun(impl, begin) for impl in both)
     for name, arguments in opening + plan:
         assert pure.do(name, arguments) == native.do(name, arguments), name
         assert pure.state() == native.state(), name
@@ -450,7 +477,7 @@ going_on = steps(
     append=(payloads,),
     put=(items,),
     append_all=(lists,),
-    go_on=(payloads,),
+    fast_roll=(payloads,),
     spare=(
         st.integers(0, 200),
         st.one_of(st.integers(0, 210), numbers),
@@ -458,8 +485,14 @@ going_on = steps(
         st.sampled_from([True, True, True, False]),
     ),
     forget=(st.integers(0, 2),),
-    gone_on=(),
-    note_gone_on=(),
+    roll=(
+        st.integers(0, 200),
+        st.sampled_from([0, 0, 0, -20, 40]),
+        st.integers(0, 210),
+        st.sampled_from(["", "", "raises", "unbinds"]),
+    ),
+    pending_roll=(),
+    acknowledge_roll=(),
     marks=(),
     change=(),
     start=(),
@@ -482,44 +515,46 @@ nearly_full: list[Step] = [
 
 
 @settings(quick, max_examples=300)
-@example(begin=0, plan=[("append", (b"first",)), ("append", (b"second",)), ("gone_on", ()), ("marks", ())])
+@example(begin=0, plan=[("append", (b"first",)), ("append", (b"second",)), ("pending_roll", ()), ("marks", ())])
 @example(begin=0, plan=[("append", (b"",)), ("poke", (WAKE, b"\x01")), ("append", (b"",))])
-@example(begin=0, plan=[("spare", (150, 100, "publish", True)), ("append", (b"first",)), ("gone_on", ())])
+@example(begin=0, plan=[("spare", (150, 100, "publish", True)), ("append", (b"first",)), ("pending_roll", ())])
+@example(begin=0, plan=[("roll", (150, 0, 100, "")), ("room", (200, FOREVER)), ("append", (b"x",)), ("marks", ())])
+@example(begin=0, plan=[("roll", (150, 0, 100, "raises")), ("append", (b"x",)), ("start", ()), ("append", (b"x",))])
 @given(begin=st.sampled_from([0, 1 << 40, TOP - 150, TOP - 1000]), plan=going_on)
-def test_writers_that_go_on_agree(
-    both: Twins, tmp_path_factory: pytest.TempPathFactory, begin: int, plan: list[Step]
+def test_writers_that_roll_agree(
+    both: Implementations, tmp_path_factory: pytest.TempPathFactory, begin: int, plan: list[Step]
 ) -> None:
     """From one segment to the next: the same bytes, names, answers and calls, whatever was in the way."""
     with TemporaryDirectory(dir=tmp_path_factory.getbasetemp()) as directory:
         places = [Path(directory, name) for name in ("pure", "native")]
         for place in places:
             place.mkdir()
-        pure, native = (WriterRun(twin, begin, place) for twin, place in zip(both, places, strict=True))
+        pure, native = (WriterRun(impl, begin, place) for impl, place in zip(both, places, strict=True))
         for name, arguments in nearly_full + plan:
             assert pure.do(name, arguments) == native.do(name, arguments), name
             assert pure.state() == native.state(), name
 
 
-def test_the_next_segment_is_begun_by_either_twin(twin: SimpleNamespace, tmp_path: Path) -> None:
-    """It has its name and its first record, the one before its end; who is to be told is told by the next append."""
-    run = WriterRun(twin, 0, tmp_path)
+def test_the_next_segment_is_begun_by_either_implementation(impl: SimpleNamespace, tmp_path: Path) -> None:
+    """It has its name and its first record, the one before its end; the next append does the notifications."""
+    run = WriterRun(impl, 0, tmp_path)
     for name, arguments in nearly_full:
         run.do(name, arguments)
     assert run.writer.append(b"first") == 92
     assert [path.name for path in tmp_path.iterdir()] == [f"{92:020}.seg"]
     assert int.from_bytes(run.segments[0][SEGMENT_END : SEGMENT_END + 8], "little") == 92
     assert run.segments[1][SEGMENT_HEADER_SIZE:].startswith(packed_record(b"first", 92))
-    assert run.writer.gone_on == (1, bytes(run.segments[1][:SEGMENT_HEADER_SIZE]))
+    assert run.writer.pending_roll == (1, bytes(run.segments[1][:SEGMENT_HEADER_SIZE]))
     assert run.calls == []
     assert run.writer.append(b"second") == 105
     assert run.calls == ["told"]
 
 
 class ReaderRun:
-    """One twin's reader on pages of their own: three segments that follow each other, the last half filled."""
+    """One implementation's reader on separate pages: three segments that follow each other, the last half filled."""
 
     def __init__(
-        self, twin: SimpleNamespace, begin: int, records: list[tuple[bytes, int]], *, reuse: bool = False
+        self, impl: SimpleNamespace, begin: int, records: list[tuple[bytes, int]], *, reuse: bool = False
     ) -> None:
         self.begin, self.calls = begin, list[Any]()
         self.segments: list[tuple[int, bytearray]] = []
@@ -538,8 +573,8 @@ class ReaderRun:
         self.interrupted = False
         self.known: list[tuple[int, int]] = []
         arguments = (self.control, self.cursor, self.decode, self.advance, self.damaged, self.refuse, reuse)
-        self.reader = twin.Reader(*arguments)
-        self.reader.tell_room(lambda: self.calls.append(("room", cursor_slots(self.cursor))))
+        self.reader = impl.Reader(*arguments)
+        self.reader.notify_capacity(lambda: self.calls.append(("room", cursor_slots(self.cursor))))
         self.reader.move(begin, 0)
 
     def decode(self, buffer: Any) -> Any:
@@ -563,7 +598,7 @@ class ReaderRun:
         reader.bind(segment, start)
 
     def damaged(self, reader: Any, reason: str) -> None:
-        """Go on one byte further, or raise."""
+        """Continue one byte further, or raise."""
         self.calls.append(("damaged", reader.offset, reason))
         self.lose_patience()
         if reader.offset % 2:
@@ -613,15 +648,15 @@ class ReaderRun:
 
     def do_settle_known(self, which: int) -> Any:
         """Acknowledge one that was taken, perhaps not for the first time."""
-        return self.reader.settle(*self.known[which % len(self.known)]) if self.known else None
+        return self.reader.acknowledge(*self.known[which % len(self.known)]) if self.known else None
 
     def do_give_back_known(self, which: int, due: int, counted: bool) -> Any:
-        """Give back one that was taken, perhaps not for the first time."""
+        """Return one that was received, perhaps not for the first time."""
         return self.reader.give_back(*self.known[which % len(self.known)], due, counted) if self.known else None
 
     def do_want_room(self, who: int) -> None:
-        """Let senders wait for room."""
-        self.control[ROOM_WATCHED], self.control[ROOM] = 1, who
+        """Let senders wait for capacity."""
+        self.control[CAPACITY_WATCHED], self.control[CAPACITY_WAKE] = 1, who
 
     def do_seal(self) -> None:
         """Seal the channel."""
@@ -647,7 +682,7 @@ class ReaderRun:
         """Return everything that can be seen from outside."""
         reader = self.reader
         held = reader.outstanding, reader.ready, reader.next_due, reader.drained, reader.may_have_more
-        waiting = bytes(self.control[ROOM : ROOM + 4])
+        waiting = bytes(self.control[CAPACITY_WAKE : CAPACITY_WAKE + 4])
         return reader.offset, reader.sequence, cursor_slots(self.cursor), self.calls, held, waiting
 
 
@@ -673,10 +708,10 @@ reading = steps(
 @settings(quick, max_examples=400)
 @given(begin=st.sampled_from([0, 100, 1 << 40, TOP - 400]), records=record_lists, plan=reading, reuse=st.booleans())
 def test_readers_agree(
-    both: Twins, begin: int, records: list[tuple[bytes, int]], plan: list[Step], reuse: bool
+    both: Implementations, begin: int, records: list[tuple[bytes, int]], plan: list[Step], reuse: bool
 ) -> None:
     """Any sequence of calls, over damaged and moving pages, gives the same items, errors and cursors."""
-    pure, native = (ReaderRun(twin, begin, records, reuse=reuse) for twin in both)
+    pure, native = (ReaderRun(impl, begin, records, reuse=reuse) for impl in both)
     for name, arguments in plan:
         assert pure.do(name, arguments) == native.do(name, arguments), name
         assert pure.state() == native.state(), name
@@ -695,11 +730,11 @@ holding = steps(
     nack=(st.one_of(st.none(), counts),),
     settle_known=(tokens,),
     give_back_known=(tokens, dues, st.booleans()),
-    settle=(numbers, tokens),
+    acknowledge=(numbers, tokens),
     give_back=(numbers, tokens, dues, st.booleans()),
     coming=(st.integers(-1, 5),),
     outlook=(),
-    settle_before=(numbers,),
+    acknowledge_before=(numbers,),
     give_back_all=(),
     seek=(st.integers(-3, 60),),
     move_from=(st.one_of(st.just(0), numbers), st.integers(0, 60), st.integers(0, 5)),
@@ -716,10 +751,10 @@ holding = steps(
 @settings(quick, max_examples=600)
 @given(begin=st.sampled_from([0, 100, 1 << 40, TOP - 400]), records=record_lists, plan=holding, reuse=st.booleans())
 def test_readers_that_hold_agree(
-    both: Twins, begin: int, records: list[tuple[bytes, int]], plan: list[Step], reuse: bool
+    both: Implementations, begin: int, records: list[tuple[bytes, int]], plan: list[Step], reuse: bool
 ) -> None:
     """Any sequence of takes, acks and nacks gives the same items, errors and cursors."""
-    pure, native = (ReaderRun(twin, begin, records, reuse=reuse) for twin in both)
+    pure, native = (ReaderRun(impl, begin, records, reuse=reuse) for impl in both)
     for run in (pure, native):
         run.reader.hold()
     for name, arguments in plan:
@@ -731,7 +766,7 @@ def test_readers_that_hold_agree(
 
 
 class Hostile:
-    """Things that nobody should pass, made anew for each call."""
+    """Arguments that no caller should pass, created again for each call."""
 
     class RaisingIndex:
         """No number at all."""
@@ -796,7 +831,7 @@ class Hostile:
 
 
 def is_callback(name: str, place: int) -> bool:
-    """Tell whether an argument is only stored: it fails when it is called."""
+    """Return whether an argument is only stored: it fails when it is called."""
     stored = {"Writer": (3, 4), "SendPath": (1, 2, 3), "Reader": (2, 3, 4, 5, 6)}
     return place in stored.get(name, ())
 
@@ -806,6 +841,8 @@ SOUND: dict[str, Callable[[], list[Any]]] = {
     "write_record": lambda: [bytearray(40), 0, 0, 0, b"abc"],
     "read_record": lambda: [packed_record(b"abc", 5), 0, 11, 5],
     "scan_records": lambda: [packed_record(b"abc", 5), 0, 11, 5],
+    "write_cursor_slot": lambda: [bytearray(128), 1, 2, 3, 4],
+    "skip_records": lambda: [packed_record(b"abc", 5), 0, 11, 5, 1],
     "find_record": lambda: [packed_record(b"abc", 5), 0, 11, 5],
     "load_u32": lambda: [bytearray(16), 4],
     "load_u64": lambda: [bytearray(16), 8],
@@ -818,7 +855,7 @@ SOUND: dict[str, Callable[[], list[Any]]] = {
     "fence": list,
     "take_word": lambda: [bytearray(16), 4, 1, 0.0],
     "release_word": lambda: [bytearray(16), 4],
-    "wait_word": lambda: [bytearray(16), 4, 1, 0.0],  # is another, and so nobody waits, however long that would be
+    "wait_word": lambda: [bytearray(16), 4, 1, 0.0],  # differs, so the call does not wait, however long
     "wake_word": lambda: [bytearray(16), 4, 1],
     "wake_waiters": lambda: [bytearray(b"\x07" * 16), 4],
     "spin_above": lambda: [bytearray(b"\x07" * 16), 8, 5, 0.0],  # is above, likewise
@@ -826,11 +863,11 @@ SOUND: dict[str, Callable[[], list[Any]]] = {
     "take_bits": lambda: [bytearray(b"\x05" * 24), 8, 2],
     "close_in_child": lambda: [1 << 20],
     "keep_in_child": lambda: [1 << 20],
-    "begin_turn": list,
+    "begin_slice": list,
     "mount_id": lambda: [1 << 20],
     "link_count": lambda: [0],
     "named_inode": lambda: [1 << 20, b"name"],
-    "turn_is_over": list,
+    "slice_is_over": list,
     "own_send": lambda: [int],
     "own_receive": lambda: [int],
     "join_records": lambda: [[b"x", b""]],
@@ -839,7 +876,7 @@ SOUND: dict[str, Callable[[], list[Any]]] = {
     "populate": lambda: [bytearray(16), 0, 0],
     "show_file": lambda: [mmap.mmap(-1, 16), 1 << 40],
     "populate_soon": lambda: [bytearray(16), 0, 0],
-    "populate_settle": list,
+    "populate_wait": list,
 }
 SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Writer", "append"): lambda: [b"x"],
@@ -849,7 +886,7 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Writer", "write"): lambda: [[b"x"], 0, 0],
     ("Writer", "copy"): lambda: [packed_record(b"x", 7), 0, 9, 7, 0],
     ("Writer", "longest"): lambda: [[b"x", b"xyz", b""]],
-    ("Writer", "tell_waiters"): list,
+    ("Writer", "wake_receivers"): list,
     ("Writer", "publish"): list,
     ("Writer", "bind"): lambda: [bytearray(200), 0],
     ("Writer", "open_window"): lambda: [100, FOREVER],
@@ -858,14 +895,15 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Writer", "close"): list,
     ("Writer", "prepare_next"): lambda: [5, bytearray(200), bytes(64), 1, 2, b"spare", b"0" * 20, 0, 100, int, None, 0],
     ("Writer", "forget_next"): lambda: [5],
-    ("Writer", "go_on"): lambda: [b"x"],
-    ("Writer", "note_gone_on"): list,
+    ("Writer", "fast_roll"): lambda: [b"x"],
+    ("Writer", "acknowledge_roll"): list,
+    ("Writer", "roll"): lambda: [5, bytearray(200), bytes(64), 100, int],
     ("Writer", "mark_next"): list,
-    ("Writer", "take_marks"): list,
+    ("Writer", "take_index_entries"): list,
     ("Writer", "stay_ahead"): lambda: [100, 50],
     ("Writer", "defer"): lambda: [True],
     ("Reader", "take"): list,
-    ("Reader", "take_in_turn"): list,
+    ("Reader", "take_or_yield"): list,
     ("Reader", "take_record"): list,
     ("Reader", "take_delivery"): list,
     ("Reader", "take_many"): lambda: [3],
@@ -878,32 +916,32 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Reader", "place_of"): lambda: [0, 1],
     ("Reader", "refused"): lambda: [0],
     ("Reader", "take_lost"): list,
-    ("Reader", "must_tell"): list,
+    ("Reader", "must_wake"): list,
     ("Reader", "ack"): lambda: [1],
     ("Reader", "nack"): lambda: [1],
-    ("Reader", "settle"): lambda: [0, 1],
+    ("Reader", "acknowledge"): lambda: [0, 1],
     ("Reader", "give_back"): lambda: [0, 1, 0, True],
     ("Reader", "coming"): lambda: [3],
     ("Reader", "outlook"): list,
-    ("Reader", "settle_before"): lambda: [9],
+    ("Reader", "acknowledge_before"): lambda: [9],
     ("Reader", "give_back_all"): list,
     ("Reader", "forget"): list,
     ("Reader", "release"): list,
     ("Reader", "sleep_with"): lambda: [bytearray(8), 0.5],
-    ("Reader", "tell_room"): lambda: [list],
+    ("Reader", "notify_capacity"): lambda: [list],
     ("Columns", "take"): lambda: [packed_record(b"\x05", 7), 0, 9, 7, 1],
     ("Columns", "put"): lambda: [b"\x05", 7],
     ("Columns", "finish"): list,
     ("RowEncoder", "encode"): lambda: [(1, 0, None, None, b"\x05", ())],
     ("SendPath", "put"): lambda: ["x"],
-    ("SendPath", "put_in_turn"): lambda: ["x"],
+    ("SendPath", "put_or_yield"): lambda: ["x"],
     ("SendPath", "put_all"): lambda: [["x"]],
     ("SendPath", "encode_all"): lambda: [["x"], 0],
 }
 
 
 TARGET = object()
-"""Stands for a writer of the same twin."""
+"""Replaced by a writer of the same implementation."""
 CONSTRUCTORS: dict[str, Callable[[], list[Any]]] = {
     "Writer": lambda: [new_control(), 1, 100, None, None],
     "Reader": lambda: [new_control(), new_cursor(), None, None, None, None, True],
@@ -922,19 +960,22 @@ def content_of(thing: Any) -> Any:
 
 
 def compare_hostile(
-    twins: Twins, call: Callable[[SimpleNamespace], Callable[..., Any]], sound: Callable[[], list[Any]], skip: str = ""
+    implementations: Implementations,
+    call: Callable[[SimpleNamespace], Callable[..., Any]],
+    sound: Callable[[], list[Any]],
+    skip: str = "",
 ) -> None:
-    """Put every hostile value into every place of a call, and compare the twins."""
+    """Pass every hostile value as every argument of a call, and compare the implementations."""
     for place in range(len(sound())):
         if is_callback(skip, place):
             continue
         for (label, _), *hostile in zip(Hostile.values(), Hostile.values(), Hostile.values(), strict=True):
             results = []
-            for twin, (_, value) in zip(twins, hostile, strict=True):
+            for impl, (_, value) in zip(implementations, hostile, strict=True):
                 arguments = sound()
                 arguments[place] = value
-                twin.begin_turn()
-                result = outcome(lambda twin=twin, arguments=arguments: call(twin)(*arguments))
+                impl.begin_slice()
+                result = outcome(lambda impl=impl, arguments=arguments: call(impl)(*arguments))
                 results.append((result, [content_of(argument) for argument in arguments]))
             if label in ("closed map", "raising index", "nan"):
                 assert results[0][0][0] == results[1][0][0], (place, label)
@@ -943,54 +984,54 @@ def compare_hostile(
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_hostile_arguments_of_functions(both: Twins, name: str) -> None:
-    """The same clean error from both twins, or the same answer."""
+def test_hostile_arguments_of_functions(both: Implementations, name: str) -> None:
+    """The same clean error from both implementations, or the same answer."""
 
-    def call(twin: SimpleNamespace) -> Callable[..., Any]:
-        function = getattr(twin, name)
+    def call(impl: SimpleNamespace) -> Callable[..., Any]:
+        function = getattr(impl, name)
         if name == "close_in_child":
-            return lambda descriptor: twin.keep_in_child(function(descriptor))
-        # Only a map can be populated by the pure twin; C sees no difference. And only C can show a file.
+            return lambda descriptor: impl.keep_in_child(function(descriptor))
+        # Only a map can be populated by the pure implementation; C sees no difference. And only C can show a file.
         return function if name not in ("populate", "show_file") else lambda *arguments: type(function(*arguments))
 
     compare_hostile(both, call, SOUND[name])
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_hostile_arguments_of_constructors(both: Twins, name: str) -> None:
+def test_hostile_arguments_of_constructors(both: Implementations, name: str) -> None:
     """A wrong one is refused at once."""
 
-    def call(twin: SimpleNamespace) -> Callable[..., Any]:
+    def call(impl: SimpleNamespace) -> Callable[..., Any]:
         def make(*arguments: Any) -> None:
-            getattr(twin, name)(*(WriterRun(twin, 0).writer if value is TARGET else value for value in arguments))
+            getattr(impl, name)(*(WriterRun(impl, 0).writer if value is TARGET else value for value in arguments))
 
         return make
 
     compare_hostile(both, call, CONSTRUCTORS[name], skip=name)
 
 
-def in_use(twin: SimpleNamespace, class_: str) -> Any:
+def in_use(impl: SimpleNamespace, class_: str) -> Any:
     """Return an object of a class that has something to work on."""
     if class_ == "Reader":
-        return ReaderRun(twin, 0, [(b"a", 0)] * 5).reader
+        return ReaderRun(impl, 0, [(b"a", 0)] * 5).reader
     if class_ == "Columns":
-        return twin.Columns(("int", False, ()))
+        return impl.Columns(("int", False, ()))
     if class_ == "RowEncoder":
-        return twin.RowEncoder(("int", 1, 0, (), ()))
+        return impl.RowEncoder(("int", 1, 0, (), ()))
     if class_.endswith("Core"):
-        return getattr(twin, class_)()
-    run = WriterRun(twin, 0)
+        return getattr(impl, class_)()
+    run = WriterRun(impl, 0)
     for name, arguments in opening:
         run.do(name, arguments)
     return run.writer if class_ == "Writer" else run.path
 
 
 @pytest.mark.parametrize(("class_", "method"), SOUND_METHODS)
-def test_hostile_arguments_of_methods(both: Twins, class_: str, method: str) -> None:
-    """The same clean error from both twins, or the same answer, in an object that is in use."""
+def test_hostile_arguments_of_methods(both: Implementations, class_: str, method: str) -> None:
+    """The same clean error from both implementations, or the same answer, in an object that is in use."""
 
-    def call(twin: SimpleNamespace) -> Callable[..., Any]:
-        thing = in_use(twin, class_)
+    def call(impl: SimpleNamespace) -> Callable[..., Any]:
+        thing = in_use(impl, class_)
         if method in ("publish", "write", "copy"):
             thing.start()
         return getattr(thing, method)
@@ -998,7 +1039,7 @@ def test_hostile_arguments_of_methods(both: Twins, class_: str, method: str) -> 
     compare_hostile(both, call, SOUND_METHODS[class_, method])
 
 
-def test_every_method_was_tried(both: Twins) -> None:
+def test_every_method_was_tried(both: Implementations) -> None:
     """A new one must join the tables above."""
     for name in CLASSES:
         if name.endswith("Core"):
@@ -1009,12 +1050,12 @@ def test_every_method_was_tried(both: Twins) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_wrong_number_of_arguments_is_an_error(both: Twins, name: str) -> None:
+def test_a_wrong_number_of_arguments_is_an_error(both: Implementations, name: str) -> None:
     """One too many, one too few, and any keyword."""
     sound = SOUND[name]()
     least = 1 if name == "crc32c" else len(sound)
-    for twin in both:
-        function = getattr(twin, name)
+    for impl in both:
+        function = getattr(impl, name)
         with pytest.raises(TypeError):
             function(*sound, 1)
         with pytest.raises(TypeError):
@@ -1025,11 +1066,11 @@ def test_a_wrong_number_of_arguments_is_an_error(both: Twins, name: str) -> None
 
 
 @pytest.mark.parametrize(("class_", "method"), SOUND_METHODS)
-def test_a_wrong_number_of_arguments_of_a_method_is_an_error(both: Twins, class_: str, method: str) -> None:
+def test_a_wrong_number_of_arguments_of_a_method_is_an_error(both: Implementations, class_: str, method: str) -> None:
     """One too many, one too few, and any keyword."""
     sound = SOUND_METHODS[class_, method]()
-    for twin in both:
-        thing = in_use(twin, class_)
+    for impl in both:
+        thing = in_use(impl, class_)
         with pytest.raises(TypeError):
             getattr(thing, method)(*sound, 1)
         with pytest.raises(TypeError):
@@ -1039,7 +1080,7 @@ def test_a_wrong_number_of_arguments_of_a_method_is_an_error(both: Twins, class_
                 getattr(thing, method)(*sound[:-1])
 
 
-def test_memory_that_is_not_aligned_is_refused_by_the_native_twin(both: Twins) -> None:
+def test_memory_that_is_not_aligned_is_refused_by_the_native_core(both: Implementations) -> None:
     """Its words are loaded and stored whole; a map is always aligned."""
     native = both[1]
     room = memoryview(bytearray(2 * CONTROL_SIZE))

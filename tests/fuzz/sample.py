@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from filechannel import ChannelOptions, Compression
-from filechannel._maintenance.compression import compress
-from filechannel._storage.producers import POSITION_SUFFIX, PRODUCERS
+from filechannel._maintenance.background.compress_segment import compress
+from filechannel._storage.producers.producer_positions import POSITION_SUFFIX, PRODUCERS
 from filechannel.blocking import open_channel
 
 KEY = "sink.p"

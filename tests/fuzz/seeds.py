@@ -26,9 +26,9 @@ from filechannel._format.layout import (
     SEAL,
     SINK,
 )
-from filechannel._storage.codecs import codec
+from filechannel._storage.segments.compression_codecs import codec
 from filechannel.blocking import open_channel
-from filechannel.cli.header import KEY
+from filechannel.cli.transfer.export_header import KEY
 from tests.format.pages import packed_record
 from tests.fuzz import sample
 
@@ -134,7 +134,7 @@ def _slot(number: int, record: int) -> bytes:
 
 
 def _processes() -> dict[str, bytes]:
-    """Return a word that names slot 3, and a table with two processes, one of which waits for room."""
+    """Return a lock word that names slot 3, and a table with two processes, one of which waits for capacity."""
     slots = [PROCESS.pack(0, 0, 0, 0, b""), PROCESS.pack(5, 1, 77, 1_700_000_000 * 10**9, b"host"), bytes(64)]
     slots.append(PROCESS.pack(1, 0, 78, 2**63, b"\xff" * 40))
     word = 3 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT | 1
@@ -151,7 +151,7 @@ def _channel_files() -> dict[str, bytes]:
 
 
 def _groups(scratch: Path) -> dict[str, bytes]:
-    """Return groups in which something is out, settled, and to be redelivered."""
+    """Return groups with messages that are outstanding, acked, and to be redelivered."""
     with open_channel(scratch / "channel", int) as channel, channel.group("g") as rx, channel.sender() as tx:
         file = scratch / "channel" / "consumers" / "g.group"
         new = file.read_bytes()[:CURSOR_SIZE]

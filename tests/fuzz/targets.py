@@ -22,8 +22,8 @@ from typing import Any, cast
 
 import msgspec
 
+from filechannel._channel.lifecycle.channel_description import Description
 from filechannel._channel.schema import Schema, build_type, describe, find_difference
-from filechannel._channel.untyped import Description
 from filechannel._errors import FileChannelError
 from filechannel._format import NOTHING, crc32c
 from filechannel._format.layout import (
@@ -65,15 +65,12 @@ from filechannel._format.layout import (
     TAIL_SLOTS,
     WRITE_TAIL,
 )
-from filechannel._maintenance.repair import plan_repair
-from filechannel._maintenance.salvage import what_is_left
-from filechannel._maintenance.verify import verify
+from filechannel._maintenance.repair.rebuild_manifest import what_is_left
+from filechannel._maintenance.repair.repair import plan_repair
+from filechannel._maintenance.verify.verification import verify
 from filechannel._offset import Offset
-from filechannel._storage.archive import open_archive
-from filechannel._storage.codecs import codec
-from filechannel._storage.compressed import CompressedSegment, compressed_begin_of, compressed_path
-from filechannel._storage.control import Control
-from filechannel._storage.cursor_file import (
+from filechannel._storage.archive.archive import open_archive
+from filechannel._storage.consumers.cursor_file import (
     encoded_name,
     is_damaged,
     is_overdue,
@@ -85,30 +82,33 @@ from filechannel._storage.cursor_file import (
     read_slots,
     read_term,
 )
-from filechannel._storage.files import Files
-from filechannel._storage.group import entry_at, numbers_in, ring_problem
-from filechannel._storage.index import index_path, indexed_begin_of, latest_time, read_marks
-from filechannel._storage.kernel_locks import KernelLocks
+from filechannel._storage.consumers.group_file import entry_at, numbers_in, ring_problem
+from filechannel._storage.control.control_page import Control
+from filechannel._storage.control.process_slots import Processes
 from filechannel._storage.manifest import MANIFEST, Manifest
-from filechannel._storage.processes import Processes
-from filechannel._storage.producers import (
+from filechannel._storage.producers.producer_positions import (
     POSITION_SUFFIX,
     PRODUCERS,
-    Place,
     Producer,
+    ProducerPosition,
     Producers,
     forget_unpublished,
     offsets_in_producers,
     slots_in,
 )
-from filechannel._storage.segment import Header, Segment, begin_of, segment_name, valid_end
-from filechannel._storage.segments import SEGMENTS, Segments
-from filechannel._storage.staging import STAGING, Staged, Staging
+from filechannel._storage.producers.staging import STAGING, Staged, Staging
+from filechannel._storage.segments.catalog import SEGMENTS, Segments
+from filechannel._storage.segments.compressed_segment import CompressedSegment, compressed_begin_of, compressed_path
+from filechannel._storage.segments.compression_codecs import codec
+from filechannel._storage.segments.segment import Header, Segment, begin_of, segment_name, valid_end
+from filechannel._storage.segments.segment_index import index_path, indexed_begin_of, latest_time, read_entries
+from filechannel._storage.system.kernel_locks import KernelLocks
+from filechannel._storage.system.os_calls import Files
 from filechannel.blocking import open_channel
-from filechannel.cli.failures import Failure
-from filechannel.cli.header import described_by
-from tests.format.test_reader import Bench, DamagedError
-from tests.format.twins import native_twin, pure_twin, why_no_native_twin
+from filechannel.cli.transfer.export_header import described_by
+from filechannel.cli.ui.failures import Failure
+from tests.format.implementations import native_implementation, pure_implementation, why_no_native_core
+from tests.format.read.test_reader import Bench, DamagedError
 from tests.fuzz import sample
 
 Target = Callable[[bytes], None]
@@ -148,13 +148,17 @@ def target(function: Callable[[bool, bytes], None]) -> Target:
 
 
 @cache
-def twins() -> tuple[SimpleNamespace, ...]:
+def implementations() -> tuple[SimpleNamespace, ...]:
     """Return the implementations to compare: one, if there is no C core."""
-    return (pure_twin(),) if why_no_native_twin() is not None else (pure_twin(), native_twin())
+    return (
+        (pure_implementation(),)
+        if why_no_native_core() is not None
+        else (pure_implementation(), native_implementation())
+    )
 
 
 def _outcome(call: Callable[[], Any]) -> object:
-    """Return what a call returned, or the documented error it raised, in a form that can be compared."""
+    """Return what a call returned, or the documented error it raised, as a value that can be compared."""
     try:
         return call()
     except (ValueError, LookupError, FileChannelError) as error:
@@ -163,7 +167,7 @@ def _outcome(call: Callable[[], Any]) -> object:
 
 def _same(call: Callable[[SimpleNamespace], Any]) -> object:
     """Let every implementation do something, and compare."""
-    first, *others = [_outcome(lambda twin=twin: call(twin)) for twin in twins()]
+    first, *others = [_outcome(lambda each=each: call(each)) for each in implementations()]
     for other in others:
         assert other == first, f"{first!r} != {other!r}"
     return first
@@ -198,13 +202,15 @@ def _fix_records(content: bytes, offset: int = 0) -> bytes:
 
 @target
 def records(fix: bool, data: bytes) -> None:
-    """Single records: read, scanned, looked for, split."""
+    """Single records: read, scanned, skipped, looked for, split."""
     content = _fix_records(data) if fix else data
     size = len(content)
-    _same(lambda twin: twin.read_record(content, 0, size, 0))
-    _same(lambda twin: twin.scan_records(content, 0, size, 0))
-    _same(lambda twin: twin.find_record(content, 0, size, 0))
-    _same(lambda twin: twin.split_records(content))
+    _same(lambda impl: impl.read_record(content, 0, size, 0))
+    _same(lambda impl: impl.scan_records(content, 0, size, 0))
+    for most in (0, 1, 3, size):
+        _same(lambda impl, most=most: impl.skip_records(content, 0, size, 0, most))
+    _same(lambda impl: impl.find_record(content, 0, size, 0))
+    _same(lambda impl: impl.split_records(content))
 
 
 @target
@@ -212,8 +218,8 @@ def reader(fix: bool, data: bytes) -> None:
     """A reader over a published segment: item by item, in batches, and behind damage."""
     content = _fix_records(data) if fix else data
 
-    _same(lambda twin: [_read_all(Bench(twin, content=content), "take_record", ())])
-    _same(lambda twin: [_read_all(Bench(twin, content=content), "take_many", (7,))])
+    _same(lambda impl: [_read_all(Bench(impl, content=content), "take_record", ())])
+    _same(lambda impl: [_read_all(Bench(impl, content=content), "take_many", (7,))])
 
 
 def _read_all(bench: Bench, method: str, arguments: tuple[int, ...]) -> object:
@@ -291,7 +297,7 @@ def compressed(fix: bool, data: bytes) -> None:
 def _read_compressed(path: Path) -> None:
     segment = CompressedSegment.open(Files(), path)
     try:
-        _ = segment.is_whole, segment.is_valid, segment.limit, segment.room_end
+        _ = segment.is_whole, segment.is_valid, segment.limit, segment.space_end
         _outcome(segment.check)
         for offset in (segment.begin, Offset(segment.limit - 1)):
             _outcome(lambda offset=offset: segment.read(offset, segment.limit))
@@ -321,7 +327,7 @@ def _fix_index(content: bytes) -> bytes:
 def index(fix: bool, data: bytes) -> None:
     """The index of a segment."""
     with _stored(_fix_index(data) if fix else data, "0.idx") as path:
-        marks = read_marks(Files(), path.with_name("0.seg"))
+        marks = read_entries(Files(), path.with_name("0.seg"))
         assert [mark.offset for mark in marks] == sorted({mark.offset for mark in marks})
         latest_time(Files(), path.with_name("0.seg"))
 
@@ -336,8 +342,8 @@ def archive(fix: bool, data: bytes) -> None:
         store = _outcome(lambda: open_archive(Files(), path.parents[1]))
         if not isinstance(store, tuple):
             try:
-                _outcome(store.places.earliest)
-                _outcome(store.places.latest)
+                _outcome(store.lookup.earliest)
+                _outcome(store.lookup.latest)
             finally:
                 store.close()
 
@@ -375,8 +381,8 @@ def control(fix: bool, data: bytes) -> None:
                 page.tail,
                 lambda: page.tail(deferred=True),
                 lambda: page.oldest_offset,
-                lambda: page.owes_jump,
-                lambda: page.is_in_doubt,
+                lambda: page.is_gap_pending,
+                lambda: page.is_durability_unknown,
                 lambda: page.is_purged,
             ):
                 _outcome(read)
@@ -419,9 +425,9 @@ def group(fix: bool, data: bytes) -> None:
     ring_problem(content)
     numbers_in(data)
 
-    def move(twin: SimpleNamespace) -> object:
+    def move(impl: SimpleNamespace) -> object:
         shared = bytearray(content)
-        moved = twin.move_on(shared, 1 << 22 | 2)
+        moved = impl.move_on(shared, 1 << 22 | 2)
         for slot in CURSOR_SLOTS:  # the time is the clock's
             shared[slot + 24 : slot + 36] = bytes(12)
         return moved, bytes(shared)
@@ -460,10 +466,18 @@ def producer_records(fix: bool, data: bytes) -> None:
         (channel / PRODUCERS / f"{sample.KEY}{POSITION_SUFFIX}").write_bytes(position)
         control = SimpleNamespace(map=bytes(CONTROL_SIZE), oldest_offset=Offset(0), write_offset=Offset(len(log)))
         segments = Segments(files, path.parent, writable=False, most_mapped=2)
-        producers = Producers(files, channel / PRODUCERS, cast("Control", control), segments, 0o600)
+        producers = Producers(
+            files,
+            channel / PRODUCERS,
+            cast("Control", control),
+            segments,
+            0o600,
+            create=lambda create: create(),
+            check_directory=lambda: None,
+        )
         try:
             _find_producer(producers.open(sample.KEY), Offset(len(log)))
-            producers.settle(Offset(len(log)))
+            producers.release_before(Offset(len(log)))
             offsets_in_producers(files, channel / PRODUCERS)
             forget_unpublished(files, channel / PRODUCERS, Offset(len(log)))
             assert all(offset <= len(log) for offset in offsets_in_producers(files, channel / PRODUCERS))
@@ -475,9 +489,9 @@ def producer_records(fix: bool, data: bytes) -> None:
 def _find_producer(found: Producer, end: Offset) -> None:
     place = _outcome(found.find)
     place = found.find(past_damage=True) if isinstance(place, tuple) else place
-    if isinstance(place, Place):
+    if isinstance(place, ProducerPosition):
         assert found.newest == place == found.find(past_damage=True)
-        following = Place(end, place.origin, place.offset, place.sequence)
+        following = ProducerPosition(end, place.origin, place.offset, place.sequence)
         assert len(found.record(SINK, following, place)) == found.record_size
         assert found.newest == following
 
@@ -506,9 +520,9 @@ def processes(_: bool, data: bytes) -> None:
     found = Processes(words, cast("KernelLocks", _Locks()))
     found.is_alive(word)
     found.holder_of(word)
-    found.take_out_of_line(word)
+    found.remove_from_queue(word)
     found.alive()
-    for each in found.in_line():
+    for each in found.queued_slots():
         assert 0 <= each >> LOCK_SLOT_SHIFT < PROCESS_SLOT_COUNT
 
 
@@ -637,8 +651,8 @@ def staged_rows(fix: bool, data: bytes) -> None:
 def columns(_: bool, data: bytes) -> None:
     """A payload becomes a row of columns: the same one, or the same error."""
 
-    def put(twin: SimpleNamespace) -> object:
-        found = twin.Columns(_PLAN)
+    def put(impl: SimpleNamespace) -> object:
+        found = impl.Columns(_PLAN)
         try:
             found.put(data, 0)
         except ValueError as error:
@@ -653,8 +667,8 @@ def column_records(fix: bool, data: bytes) -> None:
     """Records become columns, as Spark reads a segment."""
     content = _fix_records(data) if fix else data
 
-    def take(twin: SimpleNamespace) -> object:
-        found, position, steps = twin.Columns(_PLAN), 0, list[object]()
+    def take(impl: SimpleNamespace) -> object:
+        found, position, steps = impl.Columns(_PLAN), 0, list[object]()
         for _ in range(8):
             try:
                 position, sequences = found.take(content, position, len(content), position, 3)

@@ -1,4 +1,4 @@
-"""What tests of maintenance may use: a clock that stands still, and what those of storage have."""
+"""What tests of maintenance may use: a clock that does not advance, and the fixtures of storage."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ __all__ = ["background", "boots", "clock"]
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The wall clock, which moves only when told to."""
+    """The wall clock, which moves only when the test moves it."""
     return Clock.install(monkeypatch)

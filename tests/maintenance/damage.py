@@ -16,8 +16,8 @@ from filechannel._format.layout import (
     TAIL_SLOTS,
     WRITE_TAIL,
 )
-from filechannel._storage.backlog import Batch
-from filechannel._storage.ledger import Ledger
+from filechannel._storage.capacity.backlog import Batch
+from filechannel._storage.idempotent_producer import IdempotentProducer
 from filechannel._storage.store import Store
 from tests.maintenance.stores import A_THIRD, consume, fill
 from tests.storage.channels import opened
@@ -35,7 +35,7 @@ def make_channel(path: Path) -> list[bytes]:
         compress_all(store)
         sent += fill(store, 5)
         batch = [b"numbered".ljust(200)]
-        Ledger(store, "job").append(1, Batch.of(200, 1), lambda: [batch])
+        IdempotentProducer(store, "job").append(1, Batch.of(200, 1), lambda: [batch])
         consume(store, CONSUMED)
         _join(store)
         store.flusher.flush()
@@ -44,10 +44,10 @@ def make_channel(path: Path) -> list[bytes]:
 
 
 def _join(store: Store) -> None:
-    """Leave a group behind that has begun."""
+    """Leave a group behind that has a position."""
     assert store.processes is not None
     group = store.cursors.join("crew", store.processes)
-    group.begin(store.places.earliest())
+    group.begin(store.lookup.earliest())
     store.cursors.close(group)
 
 
@@ -173,7 +173,7 @@ def _half_made(path: Path) -> None:
 
 
 def back_up(path: Path) -> Path:
-    """Make a backup by hard links, as `cp -al` does, in place of the one before; return where it is."""
+    """Make a backup by hard links, as `cp -al` does, instead of the one before; return where it is."""
     backup = path.with_name(f"{path.name}-backup")
     shutil.rmtree(backup, ignore_errors=True)
     shutil.copytree(path, backup, copy_function=os.link, ignore=shutil.ignore_patterns("wake"))

@@ -1,7 +1,8 @@
-"""Maintenance that is killed: run as a program, it forks whoever maintains a channel, and kills it at every step.
+"""Maintenance that is killed: run as a program, it forks a process that maintains a channel, and kills it at every
+step.
 
-A step is a call to the operating system that changes anything, or a store to a word that others see. What it leaves is
-looked at by one who opens the channel afterwards, and by one who had it open all the time.
+A step is a system call that changes anything, or a store to a word that others see. The result is checked by a process
+that opens the channel afterwards, and by one that had it open all the time.
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ import pytest
 
 from filechannel import ChannelOptions, Durability
 from filechannel._format import PURE
-from filechannel._maintenance.retention import IDLE, reclaim_after
-from filechannel._storage import control, registry, segment, upkeep
+from filechannel._maintenance.background.reclaim_by_retention import IDLE, reclaim_after
+from filechannel._storage.consumers import low_watermark
+from filechannel._storage.control import control_page, maintenance_lock
+from filechannel._storage.segments import segment
 from filechannel._storage.store import Store
 from tests.maintenance.stores import consume, files_of, fill, reclaim
 from tests.storage.background import Background
 from tests.storage.channels import SMALL, opened, payloads_of
-from tests.storage.deaths import NEVER, Counts, die_in_child, die_in_turn
+from tests.storage.deaths import NEVER, Counts, die_at_each_step, die_in_child
 from tests.storage.dying import DyingFiles
 
 SEGMENTS, CONSUMED = 5, 10
 _SHARED_STORES = {
-    control: ("store_u64", "store_u32"),
-    registry: ("store_u64", "swap_if_u32"),
-    upkeep: ("store_u64", "store_u32"),
+    control_page: ("store_u64", "store_u32"),
+    low_watermark: ("store_u64", "swap_if_u32"),
+    maintenance_lock: ("store_u64", "store_u32"),
     segment: ("store_u64",),
 }
 
@@ -54,7 +57,7 @@ def _maintain(path: Path, last: int, counts: Counts, idle: float) -> None:
     die_at_shared_stores(last, counts)
     with opened(path, SMALL, files=DyingFiles(last, counts)) as store:
         counts["life"] = 1
-        with store.upkeep.turn():
+        with store.maintenance_lock.held():
             reclaim_after(store, idle)
 
 
@@ -69,7 +72,7 @@ def _prepare(path: Path, idle: float, durability: Durability) -> list[bytes]:
 
 
 def _check(store: Store, left: list[bytes], idle: float) -> None:
-    """Nothing that somebody needs is gone; who is new, sends, or maintains the channel next is not held up."""
+    """Nothing that a consumer needs is reclaimed; new consumers, senders and the next maintenance are not blocked."""
     before = payloads_of(store)
     assert before[len(before) - len(left) :] == left, "lost"
     late = consume(store, 1, "late")
@@ -88,7 +91,7 @@ def _check(store: Store, left: list[bytes], idle: float) -> None:
 
 
 def die_at_every_step(directory: Path, idle: float, durability: Durability, *, watched: bool, each: bool) -> int:
-    """Kill whoever maintains a channel at each of its steps, or at the first of every kind; return how often."""
+    """Kill a process that maintains a channel at each of its steps, or at the first of every kind; return how often."""
     background = Background.install(pytest.MonkeyPatch())
 
     def live(last: int) -> Counts:
@@ -106,7 +109,7 @@ def die_at_every_step(directory: Path, idle: float, durability: Durability, *, w
         shutil.rmtree(path)
         return counts
 
-    return die_in_turn(live, each=each)
+    return die_at_each_step(live, each=each)
 
 
 def main(mode: str, durability: str, who: str, which: str) -> None:

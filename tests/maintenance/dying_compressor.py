@@ -1,4 +1,4 @@
-"""Who compresses dies at each step: run as a program, it forks, kills and looks at what is left."""
+"""A process that compresses dies at each step: run as a program, it forks, kills and checks what is left."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from filechannel._storage.files import Files
+from filechannel._storage.system.os_calls import Files
 from tests.storage.background import Background
 from tests.storage.channels import Message, opened, read_all
 from tests.storage.compressing import compress_all
-from tests.storage.deaths import NEVER, Counts, die_in_child, die_in_turn
+from tests.storage.deaths import NEVER, Counts, die_at_each_step, die_in_child
 from tests.storage.dying import DyingFiles
 
 
@@ -31,7 +31,7 @@ def _compress(path: Path, files: Files) -> None:
 
 
 def die_at_every_step(directory: Path, *, each: bool) -> int:
-    """Kill who compresses at each of its steps in turn, or at the first of every kind; return how often."""
+    """Kill a process that compresses at each of its steps, or at the first of every kind; return how often."""
     background = Background.install(pytest.MonkeyPatch())
 
     def live(last: int) -> Counts:
@@ -47,7 +47,7 @@ def die_at_every_step(directory: Path, *, each: bool) -> int:
         shutil.rmtree(path)
         return counts
 
-    return die_in_turn(live, each=each)
+    return die_at_each_step(live, each=each)
 
 
 def _check(path: Path, before: list[Message]) -> None:

@@ -1,7 +1,7 @@
 """Senders that drop the oldest messages and are killed: run as a program, it forks one, and kills it at every step.
 
-The steps are those of `dying`. What it leaves is looked at by one who opens the channel afterwards, and by one who had
-it open all the time.
+The steps are those of `dying`. The result is checked by a process that opens the channel afterwards, and by one that
+had it open all the time.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import pytest
 from filechannel import Capacity, ChannelOptions, DataExpiredError, Durability
 from filechannel._format import PURE
 from filechannel._format.layout import TRANSACTION
-from filechannel._storage.parts import Lead
-from filechannel._storage.producers import Place
+from filechannel._storage.log.batch_parts import HeaderRecord
+from filechannel._storage.producers.producer_positions import ProducerPosition
 from filechannel._storage.store import Store
 from tests.maintenance.dying import die_at_shared_stores
 from tests.maintenance.stores import consume, consumer, files_of, reclaim
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of
-from tests.storage.deaths import NEVER, Counts, die_in_child, die_in_turn
+from tests.storage.deaths import NEVER, Counts, die_at_each_step, die_in_child
 from tests.storage.dying import DyingFiles
 
 BEFORE, MORE, SIZE = 14, 8, 1000
@@ -41,16 +41,16 @@ def _number(payload: bytes) -> int:
     return int(payload.split()[0])
 
 
-def _prepare(path: Path, durability: Durability) -> Place:
-    """Make a channel that is nearly full; return where a producer is whose record is among the oldest."""
+def _prepare(path: Path, durability: Durability) -> ProducerPosition:
+    """Make a channel that is nearly full; return the position of a producer whose record is among the oldest."""
     capacity = Capacity(max_bytes=CAPACITY, on_full="drop_oldest")
     with opened(path, ChannelOptions(segment_size=4096, durability=durability, capacity=capacity)) as store:
         assert consume(store, 0, "slow") == []
         producer = store.producers.open(PRODUCER)
-        first = Place(store.control.write_offset, 7, 0, 0)
+        first = ProducerPosition(store.control.write_offset, 7, 0, 0)
         producer.begin(first)
-        place = Place(store.control.write_offset, 7, 5, 5)
-        record = Lead(producer.record_size, lambda _: producer.record(TRANSACTION, place, first))
+        place = ProducerPosition(store.control.write_offset, 7, 5, 5)
+        record = HeaderRecord(producer.record_size, lambda _: producer.record(TRANSACTION, place, first))
         store.log.append([_payload(0)], record)
         store.log.append([_payload(number) for number in range(1, BEFORE)])
         store.flusher.commit()
@@ -64,12 +64,12 @@ def _send(path: Path, last: int, counts: Counts) -> None:
         for number in range(BEFORE, BEFORE + MORE):
             store.log.append([_payload(number)])
             store.flusher.commit()
-        with store.upkeep.turn():
+        with store.maintenance_lock.held():
             store.reclaim.finish()
 
 
-def _check(store: Store, place: Place) -> None:
-    """What is left has no gap, whoever was overtaken is told, nothing else is forgotten, and it goes on."""
+def _check(store: Store, place: ProducerPosition) -> None:
+    """What is left has no gap, overtaken consumers get an error, nothing else is forgotten, and sending works."""
     found = [_number(payload) for payload in payloads_of(store)]
     assert found == list(range(found[0], found[-1] + 1)), "a gap"
     assert BEFORE - 1 <= found[-1] < BEFORE + MORE
@@ -92,7 +92,7 @@ def _check(store: Store, place: Place) -> None:
 
 
 def die_at_every_step(directory: Path, durability: Durability, *, watched: bool, each: bool) -> int:
-    """Kill a sender at each of its steps in turn, or at the first of every kind; return how often."""
+    """Kill a sender at each of its steps, or at the first of every kind; return how often."""
     background = Background.install(pytest.MonkeyPatch())
 
     def live(last: int) -> Counts:
@@ -110,10 +110,10 @@ def die_at_every_step(directory: Path, durability: Durability, *, watched: bool,
         shutil.rmtree(path)
         return counts
 
-    return die_in_turn(live, each=each)
+    return die_at_each_step(live, each=each)
 
 
-def _watch(path: Path, work: Callable[[], object], place: Place) -> bool:
+def _watch(path: Path, work: Callable[[], object], place: ProducerPosition) -> bool:
     with opened(path, create=False) as store:
         finished = die_in_child(work)
         found = [_number(payload) for payload in payloads_of(store)]

@@ -1,4 +1,4 @@
-"""A repair that is killed: run as a program, it forks whoever mends a channel, and kills it at every step."""
+"""A repair that is killed: run as a program, it forks a process that repairs a channel, and kills it at every step."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from filechannel._maintenance.repair import repair
-from filechannel._maintenance.verify import verify
+from filechannel._maintenance.repair.repair import repair
+from filechannel._maintenance.verify.verification import verify
 from tests.maintenance.damage import DAMAGES, make_channel
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of
-from tests.storage.deaths import Counts, die_in_child, die_in_turn
+from tests.storage.deaths import Counts, die_at_each_step, die_in_child
 from tests.storage.dying import DyingFiles
 
 
 def _readable(path: Path) -> set[bytes]:
-    """Return what somebody can read who opens a channel just like that."""
+    """Return what a reader gets that opens a channel without further options."""
     with opened(path, create=False) as store:
         return set(payloads_of(store, skip=True))
 
 
 def die_at_every_step(directory: Path, name: str, *, each: bool) -> int:
-    """Kill whoever mends a channel at each of its steps in turn, or at the first of every kind; return how often."""
+    """Kill a process that repairs a channel at each of its steps, or at the first of every kind; return how often."""
     background = Background.install(pytest.MonkeyPatch())
     damaged, path, look = directory / "damaged", directory / "copy", directory / "look"
     sent = make_channel(damaged)
@@ -54,7 +54,7 @@ def die_at_every_step(directory: Path, name: str, *, each: bool) -> int:
         shutil.rmtree(look)
         return counts
 
-    return die_in_turn(live, each=each)
+    return die_at_each_step(live, each=each)
 
 
 def main(name: str, which: str) -> None:

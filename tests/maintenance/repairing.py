@@ -1,4 +1,4 @@
-"""Channels that are damaged anywhere, and mended: run as a program, with seeds."""
+"""Channels that are damaged anywhere, and repaired: run as a program, with seeds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from random import Random
 
 import pytest
 
-from filechannel._maintenance.repair import repair
-from filechannel._maintenance.verify import verify
-from filechannel._storage.files import Files
+from filechannel._maintenance.repair.repair import repair
+from filechannel._maintenance.verify.verification import verify
+from filechannel._storage.system.os_calls import Files
 from tests.storage.background import Background
 from tests.storage.channels import opened, read_all
 from tests.storage.damaging import damage_one, make
@@ -22,8 +22,8 @@ from tests.storage.damaging import damage_one, make
 _BATCH = 3  # messages of the largest batch, without the last one
 
 
-def mend_all(directory: Path, seeds: range, *, copied: bool) -> int:
-    """Damage one thing for each seed and mend it; return how many there were.
+def repair_all(directory: Path, seeds: range, *, copied: bool) -> int:
+    """Damage one thing for each seed and repair it; return how many there were.
 
     *copied*: much of it was never flushed, and the control page is not believed, as in a copy.
     """
@@ -44,7 +44,7 @@ def mend_all(directory: Path, seeds: range, *, copied: bool) -> int:
         assert repaired.report.is_clean, f"seed {seed}, {damages}: {was.findings}, {repaired.report.findings}"
         with opened(copy, create=False) as store:
             found = {message.offset: message for message in read_all(store)}
-            spared = [message for message in sent if all(damage.spares(message, begins) for damage in damages)]
+            spared = [message for message in sent if all(damage.is_readable(message, begins) for damage in damages)]
             missing = [message.offset for message in spared if found.get(message.offset) != message]
             if copied and missing == [message.offset for message in spared[-_BATCH:]][-len(missing) :]:
                 missing = []  # the beginning of a batch whose end is lost
@@ -60,7 +60,7 @@ def main(first: str, count: str, kind: str) -> None:
     """Try some seeds."""
     logging.disable(logging.CRITICAL)
     with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as directory:
-        done = mend_all(Path(directory), range(int(first), int(first) + int(count)), copied=kind == "copied")
+        done = repair_all(Path(directory), range(int(first), int(first) + int(count)), copied=kind == "copied")
     sys.stdout.write(f"{done}\n")
 
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from filechannel import Retention
 from filechannel._format import NOTHING
-from filechannel._maintenance.retention import IDLE, reclaim_after
-from filechannel._storage.index import Mark
-from filechannel._storage.log_reader import LogReader
+from filechannel._maintenance.background.reclaim_by_retention import IDLE, reclaim_after
+from filechannel._storage.reading.log_reader import LogReader
 from filechannel._storage.store import Store
 from tests.storage.channels import reader_of
 
@@ -30,12 +29,12 @@ def fill(store: Store, segments: int) -> list[bytes]:
 
 @contextmanager
 def consumer(store: Store, name: str = "consumer") -> Iterator[LogReader]:
-    """Own a name and stand where it stopped, at the oldest message if it is new."""
+    """Own a name and start where it stopped, at the oldest message if it is new."""
     cursor = store.cursors.open(name)
     reader = reader_of(store, cursor)
     position = cursor.position
-    reader.move(store.places.earliest() if position is None else Mark(position.offset, position.sequence, 0))
-    assert position is not None or store.registry.settle(reader.native.offset)
+    reader.move(store.lookup.earliest() if position is None else position.log_position)
+    assert position is not None or store.low_watermark.retain_from(reader.native.offset)
     try:
         yield reader
     finally:
@@ -57,8 +56,8 @@ def consume(store: Store, messages: int | None = None, name: str = "consumer") -
 
 
 def reclaim(store: Store, idle: float = IDLE) -> None:
-    """Remove what may go, as in a turn of maintenance."""
-    with store.upkeep.turn():
+    """Reclaim what may be, as maintenance does."""
+    with store.maintenance_lock.held():
         reclaim_after(store, idle)
 
 
@@ -69,6 +68,6 @@ def set_retention(store: Store, retention: Retention) -> None:
 
 
 def files_of(store: Store) -> list[str]:
-    """Return the names of what is left of the segments; files that wait to be written again do not count."""
+    """Return the names of the remaining segment files; files of the free list do not count."""
     names = sorted(file.name for file in store.segments.directory.iterdir())
     return [name for name in names if not name.startswith("spare-")]

@@ -1,4 +1,4 @@
-"""Damage in a copied channel, whose checkpoint is old: it is checked and repaired as it is in place."""
+"""Damage in a copied channel, whose checkpoint is old: it is checked and repaired like the original."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from filechannel._format.layout import SEGMENT_END, SEGMENT_HEADER_SIZE
-from filechannel._maintenance.repair import repair
-from filechannel._maintenance.verify import verify
+from filechannel._maintenance.repair.repair import repair
+from filechannel._maintenance.verify.verification import verify
 from tests.maintenance.damage import cut, overwrite
 from tests.storage.boots import Boots
 from tests.storage.channels import opened, payloads_of, read_all
@@ -33,8 +33,8 @@ def test_repair_keeps_every_intact_message_of_a_copy(path: Path) -> None:
     assert [each.payload for each in found] == [sent[each.sequence] for each in found]
 
 
-def test_verify_finds_the_same_in_a_copy_as_in_place(path: Path) -> None:
-    """A damaged record is one message missing, wherever the channel lies; a copy also has messages out of reach."""
+def test_verify_finds_the_same_in_a_copy_as_in_the_original(path: Path) -> None:
+    """A damaged record is one missing message, wherever the channel is; a copy also has messages out of reach."""
     copy, _ = damaged_copy(path)
     here, there = verify(path), verify(copy)
     assert (there.messages, there.lost) == (here.messages, here.lost) == (SENT - 1, 1)
@@ -78,7 +78,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_copy_is_repaired_as_the_original_is(path: Path, name: str) -> None:
-    """Whatever is damaged, repair keeps the same messages in a copy as it does in place, and says so before."""
+    """Whatever is damaged, repair keeps the same messages in a copy as in the original, and says so before."""
     sent = make(path)
     copy = shutil.copytree(path, path.with_name("copy"))
     DAMAGES[name](path)
@@ -93,8 +93,8 @@ def test_a_copy_is_repaired_as_the_original_is(path: Path, name: str) -> None:
         assert payloads_of(other)[-1] == b"next"
 
 
-def test_a_torn_end_of_a_copy_is_no_damage(path: Path, boots: Boots) -> None:
-    """What lies behind the last intact record was never written: nothing is found, and repair changes nothing."""
+def test_a_torn_end_of_a_copy_is_not_damage(path: Path, boots: Boots) -> None:
+    """What is behind the last intact record was never written: nothing is found, and repair changes nothing."""
     make(path)
     boots.again()
     last = segments_of(path)[-1]
@@ -106,7 +106,7 @@ def test_a_torn_end_of_a_copy_is_no_damage(path: Path, boots: Boots) -> None:
 
 
 def test_records_behind_a_lost_segment_with_the_checkpoint_are_kept(path: Path) -> None:
-    """If the segment that the checkpoint lies in is gone, repair keeps those behind it in a copy, too."""
+    """If the segment with the checkpoint is missing, repair keeps those behind it in a copy, too."""
     make(path)
     with opened(path, create=False) as store:
         store.flusher.flush()

@@ -1,4 +1,4 @@
-"""Whoever maintains a channel is killed with SIGKILL, at every step."""
+"""A process that maintains a channel is killed with SIGKILL, at every step."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ EACH = product(["busy", "idle"], ["os", "fsync"], ["afterwards", "watched"], ["e
     ("mode", "durability", "who", "which"), [*SOME, *(pytest.param(*each, marks=pytest.mark.soak) for each in EACH)]
 )
 def test_maintenance_may_die_at_every_step(mode: str, durability: str, who: str, which: str) -> None:
-    """Nothing unconsumed is lost, nobody is held up, and the next one finishes what it began."""
+    """Nothing unconsumed is lost, no process is blocked, and the next one finishes what it began."""
     if PURE and who == "watched":
-        pytest.skip("the pure twin shares with nobody")
+        pytest.skip("the pure implementation has a channel for itself")
     command = [sys.executable, "-m", "tests.maintenance.dying", mode, durability, who, which]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, f"{command}:\n{done.stderr}"

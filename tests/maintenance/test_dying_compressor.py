@@ -1,4 +1,4 @@
-"""Whoever compresses is killed with SIGKILL at every step."""
+"""A process that compresses is killed with SIGKILL at every step."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("which", WHICH)
-def test_who_compresses_may_die_at_every_step(which: str) -> None:
-    """Before each call to the operating system: every message is there, and the next one finishes the work."""
+def test_a_compressing_process_may_die_at_every_step(which: str) -> None:
+    """Before each system call: every message is stored, and the next process finishes the work."""
     command = [sys.executable, "-m", "tests.maintenance.dying_compressor", which]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,8 +1,8 @@
 """A small explicit-state model checker.
 
-It visits every state that a model can reach, breadth first, so the first violation it meets has a shortest trace.
-Three things are checked: no state has a flaw; no state is stuck (somebody still wants something, and nothing can happen
-but faults); and, on demand, that from every state a good one can still be reached without the help of faults.
+It visits every state that a model can reach, breadth first, so the first violation it meets has a shortest trace. Three
+things are checked: no state has a flaw; no state is stuck (a process still waits, and nothing can happen but faults);
+and, on demand, that from every state a good one can still be reached without the help of faults.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar, final
 
 Label = tuple[str, str]
-"""Who did what."""
+"""The process and its move."""
 
 S = TypeVar("S", bound=Hashable)
 
@@ -32,7 +32,7 @@ class Model(Protocol[S]):
         """What is wrong with this state, if anything."""
 
     def is_final(self, state: S) -> bool:
-        """Whether everybody may rest here for ever."""
+        """Whether every process may stay here for ever."""
 
     def is_fault(self, label: Label) -> bool:
         """Whether this may happen but must not be needed, such as a kill."""
@@ -61,7 +61,7 @@ class Graph(Generic[S]):
         self._describe = describe
         self._numbers: dict[S, int] = {}
         self._origins: list[tuple[int, Label] | None] = []
-        # The moves that are no faults, as two columns: millions of small objects would be slow to make.
+        # The moves that are not faults, as two columns: millions of small objects would be slow to make.
         self._befores = array("L")
         self._afters = array("L")
 
@@ -121,7 +121,7 @@ def explore(model: Model[S], limit: int = 1_000_000) -> Graph[S]:
     with _collector_paused():
         for state in model.initial():
             graph.add(state, 0, None)
-        for number, state in enumerate(graph.states):  # which grows meanwhile
+        for number, state in enumerate(graph.states):  # `graph.states` grows during the loop
             _visit(model, graph, number, state)
             if len(graph) > limit:
                 raise MemoryError(f"more than {limit} states")

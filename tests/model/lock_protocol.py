@@ -1,8 +1,8 @@
-"""The writer word: who may append, and what happens when the one who may is killed.
+"""The writer lock: which process may append, and what happens when the lock holder is killed.
 
-Each process has a slot. The word is 0 when free, else slot | generation | contended. A writer reserves, copies a record
-in two halves, publishes it and unlocks; who takes over from a dead writer wipes what was reserved but not published.
-Spinning is not modelled: a failed compare-and-swap that is tried again changes nothing.
+Each process has a slot. The lock word is 0 when free, else slot | generation | contended. A writer reserves, copies a
+record in two halves, publishes it and unlocks; a process that takes over from a dead writer wipes what was reserved but
+not published. Spinning is not modelled: a failed compare-and-swap that is tried again changes nothing.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class LockProtocol:
         return memory.flaw
 
     def is_final(self, memory: Memory, processes: tuple[Writer, ...]) -> bool:
-        """Everybody has sent everything, is dead or is stopped."""
+        """Every process has sent everything, is dead or is stopped."""
         return all(
             process.step in ("ended", "dead") or memory.stopped >> who & 1 for who, process in enumerate(processes)
         )
 
     def served(self, who: int) -> Callable[[Memory, tuple[Writer, ...]], bool]:
-        """Whether process *who* has the word, does not want it, or waits for one who was stopped with it."""
+        """Whether process *who* has the lock, does not want it, or waits for a holder that was stopped with it."""
 
         def good(memory: Memory, processes: tuple[Writer, ...]) -> bool:
             if processes[who].step not in WAITS or memory.stopped >> who & 1:
@@ -87,7 +87,7 @@ class LockProtocol:
         return good
 
     def owner_word(self, who: int, process: Writer) -> int:
-        """The value of the word when *who* has it, not contended."""
+        """The value of the lock word when *who* has it, not contended."""
         return (who + 1) << 4 | (process.generation if self.generation_in_word else 0) << 1
 
     def moves(self, who: int, memory: Memory, process: Writer) -> Moves:
@@ -161,7 +161,7 @@ class LockProtocol:
 
     def _probe_byte(self, who: int, memory: Memory, process: Writer) -> Moves:
         owner = (process.seen >> 4) - 1
-        # The kernel does not report a lock to the one who holds it: the own byte looks unlocked.
+        # The kernel does not report a lock to its holder: a process sees its own byte as unlocked.
         if owner == who or not memory.locked_bytes >> owner & 1:
             yield "finds the owner's byte unlocked", memory, process._replace(step="take over")
         else:

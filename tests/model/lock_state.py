@@ -37,7 +37,7 @@ class Writer(NamedTuple):
     step: str
     buffer: tuple[Store, ...] = ()
     seen: int = 0
-    contended: int = 0  # what it acquires the word with: once it has slept, others may sleep too
+    contended: int = 0  # what it acquires the lock with: once it has slept, others may sleep too
     left: int = 0  # messages to send
     generation: int = 1
 

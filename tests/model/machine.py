@@ -46,12 +46,12 @@ class Program(Protocol[M, P]):
         """What is wrong with this state, if anything."""
 
     def is_final(self, memory: M, processes: tuple[P, ...]) -> bool:
-        """Whether everybody may rest here for ever."""
+        """Whether every process may stay here for ever."""
 
 
 @final
 class Machine(Generic[M, P]):
-    """A model for the checker: the program, with moves remembered, since the same ones come again in many states."""
+    """A model for the checker: the program, with moves cached, since the same ones occur in many states."""
 
     def __init__(self, program: Program[M, P]) -> None:
         self._program = program
@@ -82,7 +82,7 @@ class Machine(Generic[M, P]):
             yield (name, what), self._memories.number(new_memory), self._processes.number(new_process)
 
     def unpack(self, state: Packed) -> tuple[M, tuple[P, ...]]:
-        """The state that the numbers stand for."""
+        """The state that the numbers encode."""
         return self._memories.items[state[0]], tuple(map(self._processes.items.__getitem__, state[1:]))
 
     def holds(self, predicate: Callable[[M, tuple[P, ...]], bool]) -> Callable[[Packed], bool]:
@@ -98,7 +98,7 @@ class Machine(Generic[M, P]):
         return self._program.is_final(*self.unpack(state))
 
     def is_fault(self, label: Label) -> bool:
-        """Whether nobody may rely on it."""
+        """Whether the move is a fault, on which no promise may rely."""
         return label[1] in self._program.faults
 
     def describe(self, state: Packed) -> str:

@@ -1,7 +1,9 @@
-"""The registry word: consumers are put somewhere while others decide what is the oldest message, and remove the rest.
+"""The registry word: consumers are positioned while maintenance decides what is the oldest message, and reclaims the
+rest.
 
-Messages are numbers. A fast consumer, which never moves, has taken all of them but the last. Others come, at what they
-take for the oldest, and go back. Whoever maintains the channel has the kernel's lock on a byte, which a kill frees.
+Messages are numbers. A fast consumer, which never moves, has read all of them but the last. Others register, at what
+they take for the oldest, and seek back. The process that maintains the channel has the kernel's lock on a byte, which a
+kill releases.
 """
 
 from __future__ import annotations
@@ -26,19 +28,19 @@ class Memory(NamedTuple):
     registry: int = 0
     place1: int = NOWHERE
     place2: int = NOWHERE
-    removed: int = 0  # everything before it is gone
-    turn: int = 0  # who maintains the channel, plus one
+    removed: int = 0  # everything before it is reclaimed
+    turn: int = 0  # the process that maintains the channel, plus one
 
 
 class Process(NamedTuple):
-    """A caretaker, or a consumer."""
+    """A maintaining process, or a consumer."""
 
     step: str
     buffer: tuple[Store, ...] = ()
     seen: int = 0  # the registry word, as last seen
-    found: int = 0  # what was found to be the oldest, or the place of the slowest
-    back: int = 0  # consumer: how often it goes back
-    wanted: int = NOWHERE  # consumer: where it was put, and has to find its messages once it is settled
+    found: int = 0  # what was found to be the oldest, or the position of the slowest
+    back: int = 0  # consumer: how often it seeks back
+    wanted: int = NOWHERE  # consumer: its new position, where it has to find its messages once it is registered there
 
 
 Moves = Iterator[tuple[str, Memory, Process]]
@@ -46,35 +48,37 @@ Moves = Iterator[tuple[str, Memory, Process]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryProtocol:
-    """Caretakers first, then at most two consumers; each flag of the last group that is not its default is a mutant."""
+    """Maintaining processes first, then at most two consumers; a flag of the last group that is not
+    its default is a mutant.
+    """
 
-    names: tuple[str, ...] = ("caretaker1", "caretaker2", "consumer1", "consumer2")
-    caretakers: int = 2
+    names: tuple[str, ...] = ("maintainer1", "maintainer2", "consumer1", "consumer2")
+    maintainers: int = 2
     back: int = 1
     faults: frozenset[str] = frozenset({KILLED})
 
-    counts: bool = True  # whoever was put somewhere counts the word up
+    counts: bool = True  # a consumer that was positioned increments the word
     stores_before_counting: bool = True
-    looks_after_noting: bool = True  # the caretaker, at the places
+    looks_after_noting: bool = True  # maintenance, at the positions
     decides_by_swap: bool = True
     believes_decisions: bool = True  # what is decided counts before it is written down
     removes_what_is_decided: bool = True  # not what it wants to decide
 
     def initial(self) -> tuple[Memory, tuple[Process, ...]]:
-        """Nothing is removed, and nobody but the fast consumer is there."""
-        consumers = len(self.names) - self.caretakers
-        return Memory(), (Process("begin"),) * self.caretakers + (Process("come", back=self.back),) * consumers
+        """Nothing is reclaimed, and only the fast consumer is registered."""
+        consumers = len(self.names) - self.maintainers
+        return Memory(), (Process("begin"),) * self.maintainers + (Process("come", back=self.back),) * consumers
 
     def flaw(self, memory: Memory, processes: tuple[Process, ...]) -> str | None:
-        """Whoever is settled finds its messages."""
-        for process in processes[self.caretakers :]:
+        """A consumer whose position is final finds its messages."""
+        for process in processes[self.maintainers :]:
             if process.step in ("settled", "ended") and process.wanted < memory.removed:
                 return "a consumer finds its messages gone"
         return None
 
     def is_final(self, memory: Memory, processes: tuple[Process, ...]) -> bool:
-        """The consumers are where they wanted to be; caretakers go on for ever, or are dead."""
-        return all(process.step == "ended" for process in processes[self.caretakers :])
+        """The consumers are where they wanted to be; maintenance runs for ever, or is dead."""
+        return all(process.step == "ended" for process in processes[self.maintainers :])
 
     def moves(self, who: int, memory: Memory, process: Process) -> Moves:
         """The store buffer, a kill, then the next step of the program."""
@@ -85,18 +89,18 @@ class RegistryProtocol:
                 memory._replace(**{field: value}),
                 process._replace(buffer=tuple(younger)),
             )
-        if who < self.caretakers:
+        if who < self.maintainers:
             if process.step != "dead":
                 # What it has stored still becomes visible, before the kernel frees its lock.
                 freed = memory if memory.turn != who + 1 else memory._replace(**dict(process.buffer), turn=0)
                 yield KILLED, freed, Process("dead")
-            yield from self._caretaker(who, memory, process)
+            yield from self._maintainer(who, memory, process)
         else:
             yield from self._consumer(who, memory, process)
 
-    # Who maintains the channel
+    # The process that maintains the channel
 
-    def _caretaker(self, who: int, memory: Memory, process: Process) -> Moves:
+    def _maintainer(self, who: int, memory: Memory, process: Process) -> Moves:
         step, drained = process.step, not process.buffer
         if step == "begin" and memory.turn == 0:
             yield "takes its turn", memory._replace(turn=who + 1), process._replace(step="note")
@@ -135,10 +139,10 @@ class RegistryProtocol:
         elif step == "remove":
             yield f"removes up to {memory.oldest}", memory._replace(removed=memory.oldest, turn=0), Process("begin")
 
-    # Who is put somewhere
+    # The consumer that is positioned
 
     def _consumer(self, who: int, memory: Memory, process: Process) -> Moves:
-        place = f"place{who - self.caretakers + 1}"
+        place = f"place{who - self.maintainers + 1}"
         step = process.step
         if step in ("come", "compare"):
             yield from self._look_for_the_oldest(memory, process)

@@ -30,11 +30,11 @@ class Walk:
             yield ("token", name), following
 
     def flaw(self, state: int) -> str | None:
-        """One place may be flawed."""
+        """One state may be flawed."""
         return "flawed" if state == self.flawed else None
 
     def is_final(self, state: int) -> bool:
-        """One place may be the last."""
+        """One state may be final."""
         return state == self.last
 
     def is_fault(self, label: Label) -> bool:
@@ -93,7 +93,7 @@ class StoreThenLoad:
 
 
 def test_a_flaw_comes_with_the_shortest_trace() -> None:
-    """Of two ways to the flawed state the shorter one is told."""
+    """Of two ways to the flawed state the checker reports the shorter one."""
     walk = Walk(edges={0: {"long": 1, "short": 2}, 1: {"on": 3}, 3: {"in": 4}, 2: {"in": 4}}, flawed=4)
     with pytest.raises(ViolationError) as caught:
         explore(walk)
@@ -103,7 +103,7 @@ def test_a_flaw_comes_with_the_shortest_trace() -> None:
 
 
 def test_a_state_that_only_a_fault_can_leave_is_stuck() -> None:
-    """Nobody may count on a fault to go on; a final state may be the end."""
+    """No process may rely on a fault to continue; a final state may be the end."""
     edges = {0: {"go": 1}, 1: {"fault": 0}}
     with pytest.raises(ViolationError, match="stuck"):
         explore(Walk(edges=edges))
@@ -111,7 +111,7 @@ def test_a_state_that_only_a_fault_can_leave_is_stuck() -> None:
 
 
 def test_a_cycle_that_cannot_reach_the_good_state_is_found() -> None:
-    """Something can always happen there, so it is not stuck, and yet it leads nowhere."""
+    """A move is always possible there, so it is not stuck, and yet it never reaches the good state."""
     graph = explore(Walk(edges={0: {"good": 1, "bad": 2}, 1: {"stay": 1}, 2: {"round": 3}, 3: {"round": 2}}))
     with pytest.raises(ViolationError, match="arrive") as caught:
         graph.require_reachable("arrive", lambda state: state == 1)
@@ -119,15 +119,15 @@ def test_a_cycle_that_cannot_reach_the_good_state_is_found() -> None:
     graph.require_reachable("arrive somewhere", lambda state: state in (1, 3))
 
 
-def test_a_fault_is_no_way_to_the_good_state() -> None:
+def test_a_fault_does_not_count_as_a_way_to_the_good_state() -> None:
     """Liveness must not depend on a kill."""
     graph = explore(Walk(edges={0: {"stay": 0, "fault": 1}, 1: {"stay": 1}}))
     with pytest.raises(ViolationError, match="arrive"):
         graph.require_reachable("arrive", lambda state: state == 1)
 
 
-def test_an_exploration_without_end_is_given_up() -> None:
-    """The limit says so instead of filling the memory."""
+def test_an_endless_exploration_ends_with_an_error() -> None:
+    """The limit raises instead of filling the memory."""
     endless = Walk(edges={number: {"on": number + 1} for number in range(100)})
     with pytest.raises(MemoryError, match="more than 50 states"):
         explore(endless, limit=50)

@@ -1,4 +1,4 @@
-"""The writer word: one owner, nothing lost, nobody waits for ever; and what breaks when a rule is left out."""
+"""The writer lock: one holder, nothing lost, no endless wait; and what breaks when a rule is left out."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def violation(protocol: LockProtocol) -> ViolationError:
         ),
     ],
 )
-def test_kills_lose_nothing_and_block_nobody(protocol: LockProtocol) -> None:
-    """Whoever is killed at whatever step: one owner, whole records, and all who live get the word."""
+def test_kills_lose_nothing_and_block_no_process(protocol: LockProtocol) -> None:
+    """Whichever process is killed at whatever step: one holder, whole records, and all live processes get the lock."""
     assert check(protocol) > 1000
 
 
-def test_nobody_is_forgotten_asleep() -> None:
+def test_no_process_is_left_asleep() -> None:
     """Without kills the wakeups alone suffice: sleeps need no bound."""
     check(LockProtocol(names=THREE, messages=2, bounded_sleeps=False, store_buffers=False))
 
 
 def test_a_stopped_writer_is_not_robbed() -> None:
-    """However long it is stopped, it owns the word until it goes on or dies; then the others get it."""
+    """However long it is stopped, it holds the lock until it resumes or dies; then the others get it."""
     check(LockProtocol(kills=1, generations=2, stops=True))
 
 
@@ -65,7 +65,9 @@ def test_a_process_stopped_for_ever_blocks_others_only_as_owner() -> None:
 
 
 def test_mutant_byte_locked_before_the_generation_is_announced() -> None:
-    """A process stopped while it registers makes a dead owner look alive: all wait for one who owns nothing."""
+    """A process stopped while it registers makes a dead holder look alive: all wait for a process
+    that holds nothing.
+    """
     protocol = LockProtocol(kills=1, generations=2, stops=True, faults=STOPPED_FOR_EVER, generation_before_byte=False)
     found = violation(protocol)
     assert found.trace == [
@@ -77,7 +79,7 @@ def test_mutant_byte_locked_before_the_generation_is_announced() -> None:
 
 
 def test_mutant_generation_not_probed() -> None:
-    """A slot that was registered again looks like its dead owner, and nobody takes over."""
+    """A slot that was registered again looks like its dead holder, and no process takes over."""
     found = violation(LockProtocol(kills=1, generations=2, comes_back_to_send=False, probes_generation=False))
     assert found.promise == "A can get the word"
     assert found.trace[-3:] == [
@@ -88,28 +90,30 @@ def test_mutant_generation_not_probed() -> None:
 
 
 def test_mutant_generation_not_in_the_word() -> None:
-    """The value seen may come back with another owner, who is alive and robbed."""
+    """The value seen may return with another holder, which is alive and robbed."""
     found = violation(LockProtocol(messages=2, kills=1, generations=2, generation_in_word=False))
     assert found.promise == "two live owners"
     assert found.trace[-2:] == ["A locks the word", "B takes over"]
 
 
 def test_mutant_takeover_by_plain_store() -> None:
-    """Two who found the owner dead both take over."""
+    """Two processes that found the holder dead both take over."""
     found = violation(LockProtocol(names=THREE, kills=1, store_buffers=False, takes_over_by_swap=False))
     assert found.promise == "two live owners"
     assert sum(step.endswith("takes over") for step in found.trace) == 2
 
 
 def test_mutant_unlock_does_not_look_at_contended() -> None:
-    """Who sleeps without a bound is never woken."""
+    """A process that sleeps without a bound is never woken."""
     found = violation(LockProtocol(looks_at_contended=False, bounded_sleeps=False))
     assert found.promise == "stuck"
     assert found.trace[-2:] == ["B sleeps", "A unlocks"]
 
 
 def test_mutant_contended_forgotten_after_a_sleep() -> None:
-    """Who was woken, lost the race and then acquires the word plainly leaves the other sleepers asleep."""
+    """A process that was woken, lost the race and then acquires the lock uncontended leaves the
+    other sleepers asleep.
+    """
     protocol = LockProtocol(names=THREE, messages=2, bounded_sleeps=False, store_buffers=False, stays_contended=False)
     assert violation(protocol).promise == "stuck"
 
@@ -132,5 +136,5 @@ def test_mutant_byte_unlocked_before_the_last_stores_land() -> None:
 
 
 def test_mutant_kills_with_unbounded_sleeps() -> None:
-    """Nobody wakes those who sleep on the word of a dead owner: only the bound does."""
+    """No process wakes those that sleep on the lock of a dead holder: only the bound does."""
     assert violation(LockProtocol(kills=1, bounded_sleeps=False)).trace[-1] == "B sleeps"

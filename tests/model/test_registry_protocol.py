@@ -1,4 +1,4 @@
-"""The registry word: nobody who is settled finds its messages gone; and who does when a rule is left out."""
+"""The registry word: no registered consumer finds its messages reclaimed; and which does when a rule is left out."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ def check(protocol: RegistryProtocol) -> int:
     return len(graph)
 
 
-def test_nobody_who_is_settled_finds_its_messages_gone() -> None:
-    """Two caretakers, which may be killed or stopped at any step, and two consumers that come and go back."""
+def test_no_registered_consumer_finds_its_messages_reclaimed() -> None:
+    """Two maintaining processes, which may be killed or stopped at any step, and two consumers that register and seek
+    back.
+    """
     assert check(RegistryProtocol()) > 10_000
 
 
-def test_one_consumer_may_go_back_again_and_again() -> None:
+def test_one_consumer_may_seek_back_repeatedly() -> None:
     """The same with one of them."""
-    assert check(RegistryProtocol(names=("caretaker1", "caretaker2", "consumer1"), back=3)) > 1_000
+    assert check(RegistryProtocol(names=("maintainer1", "maintainer2", "consumer1"), back=3)) > 1_000
 
 
 @pytest.mark.parametrize(
@@ -35,6 +37,6 @@ def test_one_consumer_may_go_back_again_and_again() -> None:
     ],
 )
 def test_every_rule_is_needed(rule: str) -> None:
-    """Without it somebody who is settled finds its messages gone."""
+    """Without it a registered consumer finds its messages reclaimed."""
     with pytest.raises(ViolationError, match="finds its messages gone"):
         check(RegistryProtocol(**{rule: False}))  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ def violation(protocol: WakeProtocol) -> ViolationError:
 
 @pytest.mark.parametrize("names", [MIXED, THREADS, LOOPS], ids=["mixed", "threads", "loops"])
 def test_no_wakeup_is_lost(names: tuple[str, ...]) -> None:
-    """Two publishers and two waiters who sleep without a bound: everybody receives everything."""
+    """Two publishers and two waiters that sleep without a bound: every waiter receives everything."""
     assert check(WakeProtocol(names=names)) > 10_000
 
 
@@ -54,20 +54,20 @@ def test_loops_miss_no_second_message(names: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("names", [MIXED, THREADS, LOOPS], ids=["mixed", "threads", "loops"])
 def test_bounded_sleeps_heal_the_kill_of_a_publisher(names: tuple[str, ...]) -> None:
-    """Publishers may be killed at any step: what became visible reaches everybody."""
+    """Publishers may be killed at any step: every visible message reaches every waiter."""
     assert check(WakeProtocol(names=names, kills=True, bounded_sleeps=True, one_move_to_publish=True)) > 10_000
 
 
 @pytest.mark.parametrize("waiter", ["thread", "loop"])
-def test_bounded_sleeps_heal_a_kill_inside_the_writer_word(waiter: str) -> None:
-    """The same with each store and the unlocking as steps of their own."""
+def test_bounded_sleeps_heal_a_kill_inside_the_writer_lock(waiter: str) -> None:
+    """The same with each store and the unlocking as separate steps."""
     protocol = WakeProtocol(names=("P1", "P2", waiter), messages=(2, 1), kills=True, bounded_sleeps=True)
     assert check(protocol) > 1000
 
 
 @pytest.mark.parametrize("waiters", [("thread",), ("loop",), ("thread", "loop"), ("loop1", "loop2")])
-def test_senders_that_wait_for_room_miss_no_consumer(waiters: tuple[str, ...]) -> None:
-    """A consumer stores its position without a lock, and makes a fence before it looks at the word."""
+def test_senders_that_wait_for_capacity_miss_no_consumer(waiters: tuple[str, ...]) -> None:
+    """A consumer stores its position without a lock, and makes a fence before it reads the word."""
     check(WakeProtocol(names=("P1", *waiters), messages=(3,), publisher_locks=False))
 
 
@@ -80,7 +80,7 @@ def test_bounded_sleeps_heal_the_kill_of_a_consumer(waiter: str) -> None:
 
 @pytest.mark.parametrize("waiter", ["thread", "loop"])
 def test_mutant_consumer_without_a_fence(waiter: str) -> None:
-    """Its position waits in the store buffer while it looks, and finds nobody; the sender sees the old one."""
+    """Its position is still in the store buffer while it finds no waiter; the sender sees the old one."""
     found = violation(WakeProtocol(names=("P1", waiter), messages=(1,), publisher_locks=False, publisher_fence=False))
     assert found.promise == "stuck"
 
@@ -116,7 +116,7 @@ def test_mutant_publisher_without_a_fence() -> None:
 
 
 def test_mutant_publisher_without_a_fence_where_loads_overtake_swaps() -> None:
-    """There the exchange that unlocks is no fence; on x86 it is."""
+    """There the exchange that unlocks is not a fence; on x86 it is."""
     names = ("P1", "thread")
     found = violation(WakeProtocol(names=names, messages=(1,), publisher_fence=False, loads_overtake_swaps=True))
     assert "P1 looks at wake too early" in found.trace
@@ -135,14 +135,16 @@ def test_a_loop_may_leave_a_flag_alone_that_is_set_on_x86() -> None:
 
 
 def test_mutant_flag_without_a_generation() -> None:
-    """A second thread sets the flag that was cleared for the first, which then falls asleep on news."""
+    """A second thread sets the flag that was cleared for the first, which then falls asleep
+    although data is available.
+    """
     found = violation(WakeProtocol(names=("P1", "thread1", "thread2"), messages=(1,), has_generation=False))
     assert found.trace.index("P1 wakes all threads") < found.trace.index("thread2 arms wake")
     assert found.trace.index("thread2 arms wake") < found.trace.index("thread1 sleeps")
 
 
 def test_mutant_loop_sets_the_wake_word_before_its_bit() -> None:
-    """A publisher clears the flag and finds nobody armed; the next publisher finds no flag."""
+    """A publisher clears the flag and finds no armed loop; the next publisher finds no flag."""
     found = violation(WakeProtocol(names=("P1", "loop"), messages=(2,), armed_before_wake=False))
     assert found.trace.index("P1 takes armed") < found.trace.index("loop sets its bit in armed")
     assert found.trace[-1] == "P1 looks at wake: nobody waits"

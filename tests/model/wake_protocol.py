@@ -14,7 +14,7 @@ class WakeProtocol(WakeRules):
     """Publishers first, then waiters; the name of a waiter says what it is."""
 
     def initial(self) -> State:
-        """Nothing is published, everybody is awake."""
+        """Nothing is published, every waiter is awake."""
         publishers = tuple(Process("publish", left=count) for count in self.messages)
         waiters = (Process("look"),) * (len(self.names) - len(publishers))
         return Memory(), publishers + waiters

@@ -40,19 +40,19 @@ def fence(rules: WakeRules, who: int, memory: Memory, process: Process) -> Moves
 
 
 def check(rules: WakeRules, who: int, memory: Memory, process: Process) -> Moves:
-    """Load the wake word, to see whether anybody waits."""
+    """Load the wake word, to see whether there are waiters."""
     process = process._replace(seen=loaded(memory, process.buffer, "wake"))
     yield "looks at wake" + _answer(process), memory, _decided(rules, process)
 
 
 def checked_early(rules: WakeRules, who: int, memory: Memory, process: Process) -> Moves:
-    """The same, with what the CPU loaded before its turn."""
+    """The same, with what the CPU loaded too early."""
     process = process._replace(early=-1)
     yield "goes by what it saw" + _answer(process), memory, _decided(rules, process)
 
 
 def clear(rules: WakeRules, who: int, memory: Memory, process: Process) -> Moves:
-    """Swap the flags away and begin a new generation, so that nobody goes to sleep on what they saw before."""
+    """Swap the flags away and begin a new generation, so that no waiter falls asleep on what it saw before."""
     if process.buffer:
         return
     if rules.has_generation and memory.wake != process.seen:
@@ -71,7 +71,7 @@ def wake_threads(rules: WakeRules, who: int, memory: Memory, process: Process) -
 
 
 def take_armed(rules: WakeRules, who: int, memory: Memory, process: Process) -> Moves:
-    """Swap `armed` with 0; from now on it owes a byte to each whose bit was set."""
+    """Swap `armed` with 0; from now on the publisher has to send a byte to each loop whose bit was set."""
     process = process._replace(owed=process.owed | memory.armed)
     following = _written(process) if rules.wake_before_armed else process._replace(step="clear")
     yield "takes armed", memory._replace(armed=0), following
@@ -86,7 +86,7 @@ def write(rules: WakeRules, who: int, memory: Memory, process: Process) -> Moves
 
 
 def dying(rules: WakeRules, who: int, memory: Memory, process: Process) -> Moves:
-    """Somebody takes over the writer word of the killed one."""
+    """Another process takes over the writer lock of the killed one."""
     if not process.buffer:
         yield "loses the writer word", memory._replace(writer=0), Process("dead")
 

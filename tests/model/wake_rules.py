@@ -1,8 +1,9 @@
-"""The wake word: how those who wait learn that something was published.
+"""The wake word: how waiters notice that something was published.
 
 Bit 0 of the word says that a thread sleeps on it, bit 1 that a task of an event loop waits; the rest is a generation.
-Event loops have a bit each in `armed` and a FIFO each. Publishers store `write_offset` under the writer word, which is
-only a mutex here: who is killed with it loses it once its stores have landed (lock_protocol.py has the whole story).
+Event loops have a bit each in `armed` and a FIFO each. Publishers store `write_offset` under the writer lock, which is
+only a mutex here: a process that is killed with it loses it once its stores have landed (lock_protocol.py models the
+lock itself).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Memory(NamedTuple):
     armed: int = 0  # a bit per process
     fifos: int = 0  # a bit per process: there is at least a byte in its FIFO
     sleepers: int = 0  # a bit per process, on the futex
-    writer: int = 0  # who has the writer word, plus one
+    writer: int = 0  # the holder of the writer lock, plus one
 
 
 class Process(NamedTuple):
@@ -37,7 +38,7 @@ class Process(NamedTuple):
     left: int = 0  # publisher: messages to publish
     owed: int = 0  # publisher: a bit per FIFO that it has to write to
     received: int = 0  # waiter: how far it has read
-    early: int = -1  # what the CPU has loaded before its turn: write_offset for a waiter, 1 for a publisher
+    early: int = -1  # what the CPU has loaded too early: write_offset for a waiter, 1 for a publisher
 
 
 Moves = Iterator[tuple[str, Memory, Process]]
@@ -46,15 +47,17 @@ State = tuple[Memory, tuple[Process, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakeRules:
-    """Who takes part, and the protocol; each flag of the last group that is not at its default is a mutant."""
+    """The processes that take part, and the protocol; each flag of the last group that is not at its default is a
+    mutant.
+    """
 
     names: tuple[str, ...] = ("P1", "P2", "thread", "loop")
     messages: tuple[int, ...] = (1, 1)
     kills: bool = False
     bounded_sleeps: bool = False
-    publisher_locks: bool = True  # not for whoever moves a consumer: what it stores is its own, and a fence follows
-    one_move_to_publish: bool = False  # nobody can tell, unless the stores outlive the critical section
-    loads_overtake_swaps: bool = False  # as on ARM, where an atomic instruction is no fence
+    publisher_locks: bool = True  # not for a consumer that moves: what it stores is its own, and a fence follows
+    one_move_to_publish: bool = False  # makes no difference unless the stores outlive the critical section
+    loads_overtake_swaps: bool = False  # as on ARM, where an atomic instruction is not a fence
     faults: frozenset[str] = frozenset({KILLED})
 
     waiter_fence: bool = True

@@ -1,4 +1,4 @@
-"""What children do to a channel whose segments are compressed and reclaimed under everybody's hands."""
+"""What children do to a channel whose segments are compressed and reclaimed while they use it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from filechannel import Compression, DataExpiredError
 from filechannel._errors import Busy
 from filechannel._format import NOTHING
-from filechannel._maintenance.compression import SegmentCompressor
-from filechannel._offset import Offset
-from filechannel._storage.index import Mark
-from tests.processes.crew import Link
+from filechannel._maintenance.background.compress_segment import SegmentCompressor
+from filechannel._offset import LogPosition, Offset
+from tests.processes.workers import Link
 from tests.storage.channels import Message, opened, reader_of
 from tests.storage.compressing import compress_segment
 
@@ -21,7 +20,7 @@ KEPT = 6
 
 
 def payload_of(number: int) -> bytes:
-    """Return what message so and so says; it can be told from every other."""
+    """Return the payload of message *number*, which differs from every other."""
     return b"%d " % number + bytes(random.Random(number).choices(b"ab ", k=number % 700))
 
 
@@ -34,12 +33,12 @@ def send(link: Link, path: Path, total: int) -> None:
 
 
 def compress_for_ever(link: Link, path: Path) -> int:
-    """Compress whatever can be, until told to stop; return how many segments that were."""
+    """Compress every segment that can be, until the test ends it; return how many segments that were."""
     count = 0
     with opened(path, create=False) as store:
         compressor = SegmentCompressor(store, Compression(), block_size=BLOCK)
         link.meet()
-        while not link.is_called:
+        while not link.has_message:
             store.flusher.flush()
             for candidate in list(compressor.candidates(Offset(0))):
                 try:
@@ -50,25 +49,25 @@ def compress_for_ever(link: Link, path: Path) -> int:
 
 
 def reclaim_for_ever(link: Link, path: Path) -> None:
-    """Remove all but the newest segments, again and again, until told to stop."""
+    """Reclaim all but the newest segments, repeatedly, until the test ends it."""
     with opened(path, create=False) as store:
         link.meet()
-        while not link.is_called:
+        while not link.has_message:
             begins = store.segments.begins
             if len(begins) > KEPT:
                 store.control.oldest_offset = begins[-KEPT]
                 store.segments.remove_before(begins[-KEPT])
                 with store.log.writing():
-                    store.log.announce_change()
+                    store.log.appender.announce_change()
 
 
 def read_what_is_left(link: Link, path: Path, total: int) -> int:
-    """Read to the last message, over what is gone; each must be what was sent there. Return how many there were."""
+    """Read to the last message, across reclaimed segments; each must be what was sent. Return how many there were."""
     seen = 0
     with opened(path, create=False) as store:
         reader = reader_of(store)
-        reader.move(Mark(store.control.oldest_offset, 0, 0))
-        reader.move(store.places.earliest())
+        reader.move(LogPosition(store.control.oldest_offset, 0))
+        reader.move(store.lookup.earliest())
         link.meet()
         while reader.native.sequence < total:
             try:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from filechannel._format import PURE
-from tests.processes.crew import Crew
+from tests.processes.workers import Workers
 
 
 @pytest.fixture(autouse=True)
 def _native_only() -> None:
     """Without the C core a process has a channel for itself."""
     if PURE:
-        pytest.skip("the pure twin has no compare-and-swap: a process has the channel for itself")
+        pytest.skip("the pure implementation has no compare-and-swap: a process has the channel for itself")
 
 
 @pytest.fixture
@@ -25,10 +25,10 @@ def path(memory: Path) -> Path:
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
+def workers() -> Iterator[Workers]:
     """The other processes of a test; none of them outlives it."""
-    crew = Crew()
+    workers = Workers()
     try:
-        yield crew
+        yield workers
     finally:
-        crew.close()
+        workers.close()

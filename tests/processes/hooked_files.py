@@ -1,4 +1,4 @@
-"""The door to the file system in a child: what is called there is recorded, or is the last thing that happens."""
+"""The file system interface in a child: its calls are recorded, or the process is killed before one of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from filechannel._storage import stores
-from filechannel._storage.files import Files
+from filechannel._storage import open_stores
+from filechannel._storage.system.os_calls import Files
 
 Hook = Callable[[str, str], object]
 """Called before a call, with its name and the file it is about."""
@@ -20,7 +20,7 @@ CHANGING = (
 
 
 class HookedFiles(Files):
-    """The real file system, with somebody at the door."""
+    """The real file system, with a hook before each call."""
 
     def __init__(self, hook: Hook) -> None:
         self.hook = hook
@@ -46,12 +46,12 @@ def _name_of(where: object) -> str:
 
 
 def use_files(files: Files) -> None:
-    """Let every channel that this process opens from now on go through this door."""
-    stores.Files = lambda: files  # type: ignore[assignment,misc]
+    """Let every channel that this process opens from now on use *files*."""
+    open_stores.Files = lambda: files  # type: ignore[assignment,misc]
 
 
 def hooked(hook: Hook) -> HookedFiles:
-    """Put somebody at the door of this process."""
+    """Install a hook for the files of this process."""
     files = HookedFiles(hook)
     use_files(files)
     return files
@@ -62,6 +62,6 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def stand_still() -> None:
-    """Be stopped, here and now, until somebody says to go on."""
+def stop_here() -> None:
+    """Stop this process until it gets SIGCONT."""
     os.kill(os.getpid(), signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""What children do whose channel is maintained meanwhile, and those who maintain it."""
+"""What children do whose channel is maintained at the same time, and those that maintain it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from random import Random
 
 from filechannel import ChannelOptions, blocking
 from filechannel._errors import Busy
-from filechannel._maintenance.retention import reclaim_after
-from filechannel._maintenance.worker import WORKER
-from filechannel._storage.registry import Registry
-from tests.processes.crew import Link
-from tests.processes.doors import hooked, stand_still
+from filechannel._maintenance.background.maintenance_thread import MAINTENANCE
+from filechannel._maintenance.background.reclaim_by_retention import reclaim_after
+from filechannel._storage.consumers.low_watermark import LowWatermark
+from tests.processes.hooked_files import hooked, stop_here
+from tests.processes.workers import Link
 
 SMALL = ChannelOptions(segment_size=4096)
 
@@ -24,25 +24,25 @@ def payload(number: int) -> bytes:
 
 
 def send_numbers(link: Link, path: Path) -> int:
-    """Send numbered messages until told to end, not too far ahead of the slowest; return how many."""
+    """Send numbered messages until the test ends it, not too far ahead of the slowest consumer; return how many."""
     number = 0
     with blocking.open_channel(path, bytes) as channel, channel.sender() as tx:
         link.meet()
-        while not link.is_called:
+        while not link.has_message:
             for _ in range(20):
                 tx.send(payload(number))
                 number += 1
-            while not link.is_called and max(each.lag_messages for each in channel.consumers()) > 500:
+            while not link.has_message and max(each.lag_messages for each in channel.consumers()) > 500:
                 time.sleep(0.001)
     return number
 
 
 def receive_in_order(link: Link, path: Path, name: str) -> int:
-    """Receive everything in order until told to end; return how many."""
+    """Receive everything in order until the test ends it; return how many."""
     number = 0
     with blocking.open_channel(path, bytes) as channel, channel.receiver(name) as rx:
         link.meet()
-        while not link.is_called:
+        while not link.has_message:
             with suppress(TimeoutError):
                 for message in rx.receive_many(100, timeout=0.05):
                     assert message == payload(number), f"{message[:10]!r} instead of {number}"
@@ -51,25 +51,25 @@ def receive_in_order(link: Link, path: Path, name: str) -> int:
 
 
 def maintain_for_ever(link: Link, path: Path, idle: float) -> None:
-    """Maintain the channel again and again, as fast as possible, until told to end."""
+    """Maintain the channel as fast as possible, until the test ends it."""
     with blocking.open_channel(path, bytes) as channel:
         store = channel._store
-        link.tell("ready")
-        while not link.is_called:
-            with suppress(Busy), store.upkeep.turn(lambda: True):
+        link.send("ready")
+        while not link.has_message:
+            with suppress(Busy), store.maintenance_lock.held(lambda: True):
                 reclaim_after(store, idle)
 
 
-def come_and_go(link: Link, path: Path, name: str, seed: int) -> tuple[int, int]:
-    """Register at the oldest message, receive, go back, leave, again and again, until told to end.
+def register_and_leave(link: Link, path: Path, name: str, seed: int) -> tuple[int, int]:
+    """Register at the oldest message, receive, seek back, leave, repeatedly, until the test ends it.
 
-    Whatever is there must be there until it was taken: no receive may find it gone. Returns how often it registered and
-    went back.
+    A stored message must stay until the consumer has received it: no receive may find it reclaimed. Returns how often
+    the consumer registered and sought back.
     """
     random, came, went_back = Random(seed), 0, 0
     with blocking.open_channel(path, bytes) as channel:
         link.meet()
-        while not link.is_called:
+        while not link.has_message:
             rx = channel.receiver(name)
             came += 1
             seen: list[int] = []
@@ -83,7 +83,7 @@ def come_and_go(link: Link, path: Path, name: str, seed: int) -> tuple[int, int]
                 try:
                     rx.seek(wanted)  # type: ignore[arg-type]
                 except ValueError:
-                    pass  # it was gone before
+                    pass  # it was reclaimed before
                 else:
                     went_back += 1
                     assert rx.receive_record(timeout=30).offset == wanted
@@ -94,48 +94,48 @@ def come_and_go(link: Link, path: Path, name: str, seed: int) -> tuple[int, int]
 
 
 def stop_while_maintaining(link: Link, path: Path, where: str) -> None:
-    """Maintain the channel once, and stand still in the middle of it; go on when woken."""
-    door = hooked(_nothing_happens)
+    """Maintain the channel once, and stop in the middle of it; continue after SIGCONT."""
+    files = hooked(_nothing_happens)
 
     def hook(call: str, _: str) -> None:
         if call == where:
-            door.hook = _nothing_happens
-            stand_still()
+            files.hook = _nothing_happens
+            stop_here()
 
     with blocking.open_channel(path, bytes) as channel:
         store = channel._store
-        WORKER.forget(store)  # or it may reclaim first
+        MAINTENANCE.forget(store)  # or it may reclaim first
         link.meet()
-        with store.upkeep.turn(lambda: True):
+        with store.maintenance_lock.held(lambda: True):
             if where in ("decided", "storing"):
-                _stand_still_at(where)
+                _stop_at(where)
             else:
-                door.hook = hook
+                files.hook = hook
             reclaim_after(store, 0.0)
 
 
-def _stand_still_at(where: str) -> None:
-    """Between the decision and its being written down; or directly before the decision."""
+def _stop_at(where: str) -> None:
+    """Stop between the decision and its being stored; or directly before the decision."""
     if where == "decided":
-        carry_out = Registry.carry_out
+        carry_out = LowWatermark.carry_out
 
-        def slowly(self: Registry) -> None:
+        def slowly(self: LowWatermark) -> None:
             if self.is_decided:
-                # Not with the writer word, which others need: whoever is stopped there holds up senders, as any writer.
-                Registry.carry_out = carry_out  # type: ignore[method-assign]
-                stand_still()
+                # Not with the writer lock, which others need: a process stopped there delays senders, like any writer.
+                LowWatermark.carry_out = carry_out  # type: ignore[method-assign]
+                stop_here()
             carry_out(self)
 
-        Registry.carry_out = slowly  # type: ignore[method-assign]
+        LowWatermark.carry_out = slowly  # type: ignore[method-assign]
     else:
-        note = Registry.note
+        note = LowWatermark.note
 
-        def noted(self: Registry) -> int:
+        def noted(self: LowWatermark) -> int:
             seen = note(self)
-            stand_still()
+            stop_here()
             return seen
 
-        Registry.note = noted  # type: ignore[method-assign]
+        LowWatermark.note = noted  # type: ignore[method-assign]
 
 
 def _nothing_happens(_call: str, _name: str) -> None:

@@ -1,7 +1,6 @@
-"""Messages that say what they are with every byte, and processes that send, replay and give them up.
+"""Messages that identify themselves with every byte, and processes that send, replay and retire them.
 
-A message is its own sequence number, again and again: a reader that got bytes of two messages, or one in the wrong
-place, can tell.
+A message repeats its own sequence: a reader that gets bytes of two messages, or a message out of order, notices it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from pathlib import Path
 from anyio import EndOfStream
 
 from filechannel import ChannelOptions, DataExpiredError, Record, blocking
-from tests.processes.crew import Link
+from tests.processes.workers import Link
 from tests.storage.channels import opened
 from tests.storage.reclaiming import reclaim
 
@@ -61,13 +60,13 @@ def replay_numbered(link: Link, path: Path, readonly: bool) -> tuple[int, int]:
                 seen += 1
 
 
-def give_up(link: Link, path: Path) -> int:
-    """Give up all but the newest segments until the channel is sealed; return how many files wait."""
+def retire_old_segments(link: Link, path: Path) -> int:
+    """Retire all but the newest segments until the channel is sealed; return how many files are in the free list."""
     with opened(path, create=False) as store:
-        assert store.segments.spares is not None
+        assert store.segments.free_list is not None
         link.meet()
         while not store.control.sealed:
             begins = store.segments.begins
             if len(begins) > _KEPT:
                 reclaim(store, begins[-1 - _KEPT], flush=False)
-        return len(store.segments.spares.names())
+        return len(store.segments.free_list.names())

@@ -1,4 +1,4 @@
-"""Messages that say who sent them, in which order and in which batch, and a ledger that checks all of that."""
+"""Messages that name their sender, order and batch, and a checker of all that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Message(NamedTuple):
     number: int
     """Counts what this writer sends."""
     index: int
-    """Its place in its batch."""
+    """Its index in its batch."""
     size: int
     """Of the batch."""
 
@@ -49,8 +49,8 @@ def batches(writer: int, random: Random, first: int = 0, stop: int | None = None
         number += size
 
 
-class Ledger:
-    """Takes down every message of a channel in order."""
+class OrderChecker:
+    """Checks every message of a channel in order."""
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
@@ -61,7 +61,7 @@ class Ledger:
         self._seen_since: set[int] | None = None
 
     def skip(self) -> None:
-        """Whole batches are missing here, of anybody."""
+        """Accept that whole batches are missing here, of any writer."""
         self._seen_since = set()
         self._expected = None
 

@@ -10,26 +10,26 @@ import anyio
 from anyio import EndOfStream
 
 from filechannel import DataExpiredError, MessageTooLargeError, blocking, open_channel
-from filechannel._storage import room
-from filechannel._wakeup import arrivals, line, watchdog
-from tests.processes.crew import Link
-from tests.processes.ledger import Message
+from filechannel._storage.capacity import capacity as room
+from filechannel._wakeup import send_queue, waiters, watchdog
+from tests.processes.order_checker import Message
+from tests.processes.workers import Link
 
 
-def look_again_never() -> None:
-    """Whoever is not woken sleeps on."""
+def never_rescan() -> None:
+    """Turn off repeated wakeups: a process that is not woken stays asleep."""
     for module, name in (
         (room, "_LOOK"),
-        (arrivals, "_LONGEST_SLEEP"),
-        (line, "_LONGEST_SLEEP"),
-        (watchdog, "_SECONDS"),
+        (waiters, "_LONGEST_SLEEP"),
+        (send_queue, "_LONGEST_SLEEP"),
+        (watchdog, "_RESCAN_SECONDS"),
     ):
         setattr(module, name, 3600.0)
 
 
 async def send_numbers(link: Link, path: Path, first: int, count: int) -> None:
-    """Send so many numbers; nobody looks again who was not woken."""
-    look_again_never()
+    """Send so many numbers; no process wakes without a wakeup."""
+    never_rescan()
     async with open_channel(path, int, create=False) as channel, channel.sender() as tx:
         link.meet()
         for number in range(first, first + count):
@@ -38,7 +38,7 @@ async def send_numbers(link: Link, path: Path, first: int, count: int) -> None:
 
 def send_numbers_from_a_thread(link: Link, path: Path, first: int, count: int) -> None:
     """The same without an event loop."""
-    look_again_never()
+    never_rescan()
     with blocking.open_channel(path, int, create=False) as channel, channel.sender() as tx:
         link.meet()
         for number in range(first, first + count):
@@ -61,7 +61,7 @@ async def send_small_for_ever(link: Link, path: Path) -> None:
 
 
 async def send_in_batches(link: Link, path: Path, writer: int, total: int, seed: int) -> None:
-    """Send messages of a ledger, some of them in batches of up to four."""
+    """Send messages with a sender and a number, some of them in batches of up to four."""
     chance, number = Random(seed), 0
     async with open_channel(path, bytes, create=False) as channel, channel.sender() as tx:
         link.meet()
@@ -71,27 +71,27 @@ async def send_in_batches(link: Link, path: Path, writer: int, total: int, seed:
             number += size
 
 
-async def take_when_told(link: Link, path: Path, name: str) -> None:
-    """Take as many numbers as the test says, again and again, and say which."""
+async def receive_on_request(link: Link, path: Path, name: str) -> None:
+    """Receive as many numbers as the test asks for, repeatedly, and report them."""
     async with open_channel(path, int, create=False) as channel:
         with channel.receiver(name) as rx:
-            link.tell("ready")
-            while count := await link.listen():
-                link.tell([await rx.receive() for _ in range(count)])
+            link.send("ready")
+            while count := await link.receive_async():
+                link.send([await rx.receive() for _ in range(count)])
 
 
-async def stand_in_line(link: Link, path: Path, number: int) -> None:
-    """Send a number to a channel that is full, and say when it stands in line."""
+async def set_waiting(link: Link, path: Path, number: int) -> None:
+    """Send a number to a full channel, and report when it waits in the send queue."""
     async with open_channel(path, int, create=False) as channel, channel.sender() as tx:
         async with anyio.create_task_group() as group:
             group.start_soon(tx.send, number)
             await anyio.wait_all_tasks_blocked()
             assert channel.statistics().room.waiting_senders == 1  # type: ignore[union-attr]
-            link.tell("ready")
+            link.send("ready")
 
 
-async def stand_in_line_with_a_batch(link: Link, path: Path, size: int) -> None:
-    """The same with a batch; if it can never be sent any more, that is as well."""
+async def wait_with_a_batch(link: Link, path: Path, size: int) -> None:
+    """The same with a batch; an error that it can never be sent is accepted, too."""
     async with open_channel(path, int, create=False) as channel, channel.sender() as tx:
 
         async def send() -> None:
@@ -102,7 +102,7 @@ async def stand_in_line_with_a_batch(link: Link, path: Path, size: int) -> None:
             group.start_soon(send)
             await anyio.wait_all_tasks_blocked()
             assert channel.statistics().room.waiting_senders == 1  # type: ignore[union-attr]
-            link.tell("ready")
+            link.send("ready")
 
 
 def append_and_stay(link: Link, path: Path, count: int) -> None:

@@ -12,12 +12,12 @@ from tests.processes.tasks import send_for_ever
 
 
 class Alone:
-    """Stands in for the link to a test: says that it is there, and is never told anything."""
+    """Replaces the link to a test: reports that it is ready, and never gets a message."""
 
-    is_called = False
+    has_message = False
 
-    def tell(self, message: object) -> None:
-        """Say something."""
+    def send(self, message: object) -> None:
+        """Print a message."""
         sys.stdout.write(f"{message} {os.getpid()}\n")
         sys.stdout.flush()
 

@@ -26,13 +26,14 @@ from filechannel import (
     blocking,
     open_channel,
 )
-from filechannel._storage.flush import Flusher
-from filechannel._wakeup import arrivals, watchdog
+from filechannel._storage.durability.flusher import Flusher
+from filechannel._wakeup import waiters, watchdog
 from tests.backends import BACKENDS
-from tests.processes.crew import PATIENCE, Link
-from tests.processes.doors import die, hooked, stand_still
-from tests.processes.ledger import Accepted, Ledger, Message, batches
+from tests.processes.hooked_files import die, hooked, stop_here
+from tests.processes.order_checker import Accepted, Message, OrderChecker, batches
+from tests.processes.workers import TIMEOUT, Link
 from tests.storage.faults import input_output_error
+from tests.storage.handling import handle
 
 SMALL = ChannelOptions(segment_size=4096)
 
@@ -44,7 +45,7 @@ async def create(path: Path, options: ChannelOptions = SMALL) -> None:
 
 
 async def write(link: Link, path: Path, writer: int, total: int, seed: int) -> None:
-    """Send so many messages as fast as possible, when told to."""
+    """Send so many messages as fast as possible, when the test starts it."""
     async with open_channel(path, bytes, create=False) as channel, channel.sender() as tx:
         link.meet()
         for batch in batches(writer, Random(seed), stop=total):
@@ -55,37 +56,37 @@ async def write(link: Link, path: Path, writer: int, total: int, seed: int) -> N
 
 
 async def read(link: Link, path: Path, total: int) -> tuple[str, dict[int, int]]:
-    """Receive so many messages, checking each, and return what tells one order from another."""
-    ledger = Ledger()
+    """Receive so many messages, check each, and return a digest of their order."""
+    checker = OrderChecker()
     async with open_channel(path, bytes, create=False) as channel:
         with channel.replay(stop=None) as rx:
             link.meet()
-            while ledger.total < total:
+            while checker.total < total:
                 for payload in await rx.receive_many(1000):
-                    ledger.add(payload)
-    return ledger.digest, ledger.counts
+                    checker.add(payload)
+    return checker.digest, checker.counts
 
 
 async def read_to_the_end(link: Link, path: Path) -> tuple[str, dict[int, int]]:
     """Receive until the channel is sealed, checking each message."""
-    ledger = Ledger()
+    checker = OrderChecker()
     async with open_channel(path, bytes, create=False) as channel:
         with channel.replay(stop=None) as rx:
             link.meet()
             try:
                 while True:
                     for payload in await rx.receive_many(1000):
-                        ledger.add(payload)
+                        checker.add(payload)
             except EndOfStream:
-                return ledger.digest, ledger.counts
+                return checker.digest, checker.counts
 
 
 async def send_for_ever(link: Link, path: Path, accepted: Path, writer: int, seed: int) -> None:
-    """Send until told to end, saying what was accepted; flush and open the channel anew now and then."""
+    """Send until the test ends it, reporting what was accepted; flush and reopen the channel now and then."""
     random, told = Random(seed), Accepted(accepted, writer)
     source = batches(writer, random)
-    link.tell("ready")
-    while not link.is_called:
+    link.send("ready")
+    while not link.has_message:
         async with open_channel(path, bytes, create=False) as channel, channel.sender() as tx:
             for _ in range(random.randrange(1, 200)):
                 batch = next(source)
@@ -94,14 +95,14 @@ async def send_for_ever(link: Link, path: Path, accepted: Path, writer: int, see
                 else:
                     await tx.send_many(batch)
                 told.count += len(batch)
-                if link.is_called:
+                if link.has_message:
                     break
                 if random.random() < 0.02:
                     await channel.flush()
 
 
 async def pass_on(link: Link, path: Path, place: int, ring: int, rounds: int) -> int:
-    """Send the next number whenever one comes that is for this place in the ring; return how many there were."""
+    """Send the next number whenever one arrives that is for this index of the ring; return how many there were."""
     passed = 0
     async with open_channel(path, int, create=False) as channel, channel.sender() as tx:
         with channel.replay(stop=None) as rx:
@@ -117,13 +118,13 @@ async def pass_on(link: Link, path: Path, place: int, ring: int, rounds: int) ->
 
 def without_watchdog() -> None:
     """Let a lost wakeup be lost in this process: nobody looks again after a second."""
-    watchdog._SECONDS = 3600.0
+    watchdog._RESCAN_SECONDS = 3600.0
 
 
 async def answer(link: Link, path: Path, polls: bool = False) -> int:
     """Send back every number that comes, until the channel of the questions is sealed."""
     answers = 0
-    assert polls == arrivals.POLL
+    assert polls == waiters.POLL
     without_watchdog()
     async with open_channel(path / "ping", int) as ping, open_channel(path / "pong", int) as pong:
         with ping.replay(stop=None) as rx, pong.sender() as tx:
@@ -136,7 +137,7 @@ async def answer(link: Link, path: Path, polls: bool = False) -> int:
 
 async def ask(link: Link, path: Path, rounds: int, polls: bool = False) -> None:
     """Ask, wait for the answer, ask again; then seal the channel of the questions."""
-    assert polls == arrivals.POLL
+    assert polls == waiters.POLL
     without_watchdog()
     async with open_channel(path / "ping", int) as ping, open_channel(path / "pong", int) as pong:
         with ping.sender() as tx, pong.replay(stop=None) as rx:
@@ -165,27 +166,29 @@ def answer_in_threads(link: Link, path: Path, names: list[str]) -> None:
             threads.submit(anyio.run, answer_here, backend=name, backend_options=options) for name, options in loops
         ]
         ready.wait()
-        link.tell("ready")
+        link.send("ready")
         for each in running:
             each.result()
 
 
-async def wait_in_anothers_place(link: Link, path: Path, slot: str) -> bytes:
-    """Take the place of somebody who died waiting, with a pause while its FIFO is still there; then wait for one."""
+async def wait_in_the_slot_of_a_dead_waiter(link: Link, path: Path, slot: str) -> bytes:
+    """Get the slot of a process that died waiting, with a pause while its FIFO still exists; then
+    wait for a message.
+    """
     without_watchdog()
-    door = hooked(_nothing_happens)
+    files = hooked(_nothing_happens)
 
     def hook(call: str, name: str) -> None:
         if call == "unlink" and name == slot:
-            door.hook = _nothing_happens
+            files.hook = _nothing_happens
             link.meet()
 
-    door.hook = hook
+    files.hook = hook
     async with open_channel(path, bytes, create=False) as channel:
         assert channel._store.processes is not None
         assert channel._store.processes.slot == int(slot)
         with channel.replay("latest", None) as rx:
-            link.tell("opened")
+            link.send("opened")
             return await rx.receive()
 
 
@@ -193,12 +196,12 @@ async def wait_for_one(link: Link, path: Path) -> bytes:
     """Wait for what is sent from now on, and return it."""
     async with open_channel(path, bytes, create=False) as channel:
         with channel.replay("latest", None) as rx:
-            link.tell("ready")
+            link.send("ready")
             return await rx.receive()
 
 
 async def obey(link: Link, path: Path) -> None:
-    """Do what the test says, one thing after the other, and tell how it went: None, or an error. "end" ends it."""
+    """Execute the commands of the test one by one, and report each result: None, or an error. "end" ends it."""
     async with open_channel(path, bytes, create=False) as channel:
         await _obey(link, channel)
 
@@ -212,42 +215,42 @@ async def _obey(link: Link, channel: FileChannel[bytes]) -> None:
             "purge": channel.purge,
             "configure": lambda durability: channel.configure(durability=durability),
         }
-        link.tell("ready")
-        while (order := await link.listen())[0] != "end":
+        link.send("ready")
+        while (order := await link.receive_async())[0] != "end":
             name, *arguments = order
             try:
                 await orders[name](*arguments)
-                link.tell(None)
+                link.send(None)
             except FileChannelError as error:
-                link.tell(f"{type(error).__name__}: {error}")
+                link.send(f"{type(error).__name__}: {error}")
 
 
 async def obey_without_flushing(link: Link, path: Path) -> None:
-    """The same in a process that flushes nothing unless it is told to."""
+    """The same in a process that flushes nothing unless the test asks for it."""
     Flusher.flush_finished_later = lambda _: None  # type: ignore[method-assign]
     await obey(link, path)
 
 
 async def obey_until_a_flush_fails(link: Link, path: Path) -> None:
-    """The same in a process in which the first flush of a segment says so, waits for the test, and fails."""
+    """The same in a process in which the first flush of a segment reports to the test, waits for it, and fails."""
 
     def hook(call: str, name: str) -> None:
         if call == "flush" and name.endswith(".seg"):
-            door.hook = _nothing_happens
-            link.tell("flushing")
-            link.hear()
+            files.hook = _nothing_happens
+            link.send("flushing")
+            link.receive()
             raise input_output_error(Path(name))
 
     async with open_channel(path, bytes, create=False):
         pass  # which may flush what others left
-    door = hooked(hook)
+    files = hooked(hook)
     await obey_without_flushing(link, path)
 
 
 async def read_what_is_left(link: Link, path: Path) -> tuple[int, int]:
     """Receive until the channel is sealed, and return how many messages there were, and how many had been purged."""
     received = missed = 0
-    ledger = Ledger()
+    checker = OrderChecker()
     async with open_channel(path, bytes, create=False) as channel:
         with channel.replay(stop=None) as rx:
             link.meet()
@@ -256,12 +259,12 @@ async def read_what_is_left(link: Link, path: Path) -> tuple[int, int]:
                     record = await rx.receive_record()
                 except DataExpiredError as error:
                     missed += error.missed
-                    ledger.skip()
+                    checker.skip()
                 except EndOfStream:
                     return received, missed
                 else:
                     assert record.sequence == received + missed, "a message that is not in its place"
-                    ledger.add(record.value)
+                    checker.add(record.value)
                     received += 1
 
 
@@ -271,18 +274,18 @@ async def read_what_is_left(link: Link, path: Path) -> tuple[int, int]:
 async def act_at(link: Link, path: Path, accepted: Path, writer: int, work: str, step: int, action: str) -> None:
     """Do a piece of work, and die or stop at its n-th call to the file system."""
     told, steps = Accepted(accepted, writer), count()
-    door = hooked(_nothing_happens)
+    files = hooked(_nothing_happens)
 
     def hook(_call: str, _name: str) -> None:
         if next(steps) == step:
-            {"die": die, "stop": stand_still}[action]()
+            {"die": die, "stop": stop_here}[action]()
 
     if work == "open":
-        door.hook = hook
+        files.hook = hook
     async with open_channel(path, bytes, create=False) as channel, channel.sender() as tx:
         if work != "open":
             link.meet()
-            door.hook = hook
+            files.hook = hook
         await WORKS[work](channel, tx, writer, told)
 
 
@@ -339,27 +342,27 @@ def _nothing_happens(_call: str, _name: str) -> None:
 
 
 async def stop_in_a_roll(link: Link, path: Path, writer: int) -> None:
-    """Send, and stand still in the middle of a roll, with the writer word; go on when woken."""
-    door = hooked(_nothing_happens)
+    """Send, and stop in the middle of a roll, with the writer lock; continue after SIGCONT."""
+    files = hooked(_nothing_happens)
 
     def hook(call: str, name: str) -> None:
         if call == "replace" and name.startswith("new-"):
-            door.hook = _nothing_happens
-            stand_still()
+            files.hook = _nothing_happens
+            stop_here()
 
     async with open_channel(path, bytes, create=False) as channel, channel.sender() as tx:
         link.meet()
-        door.hook = hook
+        files.hook = hook
         numbers = range(20)
         for number in numbers:
             await tx.send(Message(writer, number, 0, 1).pack(600))
 
 
 async def publish_and_die(link: Link, path: Path, payload: bytes) -> None:
-    """Send one message, and die before anybody is woken."""
+    """Send one message, and die before any waiter is woken."""
     async with open_channel(path, bytes, create=False) as channel, channel.sender() as tx:
         link.meet()
-        channel._store.notify = die
+        handle(channel._store.events.message_published, die)
         await tx.send(payload)
 
 
@@ -387,7 +390,7 @@ async def roll_together(link: Link, path: Path, me: int, rounds: int) -> None:
 
 
 def as_user(link: Link, user: int, groups: list[int], task: Callable[..., Awaitable[object]], *rest: object) -> object:
-    """Do something as another user, with an umask that gives nobody anything."""
+    """Do something as another user, with an umask that gives other users no permission."""
     os.umask(0o077)
     os.setgroups(groups)
     os.setgid(user)
@@ -403,7 +406,7 @@ async def make_and_obey(link: Link, path: Path, options: ChannelOptions) -> None
 
 
 async def fail_to_open(link: Link, path: Path) -> str:
-    """Return what is said to somebody who may not open a channel."""
+    """Return the error of a user who may not open a channel."""
     del link
     try:
         async with open_channel(path, bytes):
@@ -418,7 +421,7 @@ async def fail_to_open(link: Link, path: Path) -> str:
 def work_in_group(link: Link, path: Path, lease: float, restless: int | None = None) -> list[tuple[int, int]]:
     """Receive and ack until the channel is sealed and done; return each number with its attempt.
 
-    With a seed, join anew now and then, with messages in hand.
+    With a seed, leave and join now and then, with outstanding messages.
     """
     random, done = Random(restless), list[tuple[int, int]]()
     with blocking.open_channel(path, int, create=False) as channel:
@@ -426,7 +429,7 @@ def work_in_group(link: Link, path: Path, lease: float, restless: int | None = N
         link.meet()
         while True:
             try:
-                delivery = rx.receive_delivery(timeout=PATIENCE)
+                delivery = rx.receive_delivery(timeout=TIMEOUT)
             except EndOfStream:
                 return done
             if restless is not None and random.random() < 0.02:
@@ -438,17 +441,17 @@ def work_in_group(link: Link, path: Path, lease: float, restless: int | None = N
 
 
 def hold_in_group(link: Link, path: Path, lease: float, many: int) -> None:
-    """Take so many messages, do with each what the test says (ack, nack or extend), and tell what came of it."""
+    """Receive so many messages, do with each what the test says (ack, nack or extend), and report the result."""
     with blocking.open_channel(path, int, create=False) as channel, channel.group("workers", lease=lease) as rx:
-        held = [rx.receive_delivery(timeout=PATIENCE) for _ in range(many)]
-        link.tell([delivery.value for delivery in held])
+        held = [rx.receive_delivery(timeout=TIMEOUT) for _ in range(many)]
+        link.send([delivery.value for delivery in held])
         while True:
-            call, index = link.hear()
+            call, index = link.receive()
             try:
                 getattr(held[index], call)()
-                link.tell("done")
+                link.send("done")
             except FileChannelError as error:
-                link.tell(type(error).__name__)
+                link.send(type(error).__name__)
 
 
 async def process_in_group(link: Link, path: Path, lease: float) -> int:
@@ -456,8 +459,8 @@ async def process_in_group(link: Link, path: Path, lease: float) -> int:
     async with open_channel(path, int, create=False) as channel:
         with channel.group("workers", lease=lease) as rx:
             async with rx.processing() as item:
-                link.tell(item)
-                await link.listen()
+                link.send(item)
+                await link.receive_async()
                 return item
 
 
@@ -465,7 +468,7 @@ async def wait_in_group(link: Link, path: Path) -> tuple[int, int, float]:
     """Wait for one message, ack it, and return it with its attempt, and when it came."""
     async with open_channel(path, int, create=False) as channel:
         with channel.group("workers") as rx:
-            link.tell("ready")
+            link.send("ready")
             delivery = await rx.receive_delivery()
             came = time.monotonic()
             delivery.ack()
@@ -473,11 +476,11 @@ async def wait_in_group(link: Link, path: Path) -> tuple[int, int, float]:
 
 
 def churn_in_group(link: Link, path: Path, acked: Path, me: int) -> None:
-    """Take and settle in every way for ever, noting in a file each number before it is acked."""
+    """Receive, ack and nack in every way for ever, writing each number to a file before it is acked."""
     random = Random(me)
     with blocking.open_channel(path, int, create=False) as channel, acked.open("ab", buffering=0) as told:
         rx = channel.group("workers", lease=60)
-        link.tell("ready")
+        link.send("ready")
         while True:
             items = [rx.receive_delivery()]
             with suppress(TimeoutError):

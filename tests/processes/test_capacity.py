@@ -1,4 +1,4 @@
-"""A channel with a capacity that several processes share: the limit is exact, and nobody is left waiting."""
+"""A channel with a capacity that several processes share: the limit is exact, and no sender waits for ever."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from filechannel import (
     open_channel,
 )
 from filechannel._format import load_u32
-from filechannel._format.layout import ROOM_TURN
+from filechannel._format.layout import CAPACITY_TURN
 from tests.backends import BACKENDS
-from tests.processes.crew import Crew, until
-from tests.processes.ledger import Ledger
+from tests.processes.order_checker import OrderChecker
 from tests.processes.senders import (
     append_and_stay,
     count_received_and_missed,
+    receive_on_request,
     send_in_batches,
     send_numbers,
     send_numbers_from_a_thread,
     send_one_batch,
     send_small_for_ever,
-    stand_in_line,
-    stand_in_line_with_a_batch,
-    take_when_told,
+    set_waiting,
+    wait_with_a_batch,
 )
+from tests.processes.workers import Workers, until
 
 SOON = 60.0
 
@@ -45,20 +45,20 @@ def limited(capacity: Capacity, durability: Durability = Durability.OS) -> Chann
 
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "thread"])
-def test_a_sender_wakes_when_a_consumer_of_another_process_moves_on(crew: Crew, path: Path, backend: str) -> None:
-    """Every time, although nobody looks again who was not woken; from an event loop and from a thread."""
+def test_a_sender_wakes_when_a_consumer_of_another_process_moves_on(workers: Workers, path: Path, backend: str) -> None:
+    """Every time, although no process wakes without a wakeup; from an event loop and from a thread."""
     task = send_numbers_from_a_thread if backend == "thread" else send_numbers
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=1))) as channel:
         with channel.receiver() as rx:
-            child = crew.start(task, path, 0, 300, backend="asyncio" if backend == "thread" else backend)
+            child = workers.start(task, path, 0, 300, backend="asyncio" if backend == "thread" else backend)
             child.meet()
-            child.tell("go")
+            child.send("go")
             assert [rx.receive(SOON) for _ in range(300)] == list(range(300))
             child.result()
 
 
 @pytest.mark.parametrize("backend", list(BACKENDS))
-def test_a_loop_that_takes_wakes_senders_of_other_processes(crew: Crew, path: Path, backend: str) -> None:
+def test_a_loop_that_takes_wakes_senders_of_other_processes(workers: Workers, path: Path, backend: str) -> None:
     """Some in event loops, some in threads; each message is taken once."""
     senders, count = 4, 100
 
@@ -66,13 +66,15 @@ def test_a_loop_that_takes_wakes_senders_of_other_processes(crew: Crew, path: Pa
         async with open_channel(path, int, options=limited(Capacity(max_messages=2))) as channel:
             with channel.receiver() as rx:
                 children = [
-                    crew.start(send_numbers if number % 2 else send_numbers_from_a_thread, path, number * count, count)
+                    workers.start(
+                        send_numbers if number % 2 else send_numbers_from_a_thread, path, number * count, count
+                    )
                     for number in range(senders)
                 ]
                 for child in children:
                     child.meet()
                 for child in children:
-                    child.tell("go")
+                    child.send("go")
                 with anyio.fail_after(SOON):
                     got = [await rx.receive() for _ in range(senders * count)]
         assert sorted(got) == list(range(senders * count))
@@ -86,38 +88,40 @@ def test_a_loop_that_takes_wakes_senders_of_other_processes(crew: Crew, path: Pa
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC])
 @pytest.mark.parametrize("capacity", [Capacity(max_messages=5), Capacity(max_bytes=16384)])
 def test_eight_writers_keep_the_limit(
-    crew: Crew, path: Path, capacity: Capacity, durability: Durability, rng: random.Random
+    workers: Workers, path: Path, capacity: Capacity, durability: Durability, rng: random.Random
 ) -> None:
     """At no moment is more unconsumed than the capacity says, and every message arrives whole and in order."""
     writers, total = 8, 60 if capacity.max_messages else 300
-    ledger = Ledger()
+    checker = OrderChecker()
     with blocking.open_channel(path, bytes, options=limited(capacity, durability)) as channel:
         with channel.receiver() as rx:
-            children = [crew.start(send_in_batches, path, n, total, rng.randrange(1 << 32)) for n in range(writers)]
+            children = [workers.start(send_in_batches, path, n, total, rng.randrange(1 << 32)) for n in range(writers)]
             for child in children:
                 child.meet()
             for child in children:
-                child.tell("go")
-            while ledger.total < writers * total:
+                child.send("go")
+            while checker.total < writers * total:
                 room = channel.statistics().room
                 assert room is not None
                 assert room.messages <= (room.max_messages or room.messages)
                 assert room.bytes <= (room.max_bytes or room.bytes)
                 for payload in rx.receive_many(rng.choice([1, 1, 2, 100]), timeout=SOON):
-                    ledger.add(payload)
+                    checker.add(payload)
             for child in children:
                 child.result()
-    assert ledger.counts == dict.fromkeys(range(writers), total)
+    assert checker.counts == dict.fromkeys(range(writers), total)
 
 
-def test_a_killed_sender_leaves_nobody_waiting(crew: Crew, path: Path) -> None:
-    """It stood first in line, with the turn; those behind it in other processes are served within seconds."""
+def test_a_killed_sender_leaves_no_sender_waiting(workers: Workers, path: Path) -> None:
+    """It was the first in the send queue, and first among the processes; senders of other processes are served within
+    seconds.
+    """
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=1))) as channel:
         with channel.receiver() as rx, channel.sender() as tx:
             tx.send(0)
-            first = crew.start(stand_in_line, path, 1)
+            first = workers.start(set_waiting, path, 1)
             first.meet()
-            second = crew.start(stand_in_line, path, 2)
+            second = workers.start(set_waiting, path, 2)
             second.meet()
             first.kill()
             assert rx.receive(SOON) == 0
@@ -125,15 +129,17 @@ def test_a_killed_sender_leaves_nobody_waiting(crew: Crew, path: Path) -> None:
             second.result()
 
 
-def test_senders_killed_at_random_leave_room_and_order(crew: Crew, path: Path, rng: random.Random) -> None:
-    """Each of them is killed somewhere between two sends, in one, or in line; the others go on within the limit."""
-    ledger, alive = Ledger(), []
+def test_senders_killed_at_random_leave_capacity_and_order(workers: Workers, path: Path, rng: random.Random) -> None:
+    """Each is killed somewhere between two sends, in one, or while it waits; the others keep
+    sending within the limit.
+    """
+    checker, alive = OrderChecker(), []
     with blocking.open_channel(path, bytes, options=limited(Capacity(max_messages=6))) as channel:
         with channel.receiver() as rx:
             for writer in range(12):
-                child = crew.start(send_in_batches, path, writer, 1 << 30, rng.randrange(1 << 32))
+                child = workers.start(send_in_batches, path, writer, 1 << 30, rng.randrange(1 << 32))
                 child.meet()
-                child.tell("go")
+                child.send("go")
                 alive.append(child)
                 if len(alive) > 3:
                     alive.pop(rng.randrange(4)).kill()
@@ -141,60 +147,62 @@ def test_senders_killed_at_random_leave_room_and_order(crew: Crew, path: Path, r
                     room = channel.statistics().room
                     assert room is not None
                     assert room.messages <= 6
-                    ledger.add(rx.receive(SOON))
+                    checker.add(rx.receive(SOON))
             for child in alive:
                 child.kill()
             for payload in rx.receive_many_nowait(10):
-                ledger.add(payload)
+                checker.add(payload)
             with channel.sender() as tx:
                 tx.send_many([b""] * 6, SOON)
-    assert len(ledger.counts) > 4  # some are killed before their first turn
+    assert len(checker.counts) > 4  # some are killed before their first send
 
 
-def test_a_stopped_sender_holds_nobody_up_for_long(crew: Crew, path: Path) -> None:
-    """It stood first in line; when there is room and it does not come, others are served, and later it is."""
+def test_a_stopped_sender_delays_no_other_for_long(workers: Workers, path: Path) -> None:
+    """It was the first to wait; when there is capacity and it does not send, others are served, and later it is."""
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=1))) as channel:
         with channel.receiver() as rx, channel.sender() as tx:
             tx.send(0)
-            first = crew.start(stand_in_line, path, 1)
+            first = workers.start(set_waiting, path, 1)
             first.meet()
             first.stop()
-            second = crew.start(stand_in_line, path, 2)
+            second = workers.start(set_waiting, path, 2)
             second.meet()
             assert rx.receive(SOON) == 0
             assert rx.receive(SOON) == 2
             tx.send(3, SOON)
             second.result()
-            first.go_on()
+            first.resume()
             assert [rx.receive(SOON), rx.receive(SOON)] == [3, 1]
             first.result()
 
 
-def test_a_stopped_sender_that_wants_more_than_there_can_be_is_passed_over(crew: Crew, path: Path) -> None:
-    """It has the turn, with a batch that never fits since the capacity is another one."""
+def test_a_stopped_sender_whose_batch_can_never_fit_is_skipped(workers: Workers, path: Path) -> None:
+    """It is the first, with a batch that never fits since the capacity was changed."""
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=8))) as channel:
         with channel.receiver() as rx, channel.sender() as tx:
             tx.send_many([0] * 4)
-            first = crew.start(stand_in_line_with_a_batch, path, 8)
+            first = workers.start(wait_with_a_batch, path, 8)
             first.meet()
             first.stop()
             channel.configure(capacity=Capacity(max_messages=4))
             assert rx.receive(SOON) == 0
             tx.send(1, SOON)
             assert [rx.receive(SOON) for _ in range(4)] == [0, 0, 0, 1]
-            first.go_on()
+            first.resume()
             first.result()
 
 
-def test_a_stopped_sender_does_not_inherit_what_another_has_waited_for(crew: Crew, path: Path) -> None:
-    """Its turn comes when the one before it, which wanted much, has left; it wants little, and is passed over soon."""
+def test_a_stopped_sender_does_not_inherit_what_another_has_waited_for(workers: Workers, path: Path) -> None:
+    """It becomes the first when the one before it, which wanted much, has left; it wants little,
+    and is skipped soon.
+    """
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=4))) as channel:
         with channel.receiver() as rx, channel.sender() as tx:
             tx.send_many([0] * 4)
             with ThreadPoolExecutor(1) as threads, channel.sender() as other:
                 large = threads.submit(other.send_many, [-1] * 4)
-                until(lambda: load_u32(channel._store.control.map, ROOM_TURN))
-                small = crew.start(stand_in_line, path, 1)
+                until(lambda: load_u32(channel._store.control.map, CAPACITY_TURN))
+                small = workers.start(set_waiting, path, 1)
                 small.meet()
                 small.stop()
                 other.close()
@@ -202,17 +210,19 @@ def test_a_stopped_sender_does_not_inherit_what_another_has_waited_for(crew: Cre
                     large.result()
             assert rx.receive(SOON) == 0
             tx.send(2, SOON)
-            small.go_on()
+            small.resume()
             assert [rx.receive(SOON) for _ in range(5)] == [0, 0, 0, 2, 1]
             small.result()
 
 
 @pytest.mark.parametrize("kind", ["wait", "raise"])
-def test_what_a_killed_sender_has_not_flushed_keeps_nobody_out(crew: Crew, path: Path, kind: str) -> None:
-    """It takes the room, and nobody can consume it before it is flushed: whoever finds no room sees to that."""
+def test_what_a_killed_sender_has_not_flushed_blocks_no_sender(workers: Workers, path: Path, kind: str) -> None:
+    """It uses capacity, and no consumer can read it before it is flushed: a sender that finds no
+    capacity flushes it.
+    """
     options = limited(Capacity(max_messages=4, on_full=kind), Durability.FSYNC)  # type: ignore[arg-type]
     with blocking.open_channel(path, int, options=options) as channel, channel.receiver() as rx:
-        child = crew.start(append_and_stay, path, 4)
+        child = workers.start(append_and_stay, path, 4)
         child.meet()
         child.kill()
         with channel.sender() as tx:
@@ -223,54 +233,54 @@ def test_what_a_killed_sender_has_not_flushed_keeps_nobody_out(crew: Crew, path:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_a_killed_sender_has_not_flushed_can_be_dropped(crew: Crew, path: Path, backend: str) -> None:
+def test_what_a_killed_sender_has_not_flushed_can_be_dropped(workers: Workers, path: Path, backend: str) -> None:
     """Not before it is flushed; an event loop, which may not wait for that, has it done elsewhere."""
     options = limited(Capacity(max_messages=4, on_full="drop_oldest"), Durability.FSYNC)
     with blocking.open_channel(path, int, options=options) as channel:
-        child = crew.start(append_and_stay, path, 4)
+        child = workers.start(append_and_stay, path, 4)
         child.meet()
         child.kill()
-        sender = crew.start(send_numbers, path, 4, 1, backend=backend)
+        sender = workers.start(send_numbers, path, 4, 1, backend=backend)
         sender.meet()
-        sender.tell("go")
+        sender.send("go")
         sender.result()
         with channel.replay() as replay:
             assert replay.receive_many_nowait(9)[-1] == 4
 
 
-def test_a_killed_consumer_keeps_its_place_and_its_successor_makes_room(crew: Crew, path: Path) -> None:
-    """What it had taken is taken, and senders wait for whoever takes the name over."""
+def test_a_killed_consumer_keeps_its_position_and_its_successor_frees_capacity(workers: Workers, path: Path) -> None:
+    """What it had received stays consumed, and senders wait for the next owner of the name."""
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=3))) as channel:
-        consumer = crew.start(take_when_told, path, "default")
+        consumer = workers.start(receive_on_request, path, "default")
         consumer.meet()
         with channel.sender() as tx:
             tx.send_many([0, 1, 2])
-            consumer.tell(2)
-            assert consumer.hear() == [0, 1]
+            consumer.send(2)
+            assert consumer.receive() == [0, 1]
             tx.send_many([3, 4], SOON)
             consumer.kill()
             with pytest.raises(TimeoutError, match="full"):
                 tx.send(5, 0.05)
-            sender = crew.start(stand_in_line, path, 5)
+            sender = workers.start(set_waiting, path, 5)
             sender.meet()
             with channel.receiver() as rx:
                 assert [rx.receive(SOON) for _ in range(4)] == [2, 3, 4, 5]
             sender.result()
 
 
-def test_a_large_batch_is_not_starved_by_another_process(crew: Crew, path: Path) -> None:
-    """Others send small messages as fast as there is room; the batch gets its turn after a few of them."""
+def test_a_large_batch_is_not_starved_by_another_process(workers: Workers, path: Path) -> None:
+    """Others send small messages as fast as the capacity allows; the batch is sent after a few of them."""
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=40))) as channel:
         with channel.receiver() as rx:
-            small = [crew.start(send_small_for_ever, path) for _ in range(2)]
-            batch = crew.start(send_one_batch, path, 40)
+            small = [workers.start(send_small_for_ever, path) for _ in range(2)]
+            batch = workers.start(send_one_batch, path, 40)
             for child in (*small, batch):
                 child.meet()
             for child in small:
-                child.tell("go")
+                child.send("go")
             while channel.statistics().room.messages < 40:  # type: ignore[union-attr]
                 pass
-            batch.tell("go")
+            batch.send("go")
             got = list[int]()
             while -1 not in got:
                 got.append(rx.receive(SOON))
@@ -280,21 +290,21 @@ def test_a_large_batch_is_not_starved_by_another_process(crew: Crew, path: Path)
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])
-def test_consumers_of_other_processes_are_told_what_they_missed(crew: Crew, path: Path, meanwhile: bool) -> None:
-    """Whatever is dropped under them by whoever sends: what came and what was missed is all there was."""
+def test_consumers_of_other_processes_learn_what_they_missed(workers: Workers, path: Path, meanwhile: bool) -> None:
+    """Whichever sender drops messages: what a consumer received and what it missed add up to all there was."""
     senders, count = 2, 2000
     capacity = Capacity(max_messages=50, on_full="drop_oldest")
     with blocking.open_channel(path, int, options=limited(capacity)) as channel:
-        consumers = [crew.start(count_received_and_missed, path, name) for name in ("a", "b")]
-        children = [crew.start(send_numbers, path, number * count, count) for number in range(senders)]
+        consumers = [workers.start(count_received_and_missed, path, name) for name in ("a", "b")]
+        children = [workers.start(send_numbers, path, number * count, count) for number in range(senders)]
         for child in (*consumers, *children):
             child.meet()
         for child in (*consumers, *children) if meanwhile else children:
-            child.tell("go")
+            child.send("go")
         for child in children:
             child.result()
         for child in () if meanwhile else consumers:
-            child.tell("go")
+            child.send("go")
         channel.seal()
         for child in consumers:
             received, missed = child.result()
@@ -305,14 +315,14 @@ def test_consumers_of_other_processes_are_told_what_they_missed(crew: Crew, path
         assert room.messages <= 50
 
 
-def test_another_capacity_takes_effect_everywhere(crew: Crew, path: Path) -> None:
-    """A sender of another process that waits goes on by what the channel says now."""
+def test_another_capacity_takes_effect_everywhere(workers: Workers, path: Path) -> None:
+    """A waiting sender of another process resumes by the new capacity."""
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=1))) as channel:
         with channel.receiver() as rx, channel.sender() as tx:
             tx.send(0)
-            child = crew.start(send_numbers, path, 1, 3)
+            child = workers.start(send_numbers, path, 1, 3)
             child.meet()
-            child.tell("go")
+            child.send("go")
             channel.configure(capacity=Capacity(max_messages=4))
             child.result()
             with pytest.raises(TimeoutError):

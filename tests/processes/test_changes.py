@@ -10,17 +10,17 @@ import pytest
 
 from filechannel import ChannelOptions, ChannelSealedError, Durability, FileChannel, open_channel
 from tests.backends import BACKENDS
-from tests.processes.crew import Child, Crew, until
-from tests.processes.ledger import Accepted, Ledger
+from tests.processes.order_checker import Accepted, OrderChecker
 from tests.processes.tasks import SMALL, create, obey, read_to_the_end, read_what_is_left, send_for_ever
+from tests.processes.workers import Child, Workers, until
 
 FSYNC = ChannelOptions(segment_size=4096, durability=Durability.FSYNC)
 
 
 def order(child: Child, *words: object) -> None:
     """Have a child do something, which succeeds."""
-    child.tell(words)
-    assert child.hear() is None
+    child.send(words)
+    assert child.receive() is None
 
 
 async def all_of(channel: FileChannel[bytes]) -> list[bytes]:
@@ -29,12 +29,12 @@ async def all_of(channel: FileChannel[bytes]) -> list[bytes]:
         return [payload async for payload in rx]
 
 
-def test_one_process_chooses_fsync_for_all(crew: Crew, path: Path) -> None:
+def test_one_process_chooses_fsync_for_all(workers: Workers, path: Path) -> None:
     """From then on what another process sends is on disk when `send` returns; and no longer when that is undone."""
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel:
-            other = crew.start(obey, path)
+            other = workers.start(obey, path)
             other.meet()
             order(other, "send", b"1")
             await channel.configure(durability=Durability.FSYNC)
@@ -50,19 +50,19 @@ def test_one_process_chooses_fsync_for_all(crew: Crew, path: Path) -> None:
 
 
 @pytest.mark.parametrize("last", ["flush", "end", "seal", "purge"])
-def test_whoever_has_not_noticed_the_change_takes_nothing_back(crew: Crew, path: Path, last: str) -> None:
+def test_a_process_that_has_not_noticed_the_change_rolls_nothing_back(workers: Workers, path: Path, last: str) -> None:
     """A process that has done nothing since FSYNC was switched off, and flushes or ends now, leaves the log alone."""
 
     async def run() -> None:
         async with open_channel(path, bytes, options=FSYNC) as channel, channel.sender() as tx:
-            other = crew.start(obey, path)
+            other = workers.start(obey, path)
             other.meet()
             order(other, "send", b"1")
             await channel.configure(durability=Durability.OS)
             await tx.send_many([b"2", b"3"])
             assert await all_of(channel) == [b"1", b"2", b"3"]
-            other.tell((last,))
-            assert other.result() is None if last == "end" else other.hear() is None
+            other.send((last,))
+            assert other.result() is None if last == "end" else other.receive() is None
             assert await all_of(channel) == ([] if last == "purge" else [b"1", b"2", b"3"])
             if last == "flush":
                 assert channel.statistics().durable_offset == channel.statistics().write_offset
@@ -71,16 +71,16 @@ def test_whoever_has_not_noticed_the_change_takes_nothing_back(crew: Crew, path:
 
 
 @pytest.mark.parametrize("last", ["flush", "seal"])
-def test_whoever_has_not_noticed_fsync_flushes_all(crew: Crew, path: Path, last: str) -> None:
-    """The other way round: what was appended under FSYNC is shown and on disk when another process has flushed."""
+def test_a_process_that_has_not_noticed_fsync_flushes_all(workers: Workers, path: Path, last: str) -> None:
+    """The other way round: what was appended under FSYNC is visible and on disk when another process has flushed."""
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
-            other = crew.start(obey, path)
+            other = workers.start(obey, path)
             other.meet()
             order(other, "send", b"1")
             await channel.configure(durability=Durability.FSYNC)
-            channel._store.log.append([b"2"])  # and nobody flushes it
+            channel._store.log.append([b"2"])  # and no process flushes it
             assert await all_of(channel) == [b"1"]
             order(other, last)
             assert await all_of(channel) == [b"1", b"2"]
@@ -89,73 +89,73 @@ def test_whoever_has_not_noticed_fsync_flushes_all(crew: Crew, path: Path, last:
     anyio.run(run)
 
 
-def test_the_durability_changes_while_others_send(crew: Crew, path: Path, rng: Random) -> None:
+def test_the_durability_changes_while_others_send(workers: Workers, path: Path, rng: Random) -> None:
     """Back and forth, with three writers at full speed: nothing is lost, doubled or out of order."""
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel:
             told = [Accepted(path.parent / "accepted", writer) for writer in range(3)]
             writers = [
-                crew.start(send_for_ever, path, path.parent / "accepted", writer, rng.getrandbits(32))
+                workers.start(send_for_ever, path, path.parent / "accepted", writer, rng.getrandbits(32))
                 for writer in range(3)
             ]
-            reader = crew.start(read_to_the_end, path)
+            reader = workers.start(read_to_the_end, path)
             reader.meet()
-            reader.tell("go")
+            reader.send("go")
             for number in range(10):
                 seen = [each.count for each in told]
                 until(lambda: all(each.count > before for each, before in zip(told, seen, strict=True)))  # noqa: B023
                 await channel.configure(durability=(Durability.FSYNC, Durability.OS)[number % 2])
             for writer in writers:
                 writer.meet()
-                writer.tell("end")
+                writer.send("end")
                 writer.result()
             await channel.seal()
-            ledger = Ledger()
+            checker = OrderChecker()
             for payload in await all_of(channel):
-                ledger.add(payload)
-            assert ledger.counts == {writer: each.count for writer, each in enumerate(told)}
-            assert reader.result() == (ledger.digest, ledger.counts)
+                checker.add(payload)
+            assert checker.counts == {writer: each.count for writer, each in enumerate(told)}
+            assert reader.result() == (checker.digest, checker.counts)
 
     anyio.run(run)
 
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
-def test_sealing_ends_the_streams_of_others(crew: Crew, path: Path, durability: Durability) -> None:
+def test_sealing_ends_the_streams_of_others(workers: Workers, path: Path, durability: Durability) -> None:
     """Receivers that wait in other processes get everything and then the end; senders are refused."""
     anyio.run(create, path, ChannelOptions(durability=durability))
-    readers = [crew.start(read_to_the_end, path, backend=backend) for backend in BACKENDS]
-    other = crew.start(obey, path)
+    readers = [workers.start(read_to_the_end, path, backend=backend) for backend in BACKENDS]
+    other = workers.start(obey, path)
     for child in (*readers, other):
         child.meet()
     for reader in readers:
-        reader.tell("go")
-    sealer = crew.start(obey, path)
+        reader.send("go")
+    sealer = workers.start(obey, path)
     sealer.meet()
     order(sealer, "seal")
     assert [reader.result()[1] for reader in readers] == [{}] * 3
-    other.tell(("send", b"late"))
-    assert other.hear().startswith(ChannelSealedError.__name__)
+    other.send(("send", b"late"))
+    assert other.receive().startswith(ChannelSealedError.__name__)
 
 
-def test_purging_while_another_process_reads(crew: Crew, path: Path, rng: Random) -> None:
-    """A reader of a purged part is told how much it missed, or goes on; what it gets is right, and in its place."""
+def test_purging_while_another_process_reads(workers: Workers, path: Path, rng: Random) -> None:
+    """A reader of a purged part gets the number it missed, or continues; what it gets is right, and in order."""
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel:
             told = Accepted(path.parent / "accepted", 0)
-            writer = crew.start(send_for_ever, path, path.parent / "accepted", 0, rng.getrandbits(32))
-            readers = [crew.start(read_what_is_left, path, backend=backend) for backend in BACKENDS]
+            writer = workers.start(send_for_ever, path, path.parent / "accepted", 0, rng.getrandbits(32))
+            readers = [workers.start(read_what_is_left, path, backend=backend) for backend in BACKENDS]
             for reader in readers:
                 reader.meet()
-                reader.tell("go")
+                reader.send("go")
             for _ in range(20):
                 seen = told.count
                 until(lambda: told.count > seen + 50)  # noqa: B023
                 await channel.purge()
                 assert all(name.name.startswith(("0", "new-", "spare-")) for name in (path / "segments").iterdir())
             writer.meet()
-            writer.tell("end")
+            writer.send("end")
             writer.result()
             await channel.seal()
             for reader in readers:
@@ -165,19 +165,19 @@ def test_purging_while_another_process_reads(crew: Crew, path: Path, rng: Random
     anyio.run(run)
 
 
-def test_a_purge_leaves_nothing_behind(crew: Crew, path: Path) -> None:
-    """Whoever wrote to a segment that another process has purged does not make files for it afterwards."""
+def test_a_purge_leaves_nothing_behind(workers: Workers, path: Path) -> None:
+    """A process that wrote to a segment that another one has purged creates no files for it afterwards."""
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
-            other = crew.start(obey, path)
+            other = workers.start(obey, path)
             other.meet()
             for _ in range(5):
                 order(other, "send", bytes(1000))
                 await channel.purge()
                 await tx.send(b"after")
             order(other, "send", b"last")
-            other.tell(("end",))
+            other.send(("end",))
             other.result()
             begin = {name.stem for name in (path / "segments").iterdir() if name.suffix == ".seg"}
             assert {name.stem for name in (path / "segments").iterdir()} == begin

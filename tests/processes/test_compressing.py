@@ -6,8 +6,8 @@ from pathlib import Path
 from random import Random
 from threading import Event
 
-from filechannel._storage.compressed import CompressedSegment
-from filechannel._storage.segment import HALF_MADE
+from filechannel._storage.segments.compressed_segment import CompressedSegment
+from filechannel._storage.segments.segment import HALF_MADE
 from tests.processes.compressing import (
     compress_for_ever,
     payload_of,
@@ -15,15 +15,15 @@ from tests.processes.compressing import (
     reclaim_for_ever,
     send,
 )
-from tests.processes.crew import Crew
+from tests.processes.workers import Workers
 from tests.storage.channels import opened, read_all
-from tests.storage.compressing import NO_SPARES, compress_all
+from tests.storage.compressing import NO_FREE_LIST, compress_all
 
 TOTAL = 6000
 
 
 def _make(path: Path) -> None:
-    with opened(path, NO_SPARES):
+    with opened(path, NO_FREE_LIST):
         pass
 
 
@@ -34,8 +34,8 @@ def _begins(path: Path) -> list[int]:
 
 
 def _check_the_rest(path: Path, first: int = 0) -> None:
-    """What is left is what was sent, in one form each, and nothing lies around."""
-    left = _begins(path)  # before anybody opens it, who would remove what should not be there
+    """Check that what is left is what was sent, in one encoding each, without stray files."""
+    left = _begins(path)  # before a process opens it, which would remove what should not be there
     with opened(path) as store:
         assert left[0] >= store.control.oldest_offset, "a segment came back"
         found = read_all(store)
@@ -50,57 +50,57 @@ def _check_the_rest(path: Path, first: int = 0) -> None:
         assert any(isinstance(store.segments.get(begin), CompressedSegment) for begin in store.segments.begins)
 
 
-def test_everybody_reads_the_same_while_segments_are_compressed(path: Path, crew: Crew) -> None:
+def test_every_reader_gets_the_same_while_segments_are_compressed(path: Path, workers: Workers) -> None:
     """Two processes compress, one sends, two read from the beginning: every message, once."""
     _make(path)
-    compressors = [crew.start(compress_for_ever, path) for _ in range(2)]
-    readers = [crew.start(read_what_is_left, path, TOTAL) for _ in range(2)]
-    sender = crew.start(send, path, TOTAL)
+    compressors = [workers.start(compress_for_ever, path) for _ in range(2)]
+    readers = [workers.start(read_what_is_left, path, TOTAL) for _ in range(2)]
+    sender = workers.start(send, path, TOTAL)
     for child in (*compressors, *readers, sender):
         child.meet()
-        child.tell("go")
+        child.send("go")
     sender.result()
     assert [reader.result() for reader in readers] == [TOTAL, TOTAL]
-    late = crew.start(read_what_is_left, path, TOTAL)
+    late = workers.start(read_what_is_left, path, TOTAL)
     late.meet()
-    late.tell("go")
+    late.send("go")
     assert late.result() == TOTAL
     for compressor in compressors:
-        compressor.tell("stop")
+        compressor.send("stop")
     assert sum(compressor.result() for compressor in compressors) > 50
     _check_the_rest(path)
 
 
-def test_reclaiming_wins_the_race(path: Path, crew: Crew) -> None:
-    """A segment that is removed while it is being compressed does not come back, and nobody reads anything else."""
+def test_reclaiming_wins_the_race(path: Path, workers: Workers) -> None:
+    """A segment that is reclaimed while it is being compressed does not return, and no reader gets anything else."""
     _make(path)
-    compressor, reclaimer = crew.start(compress_for_ever, path), crew.start(reclaim_for_ever, path)
-    readers = [crew.start(read_what_is_left, path, TOTAL) for _ in range(2)]
-    sender = crew.start(send, path, TOTAL)
+    compressor, reclaimer = workers.start(compress_for_ever, path), workers.start(reclaim_for_ever, path)
+    readers = [workers.start(read_what_is_left, path, TOTAL) for _ in range(2)]
+    sender = workers.start(send, path, TOTAL)
     for child in (compressor, reclaimer, *readers, sender):
         child.meet()
-        child.tell("go")
+        child.send("go")
     sender.result()
     for reader in readers:
         assert reader.result() > 0
     for child in (compressor, reclaimer):
-        child.tell("stop")
+        child.send("stop")
     compressor.result()
     reclaimer.result()
     _check_the_rest(path, first=1)
 
 
-def test_who_compresses_may_be_killed_at_any_moment(path: Path, crew: Crew, rng: Random) -> None:
-    """Again and again: another one takes over what is half-made, and readers never notice."""
+def test_a_compressing_process_may_be_killed_at_any_moment(path: Path, workers: Workers, rng: Random) -> None:
+    """Repeatedly: another process finishes the compression, and readers never notice."""
     _make(path)
-    reader, sender = crew.start(read_what_is_left, path, TOTAL), crew.start(send, path, TOTAL)
+    reader, sender = workers.start(read_what_is_left, path, TOTAL), workers.start(send, path, TOTAL)
     for child in (reader, sender):
         child.meet()
-        child.tell("go")
+        child.send("go")
     for _ in range(25):
-        compressor = crew.start(compress_for_ever, path)
+        compressor = workers.start(compress_for_ever, path)
         compressor.meet()
-        compressor.tell("go")
+        compressor.send("go")
         Event().wait(rng.uniform(0, 0.05))
         compressor.kill()
     sender.result()

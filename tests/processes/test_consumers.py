@@ -1,4 +1,4 @@
-"""Consumers of other processes: who owns them, what becomes of those that are killed, and waiting for them."""
+"""Consumers of other processes: their owners, what happens when those are killed, and waiting for them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 import filechannel
 from filechannel import ConsumerBusyError, UnknownConsumerError
-from filechannel._storage.cursor_file import file_name, read_departure
+from filechannel._storage.consumers.cursor_file import file_name, read_departure
 from filechannel.blocking import FileChannel, open_channel
-from tests.processes.crew import Crew, Link, until
 from tests.processes.tasks import SMALL
+from tests.processes.workers import Link, Workers, until
 from tests.storage.clocks import Clock
 
 
@@ -20,9 +20,9 @@ def own(link: Link, path: Path, name: str, expires: float | None) -> None:
     """Own a name, and take as many messages as the test says, until it says None."""
     with open_channel(path, bytes, create=False) as channel:
         with channel.receiver(name, expires=expires) as rx:
-            link.tell(rx.read_offset)
-            while (count := link.hear()) is not None:
-                link.tell(rx.receive_many(count))
+            link.send(rx.read_offset)
+            while (count := link.receive()) is not None:
+                link.send(rx.receive_many(count))
 
 
 def remove_and_register(link: Link, path: Path, rounds: int) -> int:
@@ -45,21 +45,21 @@ def remove_and_register(link: Link, path: Path, rounds: int) -> int:
 
 
 def list_for_ever(link: Link, path: Path) -> None:
-    """List the consumers, which removes those whose time is over, until told to end."""
+    """List the consumers, which removes the expired ones, until the test ends it."""
     with open_channel(path, bytes, create=False) as channel:
-        link.tell("ready")
-        while not link.is_called:
+        link.send("ready")
+        while not link.has_message:
             channel.consumers()
 
 
-def test_the_owner_of_another_process_is_named(crew: Crew, path: Path) -> None:
+def test_the_owner_of_another_process_is_named(workers: Workers, path: Path) -> None:
     """Listed with its pid while it lives, and refused to be removed; free when it was killed."""
     with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         tx.send_many([b"1", b"2", b"3"])
-        other = crew.start(own, path, "name", None)
-        other.hear()
-        other.tell(1)
-        assert other.hear() == [b"1"]
+        other = workers.start(own, path, "name", None)
+        other.receive()
+        other.send(1)
+        assert other.receive() == [b"1"]
         [found] = channel.consumers()
         assert found.owner is not None
         assert (found.owner.pid, found.lag_messages) == (other.pid, 2)
@@ -75,28 +75,28 @@ def test_the_owner_of_another_process_is_named(crew: Crew, path: Path) -> None:
         assert channel.consumers() == ()
 
 
-def test_names_of_other_processes_come_and_go(crew: Crew, path: Path) -> None:
+def test_names_of_other_processes_appear_and_disappear(workers: Workers, path: Path) -> None:
     """The list follows what other processes register and remove."""
     with open_channel(path, bytes, options=SMALL) as channel:
         assert channel.consumers() == ()
-        other = crew.start(own, path, "theirs", None)
-        other.hear()
+        other = workers.start(own, path, "theirs", None)
+        other.receive()
         assert [consumer.name for consumer in channel.consumers()] == ["theirs"]
-        other.tell(None)
+        other.send(None)
         other.result()
-        remover = crew.start(remove_and_register, path, 0)
+        remover = workers.start(remove_and_register, path, 0)
         remover.meet()
         channel.remove_consumer("theirs")
         assert channel.consumers() == ()
 
 
 def test_a_killed_owner_expires_from_when_that_was_noticed(
-    crew: Crew, path: Path, monkeypatch: pytest.MonkeyPatch
+    workers: Workers, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody knows when it was killed, so its time begins with the first look; a stopped one lives."""
+    """No process knows when it was killed, so the time starts with the first check; a stopped owner is alive."""
     with open_channel(path, bytes, options=SMALL) as channel:
-        other = crew.start(own, path, "name", 60)
-        other.hear()
+        other = workers.start(own, path, "name", 60)
+        other.receive()
         clock = Clock.install(monkeypatch)
         other.stop()
         clock.pass_seconds(1000)
@@ -112,14 +112,14 @@ def test_a_killed_owner_expires_from_when_that_was_noticed(
 
 
 def test_a_new_owner_is_not_mistaken_for_the_one_that_was_killed(
-    crew: Crew, path: Path, monkeypatch: pytest.MonkeyPatch
+    workers: Workers, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was noticed about one owner says nothing about the next, who was killed later."""
+    """What was noticed about one owner says nothing about the next, which was killed later."""
     with open_channel(path, bytes, options=SMALL) as channel:
         clock = Clock.install(monkeypatch)
         for _ in range(3):
-            other = crew.start(own, path, "name", 60)
-            other.hear()
+            other = workers.start(own, path, "name", 60)
+            other.receive()
             other.kill()
             assert len(channel.consumers()) == 1
             clock.pass_seconds(50)
@@ -129,19 +129,19 @@ def test_a_new_owner_is_not_mistaken_for_the_one_that_was_killed(
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "uvloop", "trio"])
-def test_join_waits_for_another_process(crew: Crew, path: Path, backend: str) -> None:
-    """It returns when the consumer there has taken everything, and is told when it is gone."""
+def test_join_waits_for_another_process(workers: Workers, path: Path, backend: str) -> None:
+    """It returns when the consumer there has read everything, and raises when it was removed."""
     with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
-        other = crew.start(own, path, "name", None)
-        other.hear()
+        other = workers.start(own, path, "name", None)
+        other.receive()
         tx.send_many([b"1", b"2", b"3"])
-        joiner = crew.start(join, path, "name", backend=backend)
+        joiner = workers.start(join, path, "name", backend=backend)
         joiner.meet()
-        other.tell(2)
-        assert other.hear() == [b"1", b"2"]
-        assert not joiner.has_spoken
-        other.tell(1)
-        assert other.hear() == [b"3"]
+        other.send(2)
+        assert other.receive() == [b"1", b"2"]
+        assert not joiner.has_message
+        other.send(1)
+        assert other.receive() == [b"3"]
         assert joiner.result() is None
 
 
@@ -151,22 +151,22 @@ async def join(link: Link, path: Path, name: str) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(channel.join, name)
             await anyio.wait_all_tasks_blocked()
-            link.tell("ready")
+            link.send("ready")
 
 
-def test_removing_and_registering_at_once(crew: Crew, path: Path) -> None:
-    """Three processes that remove and register one name, and one that lists: nobody fails, and one file is left."""
+def test_removing_and_registering_at_once(workers: Workers, path: Path) -> None:
+    """Three processes that remove and register one name, and one that lists: none fails, and one file is left."""
     with open_channel(path, bytes, options=SMALL) as channel:
-        lister = crew.start(list_for_ever, path)
+        lister = workers.start(list_for_ever, path)
         lister.meet()
-        others = [crew.start(remove_and_register, path, 300) for _ in range(3)]
+        others = [workers.start(remove_and_register, path, 300) for _ in range(3)]
         for other in others:
             other.meet()
         for other in others:
-            other.tell("go")
+            other.send("go")
         # Most attempts meet a process that has the name; what counts is that none fails in another way.
         assert sum(other.result() for other in others) >= 100
-        lister.tell("end")
+        lister.send("end")
         lister.result()
         channel.receiver("name").close()
         assert _names(channel) == ["name"]
@@ -177,15 +177,15 @@ def _names(channel: FileChannel[bytes]) -> list[str]:
     return [consumer.name for consumer in channel.consumers()]
 
 
-def test_a_visitor_does_not_make_a_name_busy(crew: Crew, path: Path) -> None:
-    """Whoever removes what has expired looks at every name: an owner that comes meanwhile gets in."""
+def test_checking_a_name_does_not_make_it_busy(workers: Workers, path: Path) -> None:
+    """Removing expired consumers checks every name: an owner that registers at the same time succeeds."""
     with open_channel(path, bytes, options=SMALL) as channel:
-        listers = [crew.start(list_for_ever, path) for _ in range(2)]
+        listers = [workers.start(list_for_ever, path) for _ in range(2)]
         for lister in listers:
             lister.meet()
         for _ in range(200):
             channel.receiver("name", expires=1e-6).close()
         for lister in listers:
-            lister.tell("end")
+            lister.send("end")
             lister.result()
         until(lambda: channel.consumers() == (), "it has expired")

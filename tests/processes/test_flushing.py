@@ -1,4 +1,4 @@
-"""What is on disk is everybody's business: one process flushes for all, and one failed flush concerns all."""
+"""Flushing across processes: one process flushes for all, and a failed flush concerns all."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 from anyio.to_thread import run_sync
 
 from filechannel import ChannelOptions, CorruptRecordError, Durability, Offset, StorageError, open_channel
-from filechannel._storage import stores
-from tests.processes.crew import PATIENCE, Child, Crew, until
+from filechannel._storage import open_stores
 from tests.processes.tasks import SMALL, create, obey_until_a_flush_fails, obey_without_flushing
 from tests.processes.test_changes import FSYNC, all_of, order
+from tests.processes.workers import TIMEOUT, Child, Workers, until
 from tests.storage.faults import FLUSHING, FaultyFiles, input_output_error
 
 
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> FaultyFiles:
-    """The door of this process, which tells what was flushed."""
+    """The file system interface of this process, which records what was flushed."""
     files = FaultyFiles()
-    monkeypatch.setattr(stores, "Files", lambda: files)
+    monkeypatch.setattr(open_stores, "Files", lambda: files)
     return files
 
 
@@ -41,22 +41,26 @@ def names_of(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("fate", ["alive", "ended", "killed"])
-def test_a_flush_is_for_what_everybody_wrote(crew: Crew, path: Path, files: FaultyFiles, fate: str) -> None:
-    """Segments that another process wrote, and this one never touched, are on disk after `flush`, whoever died."""
+def test_a_flush_includes_what_other_processes_wrote(
+    workers: Workers, path: Path, files: FaultyFiles, fate: str
+) -> None:
+    """Segments that another process wrote, and this one never touched, are on disk after `flush`, whichever process
+    died.
+    """
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel:
             await channel.flush()
-            writers = [crew.start(obey_without_flushing, path) for _ in range(2)]
+            writers = [workers.start(obey_without_flushing, path) for _ in range(2)]
             for number, writer in enumerate(writers):
                 writer.meet()
                 for _ in range(3 + number):
                     order(writer, "send", bytes(3000))
             for writer in writers:
                 if fate == "killed":
-                    crew.dismiss(writer)
+                    workers.dismiss(writer)
                 elif fate == "ended":
-                    writer.tell(("end",))
+                    writer.send(("end",))
                     writer.result()
             assert len(names_of(path)) > 5
             with listening(files) as flushed:
@@ -70,13 +74,13 @@ def test_a_flush_is_for_what_everybody_wrote(crew: Crew, path: Path, files: Faul
     anyio.run(run)
 
 
-def test_a_failed_flush_concerns_every_process(crew: Crew, path: Path) -> None:
-    """Under OS readers may have seen what is not on disk: from then on each flush in any process says so."""
+def test_a_failed_flush_concerns_every_process(workers: Workers, path: Path) -> None:
+    """Under OS readers may have seen what is not on disk: from then on each flush in any process raises."""
     anyio.run(create, path)
 
     async def run() -> None:
         async with open_channel(path, bytes) as channel, channel.sender() as tx:
-            other = crew.start(obey_until_a_flush_fails, path)
+            other = workers.start(obey_until_a_flush_fails, path)
             other.meet()
             await channel.flush()
             order(other, "send", b"1")
@@ -93,16 +97,18 @@ def test_a_failed_flush_concerns_every_process(crew: Crew, path: Path) -> None:
 
 
 @pytest.mark.parametrize("fate", ["alive", "ended"])
-def test_a_failed_flush_concerns_who_comes_later(crew: Crew, path: Path, files: FaultyFiles, fate: str) -> None:
-    """A process that opens the channel after a flush has failed elsewhere is told too, and flushes the file no more."""
+def test_a_failed_flush_concerns_later_processes(workers: Workers, path: Path, files: FaultyFiles, fate: str) -> None:
+    """A process that opens the channel after a flush has failed elsewhere gets an error, too, and never flushes that
+    file.
+    """
     anyio.run(create, path)
-    other = crew.start(obey_until_a_flush_fails, path)
+    other = workers.start(obey_until_a_flush_fails, path)
     other.meet()
     order(other, "send", b"1")
     failed = next(iter(names_of(path)))
     assert "StorageError" in failing(other, "flush")
     if fate == "ended":
-        other.tell(("end",))
+        other.send(("end",))
         other.result()
 
     async def run() -> None:
@@ -117,24 +123,26 @@ def test_a_failed_flush_concerns_who_comes_later(crew: Crew, path: Path, files: 
 
 
 def failing(child: Child, *words: object) -> str:
-    """Have a child do something in which a flush fails, and return what it is told."""
-    child.tell(words)
-    assert child.hear() == "flushing"
-    child.tell("fail")
-    return child.hear()
+    """Let a child do something in which a flush fails, and return its error."""
+    child.send(words)
+    assert child.receive() == "flushing"
+    child.send("fail")
+    return child.receive()
 
 
-def test_whose_message_was_lost_elsewhere_is_told(crew: Crew, path: Path, files: FaultyFiles) -> None:
-    """Under FSYNC a flush that fails in one process fails the senders of others who waited for it, and only those."""
+def test_a_sender_whose_message_was_lost_elsewhere_gets_an_error(
+    workers: Workers, path: Path, files: FaultyFiles
+) -> None:
+    """Under FSYNC a flush that fails in one process fails the senders of others that waited for it, and only those."""
     anyio.run(create, path, FSYNC)
 
     async def run() -> None:
         async with open_channel(path, bytes) as channel, channel.sender() as tx:
             await tx.send(b"before")
-            other = crew.start(obey_until_a_flush_fails, path)
+            other = workers.start(obey_until_a_flush_fails, path)
             other.meet()
-            other.tell(("send", b"theirs"))
-            assert other.hear() == "flushing"
+            other.send(("send", b"theirs"))
+            assert other.receive() == "flushing"
             failed = next(iter(names_of(path)))
             errors = list[StorageError]()
 
@@ -148,8 +156,8 @@ def test_whose_message_was_lost_elsewhere_is_told(crew: Crew, path: Path, files:
                 group.start_soon(send)
                 moved = lambda: channel._store.control.tail(deferred=True).offset > appended  # noqa: E731
                 await run_sync(until, moved, "appended")
-                other.tell("fail")
-                assert "StorageError" in other.hear()
+                other.send("fail")
+                assert "StorageError" in other.receive()
             assert len(errors) == 1
             with listening(files) as flushed:
                 await tx.send(b"after")
@@ -162,21 +170,21 @@ def test_whose_message_was_lost_elsewhere_is_told(crew: Crew, path: Path, files:
     anyio.run(run)
 
 
-def test_whoever_waits_gets_an_answer(
-    crew: Crew, path: Path, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+def test_every_waiter_gets_an_answer(
+    workers: Workers, path: Path, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if it cannot be found out what a failed flush of another process has lost, nobody waits for ever."""
+    """Even if it is unknown what a failed flush of another process has lost, no process waits for ever."""
     anyio.run(create, path, FSYNC)
 
     async def run() -> None:
         async with open_channel(path, bytes) as channel, channel.sender() as tx:
-            other = crew.start(obey_until_a_flush_fails, path)
+            other = workers.start(obey_until_a_flush_fails, path)
             other.meet()
             assert "StorageError" in failing(other, "send", b"theirs")
             with monkeypatch.context() as broken:
-                broken.setattr(channel._store.log, "has_lost", damaged)
+                broken.setattr("filechannel._storage.durability.flusher._is_lost", damaged)
                 for _ in range(2):
-                    with anyio.fail_after(PATIENCE), pytest.raises(StorageError, match="cannot be told"):
+                    with anyio.fail_after(TIMEOUT), pytest.raises(StorageError, match="it is not known what is lost"):
                         await tx.send(b"ours")
             await tx.send(b"again")
             assert files.failures == 0
@@ -184,24 +192,24 @@ def test_whoever_waits_gets_an_answer(
     anyio.run(run)
 
 
-def damaged(offset: int) -> bool:
+def damaged(_control: object, _segments: object, offset: int) -> bool:
     """Fail as a look at a damaged segment does."""
     raise CorruptRecordError("x.seg", Offset(offset), "damaged")
 
 
-def test_failures_here_are_told_there(crew: Crew, path: Path, files: FaultyFiles) -> None:
-    """The other way round: a flush that fails in this process is told by the next one of another."""
+def test_a_failed_flush_is_reported_to_other_processes(workers: Workers, path: Path, files: FaultyFiles) -> None:
+    """The other way round: a flush that fails in this process is raised by the next one of another."""
     anyio.run(create, path, ChannelOptions(durability=Durability.OS))
 
     async def run() -> None:
         async with open_channel(path, bytes) as channel, channel.sender() as tx:
-            other = crew.start(obey_without_flushing, path)
+            other = workers.start(obey_without_flushing, path)
             other.meet()
             await tx.send(b"1")
             files.fail(FLUSHING, input_output_error, once=True)
             with pytest.raises(StorageError):
                 await channel.flush()
-            other.tell(("flush",))
-            assert "StorageError" in other.hear()
+            other.send(("flush",))
+            assert "StorageError" in other.receive()
 
     anyio.run(run)

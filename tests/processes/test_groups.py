@@ -1,4 +1,4 @@
-"""Members of a group in several processes: they share, die, stand still, come and go."""
+"""Members of a group in several processes: they share, die, are stopped, join and leave."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from anyio import EndOfStream
 
 from filechannel.blocking import FileChannel, open_channel
-from tests.processes.crew import PATIENCE, Child, Crew, until
 from tests.processes.tasks import (
     SMALL,
     churn_in_group,
@@ -21,11 +20,12 @@ from tests.processes.tasks import (
     wait_in_group,
     work_in_group,
 )
+from tests.processes.workers import TIMEOUT, Child, Workers, until
 
 LONG, SHORT = 600.0, 0.3
 NOTICED = 1.0
 TRIES = 20
-"""A busy machine may be late again and again; who is not told is so every time."""
+"""A busy machine may be late repeatedly; a member that is not woken is late every time."""
 """Seconds after which the death of a member is known; more on a slow machine."""
 
 
@@ -36,27 +36,27 @@ def fill(channel: FileChannel[int], total: int, first: int = 0) -> None:
             tx.send_many(range(number, min(number + 100, first + total)))
 
 
-def holding(crew: Crew, path: Path, many: int, lease: float = LONG) -> tuple[Child, list[int]]:
+def holding(workers: Workers, path: Path, many: int, lease: float = LONG) -> tuple[Child, list[int]]:
     """Start a member that takes so many messages, and return it with them."""
-    child = crew.start(hold_in_group, path, lease, many)
-    return child, child.hear()
+    child = workers.start(hold_in_group, path, lease, many)
+    return child, child.receive()
 
 
 def order(member: Child, call: str, index: int) -> str:
-    """Let a member settle one of its messages, and return what came of it."""
-    member.tell((call, index))
-    return member.hear()
+    """Let a member ack, nack or extend one of its messages, and return the result."""
+    member.send((call, index))
+    return member.receive()
 
 
-def test_each_message_goes_to_one_member(crew: Crew, path: Path) -> None:
+def test_each_message_is_delivered_to_one_member(workers: Workers, path: Path) -> None:
     """Of four processes at full speed, while more is sent; each gets its own in order, and none gets another's."""
     total = 20_000
     with open_channel(path, int, options=SMALL) as channel:
-        members = [crew.start(work_in_group, path, LONG) for _ in range(4)]
+        members = [workers.start(work_in_group, path, LONG) for _ in range(4)]
         for member in members:
             member.meet()
         for member in members:
-            member.tell("go")
+            member.send("go")
         fill(channel, total)
         channel.seal()
         done = [member.result() for member in members]
@@ -65,25 +65,25 @@ def test_each_message_goes_to_one_member(crew: Crew, path: Path) -> None:
         assert channel.consumers()[0].next_sequence == total
 
 
-def test_members_come_and_go(crew: Crew, path: Path) -> None:
-    """Also with messages in hand: each is processed once, by somebody."""
+def test_members_join_and_leave(workers: Workers, path: Path) -> None:
+    """Also with outstanding messages: each message is processed once."""
     total, seed = 4000, secrets.randbits(32)
     with open_channel(path, int, options=SMALL) as channel:
         fill(channel, total)
-        members = [crew.start(work_in_group, path, LONG, seed + number) for number in range(3)]
+        members = [workers.start(work_in_group, path, LONG, seed + number) for number in range(3)]
         for member in members:
             member.meet()
-            member.tell("go")
+            member.send("go")
         channel.seal()
         done = [item for member in members for item in member.result()]
         assert sorted(done) == [(number, 1) for number in range(total)], seed
 
 
-def test_what_a_killed_member_had_comes_again_soon(crew: Crew, path: Path) -> None:
-    """Long before its lease ends, once, with the attempt counted; what it had acked does not."""
+def test_the_messages_of_a_killed_member_are_redelivered_soon(workers: Workers, path: Path) -> None:
+    """Long before its lease ends, once, with the attempt counted; what it had acked is not."""
     with open_channel(path, int) as channel, channel.group("workers", lease=LONG) as rx:
         fill(channel, 6)
-        member, held = holding(crew, path, 4)
+        member, held = holding(workers, path, 4)
         assert held == [0, 1, 2, 3]
         assert order(member, "ack", 1) == "done"
         assert channel.consumers()[0].next_sequence == 0
@@ -92,7 +92,7 @@ def test_what_a_killed_member_had_comes_again_soon(crew: Crew, path: Path) -> No
         assert order(member, "extend", 2) == "done"
         member.kill()
         begun = time.monotonic()
-        again = [rx.receive_delivery(timeout=PATIENCE) for _ in range(3)]
+        again = [rx.receive_delivery(timeout=TIMEOUT) for _ in range(3)]
         assert time.monotonic() - begun < LONG / 2
         assert [(each.value, each.attempt) for each in again] == [(0, 2), (2, 2), (3, 2)]
         assert rx.receive_many_nowait(1) == []
@@ -101,11 +101,13 @@ def test_what_a_killed_member_had_comes_again_soon(crew: Crew, path: Path) -> No
         assert channel.consumers()[0].next_sequence == 6
 
 
-def test_busy_members_notice_too(crew: Crew, path: Path) -> None:
-    """Who never waits, since there is always something new, finds what the dead had within a second or so."""
+def test_busy_members_notice_too(workers: Workers, path: Path) -> None:
+    """A member that never waits, since there is always a new message, gets what a dead member had within a second or
+    so.
+    """
     with open_channel(path, int) as channel, channel.group("workers", lease=LONG) as rx:
         fill(channel, 1)
-        member, _ = holding(crew, path, 1)
+        member, _ = holding(workers, path, 1)
         member.kill()
         begun, number = time.monotonic(), 1
         while True:
@@ -115,32 +117,32 @@ def test_busy_members_notice_too(crew: Crew, path: Path) -> None:
             if delivery.value == 0:
                 break
             number += 1
-            assert time.monotonic() - begun < PATIENCE
+            assert time.monotonic() - begun < TIMEOUT
         assert delivery.attempt == 2
 
 
-def test_somebody_who_waits_in_an_event_loop_notices_too(crew: Crew, path: Path) -> None:
-    """Nobody wakes it but its own look."""
+def test_a_member_that_waits_in_an_event_loop_notices_too(workers: Workers, path: Path) -> None:
+    """No process wakes it; it checks regularly."""
     with open_channel(path, int) as channel:
         fill(channel, 1)
-        member, _ = holding(crew, path, 1)
-        waiting = crew.start(wait_in_group, path)
+        member, _ = holding(workers, path, 1)
+        waiting = workers.start(wait_in_group, path)
         waiting.meet()
         member.kill()
         assert waiting.result()[:2] == (0, 2)
         assert channel.consumers()[0].next_sequence == 1
 
 
-def test_a_member_that_stood_still_is_fenced(crew: Crew, path: Path) -> None:
-    """Stopped past its lease it can ack, nack and extend nothing of what has moved on, and the rest it can."""
+def test_a_member_that_was_stopped_is_fenced(workers: Workers, path: Path) -> None:
+    """Stopped past its lease it can ack, nack and extend no message that was redelivered, but all others."""
     with open_channel(path, int) as channel, channel.group("workers") as rx:
         fill(channel, 3)
-        member, held = holding(crew, path, 3, SHORT)
+        member, held = holding(workers, path, 3, SHORT)
         assert held == [0, 1, 2]
         member.stop()
-        again = [rx.receive_delivery(timeout=PATIENCE) for _ in range(3)]
+        again = [rx.receive_delivery(timeout=TIMEOUT) for _ in range(3)]
         assert [(each.value, each.attempt) for each in again] == [(0, 2), (1, 2), (2, 2)]
-        member.go_on()
+        member.resume()
         for call, index in (("ack", 0), ("nack", 1), ("extend", 2), ("ack", 0)):
             assert order(member, call, index) == "LeaseExpiredError"
         assert rx.unack_count == 3
@@ -148,41 +150,41 @@ def test_a_member_that_stood_still_is_fenced(crew: Crew, path: Path) -> None:
         assert channel.consumers()[0].next_sequence == 1
 
 
-def test_a_stopped_member_is_not_robbed_before_its_lease_ends(crew: Crew, path: Path) -> None:
+def test_a_stopped_member_is_not_robbed_before_its_lease_ends(workers: Workers, path: Path) -> None:
     """It is alive."""
     with open_channel(path, int) as channel, channel.group("workers") as rx:
         fill(channel, 1)
-        member, _ = holding(crew, path, 1, LONG)
+        member, _ = holding(workers, path, 1, LONG)
         member.stop()
         with pytest.raises(TimeoutError):
             rx.receive(timeout=1.5 * NOTICED)
-        member.go_on()
+        member.resume()
         assert order(member, "ack", 0) == "done"
 
 
-def test_processing_keeps_its_lease(crew: Crew, path: Path) -> None:
+def test_processing_keeps_its_lease(workers: Workers, path: Path) -> None:
     """In another process, far longer than the lease."""
     with open_channel(path, int) as channel, channel.group("workers") as rx:
         fill(channel, 1)
-        member = crew.start(process_in_group, path, SHORT)
-        assert member.hear() == 0
+        member = workers.start(process_in_group, path, SHORT)
+        assert member.receive() == 0
         with pytest.raises(TimeoutError):
             rx.receive(timeout=4 * SHORT)
-        member.tell("enough")
+        member.send("enough")
         assert member.result() == 0
         assert channel.consumers()[0].next_sequence == 1
 
 
-def test_a_nack_wakes_members_of_other_processes(crew: Crew, path: Path) -> None:
-    """In an event loop, long before it would look by itself."""
+def test_a_nack_wakes_members_of_other_processes(workers: Workers, path: Path) -> None:
+    """In an event loop, long before it would check without a wakeup."""
     with open_channel(path, int) as channel, channel.group("workers") as rx:
         for number in range(TRIES):
             fill(channel, 1, number)
             delivery = rx.receive_delivery()
-            waiting = crew.start(wait_in_group, path)
+            waiting = workers.start(wait_in_group, path)
             waiting.meet()
             until(lambda: channel.statistics().writers and len(channel.consumers()[0].members) == 2)
-            time.sleep(0.2)  # it is most likely asleep by now; either way it has to be told
+            time.sleep(0.2)  # it is most likely asleep by now; either way it has to be woken
             begun = time.monotonic()
             delivery.nack()
             value, attempt, came = waiting.result()
@@ -193,17 +195,17 @@ def test_a_nack_wakes_members_of_other_processes(crew: Crew, path: Path) -> None
             pytest.fail("nobody is told")
 
 
-def test_the_last_ack_of_a_sealed_channel_ends_it_for_all(crew: Crew, path: Path) -> None:
-    """Members of other processes are told that nothing will come again."""
+def test_the_last_ack_of_a_sealed_channel_ends_it_for_all(workers: Workers, path: Path) -> None:
+    """Members of other processes get the end of the stream."""
     with open_channel(path, int) as channel, channel.group("workers") as rx:
         fill(channel, 1)
         delivery = rx.receive_delivery()
         channel.seal()
-        members = [crew.start(work_in_group, path, LONG) for _ in range(2)]
+        members = [workers.start(work_in_group, path, LONG) for _ in range(2)]
         for member in members:
             member.meet()
-            member.tell("go")
-        assert not any(member.has_spoken for member in members)
+            member.send("go")
+        assert not any(member.has_message for member in members)
         delivery.ack()
         assert [member.result() for member in members] == [[], []]
         with pytest.raises(EndOfStream):
@@ -211,12 +213,12 @@ def test_the_last_ack_of_a_sealed_channel_ends_it_for_all(crew: Crew, path: Path
 
 
 @pytest.mark.parametrize("rounds", [10, pytest.param(300, marks=pytest.mark.soak)])
-def test_members_may_be_killed_at_any_moment(crew: Crew, path: Path, tmp_path: Path, rounds: int) -> None:
-    """While others go on: what was acked never comes again, and everything else does, until somebody acks it."""
+def test_members_may_be_killed_at_any_moment(workers: Workers, path: Path, tmp_path: Path, rounds: int) -> None:
+    """While others continue: what was acked is never redelivered, and everything else is, until a member acks it."""
     seed = secrets.randbits(32)
     random, total, acked = Random(seed), 0, tmp_path / "acked"
     with open_channel(path, int, options=SMALL) as channel:
-        members = [crew.start(churn_in_group, path, acked, number) for number in range(3)]
+        members = [workers.start(churn_in_group, path, acked, number) for number in range(3)]
         for member in members:
             member.meet()
         for number in range(rounds):
@@ -225,8 +227,8 @@ def test_members_may_be_killed_at_any_moment(crew: Crew, path: Path, tmp_path: P
             time.sleep(random.uniform(0, 0.05))
             victim = random.randrange(len(members))
             members[victim].kill()
-            crew.dismiss(members[victim])
-            members[victim] = crew.start(churn_in_group, path, acked, 100 + number)
+            workers.dismiss(members[victim])
+            members[victim] = workers.start(churn_in_group, path, acked, 100 + number)
             members[victim].meet()
         until(lambda: channel.consumers()[0].lag_messages == 0, f"all acked, seed {seed}")
         for member in members:

@@ -14,11 +14,11 @@ import anyio
 import pytest
 
 from filechannel import ChannelOptions
-from tests.processes.crew import Crew, until
-from tests.processes.ledger import Accepted
+from tests.processes.order_checker import Accepted
 from tests.processes.tasks import as_user, create, fail_to_open, make_and_obey
 from tests.processes.test_changes import order
 from tests.processes.test_killed import surviving
+from tests.processes.workers import Workers, until
 
 ROOT = Path(__file__).parents[2]
 CONTAINER = ["unshare", "--pid", "--fork", "--kill-child"]
@@ -46,7 +46,7 @@ def containers() -> Iterator[Containers]:
 
 
 class Containers:
-    """Programs in pid namespaces of their own."""
+    """Programs in separate pid namespaces."""
 
     def __init__(self) -> None:
         self._running: list[subprocess.Popen[str]] = []
@@ -76,7 +76,9 @@ class Containers:
 
 
 def test_pids_do_not_count(containers: Containers, path: Path, rng: Random) -> None:
-    """Writers of several containers, all with pid 1, are killed in turn: the others go on, and nothing is lost."""
+    """Writers of several containers, all with pid 1, are killed one by one: the others continue,
+    and nothing is lost.
+    """
     anyio.run(create, path, BIG)
     accepted = path.parent / "accepted"
     told = {writer: Accepted(accepted, writer) for writer in range(1, 4)}
@@ -86,13 +88,13 @@ def test_pids_do_not_count(containers: Containers, path: Path, rng: Random) -> N
         until(lambda: all(told[alive].count for alive, _ in running))
         dead, process = running.pop(0)
         containers.kill(process)
-        survivor.go_on(dead)
+        survivor.check(dead)
         seen = {alive: told[alive].count for alive, _ in running}
         until(lambda: all(told[alive].count > before for alive, before in seen.items()), "all go on", SOON)
         while running:
             dead, process = running.pop()
             containers.kill(process)
-            survivor.go_on(dead)
+            survivor.check(dead)
 
 
 # Users
@@ -113,12 +115,12 @@ def shared(memory: Path) -> Path:
 
 
 @by_root
-def test_two_users_share_a_channel(crew: Crew, shared: Path) -> None:
+def test_two_users_share_a_channel(workers: Workers, shared: Path) -> None:
     """With mode=0o660 both send, roll, flush and consume, each in files that the other made, whatever the umask."""
     path, options = shared / "channel", ChannelOptions(segment_size=4096, mode=0o660)
     users = []
     for user in (ANNE, BOB):
-        users.append(crew.start(as_user, user, [user, SHARED], make_and_obey, path, options))
+        users.append(workers.start(as_user, user, [user, SHARED], make_and_obey, path, options))
         users[-1].meet()
     for _ in range(3):
         for user in users:
@@ -132,8 +134,8 @@ def test_two_users_share_a_channel(crew: Crew, shared: Path) -> None:
     owners = {item.stat().st_uid for item in (path / "segments").iterdir()}
     assert owners == {ANNE, BOB}
     for user in users:
-        crew.dismiss(user)
-    again = crew.start(as_user, BOB, [BOB, SHARED], make_and_obey, path, options)
+        workers.dismiss(user)
+    again = workers.start(as_user, BOB, [BOB, SHARED], make_and_obey, path, options)
     again.meet()
     order(again, "send", b"last")
     order(again, "purge")
@@ -142,13 +144,13 @@ def test_two_users_share_a_channel(crew: Crew, shared: Path) -> None:
 
 @by_root
 @pytest.mark.parametrize("mode", [0o600, 0o640])
-def test_somebody_without_rights_is_told(crew: Crew, shared: Path, mode: int) -> None:
-    """Who may not use a channel gets an error that names the path and says what to do."""
+def test_a_user_without_permission_gets_an_error(workers: Workers, shared: Path, mode: int) -> None:
+    """A user who may not use a channel gets an error that names the path and says what to do."""
     path = shared / "channel"
-    anne = crew.start(as_user, ANNE, [ANNE, SHARED], make_and_obey, path, ChannelOptions(mode=mode))
+    anne = workers.start(as_user, ANNE, [ANNE, SHARED], make_and_obey, path, ChannelOptions(mode=mode))
     anne.meet()
-    message = crew.start(as_user, BOB, [BOB, SHARED], fail_to_open, path).result()
+    message = workers.start(as_user, BOB, [BOB, SHARED], fail_to_open, path).result()
     assert str(path) in message
     assert "Permission denied" in message
-    assert "check who may read and write it" in message
+    assert "check the permissions of it" in message
     order(anne, "send", b"undisturbed")

@@ -1,4 +1,4 @@
-"""Processes killed with SIGKILL while others go on: at any moment, and at every step."""
+"""Processes killed with SIGKILL while others continue: at any moment, and at every step."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from filechannel import ChannelOptions, DataExpiredError, Durability, StorageErr
 from filechannel._format import NOTHING, load_u32, load_u64
 from filechannel._format.layout import PROCESS_SLOT_COUNT, WAITING_LOOPS, WAKE, WAKE_LOOPS
 from filechannel._storage.store import Store
-from filechannel._wakeup.arrivals import arrivals_of
-from tests.processes.crew import Child, Crew, until
-from tests.processes.ledger import Accepted, Ledger, Message
+from filechannel._wakeup.waiters import waiters_of
+from tests.processes.order_checker import Accepted, Message, OrderChecker
 from tests.processes.tasks import SMALL, act_at, create, publish_and_die, read_to_the_end, send_for_ever, wait_for_one
+from tests.processes.workers import Child, Workers, until
 from tests.storage.channels import opened, reader_of
 
 DURABILITIES = pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
 
 
 class Arena:
-    """Writers and readers of one channel, some of whom are killed."""
+    """Writers and readers of one channel, some of which are killed."""
 
-    def __init__(self, crew: Crew, path: Path, rng: Random, durability: Durability) -> None:
-        self._crew, self._path, self._rng = crew, path, rng
+    def __init__(self, workers: Workers, path: Path, rng: Random, durability: Durability) -> None:
+        self._workers, self._path, self._rng = workers, path, rng
         self._accepted = path.parent / f"accepted-{path.name}"
         self._writers: dict[int, Child] = {}
         self._readers: list[Child] = []
@@ -43,47 +43,47 @@ class Arena:
             writer = len(self._all)
             self._all.append(Accepted(self._accepted, writer))
             task = (self._path, self._accepted, writer, self._rng.getrandbits(32))
-            self._writers[writer] = self._crew.start(send_for_ever, *task)
+            self._writers[writer] = self._workers.start(send_for_ever, *task)
             self._writers[writer].meet()
         while len(self._readers) < 2:
-            reader = self._crew.start(read_to_the_end, self._path)
+            reader = self._workers.start(read_to_the_end, self._path)
             reader.meet()
-            reader.tell("go")
+            reader.send("go")
             self._readers.append(reader)
 
-    def kill_somebody(self) -> None:
-        """Kill one of them or, seldom, all, at a moment that nobody has chosen."""
+    def kill_some(self) -> None:
+        """Kill one of them or, seldom, all, at a random moment."""
         Event().wait(self._rng.uniform(0, 0.02))
         victims = [self._rng.choice([*self._writers.values(), *self._readers])]
         if self._rng.random() < 0.1:
             victims = [*self._writers.values(), *self._readers]
         for victim in victims:
-            assert not victim.has_spoken, victim.hear()
-            self._crew.dismiss(victim)
+            assert not victim.has_message, victim.receive()
+            self._workers.dismiss(victim)
         self._writers = {writer: child for writer, child in self._writers.items() if child not in victims}
         self._readers = [child for child in self._readers if child not in victims]
 
-    def see_it_go_on(self) -> None:
-        """Every writer that is alive gets something accepted."""
+    def check_progress(self) -> None:
+        """Check that every live writer gets a message accepted."""
         for writer, child in self._writers.items():
             told, seen = self._all[writer], self._all[writer].count
-            until(lambda: told.count > seen or child.has_spoken, "a survivor goes on")  # noqa: B023
-            assert not child.has_spoken, child.hear()
+            until(lambda: told.count > seen or child.has_message, "a survivor goes on")  # noqa: B023
+            assert not child.has_message, child.receive()
 
     def end(self) -> None:
-        """Let everybody finish; whatever was accepted is there, in one order."""
+        """Let all processes finish; every accepted message is stored, in one order."""
         for child in self._writers.values():
-            child.tell("end")
+            child.send("end")
         for child in self._writers.values():
             child.result()
         anyio.run(self._seal)
-        ledger = Ledger()
+        checker = OrderChecker()
         with opened(self._path) as store:
-            add_all(store, ledger)
+            add_all(store, checker)
         for reader in self._readers:
-            assert reader.result() == (ledger.digest, ledger.counts)
+            assert reader.result() == (checker.digest, checker.counts)
         for writer, told in enumerate(self._all):
-            found = ledger.counts.get(writer, 0)
+            found = checker.counts.get(writer, 0)
             assert told.count <= found <= told.count + 30, f"{writer}: {told.count} accepted, {found} found"
 
     async def _seal(self) -> None:
@@ -91,37 +91,39 @@ class Arena:
             await channel.seal()
 
 
-def add_all(store: Store, ledger: Ledger) -> None:
+def add_all(store: Store, checker: OrderChecker) -> None:
     """Take down everything that is stored."""
     reader = reader_of(store)
-    reader.move(store.places.earliest())
+    reader.move(store.lookup.earliest())
     while (payload := reader.native.take()) is not NOTHING:
-        ledger.add(payload)
+        checker.add(payload)
     reader.close()
 
 
 @DURABILITIES
-def test_anybody_may_be_killed_at_any_moment(crew: Crew, path: Path, rng: Random, durability: Durability) -> None:
-    """Nothing accepted is lost, nothing doubled, the order is one, and the survivors go on at once."""
-    arena = Arena(crew, path, rng, durability)
+def test_any_process_may_be_killed_at_any_moment(
+    workers: Workers, path: Path, rng: Random, durability: Durability
+) -> None:
+    """No accepted message is lost, none duplicated, the order is one, and the survivors continue at once."""
+    arena = Arena(workers, path, rng, durability)
     for _ in range(12):
         arena.fill()
-        arena.kill_somebody()
-        arena.see_it_go_on()
+        arena.kill_some()
+        arena.check_progress()
     arena.end()
 
 
 @pytest.mark.soak
 @DURABILITIES
-def test_thousands_are_killed(crew: Crew, path: Path, rng: Random, durability: Durability) -> None:
+def test_thousands_are_killed(workers: Workers, path: Path, rng: Random, durability: Durability) -> None:
     """The same for thousands of rounds (FILECHANNEL_ROUNDS), a new channel for every 40 of them."""
     rounds = int(os.environ.get("FILECHANNEL_ROUNDS") or 3000)
     for number in range(rounds // 40):
-        arena = Arena(crew, path.with_name(f"channel-{number}"), rng, durability)
+        arena = Arena(workers, path.with_name(f"channel-{number}"), rng, durability)
         for _ in range(40):
             arena.fill()
-            arena.kill_somebody()
-            arena.see_it_go_on()
+            arena.kill_some()
+            arena.check_progress()
         arena.end()
 
 
@@ -129,42 +131,42 @@ def test_thousands_are_killed(crew: Crew, path: Path, rng: Random, durability: D
 
 
 class Survivor:
-    """The process of the test: has the channel open while others die, reads everything and goes on sending."""
+    """The process of the test: has the channel open while others die, reads everything and keeps sending."""
 
     def __init__(self, store: Store, path: Path) -> None:
         self.accepted = path.parent / "accepted"
         self._store = store
         self._reader = reader_of(store)
-        self._reader.move(store.places.earliest())
-        self._ledger = Ledger()
+        self._reader.move(store.lookup.earliest())
+        self._checker = OrderChecker()
         self._sent = 0
 
-    def go_on(self, dead: int) -> None:
-        """Send, flush and read: all of it works, and what the dead were told was accepted is there, and whole."""
+    def check(self, dead: int) -> None:
+        """Send, flush and read: all of it works, and what the dead processes got accepted is stored, and whole."""
         self._store.log.append([Message(0, self._sent, 0, 1).pack()])
         self._sent += 1
         self._store.flusher.flush()
         purged = self._read()
-        assert self._ledger.digest
-        assert self._ledger.counts[0] == self._sent
-        assert purged or self._ledger.counts.get(dead, 0) >= Accepted(self.accepted, dead).count, "lost"
+        assert self._checker.digest
+        assert self._checker.counts[0] == self._sent
+        assert purged or self._checker.counts.get(dead, 0) >= Accepted(self.accepted, dead).count, "lost"
 
     def _read(self) -> bool:
-        """Read what is there, and tell whether some of it was gone."""
+        """Read what is stored, and return whether some of it was reclaimed."""
         purged = False
         while True:
             try:
                 payload = self._reader.native.take()
             except DataExpiredError:
-                self._ledger.skip()
+                self._checker.skip()
                 purged = True
             else:
                 if payload is NOTHING:
                     return purged
-                self._ledger.add(payload)
+                self._checker.add(payload)
 
     def close(self) -> None:
-        """Let go."""
+        """Close everything."""
         self._reader.close()
 
 
@@ -195,55 +197,55 @@ def steps_of(rng: Random, stride: int) -> Iterator[int]:
 @DURABILITIES
 @pytest.mark.parametrize("work", list(STEPS))
 def test_a_process_may_die_at_every_step(
-    crew: Crew, path: Path, rng: Random, work: str, durability: Durability, stride: int
+    workers: Workers, path: Path, rng: Random, work: str, durability: Durability, stride: int
 ) -> None:
-    """Before each call to the file system, in any piece of work: the one that is alive goes on, with nothing lost."""
+    """Before each call to the file system, in any operation: the live process continues, with nothing lost."""
     size = 8 << 20 if work == "allocate" else 4096
     anyio.run(create, path, ChannelOptions(segment_size=size, durability=durability))
     with surviving(path, ChannelOptions(segment_size=size)) as survivor:
         for step in steps_of(rng, stride):
-            child = crew.start(act_at, path, survivor.accepted, step + 1, work, step, "die")
+            child = workers.start(act_at, path, survivor.accepted, step + 1, work, step, "die")
             if work != "open":
                 child.meet()
-                child.tell("go")
+                child.send("go")
             code = child.wait()
-            survivor.go_on(step + 1)
+            survivor.check(step + 1)
             if work == "configure":
                 see_one_durability(path)
             if code == 0:
                 break
-            crew.dismiss(child)
+            workers.dismiss(child)
         assert step > STEPS[work]
 
 
 def see_one_durability(path: Path) -> None:
-    """Whoever opens the channel finds the durability that is written down in force, although a change was cut short."""
+    """A process that opens the channel finds the stored durability in force, although a change was cut short."""
     with opened(path, create=False) as store:
         assert store.control.deferred == (store.manifest.options.durability == Durability.FSYNC)
 
 
 @STRIDES
 @pytest.mark.parametrize("work", ["roll", "flush"])
-def test_a_takeover_that_fails_is_done_again(
-    crew: Crew, path: Path, rng: Random, work: str, stride: int, monkeypatch: pytest.MonkeyPatch
+def test_a_takeover_that_fails_is_repeated(
+    workers: Workers, path: Path, rng: Random, work: str, stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who takes over from the dead and cannot clean up behind it leaves that to the next one, in any process."""
+    """A process that takes over from a dead one and cannot clean up leaves that to the next one, in any process."""
     anyio.run(create, path)
     with surviving(path, SMALL) as survivor, opened(path) as other:
         for step in steps_of(rng, stride):
-            child = crew.start(act_at, path, survivor.accepted, step + 1, work, step, "die")
+            child = workers.start(act_at, path, survivor.accepted, step + 1, work, step, "die")
             child.meet()
-            child.tell("go")
+            child.send("go")
             code = child.wait()
             with monkeypatch.context() as broken:
                 broken.setattr(other.segments, "scan", out_of_descriptors)
                 with suppress(OSError, StorageError):
                     other.log.append([Message(step + 1, 10**6, 0, 1).pack()])
                     raise AssertionError("that cannot have worked")
-            survivor.go_on(step + 1)
+            survivor.check(step + 1)
             if code == 0:
                 break
-            crew.dismiss(child)
+            workers.dismiss(child)
         assert step > STEPS[work]
 
 
@@ -252,28 +254,28 @@ def out_of_descriptors() -> None:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-# Waiters, and those who should have woken them
+# Waiters, and the publishers that should have woken them
 
 
 def is_armed(store: Store, loops: int = 1) -> bool:
-    """Tell whether so many processes have event loops that wait."""
+    """Return whether so many processes have event loops that wait."""
     bits = (load_u64(store.control.map, WAITING_LOOPS + 8 * word) for word in range(PROCESS_SLOT_COUNT // 64))
     waiting = sum(word.bit_count() for word in bits)
     return waiting >= loops and bool(load_u32(store.control.map, WAKE) & WAKE_LOOPS)
 
 
-def test_killed_waiters_are_nobodys_concern(crew: Crew, path: Path) -> None:
-    """Receivers that are killed while they wait keep nobody from sending, and nobody from being woken."""
+def test_killed_waiters_concern_no_other_process(workers: Workers, path: Path) -> None:
+    """Receivers that are killed while they wait keep no sender from sending, and no waiter from being woken."""
     anyio.run(create, path)
     with opened(path) as store:
-        arrivals_of(store)
+        waiters_of(store)
         for number in range(5):
-            victims = [crew.start(wait_for_one, path, backend=backend) for backend in ("asyncio", "uvloop", "trio")]
-            waiting = [crew.start(wait_for_one, path, backend=backend) for backend in ("asyncio", "trio")]
+            victims = [workers.start(wait_for_one, path, backend=backend) for backend in ("asyncio", "uvloop", "trio")]
+            waiting = [workers.start(wait_for_one, path, backend=backend) for backend in ("asyncio", "trio")]
             for child in (*victims, *waiting):
                 child.meet()
             for child in victims[number % 3 :]:
-                crew.dismiss(child)
+                workers.dismiss(child)
             payload = b"%d" % number
             store.log.append([payload])
             for child in waiting:
@@ -281,17 +283,17 @@ def test_killed_waiters_are_nobodys_concern(crew: Crew, path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "uvloop", "trio"])
-def test_a_publisher_killed_before_it_wakes_anybody(crew: Crew, path: Path, backend: str) -> None:
-    """Whoever waits has the message all the same: everybody looks again every second."""
+def test_a_publisher_killed_before_it_wakes_any_waiter(workers: Workers, path: Path, backend: str) -> None:
+    """Waiters get the message all the same: every waiter rescans each second."""
     anyio.run(create, path)
-    waiting = [crew.start(wait_for_one, path, backend=backend) for _ in range(2)]
+    waiting = [workers.start(wait_for_one, path, backend=backend) for _ in range(2)]
     for child in waiting:
         child.meet()
     with opened(path) as store:
         until(lambda: is_armed(store, 2), "they wait")
-        publisher = crew.start(publish_and_die, path, b"late")
+        publisher = workers.start(publish_and_die, path, b"late")
         publisher.meet()
-        publisher.tell("go")
+        publisher.send("go")
         publisher.wait()
-        until(lambda: all(child.has_spoken for child in waiting), "the watchdog looks")
+        until(lambda: all(child.has_message for child in waiting), "the watchdog looks")
     assert [child.result() for child in waiting] == [b"late"] * 2

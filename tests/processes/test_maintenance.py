@@ -1,4 +1,4 @@
-"""A channel that is maintained by several processes while others register, seek, receive, die and stand still."""
+"""A channel that several processes maintain while others register, seek, receive, die and are stopped."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from filechannel import Pin, blocking
-from filechannel._maintenance.worker import WORKER
-from tests.processes.caretakers import (
+from filechannel._maintenance.background.maintenance_thread import MAINTENANCE
+from tests.processes.maintainers import (
     SMALL,
-    come_and_go,
     maintain_for_ever,
     payload,
     receive_in_order,
+    register_and_leave,
     send_numbers,
     stop_while_maintaining,
 )
-from tests.processes.crew import Crew, until
+from tests.processes.workers import Workers, until
 
 SECONDS = 4.0
 SOON = 60.0
@@ -30,50 +30,52 @@ def _make(path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_nobody_who_is_registered_finds_its_data_gone(crew: Crew, path: Path, seed: int) -> None:
-    """Two maintain the channel as fast as they can, while others come, go back, receive and leave."""
+def test_no_registered_consumer_finds_its_data_reclaimed(workers: Workers, path: Path, seed: int) -> None:
+    """Two processes maintain the channel as fast as they can, while consumers register, seek back,
+    receive and leave.
+    """
     _make(path)
-    sender = crew.start(send_numbers, path)
-    steady = crew.start(receive_in_order, path, "in order")
-    visitors = [crew.start(come_and_go, path, f"visitor {number}", seed + number) for number in range(2)]
-    caretakers = [crew.start(maintain_for_ever, path, idle) for idle in (0.0, 10.0)]
-    for child in (sender, steady, *visitors, *caretakers):
+    sender = workers.start(send_numbers, path)
+    steady = workers.start(receive_in_order, path, "in order")
+    visitors = [workers.start(register_and_leave, path, f"visitor {number}", seed + number) for number in range(2)]
+    maintainers = [workers.start(maintain_for_ever, path, idle) for idle in (0.0, 10.0)]
+    for child in (sender, steady, *visitors, *maintainers):
         child.meet()
     for child in (sender, steady, *visitors):
-        child.tell("go")
+        child.send("go")
     time.sleep(SECONDS)  # as many races as fit
     for visitor in visitors:
-        visitor.tell("end")
-    for visitor in visitors:  # while somebody sends: each waits for one more message before it leaves
+        visitor.send("end")
+    for visitor in visitors:  # while the sender runs: each waits for one more message before it leaves
         came, went_back = visitor.result()
         assert came > 10, seed
         assert went_back > 0, seed
-    for child in (sender, steady, *caretakers):
-        child.tell("end")
+    for child in (sender, steady, *maintainers):
+        child.send("end")
     assert sender.result() >= steady.result() > 0
-    for caretaker in caretakers:
-        caretaker.result()
+    for maintainer in maintainers:
+        maintainer.result()
     with blocking.open_channel(path, bytes) as channel:
         assert channel.statistics().maintenance.reclaimed_segments > 10
         assert channel.statistics().maintenance.errors == 0
 
 
-def test_maintenance_may_be_killed_at_any_moment(crew: Crew, path: Path) -> None:
-    """Again and again: what it began is finished by another, and those who send and receive never notice."""
+def test_maintenance_may_be_killed_at_any_moment(workers: Workers, path: Path) -> None:
+    """Repeatedly: another process finishes what it began, and senders and receivers never notice."""
     _make(path)
-    sender, steady = crew.start(send_numbers, path), crew.start(receive_in_order, path, "in order")
+    sender, steady = workers.start(send_numbers, path), workers.start(receive_in_order, path, "in order")
     for child in (sender, steady):
         child.meet()
     for child in (sender, steady):
-        child.tell("go")
+        child.send("go")
     for life in range(15):
-        caretaker = crew.start(maintain_for_ever, path, 0.0)
-        caretaker.meet()
+        maintainer = workers.start(maintain_for_ever, path, 0.0)
+        maintainer.meet()
         time.sleep(0.01 * (life % 5))  # any moment will do
-        caretaker.kill()
-        crew.dismiss(caretaker)
+        maintainer.kill()
+        workers.dismiss(maintainer)
     for child in (sender, steady):
-        child.tell("end")
+        child.send("end")
     assert sender.result() >= steady.result() > 0
     with blocking.open_channel(path, bytes) as channel:
         with channel.receiver("in order") as rx:
@@ -85,23 +87,23 @@ def test_maintenance_may_be_killed_at_any_moment(crew: Crew, path: Path) -> None
 
 
 @pytest.mark.parametrize("where", ["storing", "flush", "unlink"])
-def test_a_stopped_caretaker_holds_nobody_up(crew: Crew, path: Path, where: str) -> None:
-    """Wherever it stands still without the writer word: others send, register, seek and receive meanwhile."""
+def test_a_stopped_maintenance_process_blocks_no_other(workers: Workers, path: Path, where: str) -> None:
+    """Wherever it is stopped without the writer lock: others send, register, seek and receive."""
     with blocking.open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
-        WORKER.forget(channel._store)
+        MAINTENANCE.forget(channel._store)
         for number in range(60):
             tx.send(payload(number))
         channel.flush()
         with channel.receiver("fast") as fast:
-            caretaker = crew.start(stop_while_maintaining, path, where)
-            caretaker.meet()
+            maintainer = workers.start(stop_while_maintaining, path, where)
+            maintainer.meet()
             assert fast.receive_many_nowait(40) == [payload(number) for number in range(40)]
-            caretaker.tell("go")
-            caretaker.until_stopped()
+            maintainer.send("go")
+            maintainer.until_stopped()
             maintenance = channel.statistics().maintenance
             assert maintenance.running
             assert maintenance.runner is not None
-            assert maintenance.runner.pid == caretaker.pid
+            assert maintenance.runner.pid == maintainer.pid
             with channel.receiver("new") as new:
                 tx.send(payload(60))
                 first = new.receive_record(timeout=SOON)
@@ -111,26 +113,26 @@ def test_a_stopped_caretaker_holds_nobody_up(crew: Crew, path: Path, where: str)
                 assert new.receive_many(100, timeout=SOON) == [first.value, *rest]
                 assert fast.receive_many(100, timeout=SOON) == [payload(number) for number in range(40, 61)]
                 new.seek(first.offset)
-                caretaker.go_on()
-                caretaker.result()
+                maintainer.resume()
+                maintainer.result()
                 assert new.receive_many(100, timeout=SOON) == [first.value, *rest]
                 assert channel.statistics().pinned_by in (Pin(reason="active"), None)
                 assert not channel.statistics().maintenance.running
 
 
-def test_a_decision_of_a_stopped_caretaker_holds(crew: Crew, path: Path) -> None:
-    """Nobody is put before what is decided to go, although it was not written down."""
+def test_a_decision_of_a_stopped_maintenance_process_holds(workers: Workers, path: Path) -> None:
+    """No consumer gets a position before what is to be reclaimed, although the decision was not yet stored."""
     with blocking.open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
-        WORKER.forget(channel._store)
+        MAINTENANCE.forget(channel._store)
         for number in range(60):
             tx.send(payload(number))
         channel.flush()
         with channel.receiver("fast") as fast:
-            caretaker = crew.start(stop_while_maintaining, path, "decided")
-            caretaker.meet()
+            maintainer = workers.start(stop_while_maintaining, path, "decided")
+            maintainer.meet()
             fast.receive_many_nowait(40)
-            caretaker.tell("go")
-            caretaker.until_stopped()
+            maintainer.send("go")
+            maintainer.until_stopped()
             oldest = channel.statistics().oldest_offset
             assert oldest > 0
             with channel.receiver("new") as new:
@@ -139,8 +141,8 @@ def test_a_decision_of_a_stopped_caretaker_holds(crew: Crew, path: Path) -> None
                 assert record.value == payload(record.sequence)
                 with pytest.raises(ValueError, match="not in the channel"):
                     new.seek(0)  # type: ignore[arg-type]
-                caretaker.go_on()
-                caretaker.result()
+                maintainer.resume()
+                maintainer.result()
                 assert channel.statistics().oldest_offset == oldest
                 new.seek("earliest")
                 assert new.receive_record(timeout=SOON) == record

@@ -9,94 +9,98 @@ import anyio
 import pytest
 
 from filechannel import open_channel
-from tests.processes.crew import Child, Crew
-from tests.processes.ledger import Accepted, Ledger, Message
+from tests.processes.order_checker import Accepted, Message, OrderChecker
 from tests.processes.tasks import SMALL, act_at, create, obey, open_together, roll_together, write
 from tests.processes.test_changes import order
 from tests.processes.test_killed import add_all
+from tests.processes.workers import Child, Workers
 from tests.storage.channels import opened
 
 ROUNDS = 25
 
 
-def ledger_of(path: Path) -> Ledger:
-    """Take down what a channel holds."""
-    ledger = Ledger()
+def checker_of(path: Path) -> OrderChecker:
+    """Check everything that a channel stores."""
+    checker = OrderChecker()
     with opened(path, create=False) as store:
-        add_all(store, ledger)
-    return ledger
+        add_all(store, checker)
+    return checker
 
 
 def start_together(children: list[Child]) -> None:
-    """Let them go at the same moment."""
+    """Start them at the same moment."""
     for child in children:
         child.meet()
     for number, child in enumerate(children):
-        child.tell(number)
+        child.send(number)
 
 
 @pytest.mark.parametrize("crowd", [2, 4])
-def test_a_channel_is_made_once(crew: Crew, memory: Path, crowd: int) -> None:
+def test_a_channel_is_made_once(workers: Workers, memory: Path, crowd: int) -> None:
     """Processes that create a channel at the same instant have one channel, and each can use it."""
-    children = [crew.start(open_together, memory, ROUNDS) for _ in range(crowd)]
+    children = [workers.start(open_together, memory, ROUNDS) for _ in range(crowd)]
     for number in range(ROUNDS):
         start_together(children)
         if number:
-            assert ledger_of(memory / f"{number - 1}").counts == dict.fromkeys(range(crowd), 3)
+            assert checker_of(memory / f"{number - 1}").counts == dict.fromkeys(range(crowd), 3)
     for child in children:
         child.result()
     ids = [json.loads((memory / f"{number}" / "channel.json").read_text())["id"] for number in range(ROUNDS)]
     assert len(set(ids)) == ROUNDS
 
 
-def test_rolling_at_the_same_instant(crew: Crew, path: Path) -> None:
-    """Two processes each of whose messages needs a segment of its own make every segment once."""
+def test_rolling_at_the_same_instant(workers: Workers, path: Path) -> None:
+    """Two processes each of whose messages needs its own segment create every segment once."""
     anyio.run(create, path)
-    children = [crew.start(roll_together, path, number, ROUNDS) for number in range(2)]
+    children = [workers.start(roll_together, path, number, ROUNDS) for number in range(2)]
     for _ in range(ROUNDS):
         start_together(children)
     for child in children:
         child.result()
-    assert ledger_of(path).counts == {0: 3 * ROUNDS, 1: 3 * ROUNDS}
+    assert checker_of(path).counts == {0: 3 * ROUNDS, 1: 3 * ROUNDS}
     assert len(list((path / "segments").glob("*.seg"))) == 6 * ROUNDS
 
 
 @pytest.mark.parametrize("fate", ["killed", "goes on"])
 @pytest.mark.parametrize("damage", [False, True], ids=["unclean end", "recovery"])
-def test_opening_while_another_opens(crew: Crew, path: Path, fate: str, damage: bool) -> None:
-    """Who opens while another is in the middle of it, recovering or not, waits for that one, or takes over."""
+def test_opening_while_another_opens(workers: Workers, path: Path, fate: str, damage: bool) -> None:
+    """A process that opens while another is in the middle of it, recovering or not, waits for that
+    one, or takes over.
+    """
     steps = 0
-    while opening_stops(crew, path / f"{steps}", steps, fate, damage):
+    while opening_stops(workers, path / f"{steps}", steps, fate, damage):
         steps += 3 if steps < 20 else 11
     assert steps > 20
 
 
-def opening_stops(crew: Crew, path: Path, step: int, fate: str, damage: bool) -> bool:
-    """Let one process stop at a step of opening a channel while another opens it; tell whether there is such a step."""
+def opening_stops(workers: Workers, path: Path, step: int, fate: str, damage: bool) -> bool:
+    """Let one process stop at a step of opening a channel while another opens it; return whether
+    there is such a step.
+    """
     anyio.run(create, path)
     accepted = path.with_name("accepted") / path.name
-    unclean = crew.start(act_at, path, accepted, 1, "roll", 12 + step % 20, "die")
+    unclean = workers.start(act_at, path, accepted, 1, "roll", 12 + step % 20, "die")
     unclean.meet()
-    unclean.tell("go")
+    unclean.send("go")
     unclean.wait()
     if damage:
         with (path / "control").open("r+b") as control:
             control.write(bytes(64))
-    first = crew.start(act_at, path, accepted, 2, "open", step, "stop")
+    first = workers.start(act_at, path, accepted, 2, "open", step, "stop")
     if not stops(first):
         return False
-    second = crew.start(obey, path)
+    second = workers.start(obey, path)
     if fate == "killed":
-        crew.dismiss(first)
+        workers.dismiss(first)
     else:
-        first.go_on()
+        first.resume()
     second.meet()
     order(second, "send", Message(3, 0, 0, 1).pack())
     if fate == "goes on":
         first.result()
-    second.tell(("end",))
+    second.send(("end",))
     second.result()
-    found = ledger_of(path).counts
+    found = checker_of(path).counts
     assert found[1] >= Accepted(accepted, 1).count > 0
     assert found.get(2, 0) == Accepted(accepted, 2).count
     assert found[3] == 1
@@ -104,15 +108,15 @@ def opening_stops(crew: Crew, path: Path, step: int, fate: str, damage: bool) ->
 
 
 def stops(child: Child) -> bool:
-    """Tell whether a child stops, and does not come to its end."""
-    while not child.has_spoken:
+    """Return whether a child stops, and does not come to its end."""
+    while not child.has_message:
         if child.is_stopped:
             return True
     return False
 
 
-def test_opening_while_the_last_one_closes(crew: Crew, path: Path) -> None:
-    """Processes that come and go all the time never find half a channel, and lose nothing."""
+def test_opening_while_the_last_one_closes(workers: Workers, path: Path) -> None:
+    """Processes that open and close all the time never find half a channel, and lose nothing."""
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
@@ -120,8 +124,8 @@ def test_opening_while_the_last_one_closes(crew: Crew, path: Path) -> None:
 
     anyio.run(run)
     for number in range(8):
-        children = [crew.start(write, path, 10 * number + index + 10, 5, number) for index in range(3)]
+        children = [workers.start(write, path, 10 * number + index + 10, 5, number) for index in range(3)]
         start_together(children)
         for child in children:
             child.result()
-    assert sum(ledger_of(path).counts.values()) == 1 + 8 * 3 * 5
+    assert sum(checker_of(path).counts.values()) == 1 + 8 * 3 * 5

@@ -9,29 +9,29 @@ import anyio
 import pytest
 
 from filechannel import ChannelOptions, Durability, open_channel
-from tests.processes.crew import Crew
 from tests.processes.tasks import create, pass_on, read, write
+from tests.processes.workers import Workers
 
 MINUTES = 900
 
 
 def in_one_order(
-    crew: Crew, path: Path, rng: Random, writers: int, count: int, readers: int, options: ChannelOptions
+    workers: Workers, path: Path, rng: Random, writers: int, count: int, readers: int, options: ChannelOptions
 ) -> None:
     """Let writers send so many messages each, and see that every reader gets all of them in the same order."""
     anyio.run(create, path, options)
-    reading = [crew.start(read, path, writers * count) for _ in range(readers)]
-    writing = [crew.start(write, path, number, count, rng.getrandbits(32)) for number in range(writers)]
+    reading = [workers.start(read, path, writers * count) for _ in range(readers)]
+    writing = [workers.start(write, path, number, count, rng.getrandbits(32)) for number in range(writers)]
     children = [*reading, *writing]
     for child in children:
         child.meet()
     for child in children:
-        child.tell("go")
+        child.send("go")
     for child in writing:
         child.result(MINUTES)
-    late = crew.start(read, path, writers * count)
+    late = workers.start(read, path, writers * count)
     late.meet()
-    late.tell("go")
+    late.send("go")
     results = [child.result(MINUTES) for child in (*reading, late)]
     digests = {digest for digest, _ in results}
     assert len(digests) == 1, "different orders"
@@ -39,44 +39,44 @@ def in_one_order(
 
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
-def test_every_reader_sees_the_same_order(crew: Crew, path: Path, rng: Random, durability: Durability) -> None:
+def test_every_reader_sees_the_same_order(workers: Workers, path: Path, rng: Random, durability: Durability) -> None:
     """4 writers that roll tiny segments all the time, 8 readers and a late one: one total order, batches whole."""
     count = 2000 if durability == Durability.OS else 300
-    in_one_order(crew, path, rng, 4, count, 8, ChannelOptions(segment_size=8192, durability=durability))
+    in_one_order(workers, path, rng, 4, count, 8, ChannelOptions(segment_size=8192, durability=durability))
 
 
-def test_nine_writers(crew: Crew, path: Path, rng: Random) -> None:
-    """9 writers at once: nothing of anybody is lost, doubled or out of order."""
-    in_one_order(crew, path, rng, 9, 1000, 1, ChannelOptions(segment_size=65536))
+def test_nine_writers(workers: Workers, path: Path, rng: Random) -> None:
+    """9 writers at once: no message of any writer is lost, duplicated or out of order."""
+    in_one_order(workers, path, rng, 9, 1000, 1, ChannelOptions(segment_size=65536))
 
 
-def test_segments_as_large_as_usual(crew: Crew, path: Path, rng: Random) -> None:
+def test_segments_as_large_as_usual(workers: Workers, path: Path, rng: Random) -> None:
     """Without rolling: the fast path of every writer is in the middle of that of all others."""
-    in_one_order(crew, path, rng, 4, 20000, 2, ChannelOptions())
+    in_one_order(workers, path, rng, 4, 20000, 2, ChannelOptions())
 
 
 @pytest.mark.soak
-def test_millions_in_one_order(crew: Crew, path: Path, rng: Random) -> None:
+def test_millions_in_one_order(workers: Workers, path: Path, rng: Random) -> None:
     """4 writers of 300,000 messages each and 8 readers."""
-    in_one_order(crew, path, rng, 4, 300_000, 8, ChannelOptions(segment_size=65536))
+    in_one_order(workers, path, rng, 4, 300_000, 8, ChannelOptions(segment_size=65536))
 
 
 @pytest.mark.soak
-def test_nine_writers_of_ten_thousand(crew: Crew, path: Path, rng: Random) -> None:
+def test_nine_writers_of_ten_thousand(workers: Workers, path: Path, rng: Random) -> None:
     """9 writers of 10,000 messages each."""
-    in_one_order(crew, path, rng, 9, 10_000, 3, ChannelOptions(segment_size=16384))
+    in_one_order(workers, path, rng, 9, 10_000, 3, ChannelOptions(segment_size=16384))
 
 
-def pass_round(crew: Crew, path: Path, rounds: int) -> None:
+def pass_round(workers: Workers, path: Path, rounds: int) -> None:
     """Let 3 processes pass a token round."""
 
     async def begin() -> None:
         async with open_channel(path, int, options=ChannelOptions(segment_size=65536)) as channel:
-            ring = [crew.start(pass_on, path, place, 3, rounds) for place in range(3)]
+            ring = [workers.start(pass_on, path, place, 3, rounds) for place in range(3)]
             for child in ring:
                 child.meet()
             for child in ring:
-                child.tell("go")
+                child.send("go")
             with channel.sender() as tx:
                 await tx.send(0)
             assert sum(child.result(MINUTES) for child in ring) == rounds
@@ -86,12 +86,12 @@ def pass_round(crew: Crew, path: Path, rounds: int) -> None:
     anyio.run(begin)
 
 
-def test_a_token_goes_round(crew: Crew, path: Path) -> None:
+def test_a_token_goes_round(workers: Workers, path: Path) -> None:
     """3 processes pass a token round: each time the right one is woken, and only it sends."""
-    pass_round(crew, path, 3000)
+    pass_round(workers, path, 3000)
 
 
 @pytest.mark.soak
-def test_a_token_goes_round_a_hundred_thousand_times(crew: Crew, path: Path) -> None:
+def test_a_token_goes_round_a_hundred_thousand_times(workers: Workers, path: Path) -> None:
     """The same for as long as it takes."""
-    pass_round(crew, path, 100_000)
+    pass_round(workers, path, 100_000)

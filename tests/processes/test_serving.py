@@ -1,4 +1,4 @@
-"""Processes killed while they serve: what they were at comes again, and nothing else does."""
+"""Processes killed while they serve: the messages they were processing are redelivered, and no others."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 
 from filechannel import DeadLetter, RetryPolicy, open_channel
 from filechannel import blocking as without_async
-from filechannel._channel.ack_source import AckSource
-from tests.processes.crew import Child, Crew, Link, until
-from tests.processes.doors import die
+from filechannel._channel.subscription.outstanding import Outstanding, SingleConsumer
+from tests.processes.hooked_files import die
 from tests.processes.tasks import SMALL
+from tests.processes.workers import Child, Link, Workers, until
 
 MESSAGES = 20_000
 KILLS, KILLED_MEMBERS = 10, 6
@@ -49,29 +49,29 @@ async def serve(link: Link, path: Path, diary: Path) -> None:
         book.write(number)
 
     async with open_channel(path, int, create=False) as channel:
-        link.tell("ready")
+        link.send("ready")
         await channel.serve(handle)
 
 
 def serve_in_threads(link: Link, path: Path, diary: Path) -> None:
     """The same without async."""
     with without_async.open_channel(path, int, create=False) as channel:
-        link.tell("ready")
+        link.send("ready")
         channel.serve(Diary(diary).write).run()
 
 
-def start(crew: Crew, backend: str, path: Path, diary: Path) -> Child:
+def start(workers: Workers, backend: str, path: Path, diary: Path) -> Child:
     """Start one that serves, and wait until it is about to."""
     if backend == "threads":
-        child = crew.start(serve_in_threads, path, diary)
+        child = workers.start(serve_in_threads, path, diary)
     else:
-        child = crew.start(serve, path, diary, backend=backend)
+        child = workers.start(serve, path, diary, backend=backend)
     child.meet()
     return child
 
 
 @BACKENDS
-def test_killed_at_any_moment(crew: Crew, path: Path, rng: Random, backend: str) -> None:
+def test_killed_at_any_moment(workers: Workers, path: Path, rng: Random, backend: str) -> None:
     """In order, nothing is lost; each death brings at most one message again, that which was not acknowledged."""
     diary = path.with_name("diary")
     book = Diary(diary)
@@ -80,11 +80,11 @@ def test_killed_at_any_moment(crew: Crew, path: Path, rng: Random, backend: str)
         channel.seal()
     for _ in range(KILLS):
         before = len(book.read())
-        child = start(crew, backend, path, diary)
-        until(lambda: len(book.read()) > before or child.has_spoken)  # noqa: B023
+        child = start(workers, backend, path, diary)
+        until(lambda: len(book.read()) > before or child.has_message)  # noqa: B023
         Event().wait(rng.uniform(0, 0.003))
         child.kill()
-    start(crew, backend, path, diary).result()
+    start(workers, backend, path, diary).result()
     handled = book.read()
     assert sorted(set(handled)) == list(range(MESSAGES))
     assert all(later - earlier in (0, 1) for earlier, later in pairwise(handled))
@@ -101,25 +101,25 @@ async def serve_in_a_group(link: Link, path: Path, diary: Path) -> None:
         book.write(number)
 
     async with open_channel(path, int, create=False) as channel:
-        link.tell("ready")
+        link.send("ready")
         await channel.serve(handle, name="crew", group=True)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_members_of_a_group_killed_at_any_moment(crew: Crew, path: Path, rng: Random, backend: str) -> None:
-    """Others go on with what a dead one had: nothing is lost, and each death brings at most one message again."""
+def test_members_of_a_group_killed_at_any_moment(workers: Workers, path: Path, rng: Random, backend: str) -> None:
+    """Others process what a dead one had: nothing is lost, and each death redelivers at most one message."""
     diary = path.with_name("diary")
     book = Diary(diary)
     with without_async.open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
         tx.send_many(range(MESSAGES))
-        members = [crew.start(serve_in_a_group, path, diary, backend=backend) for _ in range(3)]
+        members = [workers.start(serve_in_a_group, path, diary, backend=backend) for _ in range(3)]
         for member in members:
             member.meet()
         for number in range(1, KILLED_MEMBERS + 1):
             until(lambda: len(book.read()) >= number * MESSAGES // (2 * KILLED_MEMBERS))  # noqa: B023
             victim = rng.randrange(3)
             members[victim].kill()
-            members[victim] = crew.start(serve_in_a_group, path, diary, backend=backend)
+            members[victim] = workers.start(serve_in_a_group, path, diary, backend=backend)
             members[victim].meet()
         channel.seal()
         for member in members:
@@ -130,10 +130,10 @@ def test_members_of_a_group_killed_at_any_moment(crew: Crew, path: Path, rng: Ra
 
 
 async def serve_and_block(link: Link, path: Path, last: int) -> None:
-    """Tell each message, and get stuck in the handler of one."""
+    """Report each message, and hang in the handler of one."""
 
     async def handle(number: int) -> None:
-        link.tell(number)
+        link.send(number)
         if number == last:
             await anyio.sleep_forever()
 
@@ -142,13 +142,13 @@ async def serve_and_block(link: Link, path: Path, last: int) -> None:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "uvloop", "trio"])
-def test_killed_in_the_middle_of_a_handler(crew: Crew, path: Path, backend: str) -> None:
+def test_killed_in_the_middle_of_a_handler(workers: Workers, path: Path, backend: str) -> None:
     """Its message is the first that the next process gets."""
     with without_async.open_channel(path, int) as channel, channel.sender() as tx:
         tx.send_many(range(10))
         for first, last in ((0, 3), (3, 3), (3, 6)):
-            child = crew.start(serve_and_block, path, last, backend=backend)
-            assert [child.hear() for _ in range(first, last + 1)] == list(range(first, last + 1))
+            child = workers.start(serve_and_block, path, last, backend=backend)
+            assert [child.receive() for _ in range(first, last + 1)] == list(range(first, last + 1))
             child.kill()
             [consumer] = channel.consumers()
             assert (consumer.next_sequence, consumer.owner) == (last, None)
@@ -161,30 +161,30 @@ def purge(link: Link, path: Path) -> None:
         channel.purge()
 
 
-def test_a_purge_by_another_process_is_counted(crew: Crew, path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A service goes on with what is there, and says how many messages it has missed."""
+def test_a_purge_by_another_process_is_counted(workers: Workers, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A service continues with what is stored, and reports how many messages it has missed."""
     with without_async.open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
         tx.send_many(range(1000))
         got = list[int]()
         service = channel.serve(got.append)
         service.pause()
         with service:
-            crew.start(purge, path).result()
+            workers.start(purge, path).result()
             tx.send(1000)
             service.resume()
             until(lambda: got == [1000])
         assert service.statistics().missed == 1000
-        assert "1000 messages were removed before consumer 'default' came to them" in caplog.text
+        assert "1000 messages were deleted before consumer 'default' read them" in caplog.text
 
 
-async def bury_and_die(link: Link, path: Path, step: str) -> None:
+async def dead_letter_and_die(link: Link, path: Path, step: str) -> None:
     """Be killed when a letter was sent and its message is about to be acknowledged, or passed."""
-    setattr(AckSource, step, lambda *_: die())
-    await bury(link, path)
+    setattr(Outstanding if step == "acknowledge" else SingleConsumer, step, lambda *_: die())
+    await send_dead_letters(link, path)
 
 
-async def bury(link: Link, path: Path) -> None:
-    """Give everything up that can be."""
+async def send_dead_letters(link: Link, path: Path) -> None:
+    """Send every message to the dead-letter channel."""
     del link
 
     async def refuse(number: int) -> None:
@@ -195,16 +195,16 @@ async def bury(link: Link, path: Path) -> None:
         await channel.serve(refuse, retry=RetryPolicy(max_attempts=1), dead_letter=box)
 
 
-@pytest.mark.parametrize(("step", "doubled"), [("settle", 0), ("pass_by", 1)])
-def test_killed_between_a_letter_and_its_ack(crew: Crew, path: Path, step: str, doubled: int) -> None:
-    """The letter is there, the message comes again, and has a second letter: at least one each, never none."""
+@pytest.mark.parametrize(("step", "doubled"), [("acknowledge", 0), ("skip_undecodable", 1)])
+def test_killed_between_a_letter_and_its_ack(workers: Workers, path: Path, step: str, doubled: int) -> None:
+    """The letter is stored, the message is redelivered, and gets a second letter: at least one each, never none."""
     with without_async.open_channel(path, object) as channel, channel.sender() as tx:
         tx.send_many([0, "one", 2])
         channel.configure(schema=int)
         channel.seal()
     for _ in range(2):
-        assert crew.start(bury_and_die, path, step).wait() < 0
-    crew.start(bury, path).result()
+        assert workers.start(dead_letter_and_die, path, step).wait() < 0
+    workers.start(send_dead_letters, path).result()
     with without_async.open_channel(path.with_name("dead"), DeadLetter) as dead, dead.replay() as letters:
         found = [letter.sequence for letter in letters]
     assert sorted(set(found)) == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""Steps in several processes: whoever takes a consumer over knows what the last owner did, however that ended."""
+"""Steps in several processes: the next owner of a consumer knows what the last one did, however that ended."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from threading import Event
 import pytest
 
 from filechannel import ChannelOptions, ConsumerBusyError, Durability
-from filechannel._storage.batch_writer import BatchWriter
+from filechannel._storage.log.appender import Appender
 from filechannel.blocking import FileChannel, Sender, open_channel, transaction
-from tests.processes.crew import Child, Crew, Link
+from tests.processes.workers import Child, Link, Workers
 
 DURABILITIES = pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
 
@@ -38,11 +38,11 @@ def step_and_die(link: Link, path: Path, durability: Durability, when: str) -> N
         os.kill(os.getpid(), signal.SIGKILL)
 
     if when == "before":
-        BatchWriter.write = die  # type: ignore[method-assign]
+        Appender._write = die  # type: ignore[method-assign]
     elif when == "appended":
         Sender._flush_now = die  # type: ignore[method-assign]
     else:
-        rx._acks.settle_before = die  # type: ignore[method-assign]
+        rx.transaction_input.acknowledge_before = die  # type: ignore[method-assign]
     with transaction(rx, tx) as step:
         step.send(str(step.receive()))
 
@@ -50,13 +50,13 @@ def step_and_die(link: Link, path: Path, durability: Durability, when: str) -> N
 @DURABILITIES
 @pytest.mark.parametrize("when", ["before", "appended", "visible"])
 def test_a_new_owner_knows_what_a_dead_one_has_appended(
-    crew: Crew, path: Path, durability: Durability, when: str
+    workers: Workers, path: Path, durability: Durability, when: str
 ) -> None:
-    """Also if others have the channels open and, under FSYNC, nobody has flushed the batch yet."""
+    """Also if others have the channels open and, under FSYNC, no process has flushed the batch yet."""
     numbers, texts = open_both(path, durability)
     with numbers, texts:
         numbers.sender().send_many([1, 2, 3])
-        child = crew.start(step_and_die, path, durability, when)
+        child = workers.start(step_and_die, path, durability, when)
         assert child.wait() == -signal.SIGKILL
         with numbers.ack_receiver() as rx, texts.sender() as tx:
             while rx.peek():
@@ -76,7 +76,7 @@ def step_for_ever(link: Link, path: Path, durability: Durability, seed: int) -> 
         except ConsumerBusyError:
             Event().wait(0.001)
     tx = texts.sender()
-    link.tell("ready")
+    link.send("ready")
     while True:
         with transaction(rx, tx) as step:
             for number in step.receive_many(random.randint(1, 5)):
@@ -84,16 +84,18 @@ def step_for_ever(link: Link, path: Path, durability: Durability, seed: int) -> 
 
 
 @DURABILITIES
-def test_owners_are_killed_one_after_the_other(crew: Crew, path: Path, rng: Random, durability: Durability) -> None:
-    """The next one waits for the name already, others send in between, and every input leads to its outputs once."""
+def test_owners_are_killed_one_after_the_other(
+    workers: Workers, path: Path, rng: Random, durability: Durability
+) -> None:
+    """The next one already waits for the name, others send in between, and every input has its outputs once."""
     numbers, texts = open_both(path, durability)
     with numbers, texts, numbers.sender() as tx, texts.sender() as other:
         sent = 0
         waiting: list[Child] = []
         for _ in range(25):
             while len(waiting) < 2:
-                waiting.append(crew.start(step_for_ever, path, durability, rng.getrandbits(32)))
-            heard = [child for child in waiting if child.has_spoken]
+                waiting.append(workers.start(step_for_ever, path, durability, rng.getrandbits(32)))
+            heard = [child for child in waiting if child.has_message]
             for child in heard:
                 child.meet()
             for _ in range(rng.randint(0, 40)):
@@ -103,9 +105,9 @@ def test_owners_are_killed_one_after_the_other(crew: Crew, path: Path, rng: Rand
             Event().wait(rng.uniform(0, 0.02))
             victim = rng.choice(waiting)
             waiting.remove(victim)
-            crew.dismiss(victim)
+            workers.dismiss(victim)
         for child in waiting:
-            crew.dismiss(child)
+            workers.dismiss(child)
         with numbers.ack_receiver() as rx:
             while rx.peek():
                 with transaction(rx, other) as step:

@@ -1,4 +1,4 @@
-"""A writer that is stopped (SIGSTOP) in the middle of a roll, with the writer word: it is alive, and nobody robs it."""
+"""A writer that is stopped (SIGSTOP) in the middle of a roll, with the writer lock: it is alive, and keeps the lock."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from anyio import WouldBlock
 
 from filechannel import ChannelOptions, Durability, FileChannel, open_channel
 from tests.backends import BACKENDS
-from tests.processes.crew import PATIENCE, Child, Crew
-from tests.processes.ledger import Ledger, Message
+from tests.processes.order_checker import Message, OrderChecker
 from tests.processes.tasks import create, obey, read, stop_in_a_roll
+from tests.processes.workers import TIMEOUT, Child, Workers
 
 LOOPS = pytest.mark.parametrize("loop", list(BACKENDS))
 STOPPED, WAITING = 1, 2
@@ -21,38 +21,38 @@ SOON = 60.0
 
 
 def beside_a_stopped_writer(
-    crew: Crew, path: Path, work: Callable[[FileChannel[bytes], Child], Awaitable[None]], loop: str = "asyncio"
+    workers: Workers, path: Path, work: Callable[[FileChannel[bytes], Child], Awaitable[None]], loop: str = "asyncio"
 ) -> None:
-    """Do something while a writer stands still in a roll, let it go on, and see that all is consistent."""
+    """Do something while a writer is stopped in a roll, resume it, and check that all is consistent."""
 
     async def run() -> None:
         async with open_channel(path, bytes) as channel:
-            stopped = crew.start(stop_in_a_roll, path, STOPPED)
+            stopped = workers.start(stop_in_a_roll, path, STOPPED)
             stopped.meet()
-            stopped.tell("go")
+            stopped.send("go")
             stopped.until_stopped()
             await work(channel, stopped)
-            stopped.go_on()
+            stopped.resume()
             stopped.result()
-            ledger = Ledger()
+            checker = OrderChecker()
             with channel.replay() as rx:
                 async for payload in rx:
-                    ledger.add(payload)
-            assert ledger.counts[STOPPED] == 20
+                    checker.add(payload)
+            assert checker.counts[STOPPED] == 20
 
     backend, options = BACKENDS[loop]
     anyio.run(run, backend=backend, backend_options=options)
 
 
 def message(number: int) -> bytes:
-    """What somebody sends who has to wait."""
+    """The message of a sender that has to wait."""
     return Message(WAITING, number, 0, 1).pack()
 
 
 @LOOPS
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
-def test_others_wait_and_can_be_cancelled(crew: Crew, path: Path, loop: str, durability: Durability) -> None:
-    """`send` waits and `send_nowait` raises `WouldBlock`; a cancelled `send` sent nothing; readers go on reading."""
+def test_others_wait_and_can_be_cancelled(workers: Workers, path: Path, loop: str, durability: Durability) -> None:
+    """`send` waits and `send_nowait` raises `WouldBlock`; a cancelled `send` sent nothing; readers keep reading."""
 
     async def work(channel: FileChannel[bytes], stopped: Child) -> None:
         with channel.sender() as tx, channel.replay(stop=None) as rx:
@@ -75,14 +75,14 @@ def test_others_wait_and_can_be_cancelled(crew: Crew, path: Path, loop: str, dur
                 group.start_soon(tx.send, message(0))
                 await anyio.wait_all_tasks_blocked()
                 assert channel.statistics().messages == published
-                stopped.go_on()
+                stopped.resume()
 
     anyio.run(create, path, ChannelOptions(segment_size=4096, durability=durability))
-    beside_a_stopped_writer(crew, path, work, loop)
+    beside_a_stopped_writer(workers, path, work, loop)
 
 
 @LOOPS
-def test_a_flush_that_waits_keeps_no_event_loop_waiting(crew: Crew, path: Path, loop: str) -> None:
+def test_a_flush_that_waits_keeps_no_event_loop_waiting(workers: Workers, path: Path, loop: str) -> None:
     """While another thread of the process waits for the stopped writer too, sends wait as they do without it."""
 
     async def work(channel: FileChannel[bytes], stopped: Child) -> None:
@@ -96,60 +96,60 @@ def test_a_flush_that_waits_keeps_no_event_loop_waiting(crew: Crew, path: Path, 
                     assert scope.cancelled_caught
                     with pytest.raises(WouldBlock):
                         tx.send_nowait(message(0))
-            stopped.go_on()
+            stopped.resume()
 
     anyio.run(create, path)
-    beside_a_stopped_writer(crew, path, work, loop)
+    beside_a_stopped_writer(workers, path, work, loop)
 
 
-def test_readers_of_other_processes_go_on(crew: Crew, path: Path) -> None:
-    """Whoever had the channel open, and whoever opens it meanwhile, reads what is published, and later the rest."""
+def test_readers_of_other_processes_continue(workers: Workers, path: Path) -> None:
+    """Processes that had the channel open, and those that open it now, read what is published, and later the rest."""
     anyio.run(create, path)
-    early = crew.start(read, path, 20)
+    early = workers.start(read, path, 20)
     early.meet()
     late = list[Child]()
 
     async def work(_: FileChannel[bytes], __: Child) -> None:
-        late.append(crew.start(read, path, 20))
+        late.append(workers.start(read, path, 20))
         late[0].meet()
         for child in (early, late[0]):
-            child.tell("go")
-            assert not child.has_spoken
+            child.send("go")
+            assert not child.has_message
 
-    beside_a_stopped_writer(crew, path, work)
+    beside_a_stopped_writer(workers, path, work)
     assert early.result() == late[0].result()
 
 
-def test_another_process_waits_for_a_stopped_one(crew: Crew, path: Path) -> None:
-    """What others send meanwhile comes when the stopped one has gone on; nothing overtakes or overwrites it."""
+def test_another_process_waits_for_a_stopped_one(workers: Workers, path: Path) -> None:
+    """What others send arrives when the stopped one has resumed; nothing overtakes or overwrites it."""
     anyio.run(create, path)
-    other = crew.start(obey, path)
+    other = workers.start(obey, path)
     other.meet()
 
     async def work(_: FileChannel[bytes], __: Child) -> None:
-        other.tell(("send", message(0)))
-        await anyio.sleep(0.3)  # longer than anybody sleeps without looking again
-        assert not other.has_spoken
+        other.send(("send", message(0)))
+        await anyio.sleep(0.3)  # longer than a waiter sleeps between two checks
+        assert not other.has_message
 
-    beside_a_stopped_writer(crew, path, work)
-    assert other.hear(SOON) is None
+    beside_a_stopped_writer(workers, path, work)
+    assert other.receive(SOON) is None
 
 
-def test_a_stopped_process_can_be_killed(crew: Crew, path: Path) -> None:
-    """Dead at last, it is robbed: whoever waits goes on."""
+def test_a_stopped_process_can_be_killed(workers: Workers, path: Path) -> None:
+    """When it is dead, its lock is taken over: waiting senders continue."""
 
     async def run() -> None:
         async with open_channel(path, bytes) as channel, channel.sender() as tx:
-            stopped = crew.start(stop_in_a_roll, path, STOPPED)
+            stopped = workers.start(stop_in_a_roll, path, STOPPED)
             stopped.meet()
-            stopped.tell("go")
+            stopped.send("go")
             stopped.until_stopped()
             async with anyio.create_task_group() as group:
                 group.start_soon(tx.send, message(0))
                 await anyio.wait_all_tasks_blocked()
                 published = channel.statistics().messages
-                crew.dismiss(stopped)
-                with anyio.fail_after(PATIENCE):
+                workers.dismiss(stopped)
+                with anyio.fail_after(TIMEOUT):
                     with channel.replay("latest", None) as rx:
                         assert Message.unpack(await rx.receive()).writer == WAITING
                 assert channel.statistics().messages == published + 1

@@ -9,9 +9,16 @@ import pytest
 
 from filechannel import open_channel
 from tests.backends import BACKENDS
-from tests.processes.crew import Child, Crew, until
-from tests.processes.tasks import answer, answer_in_threads, ask, create, wait_for_one, wait_in_anothers_place
+from tests.processes.tasks import (
+    answer,
+    answer_in_threads,
+    ask,
+    create,
+    wait_for_one,
+    wait_in_the_slot_of_a_dead_waiter,
+)
 from tests.processes.test_killed import is_armed
+from tests.processes.workers import Child, Workers, until
 
 SOON = 60.0
 
@@ -21,34 +28,34 @@ def play(*children: Child) -> None:
     for child in children:
         child.meet()
     for child in children:
-        child.tell("go")
+        child.send("go")
     for child in children:
         child.result()
 
 
 @pytest.mark.parametrize("one", list(BACKENDS))
 @pytest.mark.parametrize("other", list(BACKENDS))
-def test_ping_pong(crew: Crew, path: Path, one: str, other: str) -> None:
-    """Two processes wake each other some hundred times, and no wakeup is lost, although nobody looks again."""
-    play(crew.start(answer, path, backend=one), crew.start(ask, path, 300, backend=other))
+def test_ping_pong(workers: Workers, path: Path, one: str, other: str) -> None:
+    """Two processes wake each other some hundred times, and no wakeup is lost, although none rescans."""
+    play(workers.start(answer, path, backend=one), workers.start(ask, path, 300, backend=other))
 
 
 @pytest.mark.parametrize("polls", ["one", "both"])
-def test_polling(crew: Crew, path: Path, polls: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_polling(workers: Workers, path: Path, polls: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With FILECHANNEL_POLL=1 a process looks again from time to time, and others may wait as they do."""
-    other = crew.start(answer, path) if polls == "one" else None
+    other = workers.start(answer, path) if polls == "one" else None
     monkeypatch.setenv("FILECHANNEL_POLL", "1")
-    other = other or crew.start(answer, path, True, method="spawn")
-    play(other, crew.start(ask, path, 50, True, method="spawn"))
+    other = other or workers.start(answer, path, True, method="spawn")
+    play(other, workers.start(ask, path, 50, True, method="spawn"))
 
 
-def test_several_loops_in_several_threads(crew: Crew, path: Path) -> None:
+def test_several_loops_in_several_threads(workers: Workers, path: Path) -> None:
     """Each message of another process wakes every loop of a process, each of another kind in its own thread."""
     names = [*BACKENDS, *BACKENDS]
 
     async def run() -> None:
         async with open_channel(path / "ping", int) as ping, open_channel(path / "pong", int) as pong:
-            other = crew.start(answer_in_threads, path, names)
+            other = workers.start(answer_in_threads, path, names)
             other.meet()
             with ping.sender() as tx, pong.replay(stop=None) as rx:
                 for number in range(100):
@@ -62,20 +69,20 @@ def test_several_loops_in_several_threads(crew: Crew, path: Path) -> None:
     anyio.run(run)
 
 
-def test_in_the_place_of_a_waiter_that_died(crew: Crew, path: Path) -> None:
-    """Whoever gets the slot of somebody who died waiting is woken, even if it was rung for while it came in."""
+def test_in_the_slot_of_a_waiter_that_died(workers: Workers, path: Path) -> None:
+    """A process that gets the slot of one that died waiting is woken, even if the wakeup came while it joined."""
 
     async def run() -> None:
         async with open_channel(path, bytes) as channel, channel.sender() as tx:
-            victim = crew.start(wait_for_one, path)
+            victim = workers.start(wait_for_one, path)
             victim.meet()
             until(lambda: is_armed(channel._store), "it waits")
-            crew.dismiss(victim)
-            successor = crew.start(wait_in_anothers_place, path, "2")
+            workers.dismiss(victim)
+            successor = workers.start(wait_in_the_slot_of_a_dead_waiter, path, "2")
             successor.meet()
             await tx.send(b"for the dead")
-            successor.tell("go")
-            assert successor.hear() == "opened"
+            successor.send("go")
+            assert successor.receive() == "opened"
             until(lambda: is_armed(channel._store), "it waits")
             await tx.send(b"for the living")
             assert successor.result(SOON) == b"for the living"

@@ -1,4 +1,4 @@
-"""Other processes: a test starts them, tells them what to do, hears them, stops and kills them.
+"""Worker processes: a test starts them, exchanges messages with them, stops and kills them.
 
 They are forked from a server that has imported everything and has no threads, so that starting one takes little time.
 """
@@ -23,17 +23,17 @@ from anyio.to_thread import run_sync
 
 from tests.backends import BACKENDS
 
-PATIENCE = 90.0
-"""How long nobody has to wait for anything, on the slowest machine."""
+TIMEOUT = 90.0
+"""The longest that any wait may take, on the slowest machine."""
 PRELOAD = ["trio", "uvloop", "anyio._backends._asyncio", "pytest", "tests.processes.tasks", "tests.storage.faults"]
-"""What the server imports; tests/conftest.py says so before anybody starts it."""
+"""What the server imports; tests/conftest.py sets it before any test starts it."""
 
 
-def until(condition: Callable[[], object], what: str = "", patience: float = PATIENCE) -> float:
-    """Look again and again until something is so, and return how long that took; fail if it never is."""
+def until(condition: Callable[[], object], what: str = "", timeout: float = TIMEOUT) -> float:
+    """Poll until a condition is true, and return how long that took; fail if it never is."""
     begun = time.monotonic()
     while not condition():
-        assert time.monotonic() < begun + patience, f"not after {patience} s: {what or inspect.getsource(condition)}"
+        assert time.monotonic() < begun + timeout, f"not after {timeout} s: {what or inspect.getsource(condition)}"
         time.sleep(0.001)
     return time.monotonic() - begun
 
@@ -44,25 +44,25 @@ class Link:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def tell(self, message: object) -> None:
-        """Say something to the test."""
+    def send(self, message: object) -> None:
+        """Send a message to the test."""
         self._connection.send(("said", message))
 
-    def hear(self) -> Any:
-        """Wait for what the test says."""
+    def receive(self) -> Any:
+        """Wait for a message of the test."""
         return self._connection.recv()
 
-    async def listen(self) -> Any:
+    async def receive_async(self) -> Any:
         """The same in an event loop."""
-        return await run_sync(self.hear)
+        return await run_sync(self.receive)
 
     def meet(self) -> Any:
-        """Say that everything is prepared, and wait for the word to go."""
-        self.tell("ready")
-        return self.hear()
+        """Report that everything is prepared, and wait for the test."""
+        self.send("ready")
+        return self.receive()
 
     @property
-    def is_called(self) -> bool:
+    def has_message(self) -> bool:
         """Whether the test has said something."""
         return self._connection.poll()
 
@@ -100,67 +100,67 @@ class Child:
         assert self._process.pid is not None
         return self._process.pid
 
-    def tell(self, message: object) -> None:
-        """Say something to it."""
+    def send(self, message: object) -> None:
+        """Send a message to the child."""
         self._connection.send(message)
 
-    def hear(self, patience: float = PATIENCE) -> Any:
-        """Return the next thing it says."""
-        kind, message = self._receive(patience)
+    def receive(self, timeout: float = TIMEOUT) -> Any:
+        """Return the child's next message."""
+        kind, message = self._receive(timeout)
         assert kind == "said", f"{self.task} {kind}: {message}"
         return message
 
-    def result(self, patience: float = PATIENCE) -> Any:
+    def result(self, timeout: float = TIMEOUT) -> Any:
         """Wait until it has ended, and return what its task did."""
-        kind, message = self._receive(patience)
+        kind, message = self._receive(timeout)
         assert kind == "ended", f"{self.task} {kind}: {message}"
-        self._process.join(PATIENCE)
+        self._process.join(TIMEOUT)
         return message
 
-    def _receive(self, patience: float) -> tuple[str, Any]:
-        assert self._connection.poll(patience), f"{self.task} has said nothing for {patience} s"
+    def _receive(self, timeout: float) -> tuple[str, Any]:
+        assert self._connection.poll(timeout), f"{self.task} has said nothing for {timeout} s"
         try:
             return self._connection.recv()
         except (EOFError, ConnectionResetError):
             raise AssertionError(f"{self.task} is dead") from None
 
     @property
-    def has_spoken(self) -> bool:
-        """Whether there is something to hear, if only its end."""
+    def has_message(self) -> bool:
+        """Whether there is a message to receive, if only its end."""
         return self._connection.poll()
 
     def meet(self) -> None:
         """Wait until it is prepared."""
-        assert self.hear() == "ready"
+        assert self.receive() == "ready"
 
     def kill(self) -> None:
-        """Kill it, whatever it is doing, and wait until the kernel has let go of it."""
+        """Kill it, whatever it is doing, and wait until the kernel has reaped it."""
         self._signal(signal.SIGKILL)
         self.wait()
 
-    def wait(self, patience: float = PATIENCE) -> int:
+    def wait(self, timeout: float = TIMEOUT) -> int:
         """Wait for its death, and return what it died of."""
-        self._process.join(patience)
+        self._process.join(timeout)
         code = self._process.exitcode
         assert code is not None, f"{self.task} is still alive"
         return code
 
     def stop(self) -> None:
-        """Let it stand still."""
+        """Stop it with SIGSTOP."""
         self._signal(signal.SIGSTOP)
         self.until_stopped()
 
     def until_stopped(self) -> None:
-        """Wait until it stands still."""
+        """Wait until it is stopped."""
         until(lambda: self.is_stopped, f"{self.task} is stopped")
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it stands still."""
+        """Whether it is stopped."""
         return self._process.is_alive() and _state(self.pid) in ("t", "T")
 
-    def go_on(self) -> None:
-        """Let it go on."""
+    def resume(self) -> None:
+        """Resume it with SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
@@ -182,8 +182,8 @@ def _state(pid: int) -> str:
         return "gone"
 
 
-class Crew:
-    """The children of one test."""
+class Workers:
+    """The worker processes of one test."""
 
     def __init__(self) -> None:
         self._children: list[Child] = []
@@ -202,6 +202,6 @@ class Crew:
         child.close()
 
     def close(self) -> None:
-        """Let nothing of anybody remain."""
+        """Kill every child and release what it used."""
         while self._children:
             self._children.pop().close()

@@ -1,4 +1,4 @@
-"""Threads of our own: for work that blocks, and to keep time."""
+"""Threads of our own, for work that blocks."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from queue import SimpleQueue
 
 import pytest
 
-from filechannel._storage import background
-from filechannel._storage.background import Flag, ThreadPool, Timekeeper, do_all_at_once
+from filechannel._runtime import threads
+from filechannel._runtime.threads import Flag, ThreadPool, do_all_at_once
 from tests.storage.background import no_more_threads
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 def until(is_true: Callable[[], bool]) -> None:
     """Wait until it is so."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not is_true():
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -39,35 +39,35 @@ def _threads(name: str) -> int:
 
 
 def test_work_is_done_by_a_thread_of_the_pool() -> None:
-    """All of it, in threads of that name, of which there are no more than allowed."""
+    """All work runs in threads of that name, of which there are no more than allowed."""
     pool, done = ThreadPool("filechannel-a-few", 3), SimpleQueue[str]()
     for _ in range(100):
         pool.do(lambda: done.put(threading.current_thread().name))
-    assert {done.get(timeout=PATIENCE) for _ in range(100)} == {"filechannel-a-few"}
+    assert {done.get(timeout=TIMEOUT) for _ in range(100)} == {"filechannel-a-few"}
     until(lambda: 1 <= _threads("filechannel-a-few") <= 3)  # one too many ends at once
 
 
 def test_work_does_not_wait_for_other_work() -> None:
     """As long as there may be more threads."""
-    pool, done, go_on = ThreadPool("filechannel-pool", 2), SimpleQueue[int](), Flag()
-    pool.do(lambda: go_on.wait(PATIENCE))
+    pool, done, may_continue = ThreadPool("filechannel-pool", 2), SimpleQueue[int](), Flag()
+    pool.do(lambda: may_continue.wait(TIMEOUT))
     pool.do(lambda: done.put(1))
-    assert done.get(timeout=PATIENCE) == 1
-    go_on.set()
+    assert done.get(timeout=TIMEOUT) == 1
+    may_continue.set()
 
 
 def test_threads_without_work_end_but_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last one stays, so that work in the queue always has a thread."""
-    monkeypatch.setattr(background, "_IDLE", 0.01)
-    pool, arrived, go_on = ThreadPool("filechannel-ending", 3), SimpleQueue[None](), Flag()
+    monkeypatch.setattr(threads, "_IDLE_SECONDS", 0.01)
+    pool, arrived, may_continue = ThreadPool("filechannel-ending", 3), SimpleQueue[None](), Flag()
     for _ in range(3):
-        pool.do(lambda: (arrived.put(None), go_on.wait(PATIENCE)))
+        pool.do(lambda: (arrived.put(None), may_continue.wait(TIMEOUT)))
     for _ in range(3):
-        arrived.get(timeout=PATIENCE)
-    go_on.set()
+        arrived.get(timeout=TIMEOUT)
+    may_continue.set()
     until(lambda: _threads("filechannel-ending") == 1)
     pool.do(lambda: arrived.put(None))
-    arrived.get(timeout=PATIENCE)
+    arrived.get(timeout=TIMEOUT)
 
 
 def test_work_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -75,27 +75,27 @@ def test_work_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     pool, done = ThreadPool("filechannel-pool", 1), SimpleQueue[int]()
     pool.do(_failing(7))
     pool.do(lambda: done.put(1))
-    assert done.get(timeout=PATIENCE) == 1
-    assert "work in the background failed" in caplog.text
+    assert done.get(timeout=TIMEOUT) == 1
+    assert "background work failed" in caplog.text
 
 
-def test_without_a_thread_the_caller_is_told() -> None:
-    """Then nothing was handed over; with one thread, that does everything."""
+def test_without_a_thread_the_caller_gets_an_error() -> None:
+    """Then nothing was handed over; a single thread does everything."""
     pool, done = ThreadPool("filechannel-pool", 2), SimpleQueue[int]()
     with no_more_threads():
         with pytest.raises(RuntimeError):
             pool.do(lambda: done.put(1))
     pool.do(lambda: done.put(2))
-    assert done.get(timeout=PATIENCE) == 2
+    assert done.get(timeout=TIMEOUT) == 2
     with no_more_threads():
         pool.do(lambda: done.put(3))
-    assert done.get(timeout=PATIENCE) == 3
+    assert done.get(timeout=TIMEOUT) == 3
 
 
 @pytest.mark.parametrize("limited", [False, True], ids=["with threads", "without threads"])
 def test_all_is_done_before_an_error_is_raised(monkeypatch: pytest.MonkeyPatch, *, limited: bool) -> None:
-    """A caller that is told of the first failure knows that nothing runs any more, also where there are no threads."""
-    monkeypatch.setitem(background._pools, "flush", ThreadPool("filechannel-pool", 3))
+    """A caller that gets the first failure knows that nothing runs any more, also where there are no threads."""
+    monkeypatch.setitem(threads._pools, "flush", ThreadPool("filechannel-pool", 3))
     done: list[int] = []
     work = [_failing(1), lambda: done.append(2), _failing(3), lambda: done.append(4)]
     with no_more_threads() if limited else nullcontext(), pytest.raises(OSError, match="1"):
@@ -105,34 +105,13 @@ def test_all_is_done_before_an_error_is_raised(monkeypatch: pytest.MonkeyPatch, 
     assert done[2:] == [5]
 
 
-def test_a_timekeeper_ends_when_nothing_is_left_and_begins_again() -> None:
-    """It is asked how long it may sleep, woken before that if need be, and needs no thread in between."""
-    wanted, seen = [0], SimpleQueue[int]()
-
-    def attend() -> float | None:
-        if not wanted[0]:
-            return None
-        seen.put(wanted[0])
-        wanted[0] = 0
-        return 3600.0
-
-    keeper = Timekeeper("filechannel-keeping-time", attend)
-    for number in (1, 2):
-        wanted[0] = number
-        keeper.wake()
-        assert seen.get(timeout=PATIENCE) == number
-        keeper.wake()
-        until(lambda: not keeper.is_running)
-    until(lambda: not _threads("filechannel-keeping-time"))
-
-
 def test_a_flag_lets_a_thread_wait() -> None:
     """Until it is set, or for so long."""
     flag = Flag()
     assert not flag.wait(0.01)
     timer = threading.Timer(0.01, flag.set)
     timer.start()
-    assert flag.wait(PATIENCE)
+    assert flag.wait(TIMEOUT)
     assert flag.is_set()
     flag.clear()
     assert not flag.is_set()
@@ -143,7 +122,7 @@ def test_what_was_handed_over_is_done_before_the_interpreter_exits() -> None:
     """Although the threads are daemons."""
     program = """if True:
         import time
-        from filechannel._storage.background import background_threads
+        from filechannel._runtime.threads import background_threads
         for number in range(3):
             background_threads().do(lambda number=number: (time.sleep(0.05), print(f' {number} ', flush=True)))
     """
@@ -153,13 +132,13 @@ def test_what_was_handed_over_is_done_before_the_interpreter_exits() -> None:
 
 def test_work_that_does_not_end_does_not_keep_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a while it exits all the same."""
-    monkeypatch.setattr(background, "_LONGEST_EXIT", 0.05)
-    pool, go_on = ThreadPool("filechannel-pool", 1), Flag()
-    monkeypatch.setitem(background._pools, "background", pool)
-    pool.do(lambda: go_on.wait(PATIENCE))
+    monkeypatch.setattr(threads, "_LONGEST_EXIT_SECONDS", 0.05)
+    pool, may_continue = ThreadPool("filechannel-pool", 1), Flag()
+    monkeypatch.setitem(threads._pools, "background", pool)
+    pool.do(lambda: may_continue.wait(TIMEOUT))
     begin = time.monotonic()
-    background._finish()
-    assert time.monotonic() - begin < PATIENCE
+    threads._finish()
+    assert time.monotonic() - begin < TIMEOUT
     assert pool.is_busy
-    go_on.set()
+    may_continue.set()
     until(lambda: not pool.is_busy)

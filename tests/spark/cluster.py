@@ -1,4 +1,4 @@
-"""Run as a program: read, stream and write on a cluster whose workers are processes of their own."""
+"""Run as a program: read, stream and write on a cluster whose workers are separate processes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from filechannel._storage.files import Files
 from filechannel._storage.manifest import Manifest
+from filechannel._storage.system.os_calls import Files
 from filechannel.spark import read_archive, ship
 from tests.spark.conftest import start_spark
 from tests.spark.messages import Order, fill, orders, received
@@ -30,7 +30,9 @@ ONLY_HERE = "import msgspec\n\nclass Order(msgspec.Struct):\n    id: int\n    sk
 
 
 def main(directory: Path) -> None:
-    """Copy a channel in a batch, go on with a stream, and read what was shipped; the source is found by itself."""
+    """Copy a channel in a batch, continue with a stream, and read the archive; Spark finds the data source
+    automatically.
+    """
     # Found from where the driver is; the executors are elsewhere.
     os.chdir(directory)
     Path("modules").mkdir()
@@ -55,8 +57,10 @@ def two_hosts(directory: Path) -> str:
     may = subprocess.run(["unshare", "-mu", "hostname", ELSEWHERE], check=False, capture_output=True).returncode == 0
     for name in ("there", "elsewhere"):
         (directory / name).mkdir()
-    mount = f"mount --bind {directory}/elsewhere {directory}/there && hostname {ELSEWHERE}"
-    return f'case "$PWD" in */1) exec unshare -mu sh -c \'{mount} && exec "$0" "$@"\'' if may else ""
+    # A new mount namespace holds on to what other tests have mounted, which they could not unmount then.
+    release = r"grep -o '[^ ]*\.mounted' /proc/mounts | xargs -r umount -l"
+    mount = f"mount --bind {directory}/elsewhere {directory}/there && hostname {ELSEWHERE} && {{ {release}; true; }}"
+    return f'case "$PWD" in */1) exec unshare -mu sh -c "{mount} && exec \\"\\$0\\" \\"\\$@\\""' if may else ""
 
 
 def refuse_another_host(spark: SparkSession, directory: Path) -> None:
@@ -122,7 +126,7 @@ def copy(spark: SparkSession, source: Path, target: Path, checkpoint: Path) -> N
 
 
 def archive(spark: SparkSession, source: Path, uri: str) -> None:
-    """Read what was shipped where nobody can see the channel any more."""
+    """Read the archive where the channel is no longer visible."""
     shipped = ship(source, uri, spark=spark)
     assert shipped.segments > 3
     source.rename(source.with_name("out of sight"))

@@ -24,7 +24,9 @@ ROOT = HERE.parent.parent
 _BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that lives for a minute: to compile well takes longer than it saves."""
 
-several_writers = pytest.mark.skipif(PURE, reason="the pure twin lets one process at a time write to a channel")
+several_writers = pytest.mark.skipif(
+    PURE, reason="the pure implementation lets one process at a time write to a channel"
+)
 
 
 def java() -> str | None:
@@ -85,8 +87,8 @@ def start_spark(
 def _worker(directory: Path, path: str, around: str) -> str:
     """Make the program that Spark's workers are: this Python, with Spark as it is installed.
 
-    Spark puts an archive of itself in front, which each process compiles anew, all of it. One that plans a stream has
-    ten seconds to answer, whatever the machine has to do meanwhile; compiling alone may take them.
+    Spark puts an archive of itself in front, and each process compiles all of it again. A process that plans a stream
+    has ten seconds to answer, however busy the machine is; compiling alone may take that long.
     """
     program = directory / "python"
     case = f'{around} {shlex.quote(sys.executable)} "$@";; esac\n' if around else ""

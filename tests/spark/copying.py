@@ -10,7 +10,7 @@ from tests.spark.conftest import start_spark
 
 
 def main(directory: Path) -> None:
-    """Go on where the last one stopped."""
+    """Resume where the last run stopped."""
     spark = start_spark("local[2]", directory)
     filechannel.spark.register(spark)
     query = (

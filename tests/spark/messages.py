@@ -1,4 +1,4 @@
-"""The messages that go through Spark here."""
+"""The messages that the Spark tests use."""
 
 from __future__ import annotations
 

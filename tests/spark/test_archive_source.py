@@ -17,13 +17,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from filechannel import CorruptRecordError, Retention
-from filechannel._maintenance.gc import gc
+from filechannel._maintenance.background.reclaim_on_request import gc
 from filechannel.blocking import open_channel
 from filechannel.spark import read_archive, ship
-from filechannel.spark.channels import find_channels, opened, opened_to_read
-from filechannel.spark.options import ReadOptions
-from filechannel.spark.places import bounds
-from filechannel.spark.tasks import plan, read
+from filechannel.spark.open_channels import find_channels, opened, opened_to_read, opened_to_write
+from filechannel.spark.read.read_bounds import bounds
+from filechannel.spark.read.read_tasks import plan, read
+from filechannel.spark.source_options import ReadOptions
 from tests.spark.conftest import ROOT, java
 from tests.spark.messages import Order, fill, orders
 from tests.storage.compressing import compress_all
@@ -87,10 +87,10 @@ def test_what_is_finished_is_copied_once(path: Path, archive: str) -> None:
     assert ids(archive, startingOffset=found[777]["offset"]) == list(range(777, expected))
 
 
-def test_compressed_segments_go_as_they_are(path: Path, archive: str) -> None:
-    """What the channel has compressed is copied byte by byte, the rest is compressed on the way."""
+def test_compressed_segments_are_shipped_unchanged(path: Path, archive: str) -> None:
+    """Segments that the channel has compressed are copied byte by byte, the others are compressed on the way."""
     fill(path, orders(500), segment_size=4096)
-    with opened(path, readonly=False) as store:
+    with opened_to_write(path) as store:
         compressed = compress_all(store, block_size=512)
     fill(path, orders(500, 500))
     assert ship(path, archive).segments > len(compressed) > 0
@@ -100,7 +100,7 @@ def test_compressed_segments_go_as_they_are(path: Path, archive: str) -> None:
 
 
 def test_a_channel_that_is_sealed_is_copied_to_its_end(path: Path, archive: str) -> None:
-    """Nobody writes to its last segment any more."""
+    """A sealed channel's last segment is never appended to again."""
     fill(path, orders(300), segment_size=4096)
     with open_channel(path, Order) as channel:
         channel.seal()
@@ -109,7 +109,7 @@ def test_a_channel_that_is_sealed_is_copied_to_its_end(path: Path, archive: str)
 
 
 def test_what_is_cut_off_or_damaged_is_copied_again(path: Path, archive: str) -> None:
-    """A short file is noticed at once, a changed byte by whoever verifies; if only the archive had it, that is told."""
+    """A short file is noticed at once, a changed byte by `verify`; if only the archive had it, an error says so."""
     fill(path, orders(1000), segment_size=4096)
     ship(path, archive)
     one, other = (segments(archive) / name for name in names(archive)[2:4])
@@ -129,7 +129,7 @@ def test_what_is_cut_off_or_damaged_is_copied_again(path: Path, archive: str) ->
 
 
 def test_nothing_is_removed_before_it_was_shipped(path: Path, archive: str) -> None:
-    """Under a consumer's name the channel keeps what is not in the archive, and lets go of what is."""
+    """Under a consumer's name the channel keeps what is not in the archive, and reclaims what is."""
     once = Retention(after_consumed="delete")
     fill(path, orders(200), segment_size=4096, retention=once)
     ship(path, archive, consumer="archive")
@@ -147,7 +147,7 @@ def test_nothing_is_removed_before_it_was_shipped(path: Path, archive: str) -> N
 
 
 def test_what_is_missing_is_told(path: Path, archive: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Messages that were removed before they were shipped leave a gap, which is counted, and no reader passes over."""
+    """Messages that were deleted before they were shipped leave a gap, which is counted, and no reader passes over."""
     fill(path, orders(300), segment_size=4096)
     ship(path, archive)
     with open_channel(path, Order) as channel, channel.sender() as sender:
@@ -155,7 +155,7 @@ def test_what_is_missing_is_told(path: Path, archive: str, caplog: pytest.LogCap
         channel.purge()
         sender.send_many(orders(300, 600))
     assert ship(path, archive).gaps == 1
-    assert "were removed before they were shipped" in caplog.text
+    assert "were deleted before they were shipped" in caplog.text
     with pytest.raises(CorruptRecordError, match="missing"):
         ids(archive)
 
@@ -166,15 +166,17 @@ def test_an_archive_belongs_to_one_channel(path: Path, archive: str, tmp_path: P
     fill(tmp_path / "other", orders(300), segment_size=4096)
     ship(path, archive)
     before = names(archive)
-    with pytest.raises(ValueError, match="there is the archive of another channel"):
+    with pytest.raises(ValueError, match="this is the archive of another channel"):
         ship(tmp_path / "other", archive)
     assert names(archive) == before
     with pytest.raises(ValueError, match=r"archive='ftp://host/a': Arrow cannot open it .* ship\(..., spark=spark\)"):
         ship(path, "ftp://host/a")
 
 
-def test_a_damaged_end_is_told(path: Path, archive: str) -> None:
-    """An archive whose last segment cannot be opened names it, to readers; who ships copies it again."""
+def test_a_damaged_end_is_an_error(path: Path, archive: str) -> None:
+    """Readers of an archive whose last segment cannot be opened get an error that names it; the next shipment copies it
+    again.
+    """
     fill(path, orders(300), segment_size=4096)
     ship(path, archive)
     last = segments(archive) / names(archive)[-1]
@@ -185,8 +187,8 @@ def test_a_damaged_end_is_told(path: Path, archive: str) -> None:
     assert ids(archive) == list(range(finished(path)))
 
 
-def test_who_ships_is_killed(path: Path, archive: str) -> None:
-    """Whatever has its name is whole; the next one goes on, and removes what was left on the way."""
+def test_a_killed_shipment_is_resumed(path: Path, archive: str) -> None:
+    """Every file with its final name is complete; the next shipment resumes, and deletes what was left half done."""
     fill(path, orders(20_000), segment_size=4096)
     program = "import sys; from filechannel.spark import ship; ship(sys.argv[1], sys.argv[2])"
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "src")]))
@@ -208,7 +210,7 @@ def test_who_ships_is_killed(path: Path, archive: str) -> None:
 
 
 def test_spark_reads_an_archive(spark: SparkSession, path: Path, archive: str) -> None:
-    """`archive` takes the place of `path`; columns, offsets and splits are those of the channel."""
+    """`archive` replaces `path`; columns, offsets and splits are those of the channel."""
     fill(path, orders(1000), segment_size=4096)
     ship(path, archive)
     expected = finished(path)
@@ -218,8 +220,8 @@ def test_spark_reads_an_archive(spark: SparkSession, path: Path, archive: str) -
     reader = spark.read.format("filechannel").schema("id bigint, sku string").option("archive", archive)
     assert reader.load().orderBy("id").first() == (0, "sku-0")
     for options, message in (
-        ({"archive": archive, "path": "x"}, "options 'archive' and 'path' do not go together"),
-        ({"archive": f"{archive}/no"}, "there is no archive; filechannel.spark.ship makes one"),
+        ({"archive": archive, "path": "x"}, "options 'archive' and 'path' cannot be combined"),
+        ({"archive": f"{archive}/no"}, "there is no archive; create it with filechannel.spark.ship"),
     ):
         with pytest.raises(PySparkException, match=message):
             spark.read.format("filechannel").options(**options).load()
@@ -257,8 +259,8 @@ def test_spark_ships_and_reads_where_only_it_can(spark: SparkSession, path: Path
 
 
 @pytest.mark.skipif(java() is None, reason="no Java 17 or newer: install one or set JAVA_HOME")
-def test_the_command_goes_by_way_of_hadoop(path: Path, archive: str) -> None:
-    """`filechannel ship --hadoop` starts a Spark of its own, and ships what Arrow then finds."""
+def test_the_command_ships_through_hadoop(path: Path, archive: str) -> None:
+    """`filechannel ship --hadoop` starts its own Spark, and ships what Arrow then finds."""
     fill(path, orders(1000), segment_size=4096)
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "src")]))
     command = [sys.executable, "-m", "filechannel", "ship", str(path), archive, "--hadoop", "--json"]

@@ -10,15 +10,15 @@ import pytest
 
 from filechannel import CorruptRecordError, DecodeError
 from filechannel._channel.schema import describe
-from filechannel._storage.segment import Segment
-from filechannel._storage.spans import split, windows
+from filechannel._storage.log_spans import split, windows
+from filechannel._storage.segments.segment import Segment
 from filechannel.spark import schema_of
-from filechannel.spark.channels import channel_at, find_channels, opened
-from filechannel.spark.options import ReadOptions
-from filechannel.spark.schema import NoColumnError
-from filechannel.spark.table import Table
-from filechannel.spark.tasks import plan
-from filechannel.spark.tasks import read as read_task
+from filechannel.spark.arrow_table import Table
+from filechannel.spark.open_channels import channel_at, find_channels, opened, opened_to_write
+from filechannel.spark.read.read_tasks import plan
+from filechannel.spark.read.read_tasks import read as read_task
+from filechannel.spark.source_options import ReadOptions
+from filechannel.spark.spark_schema import NoColumnError
 from tests.spark.messages import Mixed, Order, fill, orders
 from tests.storage.compressing import compress_all, compressed_file
 
@@ -28,13 +28,13 @@ def read(path: Path, most: int = 10**9, **limits: int) -> list[list[dict[str, An
     manifest, schema = channel_at(path, None)
     table = Table.of(manifest.codec, schema, metadata=True)
     with opened(path) as store:
-        (span,) = split(store, store.places.earliest(), store.places.latest(), 1)
+        (span,) = split(store, store.lookup.earliest(), store.lookup.latest(), 1)
         found = table.batches(windows(store, span), span.sequence, most, **limits)
         return [batch.to_pylist() for batch in found]  # type: ignore[attr-defined]
 
 
 def test_batches_have_at_most_so_many_messages(path: Path) -> None:
-    """Over the ends of segments, too; numbers go on from batch to batch."""
+    """Across the ends of segments, too; sequences continue from batch to batch."""
     fill(path, orders(100), segment_size=4096)
     found = read(path, 30)
     assert [len(batch) for batch in found] == [30, 30, 30, 10]
@@ -66,7 +66,7 @@ def test_what_comes_before_damage_is_read(path: Path) -> None:
     segment.write_bytes(content)
     manifest, schema = channel_at(path, None)
     with opened(path) as store:
-        (span,) = split(store, store.places.earliest(), store.places.latest(), 1)
+        (span,) = split(store, store.lookup.earliest(), store.lookup.latest(), 1)
         batches = Table.of(manifest.codec, schema).batches(windows(store, span), 0, 1000)
         assert next(batches).column("id").to_pylist() == list(range(20))
         with pytest.raises(CorruptRecordError) as caught:
@@ -78,7 +78,7 @@ def test_compressed_segments_have_the_same_rows(path: Path) -> None:
     """Also where messages are larger than a block, and in batches that end anywhere."""
     fill(path, [Order(number, "x" * (number * 37 % 700)) for number in range(200)], segment_size=4096)
     plain = read(path, 30, size=3000)
-    with opened(path, readonly=False) as store:
+    with opened_to_write(path) as store:
         assert compress_all(store)
     assert read(path, 30, size=3000) == plain
 
@@ -88,14 +88,14 @@ def test_what_comes_before_damage_in_a_compressed_segment_is_read(path: Path) ->
     fill(path, orders(300), segment_size=4096)
     rows = [row for batch in read(path) for row in batch]
     manifest, schema = channel_at(path, None)
-    with opened(path, readonly=False) as store:
+    with opened_to_write(path) as store:
         begins = compress_all(store)
         file = compressed_file(store, begins[1])
     content = bytearray(file.read_bytes())
     content[-1] ^= 1  # in its last block
     file.write_bytes(content)
     with opened(path) as store:
-        (span,) = split(store, store.places.earliest(), store.places.latest(), 1)
+        (span,) = split(store, store.lookup.earliest(), store.lookup.latest(), 1)
         batches = Table.of(manifest.codec, schema).batches(windows(store, span), 0, 1000)
         found = next(batches).num_rows
         with pytest.raises(CorruptRecordError, match=r"block \d+ does not match its checksum") as caught:
@@ -104,16 +104,16 @@ def test_what_comes_before_damage_in_a_compressed_segment_is_read(path: Path) ->
     assert begins[1] < rows[found]["offset"] < begins[2]
 
 
-def test_a_task_goes_on_where_its_segment_was_compressed(path: Path) -> None:
-    """In the middle of it, and its file is written anew: the rest comes from the compressed one."""
+def test_a_task_continues_when_its_segment_is_compressed(path: Path) -> None:
+    """The segment is compressed halfway and its file is recycled: the rest is read from the compressed segment."""
     fill(path, orders(300), segment_size=4096)
     options = ReadOptions.of_batch({"path": str(path), "arrowBatchRecords": "10", "includeMetadata": "true"})
     columns = find_channels(options)[0].table.spark
     with opened(path) as store:
-        (task,) = plan(store, store.places.earliest(), store.places.latest(), 1)
+        (task,) = plan(store, store.lookup.earliest(), store.lookup.latest(), 1)
     found = read_task(options, columns, task)
     first = next(found)
-    with opened(path, readonly=False) as store:
+    with opened_to_write(path) as store:
         segment = store.segments.get(store.segments.begins[0])
         assert isinstance(segment, Segment)
         assert compress_all(store)
@@ -123,13 +123,13 @@ def test_a_task_goes_on_where_its_segment_was_compressed(path: Path) -> None:
 
 
 def test_a_message_that_is_none_of_the_type(path: Path) -> None:
-    """A record that is whole and does not fit the columns is told with its field and payload."""
+    """A valid record that does not fit the columns is reported with its field and payload."""
     fill(path, [{"id": 1}, {"id": "a"}], dict[str, int | str])
     schema = channel_at(path, None)[1]
     assert schema.root.kind == "dict"
     order = Table.of("msgpack", describe(Order))
     with opened(path) as store:
-        (span,) = split(store, store.places.earliest(), store.places.latest(), 1)
+        (span,) = split(store, store.lookup.earliest(), store.lookup.latest(), 1)
         with pytest.raises(DecodeError, match="sku: it is missing"):
             list(order.batches(windows(store, span), 0, 1000))
 

@@ -17,16 +17,16 @@ from pyspark.sql.types import StructType
 
 import filechannel
 from filechannel import ChannelMismatchError, CorruptRecordError, Durability
-from filechannel._maintenance.repair import repair
-from filechannel._storage.files import Files
+from filechannel._maintenance.repair.repair import repair
 from filechannel._storage.manifest import Manifest
-from filechannel._storage.segment import read_header, segment_name
+from filechannel._storage.segments.segment import read_header, segment_name
+from filechannel._storage.system.os_calls import Files
 from filechannel.blocking import open_channel
 from filechannel.spark import feed, schema_of, ship
-from filechannel.spark.channels import opened
-from filechannel.spark.source import ChannelSource
-from filechannel.spark.stream import StreamReader
-from filechannel.spark.tasks import Task
+from filechannel.spark.data_source import ChannelSource
+from filechannel.spark.open_channels import opened_to_write
+from filechannel.spark.read.read_tasks import Task
+from filechannel.spark.read.stream import StreamReader
 from tests.spark.messages import Order, fill, orders, received
 from tests.storage.compressing import compress_all
 
@@ -40,7 +40,7 @@ def id_of(path: Path) -> str:
 
 
 def swap(path: Path) -> None:
-    """Put the channel beside a path in its place."""
+    """Replace the channel at a path by the one beside it."""
     path.rename(path.with_name("before"))
     path.with_name("other").rename(path)
 
@@ -52,7 +52,7 @@ def names_both(error: BaseException, path: Path, *ids: str) -> bool:
 
 
 def two_channels(path: Path) -> tuple[str, str]:
-    """Make a channel, and one beside it whose records are as long at the same places; return their ids."""
+    """Make a channel, and one beside it with records of the same lengths at the same positions; return their ids."""
     fill(path, orders(400), segment_size=4096)
     other = path.with_name("other")
     fill(other, [Order(FOREIGN + each.id, each.sku, each.qty, each.price, each.note) for each in orders(400)])
@@ -129,12 +129,12 @@ def test_a_task_reads_no_row_of_a_copy_that_was_written_to(
 
 
 @pytest.mark.parametrize("planned", [batch_tasks, stream_tasks])
-def test_a_channel_that_goes_on_is_the_same(planned: Callable[[Path], tuple[Any, list[Task]]], path: Path) -> None:
-    """Sending more, compressing what is finished and moving the directory away and back change nothing for a task."""
+def test_a_channel_that_grows_is_the_same(planned: Callable[[Path], tuple[Any, list[Task]]], path: Path) -> None:
+    """Sending more, compressing finished segments and moving the directory away and back change nothing for a task."""
     fill(path, orders(400), segment_size=4096)
     reader, tasks = planned(path)
     fill(path, orders(400, 400))
-    with opened(path, readonly=False) as store:
+    with opened_to_write(path) as store:
         assert compress_all(store, block_size=1000)
     path.rename(path.with_name("moved"))
     path.with_name("moved").rename(path)
@@ -153,7 +153,7 @@ def test_a_frame_that_is_read_again_refuses_another_channel(spark: SparkSession,
 
 
 def test_a_stream_refuses_another_channel(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """The directory is replaced while a batch is at work: what planned it has the channel open, its tasks have not."""
+    """The directory is replaced while a batch runs: what planned it has the channel open, its tasks do not."""
     ids = two_channels(path)
     seen: list[int] = []
 
@@ -194,14 +194,14 @@ def test_a_checkpoint_belongs_to_one_of_two_copies(path: Path) -> None:
             if place is start:
                 restarted.latestOffset(place, restarted.getDefaultReadLimit())
             else:
-                with pytest.raises((ChannelMismatchError, ValueError), match=r"on host|does not fit"):
+                with pytest.raises((ChannelMismatchError, ValueError), match=r"on host|does not belong"):
                     restarted.latestOffset(place, restarted.getDefaultReadLimit())
         finally:
             restarted.stop()
 
 
 def test_a_checkpoint_names_the_segment(path: Path) -> None:
-    """Copies that both continue at the same offset, as after two recoveries, are told apart by its random id."""
+    """Copies that both continue at the same offset, as after two recoveries, are distinguished by its random id."""
     fill(path, orders(20), segment_size=4096)
     for name in ("first", "other"):
         shutil.copytree(path, path.with_name(name))  # opened to write, both continue at the same offset
@@ -349,7 +349,7 @@ def test_a_write_refuses_another_channel(spark: SparkSession, path: Path) -> Non
 
 
 def test_feed_refuses_another_channel(spark: SparkSession, path: Path) -> None:
-    """The sender has one channel open, and the path leads to another."""
+    """The sender has one channel open, and the path is that of another."""
     ids = two_channels(path)
     frame = spark.createDataFrame([(1, "a")], "id bigint, sku string")
 

@@ -1,4 +1,4 @@
-"""Workers that are processes of their own, started by a cluster manager."""
+"""Workers in separate processes, started by a cluster manager."""
 
 from __future__ import annotations
 

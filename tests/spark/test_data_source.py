@@ -17,7 +17,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from filechannel import FileChannelError
 from filechannel.blocking import open_channel
 from filechannel.spark import ChannelSource
-from filechannel.spark.channels import opened
+from filechannel.spark.open_channels import opened_to_write
 from tests.spark.messages import (
     EVERYTHING,
     Cancel,
@@ -63,7 +63,7 @@ def test_every_message_is_a_row_in_order(spark: SparkSession, path: Path) -> Non
 def test_compressed_segments_are_read_as_others(spark: SparkSession, path: Path) -> None:
     """Several tasks, and spans that begin and end in blocks."""
     fill(path, orders(3000), segment_size=16384)
-    with opened(path, readonly=False) as store:
+    with opened_to_write(path) as store:
         assert compress_all(store, block_size=1000)
     assert rows(load(spark, path, numPartitions=3).orderBy("id")) == [as_row(order) for order in orders(3000)]
 
@@ -81,7 +81,7 @@ def test_partitions_share_the_messages(spark: SparkSession, path: Path, parts: i
 
 
 def test_what_a_channel_has_now_is_read(spark: SparkSession, path: Path) -> None:
-    """A frame stays what it was when it was first read; loaded anew it has what was sent since."""
+    """A frame keeps the content of its first read; a new load has what was sent since."""
     fill(path, orders(10))
     frame = load(spark, path)
     assert frame.count() == 10
@@ -98,7 +98,7 @@ def test_an_empty_channel_is_an_empty_table(spark: SparkSession, path: Path) -> 
 
 
 def test_every_type_that_has_a_column(spark: SparkSession, path: Path) -> None:
-    """Nested, optional, lists, maps, times, decimals: values come out as they went in, under their Python names."""
+    """Nested, optional, lists, maps, times, decimals: values are read as they were sent, under their Python names."""
     fill(path, [EVERYTHING], Everything)
     (row,) = load(spark, path).collect()
     assert row.asDict(recursive=True) == {
@@ -186,8 +186,8 @@ def test_metadata_columns(spark: SparkSession, path: Path) -> None:
     assert rows(later)[0][0] == 321
 
 
-def test_from_one_place_to_another(spark: SparkSession, path: Path) -> None:
-    """Offsets and moments bound what is read."""
+def test_reading_between_two_bounds(spark: SparkSession, path: Path) -> None:
+    """Offsets and times bound what is read."""
     fill(path, orders(10))
     with open_channel(path, Order) as channel:
         middle = channel.statistics().write_offset
@@ -200,8 +200,8 @@ def test_from_one_place_to_another(spark: SparkSession, path: Path) -> None:
     assert load(spark, path, endingOffset="2020-01-01T00:00Z").count() == 0
 
 
-def test_from_where_a_consumer_stands(spark: SparkSession, path: Path) -> None:
-    """A batch begins behind what a consumer has taken, and moves nothing."""
+def test_reading_from_a_consumers_position(spark: SparkSession, path: Path) -> None:
+    """A batch begins behind what a consumer has read, and moves nothing."""
     fill(path, orders(10))
     with open_channel(path, Order) as channel, channel.receiver("audit") as receiver:
         assert len(receiver.receive_many(4)) == 4
@@ -277,13 +277,13 @@ def as_struct(columns: str) -> StructType:
         ({"consumer": "a" * 300}, "option consumer='aaa"),
     ],
 )
-def test_wrong_options_are_told(path: Path, options: dict[str, str], expected: str) -> None:
-    """What cannot be read is said where a read is planned, with the option and what to do."""
+def test_wrong_options_are_refused(path: Path, options: dict[str, str], expected: str) -> None:
+    """Planning a read raises an error with the option and what to do."""
     fill(path, orders(5))
     refused(expected, path=path, **options)
 
 
-def test_wrong_paths_are_told(tmp_path: Path) -> None:
+def test_wrong_paths_are_refused(tmp_path: Path) -> None:
     """A missing path, something else, nothing at all: each has its own error."""
     (tmp_path / "other").mkdir()
     (tmp_path / "file").write_text("")
@@ -296,7 +296,7 @@ def test_wrong_paths_are_told(tmp_path: Path) -> None:
         ("other", "is not a channel: it has no channel.json"),
         ("file", "is not a channel: it is a file"),
         ("damaged", "channel.json is damaged"),
-        ("none-*", "option path=.*: no channel is called like that"),
+        ("none-*", "option path=.*: this cannot be the name of a channel"),
         ("[op]*", "option path: .* has other columns than"),
     ):
         refused(expected, path=tmp_path / place)
@@ -305,21 +305,21 @@ def test_wrong_paths_are_told(tmp_path: Path) -> None:
     refused("option paths=.*must be a list of paths", paths="[]")
 
 
-def test_wrong_columns_are_told(path: Path) -> None:
-    """A schema that asks for what is not there, or for another type."""
+def test_wrong_columns_are_refused(path: Path) -> None:
+    """A schema that asks for a missing column, or for another type, is refused."""
     fill(path, orders(5))
     for columns, expected in (
         ("name string", "messages have no field 'name'; there are id, sku, qty, price, note"),
-        ("id int", r"field 'id' is bigint, and .schema\(...\) says int"),
-        ("note string never", "field 'note' is string or null, and .* says string, not null"),
-        ("offset bigint", "only with the option includeMetadata=true"),
+        ("id int", r"field 'id' is bigint, but .schema\(...\) has int"),
+        ("note string never", "field 'note' is string or null, but .* has string, not null"),
+        ("offset bigint", "needs the option includeMetadata=true"),
         ("payload binary, id bigint", "cannot be read together with 'id'"),
     ):
         refused(expected, columns, path=path)
 
 
 def test_errors_come_before_a_job_begins(spark: SparkSession, path: Path) -> None:
-    """Spark passes on what is wrong when a frame is made, or at the latest when it is planned."""
+    """Spark raises the error when a frame is made, or at the latest when it is planned."""
     with pytest.raises(PySparkException, match="there is no channel at"):
         load(spark, path)
     fill(path, orders(5))
@@ -334,8 +334,8 @@ def test_errors_come_before_a_job_begins(spark: SparkSession, path: Path) -> Non
     assert load(spark, f"file://{path}").count() == 5
 
 
-def test_damage_is_an_error_that_names_the_place(spark: SparkSession, path: Path) -> None:
-    """A task that comes to damaged bytes says where they are."""
+def test_damage_is_an_error_that_names_the_offset(spark: SparkSession, path: Path) -> None:
+    """A task that reads damaged bytes raises an error with their offset."""
     fill(path, orders(50))
     (segment,) = (path / "segments").glob("*.seg")
     content = bytearray(segment.read_bytes())

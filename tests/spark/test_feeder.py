@@ -1,4 +1,4 @@
-"""Spark beside an event loop: rows become messages while the loop goes on."""
+"""Spark beside an event loop: rows become messages while the loop keeps running."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Watch:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Wait for what Spark does in threads of its own, and tells nobody."""
+    """Wait for what Spark does in its own threads and does not report."""
     while not is_so():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
@@ -84,7 +84,7 @@ async def test_memory_stays_bounded(spark: SparkSession, path: Path) -> None:
 
 
 async def test_a_small_channel_takes_a_large_frame(spark: SparkSession, path: Path) -> None:
-    """`feed` waits for room, and sends no more together than the capacity takes."""
+    """`feed` waits for capacity, and sends no more at once than the capacity allows."""
     frame = spark.range(0, 500, 1, 1).selectExpr("id", "concat('sku-', id) as sku")
     options = ChannelOptions(capacity=Capacity(max_messages=100))
     async with (
@@ -99,7 +99,7 @@ async def test_a_small_channel_takes_a_large_frame(spark: SparkSession, path: Pa
 
 
 async def test_a_frame_that_does_not_fit_is_refused(spark: SparkSession, path: Path) -> None:
-    """Errors come out of the awaiting task: wrong columns at once, a row that is no message when it comes."""
+    """The awaiting task raises the errors: wrong columns at once, a row that is not a message when it is read."""
     async with open_channel(path, Older) as channel, channel.sender() as sender:
         with pytest.raises(ValueError, match="a field 'sku', and there is no column"):
             await feed(sender, spark.range(3))
@@ -143,7 +143,7 @@ async def test_a_query_runs_beside_the_loop(spark: SparkSession, tmp_path: Path)
 
 
 async def test_what_a_query_fails_with_is_raised(spark: SparkSession, tmp_path: Path) -> None:
-    """Whoever waits gets the error; a query that is done ends the wait."""
+    """The waiting task gets the query's error; the wait ends when the query is done."""
     source, target = tmp_path / "source", tmp_path / "target"
     await asyncio.to_thread(fill, source, orders(5))
     await asyncio.to_thread(fill, target, [], Older)
@@ -165,7 +165,7 @@ async def test_what_a_query_fails_with_is_raised(spark: SparkSession, tmp_path: 
 
 
 async def test_cancelling_stops_the_query(spark: SparkSession, tmp_path: Path) -> None:
-    """Whoever waits for a feeder and is cancelled takes the query along."""
+    """Cancelling the task that waits for a feeder stops its query."""
     source, target = tmp_path / "source", tmp_path / "target"
     await asyncio.to_thread(fill, source, orders(5))
     await asyncio.to_thread(fill, target, [], Older)

@@ -20,8 +20,8 @@ MESSAGES = 2000
 
 @pytest.mark.soak
 @pytest.mark.skipif(java() is None, reason="no Java 17 or newer: install one or set JAVA_HOME")
-def test_a_killed_query_goes_on_exactly_where_it_was(tmp_path: Path, rng: Random) -> None:
-    """Killed after some batches, three times, in the middle of whatever it was at."""
+def test_a_killed_query_resumes_exactly_where_it_was(tmp_path: Path, rng: Random) -> None:
+    """The query is killed three times after some batches, at any step."""
     source, target = tmp_path / "source", tmp_path / "target"
     fill(source, orders(MESSAGES))
     fill(target, [])

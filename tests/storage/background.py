@@ -10,7 +10,7 @@ import pytest
 
 
 class Background:
-    """Stands in for the threads that flush; keeps the work until it is asked for."""
+    """Replaces the threads that flush; keeps the work until the test asks for it."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], object]] = []
@@ -30,12 +30,12 @@ class Background:
 
     @classmethod
     def install(cls, monkeypatch: pytest.MonkeyPatch) -> Background:
-        """Put one in the place of the threads."""
+        """Replace the threads by this object."""
         background = cls()
-        for module in ("flush", "preparation"):
+        for module in ("durability.flusher", "log.prepare_next"):
             monkeypatch.setattr(f"filechannel._storage.{module}.background_threads", lambda: background)
-        monkeypatch.setattr("filechannel._storage.flush.LAZINESS", 0)
-        for module in ("flush", "segments", "cursors"):
+        monkeypatch.setattr("filechannel._storage.durability.flusher.FINISHED_FLUSH_DELAY_SECONDS", 0)
+        for module in ("durability.flusher", "segments.catalog", "consumers.cursors"):
             monkeypatch.setattr(f"filechannel._storage.{module}.do_all_at_once", _do_in_order)
         return background
 
@@ -49,7 +49,7 @@ def no_more_threads() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as limited:
         limited.setattr(Thread, "start", refuse)
-        limited.setattr("filechannel._storage.background.start_new_thread", refuse)
+        limited.setattr("filechannel._runtime.threads.start_new_thread", refuse)
         yield
 
 

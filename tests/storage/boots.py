@@ -23,9 +23,9 @@ class Boots:
 
     @classmethod
     def install(cls, monkeypatch: pytest.MonkeyPatch) -> Boots:
-        """Put it in the place of the kernel."""
+        """Use it instead of the kernel."""
         boots = cls()
-        for module in ("store", "creation", "entrance", "recovery"):
+        for module in ("store", "writable_store", "recovery.create", "recovery.read_only", "recovery.recover"):
             monkeypatch.setattr(f"filechannel._storage.{module}.boot_id", boots.id)
-        monkeypatch.setattr("filechannel._maintenance.survey.boot_id", boots.id)
+        monkeypatch.setattr("filechannel._maintenance.verify.directory_scan.boot_id", boots.id)
         return boots

@@ -9,13 +9,13 @@ from typing import NamedTuple, NoReturn
 
 from filechannel import ChannelOptions
 from filechannel._format import NOTHING
-from filechannel._storage import opening
-from filechannel._storage.cursor import Cursor
-from filechannel._storage.files import Files
-from filechannel._storage.index import Mark
-from filechannel._storage.log_reader import LogReader
+from filechannel._offset import LogPosition
+from filechannel._storage import open_directory as opening
+from filechannel._storage.consumers.cursor import Cursor
 from filechannel._storage.manifest import Manifest
+from filechannel._storage.reading.log_reader import LogReader
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import Files
 
 SMALL = ChannelOptions(segment_size=4096)
 """Segments of one page: everything that happens at their ends happens often."""
@@ -72,7 +72,9 @@ def _refuse(_offset: int, _next: int, _payload: bytes, error: Exception) -> NoRe
     raise error
 
 
-def reader_of(store: Store, cursor: Cursor | None = None, *, skip: bool = False, stop: Mark | None = None) -> LogReader:
+def reader_of(
+    store: Store, cursor: Cursor | None = None, *, skip: bool = False, stop: LogPosition | None = None
+) -> LogReader:
     """Return a reader of raw bytes; it stands nowhere yet."""
     options = ChannelOptions(on_corruption="skip" if skip else "raise").per_open()
     return store.reader(cursor, None, _refuse, options, reuse=False, stop=stop)
@@ -86,11 +88,11 @@ def take_all(reader: LogReader) -> list[Message]:
     return messages
 
 
-def read_all(store: Store, *, start: Mark | None = None, skip: bool = False) -> list[Message]:
+def read_all(store: Store, *, start: LogPosition | None = None, skip: bool = False) -> list[Message]:
     """Read everything from the oldest message on."""
     reader = reader_of(store, skip=skip)
     try:
-        reader.move(start or store.places.earliest())
+        reader.move(start or store.lookup.earliest())
         return take_all(reader)
     finally:
         reader.close()

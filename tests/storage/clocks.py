@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from filechannel._format.layout import INDEX_CHECKED
-from filechannel._storage.active import ActiveSegment
-from filechannel._storage.index import ActiveIndex
+from filechannel._storage.log.active_segment import ActiveSegment
+from filechannel._storage.segments.segment_index import ActiveIndex
 
 
 def packed(marks: list[tuple[int, int, int]]) -> bytes:
@@ -18,7 +18,7 @@ def packed(marks: list[tuple[int, int, int]]) -> bytes:
 
 
 class Clock:
-    """The wall clock of the slow paths: the index and whoever asks for it there."""
+    """The wall clock of the slow paths: the index and its readers."""
 
     def __init__(self, now: int) -> None:
         self.now = now
@@ -46,7 +46,7 @@ class Clock:
 
 
 class Ticks:
-    """A wall clock that moves a microsecond whenever somebody looks."""
+    """A wall clock that advances a microsecond whenever it is read."""
 
     def __init__(self) -> None:
         self._now = 2_000_000_000 * 10**9
@@ -58,7 +58,7 @@ class Ticks:
 
     @classmethod
     def install(cls, monkeypatch: pytest.MonkeyPatch) -> Ticks:
-        """Put it in the place of the wall clock."""
+        """Use it instead of the wall clock."""
         ticks = cls()
         monkeypatch.setattr(time, "time_ns", ticks)
         return ticks

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from filechannel import ChannelOptions, Compression
-from filechannel._maintenance.compression import Candidate, GiveWay, SegmentCompressor
+from filechannel._maintenance.background.compress_segment import Candidate, GiveWay, SegmentCompressor
 from filechannel._offset import Offset
 from filechannel._policies import CompressionMethod
-from filechannel._storage.compressed import CompressedSegment, compressed_path
+from filechannel._storage.segments.compressed_segment import CompressedSegment, compressed_path
 from filechannel._storage.store import Store
 
-NO_SPARES = ChannelOptions(segment_size=4096, spare_segments=0)
-"""Segments of one page, whose files are not used again: what is removed is gone."""
+NO_FREE_LIST = ChannelOptions(segment_size=4096, spare_segments=0)
+"""Segments of one page, whose files are not recycled: what is retired is deleted."""
 
 
 def compress_all(store: Store, method: CompressionMethod = "zstd", *, block_size: int = 256) -> list[Offset]:
@@ -27,7 +27,7 @@ def compress_all(store: Store, method: CompressionMethod = "zstd", *, block_size
 
 
 def compress_segment(compressor: SegmentCompressor, candidate: Candidate, give_way: GiveWay = lambda: None) -> int:
-    """Compress one segment, and return the size of its file; 0 if it stays as it is or is gone already."""
+    """Compress one segment, and return the size of its file; 0 if it stays plain or was reclaimed."""
     prepared = compressor.prepare(candidate, give_way)
     return prepared.size if prepared is not None and compressor.finish(prepared) else 0
 

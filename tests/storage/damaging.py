@@ -1,6 +1,6 @@
 """Channels that are damaged: run as a program, it overwrites, cuts off and removes, and forks processes that read.
 
-Reading happens in processes of their own, so that one that dies of a signal, takes too long or wants too much memory is
+Reading happens in separate processes, so that one that dies of a signal, takes too long or wants too much memory is
 noticed and does not take the tests with it.
 """
 
@@ -30,9 +30,9 @@ from filechannel._format.layout import (
     RECORD_HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
 )
-from filechannel._storage.files import Files
-from filechannel._storage.segment import begin_of
+from filechannel._storage.segments.segment import begin_of
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import Files
 from tests.storage.background import Background
 from tests.storage.channels import Message, opened, read_all, reader_of
 from tests.storage.compressing import compress_all
@@ -54,8 +54,8 @@ class Damage:
     table: tuple[tuple[int, int], ...] = ()
     """Of a compressed segment: position and length of each block, before it was damaged."""
 
-    def spares(self, message: Message, begins: list[int]) -> bool:
-        """Tell whether a message must still be readable."""
+    def is_readable(self, message: Message, begins: list[int]) -> bool:
+        """Return whether a message must still be readable."""
         begin = begin_of(self.file.name.removesuffix(".z"))
         if begin is None:
             return self.file.name != "channel.json"
@@ -99,7 +99,7 @@ def make(path: Path, background: Background, *, flushed: bool) -> list[Message]:
                 assert store.segments.usage().compressed > 5
         cursor = store.cursors.open("consumer")
         reader = reader_of(store, cursor)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         for _ in range(10):
             reader.native.take()
         reader.close()
@@ -147,7 +147,7 @@ def _look(path: Path, damage: Damage, sent: list[Message], *, readonly: bool, sk
     try:
         with opened(path, readonly=readonly) as store:
             found = [message[:2] for message in read_all(store, skip=skip)]
-            missing = [message for message in sent if message[:2] not in found and damage.spares(message, begins)]
+            missing = [message for message in sent if message[:2] not in found and damage.is_readable(message, begins)]
             remaining = iter([message[:2] for message in sent])
             assert all(message in remaining for message in found), "a message that nobody sent"
             assert not (all_left and missing), f"lost without need: {[message.offset for message in missing]}"
@@ -169,7 +169,7 @@ def _open_consumer(store: Store, *, is_damaged: bool) -> None:
 
 
 def _in_child(work: Callable[[], object]) -> str:
-    """Run in a process of its own; return what went wrong."""
+    """Run in a separate process; return what went wrong."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:

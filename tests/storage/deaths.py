@@ -1,7 +1,7 @@
-"""Where a process is killed: before each of its steps in turn, or before the first one of every kind.
+"""Where a process is killed: before each of its steps, one by one, or before the first one of every kind.
 
-A step is of the same kind as another if it is taken from the same lines of the package. A life in which nobody dies
-comes first, and tells how many steps there are, and where they are taken.
+A step is of the same kind as another if it is done by the same lines of the package. A run without a death comes first,
+and counts the steps and their kinds.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pytest
 from filechannel._format import load_u64, store_u64
 
 NEVER = 0
-"""Before this step nobody dies: the first one is number 1."""
+"""No process dies before this step: the first one is number 1."""
 DEPTH = 3
-"""So many of the lines that led to a step, the innermost ones, tell its kind."""
+"""So many of the lines that led to a step, the innermost ones, define its kind."""
 _NAMES = ("sent", "consumed", "flushed", "steps", "purged", "sealed", "life")
 _MOST_STEPS = 4096
 
@@ -43,7 +43,9 @@ class Counts:
         store_u64(self._words, 8 * _NAMES.index(name), value)
 
     def step(self, last: int, name: str = "") -> None:
-        """Count a step, and die before the last one. Where nobody dies, note its kind: where it is, and its *name*."""
+        """Count a step, and die before the last one. In a run without a death, note its kind: where it is, and its
+        *name*.
+        """
         self["steps"] = number = self["steps"] + 1
         if number == last:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -65,7 +67,7 @@ class Counts:
 
 
 def _kind(name: str) -> int:
-    """Return a number that tells the name, and from which lines of the package the caller's caller was called."""
+    """Return a number for the name and the lines of the package that called the caller's caller."""
     lines = [name]
     frame = sys._getframe(2)
     while frame is not None and len(lines) <= DEPTH:
@@ -75,7 +77,7 @@ def _kind(name: str) -> int:
     return crc32("\n".join(lines).encode())
 
 
-def die_in_turn(live: Callable[[int], Counts], *, each: bool) -> int:
+def die_at_each_step(live: Callable[[int], Counts], *, each: bool) -> int:
     """Let a life pass, then let others end before each of its steps, or the first of every kind; return how many."""
     steps = live(NEVER).steps(each=each)
     for step in steps:
@@ -84,7 +86,7 @@ def die_in_turn(live: Callable[[int], Counts], *, each: bool) -> int:
 
 
 def die_in_child(work: Callable[[], object], *, after: float | None = None) -> bool:
-    """Fork and work in the child. Kill it after so many seconds, unless it dies by itself; tell whether it finished."""
+    """Fork and work in the child. Kill it after so many seconds, unless it dies before; return whether it finished."""
     child = os.fork()
     if not child:
         status = 1

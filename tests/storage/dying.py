@@ -21,15 +21,14 @@ import pytest
 
 from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._format import NOTHING
-from filechannel._format.layout import OFFSET_JUMP
-from filechannel._storage.compressed import StoredSegment
-from filechannel._storage.files import Files
-from filechannel._storage.index import Mark
-from filechannel._storage.segment import Segment
+from filechannel._format.layout import OFFSET_GAP
+from filechannel._storage.segments.compressed_segment import StoredSegment
+from filechannel._storage.segments.segment import Segment
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import Files
 from tests.storage.background import Background
 from tests.storage.channels import SMALL, open_store, opened, payloads_of, read_all, reader_of, take_all
-from tests.storage.deaths import NEVER, Counts, die_in_child, die_in_turn
+from tests.storage.deaths import NEVER, Counts, die_at_each_step, die_in_child
 
 CONSUMER = "consumer"
 
@@ -45,7 +44,7 @@ class DyingFiles(Files):
         self._counts = counts
 
     @property
-    def watch_going_on(self) -> Callable[[str], object]:
+    def watch_roll(self) -> Callable[[str], object]:
         """Die at each step of it that is taken."""
         return lambda step: self._counts.step(self._last, step)
 
@@ -68,7 +67,7 @@ for _name in _CHANGING:
 
 
 class Step(NamedTuple):
-    """One message of the scenario: its payload tells its place."""
+    """One message of the scenario: its payload contains its index."""
 
     number: int
     size: int
@@ -107,8 +106,8 @@ def _scenario(path: Path, files: Files, counts: Counts, background: Background, 
 def _send(store: Store, batches: list[list[bytes]], counts: Counts) -> None:
     for batch in batches:
         if len(batch) == 1 and len(batch[0]) > 3000 and isinstance(active := _active(store), Segment):
-            store.segments.prepare_spare(active)  # into which it goes on
-            store.log.get_ready()
+            store.segments.prepare_free_file(active)  # into which it rolls
+            store.log.prepare_next_segment()
         store.log.append(batch)
         if store.log.writer.deferred:
             store.flusher.commit()
@@ -124,7 +123,7 @@ def _consume(store: Store, most: int, counts: Counts) -> None:
     cursor = store.cursors.open(CONSUMER)
     position = cursor.position
     reader = reader_of(store, cursor)
-    reader.move(store.places.earliest() if position is None else Mark(position.offset, position.sequence, 0))
+    reader.move(store.lookup.earliest() if position is None else position.log_position)
     for _ in range(most):
         if reader.native.take() is not NOTHING:
             counts["consumed"] = reader.native.sequence
@@ -133,7 +132,7 @@ def _consume(store: Store, most: int, counts: Counts) -> None:
 
 
 def _check_scenario(path: Path, counts: Counts) -> None:
-    """Whatever step it died at: nothing accepted is lost, nothing is doubled, batches are whole, it can go on."""
+    """Whatever step it died at: no accepted message is lost, none is duplicated, batches are whole, sending works."""
     everything = [*_batches(), *_batches()[:4], *_batches()[4:]]
     with opened(path) as store:
         found = payloads_of(store)
@@ -155,7 +154,7 @@ def _check_scenario(path: Path, counts: Counts) -> None:
 
 
 def die_at_every_step(directory: Path, durability: Durability, *, each: bool) -> int:
-    """Kill a writer at each of its steps in turn, or at the first of every kind; return how often."""
+    """Kill a writer at each of its steps, one by one, or at the first of every kind; return how often."""
     background = Background.install(pytest.MonkeyPatch())
 
     def live(last: int) -> Counts:
@@ -168,14 +167,14 @@ def die_at_every_step(directory: Path, durability: Durability, *, each: bool) ->
         shutil.rmtree(path)
         return counts
 
-    return die_in_turn(live, each=each)
+    return die_at_each_step(live, each=each)
 
 
 # Death after a flush has failed
 
 
 class BrokenFiles(DyingFiles):
-    """Refuses one flush, as it is told to."""
+    """Fails one flush, when the test asks for it."""
 
     is_broken = False
 
@@ -199,12 +198,12 @@ def _fail(path: Path, files: BrokenFiles, counts: Counts, durability: Durability
 
 
 def _check_failed(path: Path, counts: Counts) -> None:
-    """Once a flush has failed, wherever it died: what readers saw is there, and the log goes on far behind it."""
+    """Once a flush has failed, wherever it died: what readers saw is stored, and the log resumes far behind it."""
     with opened(path) as store:
         found = payloads_of(store)
         assert len(found) >= counts["sent"]
         if counts["flushed"]:
-            assert store.log.append([b"goes on"]) >= OFFSET_JUMP, "an offset is used twice"
+            assert store.log.append([b"goes on"]) >= OFFSET_GAP, "an offset is used twice"
             assert payloads_of(store) == [*found, b"goes on"]
         store.log.append([b"and on"])
 
@@ -223,7 +222,7 @@ def die_after_a_failure(directory: Path, durability: Durability, *, each: bool) 
         shutil.rmtree(path)
         return counts
 
-    return die_in_turn(live, each=each)
+    return die_at_each_step(live, each=each)
 
 
 # Death at any moment
@@ -252,7 +251,7 @@ def _consume_for_ever(store: Store, counts: Counts) -> None:
     cursor = store.cursors.open(CONSUMER)
     position = cursor.position
     reader = reader_of(store, cursor)
-    reader.move(store.places.earliest() if position is None else Mark(position.offset, position.sequence, 0))
+    reader.move(store.lookup.earliest() if position is None else position.log_position)
     while True:
         if reader.native.take() is not NOTHING:
             counts["consumed"] = reader.native.sequence
@@ -270,7 +269,7 @@ def _check_life(path: Path, counts: Counts) -> None:
         if cursor.position is not None:
             assert counts["consumed"] <= cursor.position.sequence <= counts["consumed"] + 1
             reader = reader_of(store)
-            reader.move(Mark(cursor.position.offset, cursor.position.sequence, 0))
+            reader.move(cursor.position.log_position)
             assert len(take_all(reader)) == len(messages) - cursor.position.sequence
             reader.close()
         store.cursors.close(cursor)

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from filechannel import DiskFullError
-from filechannel._storage.files import Files
+from filechannel._storage.system.os_calls import Files
 
-NEEDING_ROOM = frozenset({"make_directory", "create", "write_at", "allocate", "replace"})
+NEEDING_SPACE = frozenset({"make_directory", "create", "write_at", "allocate", "replace"})
 """Calls for which a disk can be too full."""
 FLUSHING = frozenset({"flush", "flush_directory"})
 
 
 class FaultyFiles(Files):
-    """The real file system, until a call is told to fail.
+    """The real file system, until a call is made to fail.
 
     `fail` makes the n-th of some calls fail from now on, once or until further notice.
     """
@@ -120,7 +120,7 @@ class FaultyFiles(Files):
         super().replace(source, target)
 
     @property
-    def watch_going_on(self) -> Callable[[str], object]:
+    def watch_roll(self) -> Callable[[str], object]:
         """Fail at any step, or go on."""
         return lambda step: self._called(step, Path("the next segment"))
 
@@ -131,7 +131,7 @@ class FaultyFiles(Files):
 
 
 class FewDescriptors(FaultyFiles):
-    """A file system for a process that has run out of descriptors, while told so."""
+    """A file system for a process that has run out of descriptors, while the test says so."""
 
     has_none = False
 

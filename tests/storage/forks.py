@@ -1,4 +1,4 @@
-"""Other processes for a test: forked ones that hold something, until they are told to end or are killed."""
+"""Other processes for a test: forked ones that hold something, until they are released or killed."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-_PATIENCE = 60
+_TIMEOUT = 60
 
 
 class Fork:
-    """A forked child that does some work, says that it is done, and waits until it is killed or let go."""
+    """A forked child that does some work, reports that it is done, and waits until it is killed or released."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         done, tell = os.pipe()
@@ -26,7 +26,7 @@ class Fork:
         try:
             poll = select.poll()  # which takes a descriptor of any number
             poll.register(done, select.POLLIN)
-            assert poll.poll(_PATIENCE * 1000), "the child is late"
+            assert poll.poll(_TIMEOUT * 1000), "the child is late"
             assert os.read(done, 1) == b"!", "the child failed"
         finally:
             os.close(done)
@@ -67,7 +67,7 @@ def killed_with_a_child(work: Callable[[], object]) -> Iterator[None]:
         if not child:
             with suppress(BaseException):
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
-                signal.alarm(_PATIENCE)
+                signal.alarm(_TIMEOUT)
                 os.write(pid, b"%d" % os.getpid())
                 signal.pause()
             os._exit(0)

@@ -8,7 +8,7 @@ from random import Random
 
 from filechannel._format import load_u64
 from filechannel._format.layout import PAGE, RESERVED_END, WRITE_TAIL
-from filechannel._storage.control import CONTROL
+from filechannel._storage.control.control_page import CONTROL
 from tests.storage.background import Background
 from tests.storage.boots import Boots
 from tests.storage.lives import Life, Moment
@@ -96,7 +96,7 @@ class History:
     def _choose_page(self, pages: list[bytes]) -> bytes:
         """Return a page, but not of a moment between append and publish.
 
-        That append could not be told from one whose process was killed.
+        That append could not be distinguished from one whose process was killed.
         """
         whole = [page for page in pages if len(page) == PAGE]
         quiet = [page for page in whole if load_u64(page, RESERVED_END) <= load_u64(page, WRITE_TAIL)]

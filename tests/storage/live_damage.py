@@ -1,8 +1,8 @@
 """Overwrite one word of a mapped file while a channel is in use, and run every operation on it.
 
 `python -m tests.storage.live_damage all` tries every word, `... 200 SEED` tries so many, and `... control:128:4 plain`
-those whose name begins so. Each case runs in processes of its own, so that a hang or a signal is seen; what went wrong
-is written to standard output. With SHOW=1 also every error that was raised as it should be.
+those whose name begins so. Each case runs in separate processes, so that a hang or a signal is seen; what went wrong is
+written to standard output. With SHOW=1 also every error that was raised as it should be.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def cases() -> list[Case]:
 
 
 class _Steps:
-    """Runs operations one after the other; a word shared with the parent says which one is running."""
+    """Runs operations in order; a word shared with the parent says which one is running."""
 
     def __init__(self, note: mmap.mmap, who: str) -> None:
         self._note = note
@@ -112,7 +112,7 @@ class _Steps:
         self.raised: list[str] = []
 
     def do(self, name: str, call: Callable[[], Any]) -> Any:
-        """Run one; an error that a user is told to expect is fine."""
+        """Run one; a documented error is fine."""
         step = f"{self._who}: {name}"
         self._note[:64] = step.encode()[:64].ljust(64)
         begun = time.monotonic()
@@ -153,7 +153,7 @@ def _use(steps: _Steps, receiver: Any, name: str, *, member: bool = False) -> No
 
 
 def _neighbour(path: Path, note: mmap.mmap, ready: int, go: int, result: int) -> None:
-    """Have a member of the group, with a message in hand, and use the channel when told to."""
+    """Be a member of the group, with an outstanding message, and use the channel when the test asks for it."""
     steps = _Steps(note, "neighbour")
     with open_channel(path, int) as channel:
         member = channel.group("many")

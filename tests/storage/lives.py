@@ -23,18 +23,17 @@ from filechannel._format.layout import (
     RECORD_HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
 )
-from filechannel._maintenance.compression import SegmentCompressor
-from filechannel._maintenance.retention import reclaim_after
-from filechannel._offset import Offset
-from filechannel._storage import recovery
-from filechannel._storage.compressed import CompressedSegment, compressed_begin_of
-from filechannel._storage.control import CONTROL
-from filechannel._storage.files import QUARANTINE, Files
-from filechannel._storage.index import Mark
+from filechannel._maintenance.background.compress_segment import SegmentCompressor
+from filechannel._maintenance.background.reclaim_by_retention import reclaim_after
+from filechannel._offset import LogPosition, Offset
+from filechannel._storage.control.control_page import CONTROL
 from filechannel._storage.manifest import MANIFEST
-from filechannel._storage.quarantine import QUARANTINED
-from filechannel._storage.segment import Segment, begin_of
+from filechannel._storage.recovery import recover
+from filechannel._storage.recovery.quarantine import QUARANTINED
+from filechannel._storage.segments.compressed_segment import CompressedSegment, compressed_begin_of
+from filechannel._storage.segments.segment import Segment, begin_of
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import QUARANTINE, Files
 from tests.storage.background import Background
 from tests.storage.channels import Message, open_store, read_all, reader_of, take_all
 from tests.storage.compressing import compress_segment
@@ -48,9 +47,7 @@ LITTLE = Capacity(max_messages=16, on_full="drop_oldest")
 
 def _let_go_of_processes(store: Store, files: Files) -> None:
     """Let go of slot and FIFO as a process does that dies: the FIFO stays."""
-    assert store._membership is not None
-    assert store.bells is not None
-    own = store.bells.take_own()
+    own = store.wake_fifos.take_own()
     if own is not None:
         files.close(own)
     store._membership.close()
@@ -73,7 +70,7 @@ class Story:
     free: int = 0
     """How many may have been removed because they were consumed, or dropped."""
     seen: dict[int, bytes] = field(default_factory=dict)
-    """What readers saw, by offset: nobody may ever see something else there."""
+    """What readers saw, by offset: no reader may ever see something else there."""
     consumed: int = 0
     """How many messages the consumer has taken."""
     consumed_promised: int | None = None
@@ -94,7 +91,7 @@ class Story:
         return sum(map(len, self.batches[:batches]))
 
     def see(self, message: Message) -> None:
-        """Somebody saw a message."""
+        """A receiver saw a message."""
         assert self.seen.setdefault(message.offset, message.payload) == message.payload, "an offset was used twice"
 
 
@@ -125,9 +122,9 @@ class Life:
     ) -> None:
         """*mounted* is the id of the mount.
 
-        *thrifty*: nothing is kept for long, so that most of what is sent goes into files that were used before.
+        *thrifty*: nothing is kept for long, so that most messages are written into recycled files.
 
-        *dropping*: there is little room, and the oldest messages make more, whoever has not got them.
+        *dropping*: the capacity is small, and the oldest messages are dropped, whichever consumer has not read them.
         """
         self.moments: list[Moment] = []
         self.story = story or Story()
@@ -187,7 +184,7 @@ class Life:
         if self._random.random() < 0.04:
             actions = [self._purge, self._seal, self._reconfigure, self._fail_to_send]
         elif self._thrifty:
-            actions += [self._give_up_oldest] * 4
+            actions += [self._retire_oldest] * 4
         self._random.choice(actions)()
         self._files.observe()
 
@@ -222,7 +219,7 @@ class Life:
 
     def _look_what_was_dropped(self) -> None:
         if self._dropping:
-            self.story.free = self.store.places.earliest().sequence
+            self.story.free = self.store.lookup.earliest().sequence
             assert self.store.backlog.used().messages <= (LITTLE.max_messages or 0), "more than there is room for"
 
     def _saw(self, messages: list[Message]) -> None:
@@ -231,7 +228,7 @@ class Life:
         self.story.visible = len(self.story.batches)
 
     def _fail_to_send(self) -> None:
-        """A batch that needs more room than there is."""
+        """A batch that needs more capacity than there is."""
         if self.story.sealed:
             return
         batch = [self._payload() for _ in range(8)]
@@ -252,7 +249,7 @@ class Life:
         cursor = self.store.cursors.open(CONSUMER)
         reader = reader_of(self.store, cursor)
         position = cursor.position
-        place = self.store.places.earliest() if position is None else Mark(position.offset, position.sequence, 0)
+        place = self.store.lookup.earliest() if position is None else position.log_position
         reader.move(place)
         self.story.consumed = place.sequence
         for _ in range(self._random.randint(0, 10)):
@@ -263,7 +260,7 @@ class Life:
             except DataExpiredError as error:
                 self.story.consumed += error.missed
                 assert self._dropping
-                assert self.story.consumed == self.store.places.earliest().sequence, "it was told something wrong"
+                assert self.story.consumed == self.store.lookup.earliest().sequence, "it was told something wrong"
             if self._random.random() < 0.2:
                 self._files.observe()
         if self._random.random() < 0.5:
@@ -278,7 +275,7 @@ class Life:
             self.story.consumed_promised = self.story.consumed
 
     def _compress(self) -> None:
-        """What is finished and on disk; nothing that anybody could notice."""
+        """Compress what is finished and on disk, which no reader can notice."""
         block_size = self._random.choice((100, 1000, 4096))
         compressor = SegmentCompressor(self.store, Compression(method="gzip"), block_size=block_size)
         for candidate in list(compressor.candidates(Offset(0))):
@@ -292,7 +289,7 @@ class Life:
         """Remove what is consumed or was dropped; of the segment that is written to only sometimes."""
         if CONSUMER in self.store.cursors.names():
             self.story.free = max(self.story.free, self.story.consumed)
-        with suppress(Busy), self.store.upkeep.turn():
+        with suppress(Busy), self.store.maintenance_lock.held():
             reclaim_after(self.store, self._random.choice((0.0, 1e9)))
 
     def _purge(self) -> None:
@@ -303,17 +300,19 @@ class Life:
         if CONSUMER in self.store.cursors.names():
             self.story.consumed_promised = self.story.consumed
 
-    def _give_up_oldest(self) -> None:
-        """Give up some of the oldest segments, whoever needs them, of which the next one begins with a batch."""
+    def _retire_oldest(self) -> None:
+        """Retire some of the oldest segments, whichever consumer needs them, of which the next one
+        begins with a batch.
+        """
         oldest = self.store.control.oldest_offset
         begins = [begin for begin in self.store.segments.begins if begin > oldest]
-        between = [begin for begin in begins if self.store.log.is_between_batches(begin)]
+        between = [begin for begin in begins if self.store.log.dirty.is_between_batches(begin)]
         if not between:
             return
         begin = self._random.choice(between)
         sequence = self.store.segments.header(begin).first_sequence
         self.story.purging = sequence
-        self.store.cursors.move_unowned(Mark(begin, sequence, 0))
+        self.store.cursors.move_unowned(LogPosition(begin, sequence))
         reclaim(self.store, begin)
         self._keep_promises()
         self.story.purged = sequence
@@ -338,13 +337,13 @@ class Life:
         self._durability = durability
 
     def end(self) -> None:
-        """Let go of everything as the kernel does when a process dies: nothing is written any more."""
+        """Release everything as the kernel does when a process dies: nothing is written any more."""
         self._background.forget()
         if self._store is not None:
             self._store.cursors.close_all()
             self._store.segments.close()
             _let_go_of_processes(self._store, self._files)
-            self._files.close(self._store._descriptor)
+            self._files.close(self._store._directory.descriptor)
             self._store = None
         self._files.stop_watching()
 
@@ -375,7 +374,7 @@ class Life:
         for moment in self.moments:
             moment.story.visible = last
             moment.story.promised = story.promised
-            if power_was_cut:  # whoever dies in recovery and starts again comes to the same result
+            if power_was_cut:  # a process that dies in recovery and starts again gets the same result
                 del moment.story.batches[last:]
 
     def _life(self) -> int | None:
@@ -384,7 +383,7 @@ class Life:
             return None
         content = (self._path / CONTROL).read_bytes()
         _, _, life, _, boot, _, _, mount, _ = CONTROL_IDENTITY.unpack_from(content)
-        return int(life) if (boot, mount) == (recovery.boot_id(), self._files.mounted) else None
+        return int(life) if (boot, mount) == (recover.boot_id(), self._files.mounted) else None
 
     def _batches_found(self, payloads: list[bytes]) -> tuple[int, int]:
         """Return the number of the first message that is there, and how many batches there were in all."""
@@ -407,14 +406,14 @@ class Life:
             story.consumed = 0
             return
         total = story.count(len(story.batches))
-        # The name may have reached the disk and no position with it: then it begins anew, at the oldest message.
+        # The name may have reached the disk and no position with it: then it starts at the oldest message.
         begins_anew = story.consumed_promised is None and position.sequence == first
         assert begins_anew or position.sequence <= max(story.consumed, story.purging), "a consumer has missed something"
         kept = position.sequence >= first or first == story.purging
         assert kept or self._dropping, "what it has not passed is gone"
         assert position.sequence >= min(story.consumed_promised or 0, total), "a consumer was set back"
         reader = reader_of(self.store)
-        reader.move(Mark(max(position.offset, self.store.control.oldest_offset), position.sequence, 0))
+        reader.move(LogPosition(max(position.offset, self.store.control.oldest_offset), position.sequence))
         rest = take_all(reader)
         rest_expected = story.messages(0, len(story.batches))[max(position.sequence, first) :]
         assert [message.payload for message in rest] == rest_expected
@@ -434,13 +433,13 @@ class Life:
         oldest = self.store.control.oldest_offset
         for begin in self.store.segments.begins:
             segment = self.store.segments.get(begin)
-            for mark in self.store.places.marks(segment):
+            for mark in self.store.lookup.entries(segment):
                 at_end = mark.offset == min(segment.limit, self.store.control.write_offset)
                 assert at_end or boundaries.get(mark.offset, mark.sequence) == mark.sequence
                 assert at_end or mark.offset in boundaries or mark.offset < oldest or self.story.sealed
 
     def _check_quarantine(self, stored: dict[int, bytes], found: list[Message]) -> None:
-        """Nothing that was whole is gone: it is in the channel, in quarantine or was purged."""
+        """Nothing that was whole is lost: it is in the channel, in quarantine or was purged."""
         kept = {message.offset: message.payload for message in found} | _quarantined(self._path)
         lost = {offset for offset in stored if offset not in kept and offset >= self.store.control.oldest_offset}
         assert not lost, f"records at {lost} were dropped silently"

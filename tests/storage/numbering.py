@@ -1,7 +1,7 @@
 """Run as a program: append numbered batches to a channel, each staged first, until all are there or it is killed.
 
-Where it begins is told by a file that is written after each batch, as the checkpoint of a query is: whoever was killed
-in between does a batch again.
+Where it begins is in a file that is written after each batch, like the checkpoint of a query: a process that was killed
+in between repeats a batch.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import sys
 from itertools import chain
 from pathlib import Path
 
-from filechannel._storage.backlog import Batch
-from filechannel._storage.files import Files
-from filechannel._storage.ledger import Ledger
-from filechannel._storage.parts import Records
-from filechannel._storage.staging import Staging
+from filechannel._storage.capacity.backlog import Batch
+from filechannel._storage.idempotent_producer import IdempotentProducer
+from filechannel._storage.log.batch_parts import Records
+from filechannel._storage.producers.staging import Staging
+from filechannel._storage.system.os_calls import Files
 from tests.storage.channels import opened
 
 BATCHES = 150
@@ -29,12 +29,12 @@ def main(path: Path, checkpoint: Path) -> None:
     """Append what is missing."""
     begin = int(checkpoint.read_text() or 0) if checkpoint.exists() else 0
     with opened(path) as store:
-        staging, ledger = Staging(Files(), path, "group", 0o600), Ledger(store, "query")
+        staging, producer = Staging(Files(), path, "group", 0o600), IdempotentProducer(store, "query")
         for number in range(begin, BATCHES):
             parts = [Records.of([payload]) for payload in payloads(number)]
             staged = [staging.write(parts[:1]), staging.write(parts[1:])]
             size, count = sum(each.length for each in staged), sum(each.count for each in staged)
-            ledger.append(number, Batch.of(size, count), lambda: chain.from_iterable(map(staging.read, staged)))  # noqa: B023
+            producer.append(number, Batch.of(size, count), lambda: chain.from_iterable(map(staging.read, staged)))  # noqa: B023
             staging.sweep()
             scratch = checkpoint.with_suffix(".new")
             scratch.write_text(str(number + 1))

@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import TypeAlias
 
-from filechannel._storage.files import Files
+from filechannel._storage.system.os_calls import Files
 
 _PAGE = 4096
 _SECTOR = 512
@@ -208,13 +208,13 @@ def tree_on_disk(path: Path) -> Directory:
     """Return a directory as it is, all of it on disk."""
     directory = Directory()
     for entry in sorted(path.iterdir()):
-        if not entry.is_fifo():  # a FIFO has no content, and whoever opens the channel first removes it
+        if not entry.is_fifo():  # a FIFO has no content, and the first open removes it
             directory.durable[entry.name] = tree_on_disk(entry) if entry.is_dir() else File(entry.read_bytes())
     return directory
 
 
 class PowerFiles(Files):
-    """Real files under one root, watched. `on_call` is told of each call to the operating system, before it happens."""
+    """Real files under one root, watched. `on_call` is called before each call to the operating system."""
 
     def __init__(self, root: Path, tree: Directory | None = None) -> None:
         self._root = root
@@ -240,7 +240,7 @@ class PowerFiles(Files):
         self._descriptors[id(entry)] = descriptor
 
     def stop_watching(self) -> None:
-        """Let go of every file."""
+        """Release every file."""
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()

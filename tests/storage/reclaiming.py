@@ -1,4 +1,4 @@
-"""Giving up what was consumed, as whoever decides about it does."""
+"""Retiring what was consumed, as maintenance does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from filechannel._storage.store import Store
 
 
 def reclaim(store: Store, offset: int, *, flush: bool = True) -> None:
-    """Give up every segment before the one that an offset lies in.
+    """Retire every segment before the one with an offset.
 
     Without a *flush* only where no power cut is to be survived.
     """
@@ -18,4 +18,4 @@ def reclaim(store: Store, offset: int, *, flush: bool = True) -> None:
         store.flusher.flush()
     store.segments.remove_before(oldest)
     with store.log.writing():
-        store.log.announce_change()
+        store.log.appender.announce_change()

@@ -6,10 +6,10 @@ import os
 from threading import get_ident
 from typing import Any
 
-from filechannel._storage.files import Files
+from filechannel._storage.system.os_calls import Files
 
 NEVER_FAIL = frozenset(
-    {"close", "forget_pages", "watch_going_on", "confine", "leads_to", "is_found_at", "unpin", "unlock"}
+    {"close", "closing", "forget_pages", "watch_roll", "confine", "leads_to", "is_found_at", "unpin", "unlock"}
 ) | frozenset({"size", "links", "has_name", "inode", "identity"})
 """What the kernel does not refuse, such as a look at a file that is open, and what asks it for nothing."""
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 
 def descriptors_under(path: Path) -> int:
-    """Return how many files at or below a path this process has open, without those nobody uses any more.
+    """Return how many files at or below a path this process has open, without unreferenced ones.
 
-    Only there: threads that other tests left behind open and close files of their own.
+    Only there: threads that other tests left behind open and close their own files.
     """
     gc.collect()
     return sum(target == str(path) or target.startswith(f"{path}/") for target in _open_files())
@@ -25,14 +25,14 @@ def files_under(directory: Path) -> int:
 
 
 def _open_files() -> Iterator[str]:
-    """Go through the names of what is open; of a deleted file it is the name it had."""
+    """Yield the names of open files; of a deleted file it is the name it had."""
     for descriptor in os.listdir("/proc/self/fd"):
         with suppress(FileNotFoundError):  # closed since it was listed, like the listing itself
             yield os.readlink(f"/proc/self/fd/{descriptor}")
 
 
 def maps_under(path: Path) -> int:
-    """Return how many maps of files below a directory this process has, without those nobody uses any more."""
+    """Return how many maps of files below a directory this process has, without unreferenced ones."""
     gc.collect()
     return Path("/proc/self/maps").read_text().count(f"{path}/")
 

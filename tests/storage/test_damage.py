@@ -11,10 +11,10 @@ import pytest
 from filechannel import ChannelOptions, CorruptRecordError
 from filechannel._format import PURE
 from filechannel._format.layout import RECORD_HEADER, RECORD_HEADER_SIZE
-from filechannel._offset import Offset
-from filechannel._storage.damage import behind_damaged, next_record
-from filechannel._storage.index import Mark, index_path
-from filechannel._storage.segment import Segment
+from filechannel._offset import LogPosition, Offset
+from filechannel._storage.reading.resync import behind_damaged, next_record
+from filechannel._storage.segments.segment import Segment
+from filechannel._storage.segments.segment_index import index_path
 from filechannel._storage.store import Store
 from tests.storage.channels import Message, opened, read_all
 
@@ -55,7 +55,7 @@ def test_a_damaged_length_costs_one_message(path: Path, number: int) -> None:
 
 
 def test_a_claimed_end_is_believed_only_if_a_record_begins_there(path: Path) -> None:
-    """A length that leads into the middle of nothing is no way out."""
+    """A length that ends in the middle of nothing is not used."""
     with opened(path, LARGE) as store:
         segment, messages = _fill(store)
         _damage(segment, messages[3].offset, 4, (50).to_bytes(4, "little"))
@@ -90,7 +90,7 @@ def test_what_damage_does_not_touch_is_found(path: Path, size: int) -> None:
 
 
 def test_numbers_are_right_again_at_the_next_segment(path: Path) -> None:
-    """How many messages were lost is not known at once, but the next header tells."""
+    """The number of lost messages is not known at once, but the next header has the sequence."""
     with opened(path, ChannelOptions(segment_size=16384)) as store:
         segment, messages = _fill(store, 300, 300)
         _damage(segment, messages[5].offset, 4096)
@@ -99,23 +99,23 @@ def test_numbers_are_right_again_at_the_next_segment(path: Path) -> None:
         assert left == [message for message in messages if message.offset >= second]
 
 
-def test_marks_tell_the_number_behind_damage(path: Path) -> None:
+def test_marks_give_the_sequence_behind_damage(path: Path) -> None:
     """If the next record is a marked one, its sequence is exact."""
     with opened(path, LARGE) as store:
         segment, messages = _fill(store, 10)
-        mark = Mark(Offset(messages[6].offset), 6, 0)
+        mark = LogPosition(Offset(messages[6].offset), 6)
         _damage(segment, messages[2].offset, messages[6].offset - messages[2].offset)
         assert next_record(segment, messages[2].offset, store.control.write_offset, [mark]) == messages[6].offset
 
 
-def test_zeros_are_passed_quickly(path: Path) -> None:
-    """Behind the end of the log may lie megabytes of nothing."""
+def test_zeros_are_skipped_quickly(path: Path) -> None:
+    """Behind the end of the log there may be megabytes of zeros."""
     with opened(path, ChannelOptions(segment_size=64 << 20)) as store:
         segment, messages = _fill(store, 3)
         started = time.process_time()
-        assert next_record(segment, store.control.write_offset, segment.room_end, []) is None
+        assert next_record(segment, store.control.write_offset, segment.space_end, []) is None
         assert time.process_time() - started < 5
-        assert next_record(segment, 0, segment.room_end, []) == messages[0].offset
+        assert next_record(segment, 0, segment.space_end, []) == messages[0].offset
 
 
 @pytest.mark.parametrize("zeros", range(8))
@@ -137,28 +137,28 @@ def test_garbage_does_not_take_for_ever(path: Path) -> None:
         store.log.append([b"after"])
         segment, messages = store.segments.get(Offset(0)), read_all(store)
         _damage(segment, 0, 4, b"\xff\xff\xff\x3f")
-        store.log.store_marks()
+        store.log.store_index_entries()
         index_path(segment.path).unlink(missing_ok=True)
         started = time.process_time()
         assert next_record(segment, 1, store.control.write_offset, []) == messages[1].offset
         assert time.process_time() - started < 20
 
 
-def test_a_mark_leads_to_a_record_of_any_size(path: Path) -> None:
+def test_a_mark_finds_a_record_of_any_size(path: Path) -> None:
     """A record larger than what is searched at a time is found where a mark points."""
     with opened(path, ChannelOptions(segment_size=8 << 20)) as store:
         store.log.append([b"damaged"])
         store.log.append([bytes(Random(1).randbytes(1 << 20))])
         segment, messages = store.segments.get(Offset(0)), read_all(store)
-        mark = Mark(Offset(messages[1].offset), 1, 0)
+        mark = LogPosition(Offset(messages[1].offset), 1)
         assert next_record(segment, 1, store.control.write_offset, [mark]) == messages[1].offset
         assert next_record(segment, 1, store.control.write_offset, []) is None
 
 
 def test_nothing_is_found_beyond_the_file(path: Path) -> None:
-    """A claim that reaches beyond the end of a segment that was cut off leads nowhere."""
+    """A claim that reaches beyond the end of a cut off segment is not used."""
     with opened(path, LARGE) as store:
         segment, messages = _fill(store)
-        assert next_record(segment, segment.room_end, segment.room_end, []) is None
+        assert next_record(segment, segment.space_end, segment.space_end, []) is None
         _damage(segment, messages[-1].offset, 4, b"\xff\xff\xff\x3f")
         assert behind_damaged(segment, messages[-1].offset, store.control.write_offset) is None

@@ -15,8 +15,8 @@ import pytest
 
 from filechannel import Capacity, ChannelOptions, DiskFullError, Durability, StorageError
 from filechannel._format.layout import CONTROL_IDENTITY, RECORD_HEADER_SIZE
-from filechannel._storage.files import Files
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import Files
 from tests.file_systems import KINDS, fill, small_disk
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, reader_of
@@ -51,7 +51,7 @@ def real_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def _fill(store: Store, size: int) -> list[bytes]:
-    """Send until there is no room; return what was accepted."""
+    """Send until the disk is full; return what was accepted."""
     sent: list[bytes] = []
 
     def send_for_ever() -> None:
@@ -71,7 +71,7 @@ def _fill(store: Store, size: int) -> list[bytes]:
 @pytest.mark.parametrize("segment_size", [4096, 256 << 10, 64 << 20])
 @pytest.mark.parametrize("size", [100, 3000, 50_000])
 def test_a_full_disk_loses_nothing(disk_in_memory: Path, segment_size: int, size: int, durability: Durability) -> None:
-    """The error is clean, what was accepted is readable, and it goes on when there is room."""
+    """The error is clean, what was accepted is readable, and sending works when there is space."""
     ballast = disk_in_memory / "ballast"
     ballast.write_bytes(bytes(1 << 20))
     options = ChannelOptions(segment_size=segment_size, durability=durability)
@@ -111,16 +111,20 @@ print(len(sent))
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 @pytest.mark.parametrize("segment_size", [4 << 20, 64 << 20])
-def test_a_full_disk_kills_nobody(real_disk: Path, segment_size: int, durability: str) -> None:
-    """Where the kernel needs more blocks than those that are written to, they are there as well, or it is an error."""
+def test_a_full_disk_kills_no_process(real_disk: Path, segment_size: int, durability: str) -> None:
+    """Where the kernel needs more blocks than those that are written to, they are reserved as well,
+    or it is an error.
+    """
     command = [sys.executable, "-c", _FILL, str(real_disk / "channel"), str(segment_size), durability]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr or done.returncode
     assert int(done.stdout) > 500
 
 
-def test_a_spare_without_disk_space_kills_nobody(disk_in_memory: Path) -> None:
-    """Whoever made it may have died before it had any: it gets some before it is written to, or is removed."""
+def test_a_free_file_without_disk_space_kills_no_process(disk_in_memory: Path) -> None:
+    """The process that created it may have died before it had any: it gets some before it is
+    written to, or is removed.
+    """
     options, channel = ChannelOptions(segment_size=256 << 10), disk_in_memory / "channel"
     with opened(channel, options) as store:
         store.log.append([b"0:"])
@@ -154,7 +158,7 @@ def test_most_of_the_disk_is_used(disk_in_memory: Path) -> None:
 
 
 def test_a_channel_can_be_opened_on_a_full_disk(disk: Path) -> None:
-    """What is stored can be read and consumed without room for more."""
+    """What is stored can be read and consumed without space for more."""
     with opened(disk / "channel") as store:
         sent = _fill(store, 1000)
     with opened(disk / "channel", create=False) as store:
@@ -162,7 +166,7 @@ def test_a_channel_can_be_opened_on_a_full_disk(disk: Path) -> None:
 
 
 @pytest.mark.parametrize("segment_size", [4096, 256 << 10, 64 << 20])
-def test_a_purge_makes_room(disk: Path, segment_size: int) -> None:
+def test_a_purge_frees_disk_space(disk: Path, segment_size: int) -> None:
     """A channel that filled the disk can empty itself, however few segments it has."""
     with opened(disk / "channel", ChannelOptions(segment_size=segment_size)) as store:
         _fill(store, 1000)
@@ -171,43 +175,43 @@ def test_a_purge_makes_room(disk: Path, segment_size: int) -> None:
         assert payloads_of(store) == [b"after"]
 
 
-def test_consumers_come_and_move_on_a_full_disk(disk: Path) -> None:
-    """Disk space is kept for names, so that whoever comes to make room can; positions need none."""
+def test_consumers_register_and_move_on_a_full_disk(disk: Path) -> None:
+    """Disk space is kept for names, so that a consumer can register to free some; positions need none."""
     with opened(disk / "channel") as store:
         sent = _fill(store, 1000)
         for name in "abcdefgh":
             cursor = store.cursors.open(name)
             reader = reader_of(store, cursor)
-            reader.move(store.places.earliest())
+            reader.move(store.lookup.earliest())
             for expected in sent[:10]:
                 assert reader.native.take() == expected
             reader.close()
             store.cursors.close(cursor)
         store.flusher.flush()
     with opened(disk / "channel", create=False) as store:
-        positions = [each.position.sequence for each in store.roster.registrations()]
+        positions = [each.position.sequence for each in store.consumer_listing.registrations()]
         assert positions == [10] * 8
         assert payloads_of(store) == sent
 
 
-def test_files_that_wait_make_room_for_a_group(disk_in_memory: Path) -> None:
-    """Its ring needs more than is kept for names; files that are to be written again come after that."""
+def test_the_free_list_makes_space_for_a_group(disk_in_memory: Path) -> None:
+    """Its ring needs more than is kept for names; then files of the free list are deleted."""
     with opened(disk_in_memory / "channel", ChannelOptions(segment_size=512 << 10)) as store:
         for _ in range(3):
             store.log.append([bytes(300 << 10)])
         store.flusher.flush()
         reclaim(store, store.segments.begins[-1])
-        assert store.segments.spares is not None
-        assert store.segments.spares.names()
+        assert store.segments.free_list is not None
+        assert store.segments.free_list.names()
         with pytest.raises(OSError, match="No space left"):
             (disk_in_memory / "ballast").write_bytes(bytes(SIZE))
         assert store.processes is not None
         store.cursors.close(store.cursors.join("group", store.processes))
-        assert not store.segments.spares.names()
+        assert not store.segments.free_list.names()
 
 
 def test_options_can_be_changed_on_a_full_disk(disk: Path) -> None:
-    """They are what may make room."""
+    """They are what may free space."""
     with opened(disk / "channel") as store:
         _fill(store, 1000)
         capacity = Capacity(max_messages=5)
@@ -218,20 +222,20 @@ def test_options_can_be_changed_on_a_full_disk(disk: Path) -> None:
 
 
 def test_a_full_disk_that_refuses_a_flush_is_left_at_once(disk_in_memory: Path, background: Background) -> None:
-    """There is room for the beginning of the file that the log goes on in."""
+    """There is space for the beginning of the file that the log resumes in."""
     files = FaultyFiles()
     with opened(disk_in_memory / "channel", files=files) as store:
         sent = _fill(store, 1000)
         files.fail(frozenset({"flush"}), input_output_error, once=True)
         with pytest.raises(StorageError, match="may not be on disk"):
             store.flusher.flush()
-        assert not store.control.owes_jump
-        assert store.log.append([b"goes on"]) == store.control.given_up
+        assert not store.control.is_gap_pending
+        assert store.log.append([b"goes on"]) == store.control.poisoned_before
         assert payloads_of(store) == [*sent, b"goes on"]
 
 
 def test_the_space_that_is_kept_serves_many_names(disk: Path) -> None:
-    """Whoever spends some of it leaves the rest; with none left a name is refused, and later it is kept again."""
+    """A name that uses some of it leaves the rest; with none left a name is refused, and later it is kept again."""
     ballast = disk / "ballast"
     ballast.write_bytes(bytes(1 << 20))
     (disk / "more").touch()  # while a file can be created
@@ -249,16 +253,16 @@ def test_the_space_that_is_kept_serves_many_names(disk: Path) -> None:
         store.cursors.close(store.cursors.open("refused"))
 
 
-def _take_all_room(ballast: Path) -> None:
+def _use_all_space(ballast: Path) -> None:
     with suppress(OSError), ballast.open("ab", buffering=0) as file:
         while True:
             file.write(bytes(4096))
 
 
 def _register_until_refused(store: Store, ballast: Path) -> int:
-    """Register names while somebody else takes whatever room there is; return how many."""
+    """Register names while another process uses all free disk space; return how many."""
     for number in range(100):
-        _take_all_room(ballast)
+        _use_all_space(ballast)
         try:
             store.cursors.close(store.cursors.open(f"{number}"))
         except DiskFullError:
@@ -340,7 +344,7 @@ def test_a_channel_is_used_without_a_free_block(disk: Path, segment_size: int) -
         for name in ("known", "new"):
             cursor = store.cursors.open(name)
             reader = reader_of(store, cursor)
-            reader.move(store.places.earliest())
+            reader.move(store.lookup.earliest())
             assert reader.native.take() == bytes(1000)
             reader.close()
             store.cursors.close(cursor)
@@ -356,7 +360,7 @@ def test_a_channel_is_used_without_a_free_block(disk: Path, segment_size: int) -
         assert payloads_of(store)[30:] == [*sent, b"resumed"]
 
 
-def test_a_producer_without_room_keeps_nobody_from_making_some(disk_in_memory: Path) -> None:
+def test_a_producer_without_disk_space_keeps_no_process_from_freeing_some(disk_in_memory: Path) -> None:
     """Nothing is left of it, and what has been consumed can be removed."""
     with opened(disk_in_memory / "channel", ChannelOptions(segment_size=256 << 10)) as store:
         _fill(store, 1000)
@@ -370,7 +374,7 @@ def test_a_producer_without_room_keeps_nobody_from_making_some(disk_in_memory: P
 
 @pytest.mark.parametrize("size", [56, 4088, 100])
 def test_a_channel_is_recovered_on_a_full_disk(disk: Path, size: int) -> None:
-    """Nothing is read, through a map, where the file has a hole: without room for a page that kills the process.
+    """Nothing is read, through a map, where the file has a hole: without space for a page that kills the process.
 
     Records of these sizes end with a page, where the hole begins, or before.
     """
@@ -391,7 +395,7 @@ with opened(Path({str(disk / "channel")!r}), create=False) as store:
     assert int(done.stdout) == len(sent)
 
 
-def test_what_has_to_be_put_aside_needs_no_room(disk_in_memory: Path) -> None:
+def test_the_quarantine_needs_no_space(disk_in_memory: Path) -> None:
     """Where there is none for a copy, the file itself is kept, and the channel can be opened."""
     path = disk_in_memory / "channel"
     with opened(path, ChannelOptions(segment_size=512 << 10)) as store:
@@ -416,7 +420,7 @@ def test_what_has_to_be_put_aside_needs_no_room(disk_in_memory: Path) -> None:
 
 
 def test_a_channel_cannot_be_made_on_a_full_disk(disk_in_memory: Path) -> None:
-    """The error is clean, and the channel is made when there is room."""
+    """The error is clean, and the channel is created when there is space."""
     ballast = disk_in_memory / "ballast"
     with pytest.raises(OSError, match="No space left"):
         ballast.write_bytes(bytes(SIZE * 2))
@@ -428,7 +432,7 @@ def test_a_channel_cannot_be_made_on_a_full_disk(disk_in_memory: Path) -> None:
         assert payloads_of(store) == [b"one"]
 
 
-def test_a_control_file_without_room_is_named_by_its_path(disk_in_memory: Path) -> None:
+def test_a_control_file_without_disk_space_is_named_by_its_path(disk_in_memory: Path) -> None:
     """The error says where the file is, wherever the process runs."""
     with opened(disk_in_memory / "channel"):
         pass

@@ -19,11 +19,11 @@ from filechannel._format.layout import (
     FORMAT_VERSION,
     INDEX_ENTRY,
 )
-from filechannel._maintenance.repair import repair
-from filechannel._storage.codecs import NUMBERS
-from filechannel._storage.compressed import CompressedSegment
-from filechannel._storage.files import Files
+from filechannel._maintenance.repair.repair import repair
 from filechannel._storage.manifest import MANIFEST
+from filechannel._storage.segments.compressed_segment import CompressedSegment
+from filechannel._storage.segments.compression_codecs import NUMBERS
+from filechannel._storage.system.os_calls import Files
 from tests.data.make_golden import AFTER_THE_JUMP, COMPRESSIBLE, CONSUMED, GOLDEN, MESSAGES, METHODS, make
 from tests.storage.channels import open_store, opened, payloads_of, read_all
 
@@ -44,7 +44,7 @@ def _is_old(golden: Path) -> bool:
 
 
 def test_an_old_channel_is_read(golden: Path) -> None:
-    """Every message, the gap after a jump, and the numbers."""
+    """Every message, the offset gap, and the sequences."""
     with opened(golden / "open", create=False, readonly=_is_old(golden)) as store:
         assert payloads_of(store) == MESSAGES
         assert [message.sequence for message in read_all(store)] == list(range(len(MESSAGES)))
@@ -58,7 +58,7 @@ def test_a_channel_of_this_version_is_written_to(tmp_path: Path) -> None:
         cursor = store.cursors.open("a consumer")
         assert cursor.position is not None
         assert cursor.position.sequence == CONSUMED
-        assert store.places.at(cursor.position.offset).sequence == CONSUMED
+        assert store.lookup.at(cursor.position.offset).sequence == CONSUMED
         store.cursors.close(cursor)
         store.log.append([b"goes on"])
         assert payloads_of(store) == [*MESSAGES, b"goes on"]
@@ -94,11 +94,11 @@ def test_old_compressed_segments_are_read(golden: Path) -> None:
         methods = {segment.method for segment in segments if isinstance(segment, CompressedSegment)}
         assert methods == set(NUMBERS.values())
         for message in found:
-            assert store.places.numbered(message.sequence).offset == message.offset
+            assert store.lookup.numbered(message.sequence).offset == message.offset
 
 
 def test_an_old_channel_is_read_without_writing(golden: Path) -> None:
-    """Whoever only reads sees what the last checkpoint covers."""
+    """A read-only process sees what the last checkpoint covers."""
     with opened(golden / "sealed", readonly=True, create=False) as store:
         assert payloads_of(store) == SEALED
     with opened(golden / "open", readonly=True, create=False) as store:
@@ -108,7 +108,7 @@ def test_an_old_channel_is_read_without_writing(golden: Path) -> None:
 
 
 def test_the_same_input_makes_the_same_bytes(tmp_path: Path) -> None:
-    """But for the times that the native core takes from the clock by itself, and what is random."""
+    """But for the times that the native core reads from the clock, and what is random."""
     make(tmp_path / "again")
     names = _names(GOLDEN)
     assert _names(tmp_path / "again") == names

@@ -32,18 +32,19 @@ from filechannel._format.layout import (
     COMPRESSED_BLOCK,
     COMPRESSED_MAGIC,
     COMPRESSED_TABLE,
+    LARGEST_OFFSET,
     MAX_PAYLOAD,
     RECORD_HEADER,
 )
 from filechannel._policies import CompressionMethod
-from filechannel._storage.codecs import NUMBERS, codec
-from filechannel._storage.compressed import CompressedSegment, table_crc
-from filechannel._storage.files import Files
-from filechannel._storage.index import INDEX_LIMIT, IndexWriter, read_marks
+from filechannel._storage.log.batch_parts import Records
 from filechannel._storage.manifest import MANIFEST_LIMIT
-from filechannel._storage.parts import Records
-from filechannel._storage.segment import ANY_SIZE, Header, Segment, SegmentLimits
-from filechannel._storage.staging import Staging
+from filechannel._storage.producers.staging import Staging
+from filechannel._storage.segments.compressed_segment import CompressedSegment, table_crc
+from filechannel._storage.segments.compression_codecs import NUMBERS, codec
+from filechannel._storage.segments.segment import ANY_SIZE, Header, Segment, SegmentLimits
+from filechannel._storage.segments.segment_index import INDEX_LIMIT, IndexWriter, read_entries
+from filechannel._storage.system.os_calls import Files
 from tests.storage.channels import opened, payloads_of
 from tests.storage.compressing import compress_all
 
@@ -168,7 +169,7 @@ def test_a_file_with_a_name_outside_is_not_written_to(tmp_path: Path, victim: Pa
     path = channel / "file"
     path.hardlink_to(victim / "precious")
     files.close(files.open(path, writable=False))
-    with pytest.raises(UnexpectedFileError, match="2 names, some of them outside"):
+    with pytest.raises(UnexpectedFileError, match="2 hard links, some of them outside"):
         files.open(path)
     (victim / "precious").unlink()
     (channel / "quarantine" / "1-file").hardlink_to(path)
@@ -189,7 +190,7 @@ def test_finished_segments_may_have_names_in_a_backup(path: Path, victim: Path) 
         assert len(payloads_of(store)) == 201
     assert state(victim) == before
     (victim / "backup").hardlink_to(active)
-    with pytest.raises(UnexpectedFileError, match=r"2 names, some of them outside of the channel"), opened(path):
+    with pytest.raises(UnexpectedFileError, match=r"2 hard links, some of them outside of the channel"), opened(path):
         pass
     with opened(path, readonly=True) as store:
         assert len(payloads_of(store)) == 201
@@ -206,10 +207,10 @@ def test_a_temporary_file_is_never_one_that_is_there(tmp_path: Path, victim: Pat
     assert state(victim) == before
 
 
-# Directories that lead elsewhere
+# Directories that header_record elsewhere
 
 
-def test_a_wake_that_leads_elsewhere_removes_nothing(path: Path, victim: Path) -> None:
+def test_a_link_instead_of_the_wake_directory_removes_nothing(path: Path, victim: Path) -> None:
     """Opening removes the FIFOs of dead processes, and nothing else."""
     filled(path)
     (path / "wake").rmdir()
@@ -260,8 +261,8 @@ def test_only_fifos_with_the_name_of_a_slot_are_removed_from_wake(path: Path) ->
     assert sorted(os.listdir(path / "wake")) == ["8", "precious"]
 
 
-def test_staging_that_leads_elsewhere_removes_nothing(path: Path, victim: Path) -> None:
-    """Groups that were forgotten for a day are removed from the channel's own directory only."""
+def test_a_link_instead_of_the_staging_directory_removes_nothing(path: Path, victim: Path) -> None:
+    """Day-old groups are removed from the channel's own directory only."""
     filled(path)
     long_ago = time.time() - 2 * DAY
     for each in (victim, *victim.rglob("*")):
@@ -281,7 +282,7 @@ def test_staging_that_leads_elsewhere_removes_nothing(path: Path, victim: Path) 
 
 
 def test_directories_inside_of_one_another_do_not_end_a_sweep(path: Path) -> None:
-    """What Python cannot remove by recursion stays, and is no error."""
+    """What Python cannot remove by recursion stays, and is not an error."""
     deep = path.joinpath("staging", "group", *["a"] * 300)
     deep.mkdir(parents=True)
     limit = sys.getrecursionlimit()
@@ -314,7 +315,7 @@ def test_a_list_that_names_other_files_is_refused(path: Path, change: dict[str, 
     file = path / "staging" / "group" / "list.json"
     fields = json.loads(file.read_bytes())[0]
     file.write_text(json.dumps([fields | change]))
-    with pytest.raises(StorageError, match="is not what was written"):
+    with pytest.raises(StorageError, match="was changed after it was written"):
         staging.listed()
 
 
@@ -324,7 +325,7 @@ def test_a_damaged_list_is_refused(path: Path, content: str) -> None:
     staging = Staging(Files(), path, "group", 0o600)
     staging.list_for_later([])
     (path / "staging" / "group" / "list.json").write_text(content)
-    with pytest.raises(StorageError, match="is not what was written"):
+    with pytest.raises(StorageError, match="was changed after it was written"):
         staging.listed()
 
 
@@ -335,7 +336,7 @@ def test_a_part_that_claims_more_than_its_file_is_not_read(path: Path) -> None:
     file = path / "staging" / "group" / staged.name
     file.write_bytes((1).to_bytes(8, "little") + (1 << 40).to_bytes(8, "little"))
     os.truncate(file, 1 << 41)
-    with pytest.raises(StorageError, match="is not what was written"):
+    with pytest.raises(StorageError, match="was changed after it was written"):
         list(staging.read(replace(staged, size=1 << 41)))
 
 
@@ -357,14 +358,14 @@ def test_an_index_that_is_too_long_is_read_in_part(path: Path) -> None:
     index = segment.with_suffix(".idx")
     index.touch()
     os.truncate(index, 1 << 40)
-    read_marks(Files(), segment)
+    read_entries(Files(), segment)
     with opened(path) as store:
         store.log.append([b"more"])
-        store.log.store_marks()
+        store.log.store_index_entries()
     assert index.stat().st_size <= INDEX_LIMIT + 64
 
 
-@pytest.mark.parametrize("begin", [1 << 63, (1 << 64) - 4096, (1 << 64) - 1, 10**20 - 1])
+@pytest.mark.parametrize("begin", [LARGEST_OFFSET + 1, 1 << 63, (1 << 64) - 4096, (1 << 64) - 1, 10**20 - 1])
 @pytest.mark.parametrize("has_header", [False, True])
 def test_a_segment_that_begins_where_no_log_gets_is_ignored(path: Path, begin: int, has_header: bool) -> None:
     """Neither its name nor its header makes an offset that does not fit a word."""
@@ -390,7 +391,7 @@ def test_an_index_that_is_a_hole_takes_no_memory(path: Path) -> None:
     os.truncate(segment.with_suffix(".idx"), 1 << 40)
     tracemalloc.start()
     try:
-        read_marks(Files(), segment)
+        read_entries(Files(), segment)
         IndexWriter(Files(), segment, 0o600, 1 << 30).close()
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
@@ -468,7 +469,7 @@ NAME = f"{0:020}.seg.z"
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.usefixtures("few_megabytes")
 def test_a_compressed_segment_that_claims_more_than_a_segment_may_have_is_refused(tmp_path: Path, method: str) -> None:
-    """Some kilobytes of it could stand for gigabytes."""
+    """Some kilobytes of it could expand to gigabytes."""
     file = bomb(tmp_path / NAME, method, 300)
     limits = SegmentLimits.of(ChannelOptions(segment_size=1 << 20, max_message_size=1 << 20).resolve())
     with pytest.raises(ValueError, match="more than a segment may have"):
@@ -479,7 +480,7 @@ def test_a_compressed_segment_that_claims_more_than_a_segment_may_have_is_refuse
 @pytest.mark.usefixtures("few_megabytes")
 def test_one_block_does_not_stand_for_many(tmp_path: Path, method: str) -> None:
     """Each block has its own place in the file."""
-    with pytest.raises(ValueError, match="one behind the other"):
+    with pytest.raises(ValueError, match="not adjacent"):
         CompressedSegment.open(Files(), bomb(tmp_path / NAME, method, 300, shared=True))
 
 
@@ -490,7 +491,7 @@ def test_a_table_that_is_a_hole_takes_no_memory(tmp_path: Path) -> None:
     extra = COMPRESSED.pack(1, NUMBERS["gzip"], 1, size, 0)
     file.write_bytes(Header.new(0, 0, 0).pack(COMPRESSED_MAGIC, size) + extra)
     os.truncate(file, COMPRESSED_TABLE + size * COMPRESSED_BLOCK.size)
-    with pytest.raises(ValueError, match="one behind the other"):
+    with pytest.raises(ValueError, match="not adjacent"):
         CompressedSegment.open(Files(), file)
 
 

@@ -1,4 +1,4 @@
-"""Numbered batches: each is there once, however often it is appended, and whoever was killed in between."""
+"""Numbered batches: each is stored once, however often it is appended, and whichever process was killed in between."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from filechannel import Capacity, ChannelFullError, ChannelOptions, Durability, MessageTooLargeError, StorageError
 from filechannel._format.layout import RECORD_HEADER_SIZE
 from filechannel._offset import Offset
-from filechannel._storage.backlog import Batch
-from filechannel._storage.ledger import Ledger
-from filechannel._storage.parts import Records
+from filechannel._storage.capacity.backlog import Batch
+from filechannel._storage.idempotent_producer import IdempotentProducer
+from filechannel._storage.log.batch_parts import Records
 from tests.maintenance.stores import consume, fill, reclaim
 from tests.storage import numbering
 from tests.storage.channels import SMALL, opened, payloads_of
@@ -24,25 +24,25 @@ from tests.storage.channels import SMALL, opened, payloads_of
 ROOT = Path(__file__).parent.parent.parent
 
 
-def append(ledger: Ledger, number: int, parts: list[list[bytes]]) -> Offset | None:
+def append(producer: IdempotentProducer, number: int, parts: list[list[bytes]]) -> Offset | None:
     """Append lists of payloads as one batch."""
     payloads = [payload for part in parts for payload in part]
-    return ledger.append(number, Batch.of(sum(map(len, payloads)), len(payloads)), lambda: parts)
+    return producer.append(number, Batch.of(sum(map(len, payloads)), len(payloads)), lambda: parts)
 
 
 def test_a_batch_is_appended_once(path: Path) -> None:
     """The number that is there, or a smaller one, is not appended again; another producer has its own."""
     with opened(path) as store:
-        ledger = Ledger(store, "a")
-        assert ledger.last is None
-        assert append(ledger, 0, [[b"0"]]) is not None
-        assert append(ledger, 0, [[b"0"]]) is None
-        assert append(ledger, 4, [[b"4"], [], [b"5"]]) is not None
-        assert append(ledger, 3, [[b"3"]]) is None
-        assert append(Ledger(store, "b"), 0, [[b"b"]]) is not None
-        assert ledger.last == 4
+        producer = IdempotentProducer(store, "a")
+        assert producer.last is None
+        assert append(producer, 0, [[b"0"]]) is not None
+        assert append(producer, 0, [[b"0"]]) is None
+        assert append(producer, 4, [[b"4"], [], [b"5"]]) is not None
+        assert append(producer, 3, [[b"3"]]) is None
+        assert append(IdempotentProducer(store, "b"), 0, [[b"b"]]) is not None
+        assert producer.last == 4
     with opened(path) as store:
-        assert Ledger(store, "a").last == 4
+        assert IdempotentProducer(store, "a").last == 4
         assert payloads_of(store) == [b"0", b"4", b"5", b"b"]
 
 
@@ -57,22 +57,22 @@ def test_a_batch_that_fails_was_not_appended(path: Path) -> None:
         raise StorageError("gone")
 
     with opened(path) as store:
-        ledger = Ledger(store, "a")
+        producer = IdempotentProducer(store, "a")
         for broken in (parts, half):
             with pytest.raises(StorageError, match="gone"):
-                ledger.append(0, Batch.of(1, 1), broken)  # type: ignore[arg-type]
-        assert ledger.last is None
+                producer.append(0, Batch.of(1, 1), broken)  # type: ignore[arg-type]
+        assert producer.last is None
         assert payloads_of(store) == []
-        assert append(ledger, 0, [[b"0"]]) is not None
+        assert append(producer, 0, [[b"0"]]) is not None
 
 
-def test_records_are_moved_to_their_place(path: Path) -> None:
-    """A batch of records runs through several segments, and lists may be parts of it as well."""
+def test_records_are_relocated(path: Path) -> None:
+    """A batch of records spans several segments, and lists may be parts of it as well."""
     payloads = [b"%d" % number + bytes(number % 700) for number in range(200)]
     parts = [Records.of(payloads[:150]), [], payloads[150:160], Records.of([]), Records.of(payloads[160:])]
     with opened(path, SMALL) as store:
         batch = Batch.of(sum(map(len, payloads)), len(payloads))
-        assert Ledger(store, "a").append(0, batch, lambda: parts) is not None
+        assert IdempotentProducer(store, "a").append(0, batch, lambda: parts) is not None
         assert payloads_of(store) == payloads
         assert len(store.segments.begins) > 2
     with opened(path, SMALL) as store:
@@ -93,9 +93,9 @@ def test_damaged_records_take_the_batch_back(path: Path) -> None:
 
 
 def test_two_at_once_append_a_batch_once(path: Path) -> None:
-    """Whoever was overtaken between looking and appending looks again."""
+    """A process that was overtaken between checking and appending checks again."""
     with opened(path) as store:
-        slow, fast = Ledger(store, "a"), Ledger(store, "a")
+        slow, fast = IdempotentProducer(store, "a"), IdempotentProducer(store, "a")
 
         def overtaken() -> list[list[bytes]]:
             append(fast, 0, [[b"fast"]])
@@ -106,11 +106,11 @@ def test_two_at_once_append_a_batch_once(path: Path) -> None:
 
 
 def test_numbers_under_fsync(path: Path) -> None:
-    """What was appended and is not on disk yet is brought there before anybody looks."""
+    """What was appended and is not on disk yet is flushed before the check."""
     with opened(path, options=ChannelOptions(durability=Durability.FSYNC)) as store:
-        ledger = Ledger(store, "a")
+        producer = IdempotentProducer(store, "a")
         for _ in range(2):
-            append(ledger, 0, [[b"0"]])
+            append(producer, 0, [[b"0"]])
         store.flusher.commit()
         assert payloads_of(store) == [b"0"]
 
@@ -118,61 +118,61 @@ def test_numbers_under_fsync(path: Path) -> None:
 def test_the_number_outlives_its_record(path: Path) -> None:
     """A purge removes the messages, and not the knowledge that they were there."""
     with opened(path) as store:
-        append(Ledger(store, "a"), 7, [[b"7"]])
+        append(IdempotentProducer(store, "a"), 7, [[b"7"]])
         store.purge()
     with opened(path) as store:
-        assert append(Ledger(store, "a"), 7, [[b"7"]]) is None
-        assert append(Ledger(store, "a"), 8, [[b"8"]]) is not None
+        assert append(IdempotentProducer(store, "a"), 7, [[b"7"]]) is None
+        assert append(IdempotentProducer(store, "a"), 8, [[b"8"]]) is not None
 
 
 def test_a_batch_in_parts_keeps_to_the_capacity(path: Path) -> None:
     """All of it counts, its control record too; what does not fit is not even asked for."""
     with opened(path, ChannelOptions(capacity=Capacity(max_messages=4, on_full="raise"))) as store:
-        ledger = Ledger(store, "a")
-        assert append(ledger, 0, [[b"0"], [b"1"], [b"2"]]) is not None
+        producer = IdempotentProducer(store, "a")
+        assert append(producer, 0, [[b"0"], [b"1"], [b"2"]]) is not None
         with pytest.raises(ChannelFullError):
-            ledger.append(1, Batch.of(2, 2), lambda: map(pytest.fail, ["it was asked for"]))
+            producer.append(1, Batch.of(2, 2), lambda: map(pytest.fail, ["it was asked for"]))
         with pytest.raises(MessageTooLargeError, match="5 messages"):
-            append(ledger, 1, [[b"x"] * 3, [b"x"] * 2])
-        assert ledger.last == 0
-        assert append(ledger, 1, [[b"3"]]) is not None
+            append(producer, 1, [[b"x"] * 3, [b"x"] * 2])
+        assert producer.last == 0
+        assert append(producer, 1, [[b"3"]]) is not None
         assert store.backlog.used().messages == 4
         assert payloads_of(store) == [b"0", b"1", b"2", b"3"]
 
 
-def test_the_control_record_takes_room(path: Path) -> None:
+def test_the_control_record_uses_capacity(path: Path) -> None:
     """A batch that would just fit without it does not."""
     with opened(path, ChannelOptions(capacity=Capacity(max_bytes=16384, on_full="raise"))) as store:
         assert store.log.append([b"x" * 15000]) is not None
         whole = store.backlog.used().size
         with pytest.raises(ChannelFullError):
-            append(Ledger(store, "a"), 0, [[b"x" * (16384 - whole - RECORD_HEADER_SIZE)]])
+            append(IdempotentProducer(store, "a"), 0, [[b"x" * (16384 - whole - RECORD_HEADER_SIZE)]])
         assert store.log.append([b"x" * (16384 - whole - RECORD_HEADER_SIZE)]) is not None
 
 
-def test_a_batch_in_parts_makes_room(path: Path) -> None:
-    """Under "drop_oldest" it takes the place of what is old, as any other batch does."""
+def test_a_batch_in_parts_drops_the_oldest(path: Path) -> None:
+    """Under "drop_oldest" it replaces old messages, as any other batch does."""
     options = ChannelOptions(capacity=Capacity(max_bytes=16384, on_full="drop_oldest"), segment_size=4096)
     with opened(path, options) as store:
-        ledger = Ledger(store, "a")
+        producer = IdempotentProducer(store, "a")
         for number in range(30):
-            assert append(ledger, number, [[b"%d" % number, b"." * 900], [b"!" * 900]]) is not None
+            assert append(producer, number, [[b"%d" % number, b"." * 900], [b"!" * 900]]) is not None
         assert payloads_of(store)[-3] == b"29"
         assert store.backlog.used().size <= 16384
-        assert ledger.last == 29
+        assert producer.last == 29
 
 
 def test_the_number_outlives_the_segment_of_its_record(path: Path) -> None:
-    """Before retention removes a segment, the position file says by itself what was in it."""
+    """Before retention removes a segment, the position file contains what was in it."""
     with opened(path, SMALL) as store:
-        append(Ledger(store, "a"), 7, [[b"7"]])
+        append(IdempotentProducer(store, "a"), 7, [[b"7"]])
         fill(store, 4)
         consume(store)
         reclaim(store)
         assert store.control.oldest_offset > 0
     with opened(path, SMALL) as store:
-        assert append(Ledger(store, "a"), 7, [[b"7"]]) is None
-        assert append(Ledger(store, "a"), 8, [[b"8"]]) is not None
+        assert append(IdempotentProducer(store, "a"), 7, [[b"7"]]) is None
+        assert append(IdempotentProducer(store, "a"), 8, [[b"8"]]) is not None
 
 
 def test_killed_again_and_again_every_batch_is_there_once(path: Path, tmp_path: Path, rng: Random) -> None:

@@ -6,39 +6,43 @@ import os
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
+from weakref import ref
 
 import pytest
 
 from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._errors import Busy
 from filechannel._format import PURE
-from filechannel._storage.active import ActiveSegment
-from filechannel._storage.background import background_threads
-from filechannel._storage.files import Files
-from filechannel._storage.flush import Ticket
-from filechannel._storage.flush_timer import FlushTimer
+from filechannel._runtime.threads import background_threads
+from filechannel._storage.durability.flusher import Ticket
+from filechannel._storage.durability.interval_flush import _flush
+from filechannel._storage.log import log
+from filechannel._storage.log.active_segment import ActiveSegment
+from filechannel._storage.log.appender import Appender
 from filechannel._storage.manifest import Manifest
-from filechannel._storage.segment import Segment
-from filechannel._storage.segments import Segments
-from filechannel._storage.stores import STORES
+from filechannel._storage.open_stores import STORES
+from filechannel._storage.segments.catalog import Segments
+from filechannel._storage.segments.segment import Segment
+from filechannel._storage.system.os_calls import Files
 from tests.storage.channels import SMALL, open_store, opened, payloads_of
+from tests.storage.handling import handle
 
-shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+shares = pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 FSYNC = ChannelOptions(segment_size=4096, durability=Durability.FSYNC)
 
 
 def test_a_nested_append_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever appends while its own thread goes on to another segment gets an error, and nobody's message is harmed."""
-    begin, refused = ActiveSegment.begin, list[str]()
+    begin, refused = Appender.begin_segment, list[str]()
 
-    def interrupted(self: ActiveSegment, *arguments: int) -> None:
+    def interrupted(self: Appender, *arguments: int) -> None:
         begin(self, *arguments)
-        with pytest.raises(RuntimeError, match="nothing was sent: this thread is in the middle of it") as error:
+        with pytest.raises(RuntimeError, match="nothing was sent: the same thread is already inside") as error:
             store.log.writer.append(b"nested")
         refused.append(str(error.value))
 
     with opened(path, SMALL) as store:
-        monkeypatch.setattr(ActiveSegment, "begin", interrupted)
+        monkeypatch.setattr(Appender, "begin_segment", interrupted)
         sent = [bytes(1000) + b"%d" % number for number in range(20)]
         for payload in sent:
             store.log.writer.append(payload)
@@ -50,14 +54,14 @@ def test_a_nested_append_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(not PURE, reason="nothing interrupts the C core in the middle of an append")
-def test_a_nested_append_of_the_twin_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in the middle of the fast path, which would wait for itself."""
-    from filechannel._format.writer import Writer
+def test_a_nested_append_of_the_pure_implementation_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the middle of the fast path, which would deadlock."""
+    from filechannel._format.append.writer import Writer
 
     publish = Writer.publish
 
     def interrupted(self: Writer) -> None:
-        with pytest.raises(RuntimeError, match="in the middle of appending"):
+        with pytest.raises(RuntimeError, match="already inside an append"):
             self.append(b"nested")
         publish(self)
 
@@ -71,12 +75,12 @@ def test_a_nested_append_of_the_twin_is_refused(path: Path, monkeypatch: pytest.
 @pytest.mark.skipif(not PURE, reason="nothing interrupts the C core in the middle of an append")
 def test_a_nested_append_of_the_twin_is_refused_where_it_goes_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would wait for itself there, too."""
-    from filechannel._format.going_on import Successor
+    from filechannel._format.append.roll import PreparedSegment
 
-    begin, refused = Successor.begin, list[str]()
+    begin, refused = PreparedSegment.become_segment, list[str]()
 
-    def interrupted(self: Successor, *arguments: object) -> bool:
-        with pytest.raises(RuntimeError, match="in the middle of appending") as error:
+    def interrupted(self: PreparedSegment, *arguments: object) -> bool:
+        with pytest.raises(RuntimeError, match="already inside an append") as error:
             store.log.writer.append(b"nested")
         refused.append(str(error.value))
         return begin(self, *arguments)  # type: ignore[arg-type]
@@ -85,17 +89,17 @@ def test_a_nested_append_of_the_twin_is_refused_where_it_goes_on(path: Path, mon
         store.log.writer.append(bytes(1000))
         active = store.segments.get(store.segments.begins[-1])
         assert isinstance(active, Segment)
-        store.log.writer.append(bytes(active.room_end - store.log.writer.pending - 8))
-        store.segments.prepare_spare(active)
-        store.log.get_ready()
-        monkeypatch.setattr(Successor, "begin", interrupted)
+        store.log.writer.append(bytes(active.space_end - store.log.writer.pending - 8))
+        store.segments.prepare_free_file(active)
+        store.log.prepare_next_segment()
+        monkeypatch.setattr(PreparedSegment, "become_segment", interrupted)
         store.log.writer.append(b"next")
         assert payloads_of(store)[-1] == b"next"
     assert refused
 
 
 def test_a_batch_that_is_interrupted_leaves_no_segment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C may come when the file has its name already, and nobody knows of it: what is sent next lies across."""
+    """Ctrl-C may come when the file has its name already, and is not yet known: the next message overlaps it."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -113,7 +117,7 @@ def test_a_batch_that_is_interrupted_leaves_no_segment(path: Path, monkeypatch: 
             store.log.writer.append(sent[-1])
     with opened(path, options) as store:
         assert payloads_of(store) == sent
-        offsets = [store.places.numbered(number).offset for number in range(len(sent))]
+        offsets = [store.lookup.numbered(number).offset for number in range(len(sent))]
         assert offsets == sorted(offsets)
 
 
@@ -134,11 +138,11 @@ def test_a_nested_flush_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch, 
         assert payloads_of(store) == [b"one"]
 
 
-def test_what_is_done_later_is_begun_without_the_word(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starting a thread takes locks of others, whose holder may wait for the word."""
+def test_deferred_work_is_started_without_the_writer_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting a thread takes locks of others, whose holder may wait for the writer lock."""
     with opened(path, SMALL) as store:
         free: list[bool] = []
-        store.log.on_finished = lambda: free.append(not store.log._lock.is_held)
+        handle(store.events.segment_finished, lambda: free.append(not store.log._lock.is_held))
         for _ in range(10):
             store.log.append([bytes(1000)])
     assert free
@@ -148,17 +152,17 @@ def test_what_is_done_later_is_begun_without_the_word(path: Path, monkeypatch: p
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_fork_in_the_middle_leaves_everything_to_the_parent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal handler may fork: the child, back in the middle of an append, writes nothing and frees nothing."""
-    begin = ActiveSegment.begin
+    begin = Appender.begin_segment
     child = -1
 
-    def interrupted(self: ActiveSegment, *arguments: int) -> None:
+    def interrupted(self: Appender, *arguments: int) -> None:
         nonlocal child
         if child < 0 and store.segments.begins:
             child = os.fork()
         begin(self, *arguments)
 
     store = STORES.open(path, check=lambda _: None, new=_new, readonly=False, max_mapped_segments=8)
-    monkeypatch.setattr(ActiveSegment, "begin", interrupted)
+    monkeypatch.setattr(Appender, "begin_segment", interrupted)
     outcome, sent = 9, list[bytes]()
     try:
         for number in range(12):
@@ -179,7 +183,7 @@ def _new() -> Manifest:
 
 
 @shares
-def test_who_cannot_take_back_leaves_that_to_the_next(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollback_that_fails_is_left_to_the_next_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If cleaning up after an error fails too, another process does it before it writes."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         store.log.append([b"first"])
@@ -201,14 +205,16 @@ def test_who_cannot_take_back_leaves_that_to_the_next(path: Path, monkeypatch: p
 
 
 @shares
-def test_an_event_loop_does_not_flush_because_another_process_chose_to(path: Path) -> None:
+def test_an_event_loop_does_not_flush_because_another_process_chose_to(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The first append after that has not happened where a thread must not wait; the next one knows."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         store.log.append([b"one"])
         other.log.append([b"two"])
         other.configure(lambda manifest: manifest.with_changes(schema=manifest.schema, options=FSYNC.resolve()))
-        store.log.may_sleep = lambda: False
-        store.log.on_deferred = pytest.fail
+        monkeypatch.setattr(log, "may_sleep", lambda: False)
+        handle(store.events.flush_needed, pytest.fail)
         with pytest.raises(Busy):
             store.log.append([b"three"])
         assert store.log.writer.deferred
@@ -218,37 +224,37 @@ def test_an_event_loop_does_not_flush_because_another_process_chose_to(path: Pat
 
 
 class _Bell:
-    """Whoever waits for a commit."""
+    """A sender that waits for a commit."""
 
     def __init__(self) -> None:
         self.rung = Event()
 
     def wake(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         self.rung.set()
 
 
 @shares
 def test_background_threads_do_not_wait_for_another_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the middle of flushing many channels, it holds up those channels and no others."""
-    monkeypatch.setattr("filechannel._storage.flush._PATIENCE", 0.01)
+    monkeypatch.setattr("filechannel._storage.durability.flusher._LOCK_WAIT_SECONDS", 0.01)
     count = 6
     stores = [open_store(path / str(number), FSYNC) for number in range(count)]
     others = [open_store(path / str(number), FSYNC) for number in range(count)]
-    bells = [_Bell() for _ in stores]
+    wake_fifos = [_Bell() for _ in stores]
     try:
         words = [other.flusher._lock.held() for other in others]
         for word in words:
             word.__enter__()
-        for store, bell in zip(stores, bells, strict=True):
+        for store, bell in zip(stores, wake_fifos, strict=True):
             store.flusher.commit_later(Ticket(store.log.append([b"waits"]), bell))
         done = SimpleQueue[str]()
         background_threads().do(lambda: done.put("done"))
         assert done.get(timeout=60) == "done"
-        assert not any(bell.rung.is_set() for bell in bells)
+        assert not any(bell.rung.is_set() for bell in wake_fifos)
         for word in words:
             word.__exit__(None, None, None)
-        assert all(bell.rung.wait(60) for bell in bells)
+        assert all(bell.rung.wait(60) for bell in wake_fifos)
         assert [payloads_of(other) for other in others] == [[b"waits"]] * count
     finally:
         for store in stores + others:
@@ -258,21 +264,21 @@ def test_background_threads_do_not_wait_for_another_process(path: Path, monkeypa
 @shares
 def test_the_timer_does_not_wait_for_another_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in the middle of flushing one channel, it does not hold up the others."""
-    monkeypatch.setattr("filechannel._storage.flush._PATIENCE", 0.01)
+    monkeypatch.setattr("filechannel._storage.durability.flusher._LOCK_WAIT_SECONDS", 0.01)
     with opened(path / "a", SMALL) as stuck, opened(path / "a", SMALL) as stopped, opened(path / "b", SMALL) as fine:
         stuck.log.append([b"one"])
         fine.log.append([b"one"])
         with stopped.flusher._lock.held():
-            FlushTimer._flush(stuck.flusher)
-            FlushTimer._flush(fine.flusher)
+            _flush(ref(stuck.flusher), 1.0)
+            _flush(ref(fine.flusher), 1.0)
         assert stuck.control.durable_offset == 0
         assert fine.control.durable_offset == fine.control.write_offset
-        FlushTimer._flush(stuck.flusher)
+        _flush(ref(stuck.flusher), 1.0)
         assert stuck.control.durable_offset == stuck.control.write_offset
 
 
-def test_files_tell_whether_a_path_leads_to_what_is_open(tmp_path: Path) -> None:
-    """By what it is, not by its name."""
+def test_files_know_whether_a_path_is_that_of_an_open_file(tmp_path: Path) -> None:
+    """By its identity, not by its name."""
     files, path = Files(), tmp_path / "a"
     descriptor = files.open(path, create=True)
     assert files.leads_to(path, descriptor)

@@ -25,14 +25,14 @@ def _run(*arguments: str, timeout: float = 100) -> int:
 @pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_writer_may_die_at_every_step(durability: str, which: str) -> None:
-    """Before each call to the operating system: nothing accepted is lost or doubled, and the next one goes on."""
+    """Before each system call: no accepted message is lost or duplicated, and the next writer continues."""
     assert _run("steps", durability, which, timeout=1800) > (200 if which == "each" else 60)
 
 
 @pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_writer_may_die_at_every_step_after_a_failed_flush(durability: str, which: str) -> None:
-    """The next one knows of it: the log goes on far behind every offset that was used, and what was shown is there."""
+    """The next one knows of it: the log resumes far behind every used offset, and what was visible is stored."""
     assert _run("failure", durability, which, timeout=1800) > 40
 
 
@@ -45,6 +45,6 @@ def test_a_busy_process_may_die_at_any_moment(seed: int) -> None:
 
 @pytest.mark.soak
 def test_a_busy_process_may_die_thousands_of_times() -> None:
-    """The same ten thousand times, with a seed that nobody has tried yet."""
+    """The same ten thousand times, with a new seed."""
     seed = secrets.randbits(32)
     assert _run("any-moment", str(seed), "10000", timeout=3600) >= 10000, seed

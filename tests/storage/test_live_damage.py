@@ -28,8 +28,8 @@ from filechannel._format.layout import (
     WRITE_TAIL,
     WRITER_LOCK,
 )
-from filechannel._maintenance.repair import repair
-from filechannel._maintenance.verify import verify
+from filechannel._maintenance.repair.repair import repair
+from filechannel._maintenance.verify.verification import verify
 from filechannel.blocking import open_channel
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def test_damage_in_use_is_an_error(rng: Random) -> None:
         f"consumers/many.group:{GROUP_LOCK}:4:1",
     ],
 )
-def test_words_that_say_how_to_go_on(place: str) -> None:
+def test_words_that_decide_how_to_continue(place: str) -> None:
     """Each value of the words that once made a process loop or wait for ever."""
     assert _run(place, "plain") > 0
 
@@ -93,7 +93,7 @@ def test_each_word_and_value() -> None:
     ],
 )
 def test_a_damaged_group_is_named_and_repaired(path: Path, position: int, value: int) -> None:
-    """Who receives or joins gets an error with the file and the command; after the command nothing is missing."""
+    """A receive or join gets an error with the file and the command; after the command nothing is missing."""
     file = path / "consumers" / "g.group"
     with open_channel(path, int) as channel, channel.sender() as tx, channel.group("g") as rx:
         tx.send_many(range(5))
@@ -112,8 +112,26 @@ def test_a_damaged_group_is_named_and_repaired(path: Path, position: int, value:
         assert rx.receive_many(10) == list(range(5))
 
 
-def test_words_that_the_group_can_find_out_anew(path: Path) -> None:
-    """How many are to be redelivered, and when to look at the entries: within a second every message is delivered."""
+@pytest.mark.parametrize("also", [None, GROUP_TAIL, GROUP_NEXT])
+def test_a_ring_that_disappears_while_members_use_it_is_damage(path: Path, also: int | None) -> None:
+    """Members get the typed error; when all have left, the next one resumes at the position of the group."""
+    with open_channel(path, int) as channel, channel.sender() as tx, channel.group("g") as rx:
+        tx.send_many(range(5))
+        rx.receive()
+        with mapped(path / "consumers" / "g.group") as words:
+            store_u64(words, GROUP_BEGUN, 0)
+            if also is not None:
+                store_u64(words, also, load_u64(words, also) + 1)
+            store_u64(words, GROUP_DUE, 0)
+        for call in (rx.receive_delivery, rx.receive_nowait, lambda: channel.group("g")):
+            with pytest.raises(ConsumerDamagedError, match="filechannel repair"):
+                call()
+    with open_channel(path, int) as channel, channel.group("g") as rx:
+        assert rx.receive_many(10) == list(range(5))
+
+
+def test_words_that_the_group_can_compute_again(path: Path) -> None:
+    """How many are to be redelivered, and when to check the entries: within a second every message is delivered."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.group("g") as rx:
         tx.send(7)
         rx.receive_delivery().nack()

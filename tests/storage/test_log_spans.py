@@ -9,10 +9,10 @@ import pytest
 from filechannel import CorruptRecordError, DataExpiredError
 from filechannel._format import read_record
 from filechannel._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE
-from filechannel._storage.spans import Span, expired, split, windows
+from filechannel._storage.log_spans import Span, expired, split, windows
 from filechannel._storage.store import Store
 from tests.storage.channels import SMALL, opened
-from tests.storage.compressing import NO_SPARES, compress_all
+from tests.storage.compressing import NO_FREE_LIST, compress_all
 
 
 def read(store: Store, span: Span) -> list[bytes]:
@@ -36,25 +36,25 @@ def test_spans_are_all_of_it(path: Path, parts: int) -> None:
         payloads = [bytes([number]) * (number % 90) for number in range(200)]
         for payload in payloads:
             store.log.append([payload])
-        spans = split(store, store.places.earliest(), store.places.latest(), parts)
+        spans = split(store, store.lookup.earliest(), store.lookup.latest(), parts)
         assert len(spans) <= parts
         assert [payload for span in spans for payload in read(store, span)] == payloads
         counts = [len(read(store, span)) for span in spans]
         assert [span.sequence for span in spans] == [sum(counts[:index]) for index in range(len(counts))]
 
 
-def test_nothing_is_no_span(path: Path) -> None:
+def test_an_empty_range_has_no_span(path: Path) -> None:
     """An empty range is cut into nothing."""
     with opened(path) as store:
-        assert split(store, store.places.earliest(), store.places.latest(), 5) == []
+        assert split(store, store.lookup.earliest(), store.lookup.latest(), 5) == []
 
 
-def test_what_is_gone_is_told(path: Path) -> None:
-    """A span that was removed since raises how much is missing, and where it goes on."""
+def test_reclaimed_messages_are_an_error(path: Path) -> None:
+    """A span that was removed since raises with the number missing, and where it resumes."""
     with opened(path, options=SMALL) as store:
         for _ in range(10):
             store.log.append([b"x"])
-        (span,) = split(store, store.places.earliest(), store.places.latest(), 1)
+        (span,) = split(store, store.lookup.earliest(), store.lookup.latest(), 1)
         store.purge()
         with pytest.raises(DataExpiredError) as caught:
             list(windows(store, span))
@@ -62,12 +62,12 @@ def test_what_is_gone_is_told(path: Path) -> None:
         assert expired(store, span.stop, 10) is None
 
 
-def test_a_missing_segment_is_told(path: Path) -> None:
-    """A file that is not there is damage, and not the end."""
+def test_a_missing_segment_is_an_error(path: Path) -> None:
+    """A missing file is damage, and not the end."""
     with opened(path, options=SMALL) as store:
         for _ in range(300):
             store.log.append([b"x" * 50])
-        (span,) = split(store, store.places.earliest(), store.places.latest(), 1)
+        (span,) = split(store, store.lookup.earliest(), store.lookup.latest(), 1)
     segments = sorted((path / "segments").glob("*.seg"))
     segments[1].unlink()
     with opened(path, options=SMALL) as store, pytest.raises(CorruptRecordError, match="missing"):
@@ -77,12 +77,12 @@ def test_a_missing_segment_is_told(path: Path) -> None:
 @pytest.mark.parametrize("block_size", [64, 256, 1 << 16])
 def test_compressed_segments_are_read_as_others(path: Path, block_size: int) -> None:
     """Wherever a block ends: in the middle of records, which are handed out whole."""
-    with opened(path, options=NO_SPARES) as store:
+    with opened(path, options=NO_FREE_LIST) as store:
         payloads = [bytes([number]) * (number * 7 % 900) for number in range(200)]
         for payload in payloads:
             store.log.append([payload])
-        plain = split(store, store.places.earliest(), store.places.latest(), 7)
+        plain = split(store, store.lookup.earliest(), store.lookup.latest(), 7)
         assert len(compress_all(store, block_size=block_size)) == len(store.segments.begins) - 1
-        spans = split(store, store.places.earliest(), store.places.latest(), 7)
+        spans = split(store, store.lookup.earliest(), store.lookup.latest(), 7)
         assert spans == plain
         assert [payload for span in spans for payload in read(store, span)] == payloads

@@ -10,8 +10,8 @@ import pytest
 
 from filechannel import ChannelOptions, Durability, NotAChannelError, UnsupportedFormatError
 from filechannel._format.layout import FORMAT_VERSION
-from filechannel._storage.files import Files
 from filechannel._storage.manifest import MANIFEST, Manifest
+from filechannel._storage.system.os_calls import Files
 
 files = Files()
 
@@ -43,8 +43,8 @@ def test_people_can_read_it(tmp_path: Path) -> None:
     assert (tmp_path / MANIFEST).stat().st_mode & 0o777 == 0o640
 
 
-def test_every_channel_has_an_id_of_its_own() -> None:
-    """Two channels that are made alike are told apart."""
+def test_every_channel_has_its_own_id() -> None:
+    """Two channels that are created alike have different ids."""
     assert _manifest().id != _manifest().id
 
 
@@ -98,7 +98,7 @@ def test_a_half_made_file_is_a_clear_error(tmp_path: Path, content: bytes) -> No
 
 
 def test_json_of_another_kind_is_refused(tmp_path: Path) -> None:
-    """A list is no manifest."""
+    """A list is not a manifest."""
     (tmp_path / MANIFEST).write_text("[]")
     with pytest.raises(NotAChannelError, match="not a JSON object"):
         Manifest.read(files, tmp_path)

@@ -10,11 +10,11 @@ import pytest
 
 from filechannel import ChannelOptions, StorageError
 from filechannel._format.layout import OPENING_BYTE
-from filechannel._storage.files import Files
-from filechannel._storage.kernel_locks import KernelLocks, UnwantedError
 from filechannel._storage.manifest import Manifest
-from filechannel._storage.store import Store
-from filechannel._storage.stores import Stores
+from filechannel._storage.open_stores import Stores
+from filechannel._storage.store import ReadOnlyStore, Store
+from filechannel._storage.system.kernel_locks import KernelLocks, UnwantedError
+from filechannel._storage.system.os_calls import Files
 from tests.storage.channels import opened, payloads_of
 
 
@@ -43,7 +43,7 @@ def test_two_opens_share_one_store(path: Path, tmp_path: Path) -> None:
 
 
 def test_two_directories_have_two_stores(tmp_path: Path) -> None:
-    """Channels are told apart."""
+    """Channels are distinguished."""
     stores = Stores()
     first, second = (_open(stores, tmp_path / name) for name in "ab")
     assert first is not second
@@ -51,8 +51,8 @@ def test_two_directories_have_two_stores(tmp_path: Path) -> None:
     stores.close(second)
 
 
-def test_whoever_only_reads_shares_with_a_writer(path: Path) -> None:
-    """The maps are there already."""
+def test_a_readonly_open_shares_with_a_writer(path: Path) -> None:
+    """The maps exist already."""
     stores = Stores()
     writer, reader = _open(stores, path), _open(stores, path, readonly=True)
     assert reader is writer
@@ -60,13 +60,13 @@ def test_whoever_only_reads_shares_with_a_writer(path: Path) -> None:
     stores.close(reader)
 
 
-def test_a_writer_does_not_share_with_whoever_only_reads(path: Path) -> None:
+def test_a_writer_does_not_share_with_a_readonly_open(path: Path) -> None:
     """Opened for reading first, then twice for writing: the writers share, the reader has its own."""
     stores = Stores()
     stores.close(_open(stores, path))
     reader = _open(stores, path, readonly=True)
     first, second = _open(stores, path), _open(stores, path)
-    assert reader.readonly
+    assert isinstance(reader, ReadOnlyStore)
     assert first is second is not reader
     first.log.append([b"one"])
     assert payloads_of(reader) == [b"one"]
@@ -74,7 +74,7 @@ def test_a_writer_does_not_share_with_whoever_only_reads(path: Path) -> None:
         stores.close(store)
 
 
-def test_whoever_shares_is_checked_too(path: Path) -> None:
+def test_a_shared_open_is_checked_too(path: Path) -> None:
     """An open that does not fit is refused, although the store is open already."""
     stores = Stores()
     store = _open(stores, path)
@@ -105,10 +105,10 @@ def test_a_directory_that_was_replaced_is_another_channel(path: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("what", ["moved", "removed", "replaced"])
-def test_whoever_has_a_directory_open_that_is_another_now_makes_nothing_in_it(
+def test_a_process_with_a_replaced_directory_open_creates_nothing_in_the_new_one(
     path: Path, tmp_path: Path, what: str
 ) -> None:
-    """Neither segments nor indexes nor consumers; what is open stays readable, and what is there now is unharmed."""
+    """Neither segments nor indexes nor consumers; what is open stays readable, and the new channel is unharmed."""
     stores = Stores()
     first = _open(stores, path)
     sent = [b"%d" % number + bytes(900) for number in range(7)]
@@ -125,7 +125,7 @@ def test_whoever_has_a_directory_open_that_is_another_now_makes_nothing_in_it(
         lambda: first.cursors.open("new"),
         lambda: first.cursors.remove(owned),
         lambda: first.cursors.remove_unowned("new"),
-        lambda: first.roster.watch("owned"),
+        lambda: first.consumer_listing.watch("owned"),
         first.remove_expired,
         lambda: first.configure(lambda manifest: manifest),
         first.purge,
@@ -139,8 +139,8 @@ def test_whoever_has_a_directory_open_that_is_another_now_makes_nothing_in_it(
         stores.close(second)
 
 
-def test_a_directory_that_others_are_opening_holds_up_no_other_one(tmp_path: Path) -> None:
-    """A process may be stopped in the middle of opening it; whoever does not want it any more stops waiting."""
+def test_a_directory_that_others_are_opening_delays_no_other_one(tmp_path: Path) -> None:
+    """A process may be stopped in the middle of opening it; a caller that is cancelled stops waiting."""
     stores, wanted = Stores(), True
     held, other = tmp_path / "held", _open(stores, tmp_path / "other")
     stores.close(_open(stores, held))

@@ -35,12 +35,12 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.fixture(autouse=True)
 def _prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small as they are, segments are prepared ahead as large ones are."""
-    monkeypatch.setattr("filechannel._storage.preparation.SMALLEST", 0)
+    monkeypatch.setattr("filechannel._storage.log.prepare_next.SMALLEST", 0)
 
 
 @pytest.fixture(autouse=True)
 def ticks(monkeypatch: pytest.MonkeyPatch) -> Ticks:
-    """A clock that is the same in every run: a seed must always lead to the same history."""
+    """A clock that is the same in every run: a seed must always header_record to the same history."""
     return Ticks.install(monkeypatch)
 
 
@@ -85,7 +85,7 @@ def test_a_channel_that_writes_its_files_again_survives(
 def test_a_channel_that_drops_its_oldest_messages_survives(
     memory: Path, boots: Boots, background: Background, group: int
 ) -> None:
-    """What was dropped may come back; what is left is whole, and a consumer is told to the message what it missed."""
+    """Dropped messages may reappear; what is left is whole, and a consumer gets the exact number it missed."""
     _run(memory, range(group * ROUNDS, (group + 1) * ROUNDS), boots, background, dropping=True)
 
 
@@ -110,7 +110,7 @@ def test_a_channel_survives_that_its_control_page_is_old(
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["keeping", "thrifty", "dropping", "remounting", "forgetful"])
 def test_a_channel_survives_for_long(memory: Path, boots: Boots, background: Background, kind: str) -> None:
-    """The same with seeds that nobody has tried yet."""
+    """The same with new seeds."""
     first = secrets.randbits(40)
     rounds = int(os.environ.get("FILECHANNEL_ROUNDS", "2000"))
     seeds = range(first, first + rounds)

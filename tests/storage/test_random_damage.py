@@ -25,12 +25,12 @@ def _run(first: int, count: int, timeout: float = 100) -> int:
 
 @pytest.mark.parametrize("group", range(2))
 def test_damage_is_named_or_skipped(group: int) -> None:
-    """No signal, no hang, no huge allocation, no message that nobody sent, and nothing lost that could be read."""
+    """No signal, no hang, no huge allocation, no message that was never sent, and nothing lost that could be read."""
     assert _run(group * SEEDS, SEEDS) == 3 * SEEDS
 
 
 @pytest.mark.soak
 def test_damage_is_named_or_skipped_for_long() -> None:
-    """The same with seeds that nobody has tried yet."""
+    """The same with new seeds."""
     count = int(os.environ.get("FILECHANNEL_ROUNDS", "5000"))
     assert _run(secrets.randbits(40), count, timeout=7200) == 3 * count

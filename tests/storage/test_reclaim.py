@@ -1,4 +1,4 @@
-"""Giving up the oldest segments, step by step, and what others find meanwhile."""
+"""Retiring the oldest segments, step by step, and what others find in between."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._errors import Busy
 from filechannel._format import PURE
 from filechannel._offset import Offset
-from filechannel._storage.segment import segment_name
-from filechannel._storage.spares import Spares
+from filechannel._storage.segments.free_list import FreeList
+from filechannel._storage.segments.segment import segment_name
 from filechannel._storage.store import Store
 from tests.maintenance.stores import consume, consumer, files_of, fill, reclaim
 from tests.storage.background import Background
 from tests.storage.channels import SMALL, opened, payloads_of, reader_of
-from tests.storage.compressing import NO_SPARES, compress_all
+from tests.storage.compressing import NO_FREE_LIST, compress_all
 from tests.storage.faults import FaultyFiles, input_output_error
 from tests.storage.resources import files_under, maps_under
 
-shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+shares = pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 
 
 def _checkpointed(store: Store) -> Offset:
@@ -34,33 +34,35 @@ def _segment_files(store: Store) -> list[str]:
     return [name for name in files_of(store) if name.endswith(".seg")]
 
 
-def test_the_files_go_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the first one goes, everybody knows, and so does the disk."""
+def test_the_files_are_deleted_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the first one is deleted, every process knows, and so does the disk."""
     seen: list[tuple[int, int]] = []
-    recycle = Spares.recycle
+    recycle = FreeList.recycle
 
-    def watched(self: Spares, path: Path, begin: int) -> None:
+    def watched(self: FreeList, path: Path, begin: int) -> None:
         seen.append((store.control.oldest_offset, _checkpointed(store)))
         recycle(self, path, begin)
 
     with opened(path, SMALL) as store:
         fill(store, 4)
         consume(store, 7)
-        monkeypatch.setattr(Spares, "recycle", watched)
+        monkeypatch.setattr(FreeList, "recycle", watched)
         reclaim(store)
         assert seen == [(store.segments.begins[0], store.segments.begins[0])] * 2
 
 
-def test_what_speaks_of_the_segments_is_told_before(path: Path) -> None:
+def test_what_speaks_of_the_segments_is_told_before(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the writer word, and nothing decided yet."""
     with opened(path, SMALL) as store:
         fill(store, 4)
         consume(store, 7)
         told: list[tuple[int, int]] = []
-        store.reclaim.before_removal = lambda oldest: (
-            told.append((store.control.oldest_offset, oldest)),
-            store.log._lock.is_held or pytest.fail("without the word"),
-        )
+
+        def release_before(oldest: Offset) -> None:
+            told.append((store.control.oldest_offset, oldest))
+            assert store.log._lock.is_held
+
+        monkeypatch.setattr(store.producers, "release_before", release_before)
         reclaim(store)
         assert told == [(0, store.control.oldest_offset)]
 
@@ -81,9 +83,9 @@ def test_an_error_leaves_everything_for_the_next_time(path: Path) -> None:
 
 
 @shares
-def test_nobody_is_waited_for_who_keeps_a_word(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_a_stopped_process_holds_is_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that was stopped while it flushes, or writes: it is tried again, and then finished."""
-    monkeypatch.setattr("filechannel._storage.flush._PATIENCE", 0.01)
+    monkeypatch.setattr("filechannel._storage.durability.flusher._LOCK_WAIT_SECONDS", 0.01)
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         sent = fill(store, 4)
         consume(store, 7)
@@ -124,8 +126,8 @@ def fill_without_flush(store: Store) -> None:
 
 
 @shares
-def test_what_others_wrote_is_flushed_although_what_came_before_is_gone(path: Path) -> None:
-    """Whoever flushes begins with the first segment there is, if the one it knew of was removed."""
+def test_segments_of_others_are_flushed_although_earlier_ones_are_reclaimed(path: Path) -> None:
+    """A flush begins with the first segment there is, if the one it knew of was removed."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         fill(store, 1)
         consume(store)
@@ -133,12 +135,12 @@ def test_what_others_wrote_is_flushed_although_what_came_before_is_gone(path: Pa
         fill_without_flush(other)  # several segments, unknown to the first
         store.control.durable_offset = 0
         with store.log.writing():
-            assert sorted(segment.begin for segment in store.log.take_unflushed().segments) == store.segments.begins
+            assert sorted(segment.begin for segment in store.log.dirty.take().segments) == store.segments.begins
         assert len(store.segments.begins) > 1
 
 
 def test_a_segment_that_is_missing_holds_nothing_back(path: Path) -> None:
-    """Those around it go as they would if it had been there."""
+    """Those around it are reclaimed as if it existed."""
     with opened(path, SMALL) as store:
         fill(store, 3)
         _, missing, last = store.segments.begins
@@ -152,7 +154,7 @@ def test_an_index_without_its_segment_is_removed(path: Path) -> None:
     """A power cut may leave it; other files are left alone."""
     with opened(path, SMALL) as store:
         fill(store, 2)
-        store.log.store_marks()
+        store.log.store_index_entries()
         kept = files_of(store)
     for name in ("00000000000000999999.idx", "notes.idx"):
         (path / "segments" / name).touch()
@@ -161,12 +163,12 @@ def test_an_index_without_its_segment_is_removed(path: Path) -> None:
 
 
 @shares
-def test_a_reader_that_finds_its_segment_gone_is_told_so(path: Path) -> None:
-    """Also if it stands in front of it, in another process that has not looked at the directory since."""
+def test_a_reader_whose_segment_was_reclaimed_gets_an_error(path: Path) -> None:
+    """Also if it is in front of it, in another process that has not scanned the directory since."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         sent = fill(store, 4)
         replay = reader_of(other)
-        replay.move(other.places.earliest())
+        replay.move(other.lookup.earliest())
         assert other.segments.begins[0] == 0
         consume(store, 7)
         reclaim(store)
@@ -184,50 +186,50 @@ def _held(store: Store) -> tuple[int, int]:
     return files_under(store.segments.directory), maps_under(store.segments.directory)
 
 
-def test_an_idle_channel_takes_no_disk_space(path: Path, background: Background) -> None:
-    """Whoever stands in what was removed lets go of it: who received it, and who sent it, flushed or not."""
+def test_an_idle_channel_uses_no_disk_space(path: Path, background: Background) -> None:
+    """A receiver or sender in what was removed releases it, flushed or not."""
     with opened(path, SMALL) as store, consumer(store) as receiver:
         for payload in fill(store, 1):
             assert receiver.native.take() == payload
         store.log.append([b"unflushed"])
         assert receiver.native.take() == b"unflushed"
         reclaim(store, 0.0)
-        store.let_go_of_removed()
+        store.release_removed()
         assert files_of(store) == []
         assert _held(store) == (0, 0)
         store.log.append([b"next"])
         assert receiver.native.take() == b"next"
 
 
-def test_who_reads_what_another_process_is_removing_may_go_on(path: Path) -> None:
-    """Also in the moment in which the file is gone, and that has not been announced."""
+def test_a_reader_of_what_another_process_is_removing_may_continue(path: Path) -> None:
+    """Also in the moment in which the file is deleted, and that has not been announced."""
     with opened(path, SMALL) as store:
         sent = fill(store, 2)
         replay = reader_of(store)
-        replay.move(store.places.earliest())
+        replay.move(store.lookup.earliest())
         assert replay.native.take() == sent[0]
         store.control.oldest_offset = store.segments.begins[1]
         store.segments.path(0).unlink()
-        store.let_go_of_removed()
+        store.release_removed()
         assert replay.native.take() == sent[1]
 
 
 @pytest.mark.parametrize("rests", [False, True])
-def test_who_reads_what_is_removed_may_go_on_unless_it_rests(
+def test_a_reader_of_what_is_removed_may_continue_unless_it_is_idle(
     path: Path, rests: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lies before it in its segment is nowhere else any more; but nobody waits for who does not read it."""
+    """What is before it in its segment is stored nowhere else; but an idle reader is not waited for."""
     with opened(path, SMALL) as store:
         sent = fill(store, 1)
         replay = reader_of(store)
-        replay.move(store.places.earliest())
+        replay.move(store.lookup.earliest())
         assert replay.native.take() == sent[0]
         consume(store)
         reclaim(store, 0.0)
-        store.let_go_of_removed()
+        store.release_removed()
         assert _held(store) != (0, 0)
-        monkeypatch.setattr("filechannel._storage.log_reader.PATIENCE", 0.0 if rests else 3600.0)
-        store.let_go_of_removed()
+        monkeypatch.setattr("filechannel._storage.reading.log_reader.IDLE_SECONDS", 0.0 if rests else 3600.0)
+        store.release_removed()
         assert (_held(store) == (0, 0)) is rests
         store.log.append([b"next"])
         if not rests:
@@ -239,77 +241,77 @@ def test_who_reads_what_is_removed_may_go_on_unless_it_rests(
 
 
 @shares
-def test_who_rests_in_another_process_lets_go_too(path: Path, background: Background) -> None:
-    """It did not remove anything, and neither sends nor receives, so nothing else would tell it."""
+def test_an_idle_reader_in_another_process_releases_it_too(path: Path, background: Background) -> None:
+    """It did not remove anything, and neither sends nor receives, so it gets no other notice."""
     with opened(path, SMALL) as resting, opened(path, SMALL) as third, opened(path, SMALL) as other:
         resting.log.append([b"sent"])
         with third.log.writing():
             pass  # which only takes up the segment
         replay = reader_of(resting)
-        replay.move(resting.places.earliest())
+        replay.move(resting.lookup.earliest())
         assert replay.native.take() == b"sent"
         consume(other)
         reclaim(other, 0.0)
         for store in (other, resting, third):
-            store.let_go_of_removed()
+            store.release_removed()
         assert _held(resting) == (0, 0)
         resting.log.append([b"next"])
         assert replay.native.take() == b"next"
 
 
 @shares
-def test_who_sends_again_lets_go_before_it_makes_a_file(path: Path, background: Background) -> None:
-    """On a full disk there may be no other room for it."""
+def test_a_sender_releases_files_before_it_creates_one(path: Path, background: Background) -> None:
+    """On a full disk there may be no other space for it."""
     with opened(path, SMALL) as sender, opened(path, SMALL) as other:
         sender.log.append([b"sent"])
         consume(other)
         reclaim(other, 0.0)
-        other.let_go_of_removed()
+        other.release_removed()
         with sender.log.writing():
             assert _held(sender) == (0, 0)
 
 
-def test_a_compressed_segment_that_was_removed_is_not_held(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is the plain file of one that was compressed: who stands there goes on in the other form."""
-    with opened(path, NO_SPARES) as store:
+def test_a_compressed_segment_that_was_removed_is_not_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is the plain file of one that was compressed: a reader in it continues in the compressed one."""
+    with opened(path, NO_FREE_LIST) as store:
         sent = fill(store, 4)
         replay = reader_of(store)
-        replay.move(store.places.earliest())
+        replay.move(store.lookup.earliest())
         assert replay.native.take() == sent[0]
         assert compress_all(store)
         mapped = maps_under(store.segments.directory)
-        store.let_go_of_removed()
+        store.release_removed()
         assert maps_under(store.segments.directory) == mapped - 1
         assert replay.native.take() == sent[1]
-        monkeypatch.setattr("filechannel._storage.log_reader.PATIENCE", 0.0)
+        monkeypatch.setattr("filechannel._storage.reading.log_reader.IDLE_SECONDS", 0.0)
         consume(store)
         reclaim(store, 0.0)
-        store.let_go_of_removed()
+        store.release_removed()
         assert _held(store) == (0, 0)
 
 
-def test_what_is_to_be_written_again_stays_mapped(path: Path, background: Background) -> None:
-    """A file that waits has a name, and its pages are worth more than the room they take."""
-    del background  # nobody else opens files
+def test_files_of_the_free_list_stay_mapped(path: Path, background: Background) -> None:
+    """They have a name, and their pages are worth more than the memory they use."""
+    del background  # no other thread opens files
     with opened(path, SMALL) as store:
         fill(store, 2)
         consume(store)
         reclaim(store)
-        assert store.segments.spares is not None
-        assert store.segments.spares.names()
+        assert store.segments.free_list is not None
+        assert store.segments.free_list.names()
         held = _held(store)
-        store.let_go_of_removed()
+        store.release_removed()
         assert _held(store) == held
-        assert store.segments.ready_spare() is not None
+        assert store.segments.next_free_file() is not None
 
 
-def test_what_is_mapped_of_a_channel_that_is_gone_stays(path: Path) -> None:
-    """Nobody has given anything up there: whoever has it open reads what it has, and hears of it when it needs more."""
+def test_the_maps_of_a_deleted_channel_stay(path: Path) -> None:
+    """Nothing was retired there: a process that has it open reads what it has, and gets an error when it needs more."""
     with opened(path, SMALL) as store:
         sent = fill(store, 1)
         replay = reader_of(store)
-        replay.move(store.places.earliest())
+        replay.move(store.lookup.earliest())
         assert replay.native.take() == sent[0]
         shutil.rmtree(path)
-        store.let_go_of_removed()
+        store.release_removed()
         assert replay.native.take() == sent[1]

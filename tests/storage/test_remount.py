@@ -85,8 +85,8 @@ def test_what_fsync_acknowledged_is_there_after_a_remount(image: MountedImage, s
         assert found[-1].offset >= 1 << 40, "an offset may have been used twice"
 
 
-def test_what_os_durability_lost_is_not_replaced_in_place(image: MountedImage) -> None:
-    """Without `FSYNC` a prefix is there, consumers miss nothing of it, and no offset that was lost is used again."""
+def test_what_os_durability_lost_is_not_replaced(image: MountedImage) -> None:
+    """Without `FSYNC` a prefix is stored, consumers miss nothing of it, and no lost offset is used again."""
     path = _send_and_shut_down(image, "OS")
     with blocking.open_channel(path, int) as channel:
         found = list(channel.replay("earliest"))

@@ -73,7 +73,7 @@ def _quiet(caplog: pytest.LogCaptureFixture, background: Background) -> None:
 @pytest.fixture(autouse=True)
 def _no_maintenance(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread of its own would change files while they are looked at."""
-    monkeypatch.setattr("filechannel._maintenance.worker.Worker.look_after", lambda *_: None)
+    monkeypatch.setattr("filechannel._maintenance.background.maintenance_thread.Maintenance.register", lambda *_: None)
 
 
 def _use(channels: Channels, files: PowerFiles, random: Random) -> list[tuple[Image, Story]]:
@@ -165,7 +165,7 @@ def _run(root: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability, ra
 @contextmanager
 def _watching(monkeypatch: pytest.MonkeyPatch, files: PowerFiles) -> Iterator[PowerFiles]:
     """Let channels be opened through these files."""
-    monkeypatch.setattr("filechannel._storage.stores.Files", lambda: files)
+    monkeypatch.setattr("filechannel._storage.open_stores.Files", lambda: files)
     try:
         yield files
     finally:

@@ -11,10 +11,10 @@ import pytest
 
 from filechannel import FileChannelError, StorageError
 from filechannel._format import PURE
-from filechannel._maintenance.repair import repair
-from filechannel._maintenance.verify import verify
-from filechannel._storage.files import Files
-from filechannel._storage.stores import STORES
+from filechannel._maintenance.repair.repair import repair
+from filechannel._maintenance.verify.verification import verify
+from filechannel._storage.open_stores import STORES
+from filechannel._storage.system.os_calls import Files
 from filechannel.blocking import open_channel
 from tests.file_systems import run_or_skip
 from tests.storage.channels import opened, payloads_of
@@ -34,7 +34,7 @@ def _fill(path: Path, payloads: list[bytes], *, purged: bool = False) -> None:
 
 @pytest.fixture
 def foreign(path: Path) -> Path:
-    """A channel whose control file was replaced by that of a channel whose messages are gone."""
+    """A channel whose control file was replaced by that of a channel whose messages are lost."""
     _fill(path, MINE)
     _fill(path.with_name("other"), OTHERS, purged=True)
     shutil.copyfile(path.with_name("other") / "control", path / "control")
@@ -51,7 +51,7 @@ def test_the_control_file_of_another_channel_is_refused(foreign: Path, readonly:
 
 
 def test_a_repair_finds_the_messages_without_the_control_file_of_another_channel(foreign: Path) -> None:
-    """The foreign file goes to quarantine, and every message of the channel can be read."""
+    """The foreign file is moved to quarantine, and every message of the channel can be read."""
     report = verify(foreign)
     assert [finding.kind for finding in report.findings if finding.severity == "error"] == ["control"]
     repair(foreign)
@@ -61,13 +61,13 @@ def test_a_repair_finds_the_messages_without_the_control_file_of_another_channel
 
 
 class SwappingFiles(Files):
-    """The real file system, in which another channel takes the place of the opened one before the n-th call."""
+    """The real file system, in which another channel replaces the opened one before the n-th call."""
 
     def __init__(self, path: Path, at: int) -> None:
         self._path, self._at, self.came = path, at, False
 
     def __getattribute__(self, name: str) -> Any:
-        """Return a method, and exchange the channels before it is called if it is its turn."""
+        """Return a method, and exchange the channels before the n-th call."""
         found = super().__getattribute__(name)
         if name.startswith("_") or not callable(found) or self._at < 0:
             return found

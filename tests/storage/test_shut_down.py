@@ -20,6 +20,7 @@ from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._format import PURE, populate
 from filechannel._format.layout import FLUSHING_SEGMENTS
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import Files
 from tests.file_systems import MountedImage, mounted_image
 from tests.storage.channels import opened, payloads_of
 
@@ -209,8 +210,8 @@ def test_a_flush_by_another_process_is_noticed(image: MountedImage) -> None:
     assert _idle_then_shut_down(image, _SENDS, flush).startswith("StorageError\n" * 3)
 
 
-def test_what_the_kernel_wrote_out_by_itself_is_noticed_after_a_second(image: MountedImage) -> None:
-    """The control page is read-only although nobody flushed it."""
+def test_what_the_kernel_wrote_out_is_noticed_after_a_second(image: MountedImage) -> None:
+    """The control page is read-only although no process flushed it."""
 
     def write_out() -> None:
         for path in (image.path / "channel" / "control", *(image.path / "channel" / "segments").iterdir()):
@@ -261,11 +262,43 @@ def test_a_segment_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
             store.log.writer.append(bytes(5000))
 
 
-def test_all_that_was_acknowledged_is_there_after_a_remount(image: MountedImage, rng: random.Random) -> None:
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_all_that_was_acknowledged_is_there_after_a_remount(tmp_path: Path, rng: random.Random, kind: str) -> None:
     """What a send returned for is found when the file system is mounted again."""
-    sent = _shut_down_under(image, rng, _SENDER, ["a", "b"])
-    image.remount()
-    for number, count in enumerate(sent):
-        with opened(image.path / "ab"[number], create=False) as store:
-            numbers = [int(payload.split(b":")[1]) for payload in payloads_of(store)]
-        assert numbers[:count] == list(range(count))
+    _lose_nothing(tmp_path, kind, rng, attempts=4)
+
+
+def test_a_flush_that_reports_success_on_a_file_system_that_has_shut_down_fails(
+    image: MountedImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush that was running when ext4 or XFS shut down may return success for data that was not recorded."""
+    path = image.path / "file"
+    path.write_bytes(bytes(4096))
+    files, descriptor = Files(), os.open(path, os.O_RDWR)
+    try:
+        files.flush(descriptor)
+        image.shut_down()
+        monkeypatch.setattr(os, "fdatasync", lambda _: None)
+        with pytest.raises(OSError, match="Input/output error"):
+            files.flush(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lose_nothing(directory: Path, kind: str, rng: random.Random, attempts: int) -> None:
+    for attempt in range(attempts):
+        (directory / str(attempt)).mkdir()
+        with mounted_image(directory / str(attempt), kind) as image:
+            sent = _shut_down_under(image, rng, _SENDER, ["a", "b"])
+            image.remount()
+            for place, count in zip("ab", sent, strict=True):
+                with opened(image.path / place, create=False) as store:
+                    numbers = [int(payload.split(b":")[1]) for payload in payloads_of(store)]
+                assert numbers[:count] == list(range(count)), attempt
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_nothing_acknowledged_is_ever_lost_by_a_shutdown(tmp_path: Path, rng: random.Random, kind: str) -> None:
+    """What a send returned for is found after the next mount, whenever the file system shut down."""
+    _lose_nothing(tmp_path, kind, rng, attempts=100)

@@ -17,15 +17,16 @@ from anyio import ClosedResourceError
 from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._format import NOTHING
 from filechannel._format.layout import OLDEST_OFFSET, WRITE_TAIL
-from filechannel._storage import opening
-from filechannel._storage.control import Control
-from filechannel._storage.index import Mark
+from filechannel._storage import open_directory as opening
+from filechannel._storage.control.control_page import Control
 from filechannel._storage.manifest import Manifest
-from filechannel._storage.segment import segment_name
-from filechannel._storage.store import Store
+from filechannel._storage.segments.segment import segment_name
+from filechannel._storage.store import ReadOnlyStore, Store
+from filechannel._storage.writable_store import writable
 from tests.storage.background import Background
 from tests.storage.channels import SMALL, open_store, opened, payloads_of, read_all, reader_of, take_all
 from tests.storage.faults import FaultyFiles, FewDescriptors, input_output_error
+from tests.storage.handling import handle
 from tests.storage.resources import descriptors_under, maps_under
 
 
@@ -45,7 +46,7 @@ def _flip(path: Path, position: int) -> None:
 # Opening and closing
 
 
-def test_a_channel_goes_on_where_it_was(path: Path) -> None:
+def test_a_channel_resumes_where_it_was(path: Path) -> None:
     """Messages, offsets, sequences and consumers are the same after reopening."""
     with opened(path) as store:
         _send(store, 10)
@@ -58,14 +59,14 @@ def test_a_channel_goes_on_where_it_was(path: Path) -> None:
         assert last.offset == before[-1].offset + 8 + len(before[-1].payload)
 
 
-def test_closing_lets_go_of_everything(path: Path, background: Background) -> None:
+def test_closing_releases_everything(path: Path, background: Background) -> None:
     """No descriptor and no map stays."""
     before = descriptors_under(path)
     store = open_store(path)
     _send(store, 20)
     cursor = store.cursors.open("consumer")
     reader = reader_of(store, cursor)
-    reader.move(store.places.earliest())
+    reader.move(store.lookup.earliest())
     take_all(reader)
     reader.close()
     store.flusher.flush()
@@ -91,7 +92,7 @@ def test_opening_again_and_again_keeps_descriptors_flat(path: Path) -> None:
 
 
 def test_the_manifest_is_checked_before_anything_is_touched(path: Path) -> None:
-    """Whoever refuses a channel has not changed it."""
+    """A process that refuses a channel has not changed it."""
     with opened(path) as store:
         store.log.append([b"one"])
 
@@ -149,28 +150,28 @@ def test_the_number_of_mapped_segments_is_bounded(path: Path, mapped: int, backg
         _send(store, 60)
         store.flusher.flush()
         for message in read_all(store)[::5]:
-            store.places.at(message.offset)
+            store.lookup.at(message.offset)
             assert store.segments.mapped <= mapped
         background.forget()
-        assert maps_under(path / "segments") <= mapped + 1  # and the one that somebody may still stand in
+        assert maps_under(path / "segments") <= mapped + 1  # and the one that a reader may still be in
 
 
 # Reading only
 
 
-def test_whoever_only_reads_cannot_write(path: Path) -> None:
-    """The parts that write are not there."""
+def test_a_readonly_store_cannot_write(path: Path) -> None:
+    """The parts that write do not exist."""
     open_store(path).close()
     with opened(path, readonly=True) as store:
-        for part in ("log", "cursors", "flusher"):
-            with pytest.raises(io.UnsupportedOperation, match="read-only"):
-                getattr(store, part)
-        with pytest.raises(io.UnsupportedOperation):
-            store.purge()
+        assert isinstance(store, ReadOnlyStore)
+        for part in ("log", "cursors", "flusher", "purge"):
+            assert not hasattr(store, part)
+        with pytest.raises(io.UnsupportedOperation, match="read-only"):
+            writable(store)
 
 
-def test_whoever_only_reads_changes_nothing(path: Path) -> None:
-    """Not a byte, nor a time, whether somebody writes or not."""
+def test_a_readonly_store_changes_nothing(path: Path) -> None:
+    """Not a byte, nor a time, whether a process writes or not."""
     with opened(path) as store:
         _send(store, 10)
         store.seal()
@@ -181,7 +182,7 @@ def test_whoever_only_reads_changes_nothing(path: Path) -> None:
     assert {file: (file.stat().st_mtime_ns, file.is_file() and file.read_bytes()) for file in path.rglob("*")} == before
 
 
-def test_whoever_only_reads_needs_a_whole_control_file(path: Path) -> None:
+def test_a_readonly_store_needs_a_complete_control_file(path: Path) -> None:
     """A file that was cut off is a typed error that says how to repair it."""
     open_store(path).close()
     os.truncate(path / "control", 100)
@@ -210,7 +211,7 @@ def test_a_damaged_word_is_noticed_when_the_channel_is_opened(path: Path, positi
 
 
 def test_a_lost_active_segment_does_not_lock_the_channel(path: Path) -> None:
-    """If the segment that is written to cannot be opened, it is put aside and the channel goes on."""
+    """If the active segment cannot be opened, it is quarantined and the channel continues."""
     with opened(path) as store:
         _send(store, 10)
         active = store.segments.begins[-1]
@@ -227,7 +228,7 @@ def test_a_lost_active_segment_does_not_lock_the_channel(path: Path) -> None:
 
 
 def test_a_purge_removes_everything_sent_before(path: Path) -> None:
-    """Messages go, sequences and offsets go on, and the files of old segments are gone."""
+    """Messages are removed, sequences and offsets continue, and the files of old segments are deleted."""
     with opened(path) as store:
         _send(store, 20)
         end = store.control.write_offset
@@ -240,11 +241,11 @@ def test_a_purge_removes_everything_sent_before(path: Path) -> None:
         assert payloads_of(store) == [b"after"]
 
 
-def test_whoever_rests_in_what_is_purged_is_looked_after(path: Path) -> None:
-    """It holds on to files that are gone, until somebody comes in the background."""
+def test_an_idle_reader_in_a_purged_segment_releases_it(path: Path) -> None:
+    """It holds deleted files, until maintenance releases them."""
     with opened(path) as store:
         told: list[None] = []
-        store.on_boundary = lambda: told.append(None)
+        handle(store.events.maintenance_due, lambda: told.append(None))
         store.purge()
         assert told
 
@@ -261,7 +262,7 @@ def test_purging_twice_is_purging_once(path: Path) -> None:
 
 
 def test_a_purge_moves_every_consumer(path: Path) -> None:
-    """Owned or not, a consumer goes on with what is sent afterwards."""
+    """Owned or not, a consumer continues with what is sent afterwards."""
     with opened(path) as store:
         _send(store, 20)
         owned, unowned = store.cursors.open("owned"), store.cursors.open("unowned")
@@ -270,7 +271,7 @@ def test_a_purge_moves_every_consumer(path: Path) -> None:
         for cursor in (owned, unowned):
             cursor.store(0, 0, 0)
         store.cursors.close(unowned)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         reader.native.take()
         store.purge()
         store.log.append([b"after"])
@@ -278,14 +279,14 @@ def test_a_purge_moves_every_consumer(path: Path) -> None:
         unowned = store.cursors.open("unowned")
         position = unowned.position
         assert position is not None
-        found = read_all(store, start=Mark(position.offset, position.sequence, 0))
+        found = read_all(store, start=position.log_position)
         assert [message.payload for message in found] == [b"after"]
         reader.close()
         store.cursors.close_all()
 
 
-def test_a_purge_is_on_disk_before_the_first_file_goes(path: Path, background: Background) -> None:
-    """After a power cut nobody looks for a segment that is gone."""
+def test_a_purge_is_on_disk_before_the_first_file_is_deleted(path: Path, background: Background) -> None:
+    """After a power cut no process looks for a deleted segment."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         _send(store, 20)
@@ -316,8 +317,8 @@ def test_a_sealed_channel_ends_behind_its_last_message(path: Path) -> None:
         assert not store.has_ended(0)
 
 
-def test_all_there_is_is_visible_before_a_channel_is_sealed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under FSYNC too: whoever seals may die, and nobody could bring the rest to those who wait for it."""
+def test_all_messages_are_visible_before_a_channel_is_sealed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under FSYNC too: the sealing process may die, and no other could publish the rest."""
     with opened(path, ChannelOptions(segment_size=4096, durability=Durability.FSYNC)) as store:
         mark_sealed, seen = Control.mark_sealed, list[list[bytes]]()
 
@@ -336,7 +337,7 @@ def test_all_there_is_is_visible_before_a_channel_is_sealed(path: Path, monkeypa
 
 
 def test_configuring_is_durable(path: Path) -> None:
-    """What was configured is there for everybody who opens the channel afterwards."""
+    """What was configured holds for every later open."""
     with opened(path, SMALL) as store:
         options = store.manifest.options
         changed = ChannelOptions(segment_size=4096, durability=Durability.FSYNC).resolve()
@@ -349,7 +350,7 @@ def test_configuring_is_durable(path: Path) -> None:
 
 
 def test_what_the_system_refuses_is_a_storage_error(path: Path) -> None:
-    """Whoever changes options, asks for them or registers a name catches one kind of error, and can try again."""
+    """A caller that changes options, reads them or registers a name catches one kind of error, and can try again."""
     files = FewDescriptors()
     with opened(path, SMALL, files=files) as store:
         assert store.processes is not None
@@ -370,12 +371,12 @@ def test_what_the_system_refuses_is_a_storage_error(path: Path) -> None:
         store.cursors.close_all()
 
 
-def test_an_interval_that_is_given_up_does_not_flush_any_more(path: Path) -> None:
+def test_a_replaced_interval_does_not_flush_any_more(path: Path) -> None:
     """Configuring another durability stops the timer."""
     with opened(path, ChannelOptions(segment_size=4096, durability=Durability.interval(3600))) as store:
         store.configure(lambda manifest: replace(manifest, options=SMALL.resolve()))
         reader = reader_of(store)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         assert reader.native.take() is NOTHING
         reader.close()
 
@@ -383,7 +384,6 @@ def test_an_interval_that_is_given_up_does_not_flush_any_more(path: Path) -> Non
 def test_a_closed_channel_uses_no_descriptor_again(path: Path, tmp_path: Path) -> None:
     """Its numbers may be those of other files by then; a thread that was inside must not write to or lock them."""
     store = open_store(path)
-    assert store._membership is not None
     control, locks = store.control, store._membership.locks
     numbers = [control._descriptor, locks._descriptor]
     store.close()
@@ -392,7 +392,7 @@ def test_a_closed_channel_uses_no_descriptor_again(path: Path, tmp_path: Path) -
     try:
         for number in set(numbers) - {opened_again}:
             os.dup2(opened_again, number)
-        for use in (control.keep_reserve, lambda: locks.take(1), store.check_place):
+        for use in (control.keep_reserve, lambda: locks.take(1), store.check_directory):
             with pytest.raises(ClosedResourceError):
                 use()
         assert other.stat().st_size == 0

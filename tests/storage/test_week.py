@@ -1,7 +1,7 @@
-"""A week of rolling segments, simulated: what a channel takes of disk, maps, descriptors and memory stays what it was.
+"""A week of rolling segments, simulated: what a channel uses of disk, maps, descriptors and memory stays what it was.
 
 A segment of real life is filled in minutes; here it takes a moment. A consumer keeps up, another one lags and catches
-up, somebody looks at history now and then, and the channel is closed and opened in between.
+up, history is replayed now and then, and the channel is closed and opened in between.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pytest
 
 from filechannel import ChannelOptions, DataExpiredError
 from filechannel._format import NOTHING, PURE
-from filechannel._storage.index import Mark
-from filechannel._storage.log_reader import LogReader
+from filechannel._offset import LogPosition
+from filechannel._storage.reading.log_reader import LogReader
 from filechannel._storage.store import Store
 from tests.storage.channels import opened, reader_of
 from tests.storage.reclaiming import reclaim
@@ -60,13 +60,13 @@ def _memory() -> int:
 class Day:
     """One day of a channel: opened in the morning, closed at night."""
 
-    def __init__(self, store: Store, keen: Mark | None, slow: Mark | None) -> None:
+    def __init__(self, store: Store, keen: LogPosition | None, slow: LogPosition | None) -> None:
         self._store = store
         self._keen, self._slow, self._late = (reader_of(store) for _ in range(3))
-        self._keen.move(keen or store.places.earliest())
-        self._slow.move(slow or store.places.earliest())
+        self._keen.move(keen or store.lookup.earliest())
+        self._slow.move(slow or store.lookup.earliest())
 
-    def spend(self, segments: int, footprints: list[Footprint]) -> tuple[Mark, Mark]:
+    def spend(self, segments: int, footprints: list[Footprint]) -> tuple[LogPosition, LogPosition]:
         """Fill so many segments; return where the consumers stand."""
         message = os.urandom(1000)
         for number in range(segments):
@@ -81,19 +81,19 @@ class Day:
             if number % _LOOK == 0:
                 footprints.append(Footprint.of(self._store.path))
         self._store.flusher.flush()
-        places = [Mark(reader.native.offset, reader.native.sequence, 0) for reader in (self._keen, self._slow)]
+        places = [LogPosition(reader.native.offset, reader.native.sequence) for reader in (self._keen, self._slow)]
         for reader in (self._keen, self._slow, self._late):
             reader.close()
         return places[0], places[1]
 
     def _look_at_history(self) -> None:
-        """Read a little at the beginning of what is stored; the next time that may be gone."""
+        """Read a little at the beginning of what is stored; the next time that may be reclaimed."""
         try:
             if self._late.take_many(3):
                 return
         except DataExpiredError:
             pass
-        self._late.move(self._store.places.earliest())
+        self._late.move(self._store.lookup.earliest())
 
 
 def _take_all(reader: LogReader) -> None:

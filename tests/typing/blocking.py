@@ -90,7 +90,7 @@ def send(tx: Sender[Order]) -> None:
         assert_type(same, Sender[Order])
     tx.send(Cancel(1))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     tx.send(Order(1), timeout="soon")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    special: Sender[BigOrder] = tx  # who takes every order takes big ones
+    special: Sender[BigOrder] = tx  # a sender of every order sends big ones
     del special
 
 
@@ -139,7 +139,7 @@ def receive(rx: FanOutReceiver[Order]) -> None:
     assert_type(rx.unsubscribe(), None)
     for order in rx:
         assert_type(order, Order)
-    general: Receiver[Order | Cancel] = rx  # who gives orders gives orders or cancels
+    general: Receiver[Order | Cancel] = rx  # a receiver of orders is one of orders or cancels
     del general
     rx.receive(timeout="soon")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

@@ -46,7 +46,7 @@ async def methods(orders: FileChannel[Order]) -> None:
     assert_type(await orders.configure(schema=Order | Cancel, durability=Durability.FSYNC), None)
     assert_type(await orders.aclose(), None)
     assert_type(orders.close(), None)
-    await orders.configure(segment_size=4096)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await orders.configure(segment_size=4096)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await orders.configure(durability="fsync")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 

@@ -35,7 +35,7 @@ async def a_builtin() -> None:
 
 
 async def a_type_form() -> None:
-    """Unions and None, which are no classes."""
+    """Unions and None, which are not classes."""
     assert_type(await open_channel("events", Order | Cancel), FileChannel[Order | Cancel])
     assert_type(await open_channel("maybe", int | None), FileChannel[int | None])
     assert_type(await open_channel("nothing", None), FileChannel[None])
@@ -78,7 +78,7 @@ async def with_a_codec_of_ones_own() -> None:
 
 
 async def wrong_arguments() -> None:
-    """What is no path, type, codec or option is an error."""
+    """What is not a path, type, codec or option is an error."""
     open_channel(3, Order)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
     open_channel("orders", 3)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
     open_channel("orders", Order, codec="pickle")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -88,6 +88,6 @@ async def wrong_arguments() -> None:
 
 
 def a_variable(form: TypeForm[Order | Cancel], untyped: Any) -> None:
-    """A type that is passed around keeps what it is a type of."""
+    """A type in a variable keeps its type argument."""
     assert_type(open_channel("events", form), ChannelContext[Order | Cancel])
     open_channel("anything", untyped)

@@ -144,7 +144,7 @@ async def position(rx: FanOutReceiver[Order], history: Receiver[Order]) -> None:
 
 
 async def union(rx: FanOutReceiver[Order | Cancel]) -> None:
-    """A union is told apart as usual."""
+    """A union is narrowed as usual."""
     event = await rx.receive()
     assert_type(event, Order | Cancel)
     if isinstance(event, Order):
@@ -167,7 +167,7 @@ def wants_big_orders(rx: Receiver[BigOrder]) -> None:
 
 
 def variance(rx: FanOutReceiver[Order], big: FanOutReceiver[BigOrder]) -> None:
-    """Who gives something special is as good as who gives anything, not the other way round: it is covariant."""
+    """A receiver of a subtype is a receiver of the type, not the other way round: it is covariant."""
     wants_orders(rx)
     wants_orders(big)
     wants_big_orders(big)

@@ -44,7 +44,7 @@ async def wrong_messages(tx: Sender[Order], events: Sender[Order | Cancel], raw:
 
 
 async def wrong_batches(tx: Sender[Order], stream: AsyncIterator[Order]) -> None:
-    """An asynchronous iterator is no batch."""
+    """An asynchronous iterator is not a batch."""
     await tx.send_many(stream)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -57,7 +57,7 @@ def takes_events(tx: Sender[Order | Cancel]) -> None:
 
 
 def variance(tx: Sender[Order], events: Sender[Order | Cancel]) -> None:
-    """Who takes more is as good as who takes less, not the other way round: a sender is contravariant."""
+    """A sender of the type is a sender of a subtype, not the other way round: it is contravariant."""
     takes_big_orders(tx)
     takes_big_orders(events)
     takes_events(events)

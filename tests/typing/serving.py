@@ -85,7 +85,7 @@ async def live(service: Service) -> None:
 
 
 async def letters(dead: FileChannel[DeadLetter], orders: FileChannel[Order], tx: Sender[Order]) -> None:
-    """Letters say where they come from, and go to any channel of the asynchronous kind."""
+    """Dead letters name their origin, and can be sent to any asynchronous channel."""
     assert_type(await redrive(dead, orders), int)
     assert_type(await redrive(dead, orders, name="again"), int)
     async with dead.receiver() as rx:

@@ -28,7 +28,7 @@ async def feeding(sender: Sender[Order], frame: DataFrame) -> None:
 
 
 async def wrong_sender(sender: BlockingSender[Order], frame: DataFrame) -> None:
-    """One that blocks has no place on an event loop."""
+    """A blocking sender is not for an event loop."""
     await feed(sender, frame)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
@@ -42,7 +42,7 @@ async def query(frame: DataFrame) -> None:
 
 
 def archives(spark: SparkSession) -> None:
-    """Segments go elsewhere by Arrow or by Spark, and come back as a frame."""
+    """Segments are shipped by Arrow or by Spark, and read as a frame."""
     assert_type(ship("path", "s3://bucket/orders"), Shipped)
     assert_type(ship("path", "viewfs://x/orders", spark=spark, consumer="archive", verify=True).gaps, int)
     assert_type(read_archive(spark, "s3://bucket/orders", schema="id bigint", options={"type": "a:B"}), DataFrame)

@@ -1,1 +1,1 @@
-"""The typed objects."""
+"""Channels, senders, receivers, services and transactions, and the schema of their messages."""

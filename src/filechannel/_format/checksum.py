@@ -1,6 +1,6 @@
-"""CRC-32C (Castagnoli) for the pure-Python twin.
+"""CRC-32C (Castagnoli) for the pure-Python implementation.
 
-A library in C from PyPI does it where one is installed; a table does it elsewhere, about a hundred times slower.
+It uses the C library `google_crc32c` if that is installed, and otherwise a table, which is a hundred times slower.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import cast
 
 from typing_extensions import Buffer
 
-from .arguments import U32, readable, unsigned
+from .memory.arguments import U32, readable, unsigned
 
 _POLYNOMIAL = 0x82F63B78  # reflected
 

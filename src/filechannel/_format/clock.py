@@ -1,7 +1,7 @@
-"""The two clocks of the hot path: the wall clock stamped on cursors and index entries, and the turn.
+"""The two clocks of the hot path: the wall clock for cursors and index entries, and the time until a task yields.
 
-A turn is how long a task may go on without giving way to its event loop. It belongs to the thread, since a loop does:
-a task that works on a thousand channels has one turn, not a thousand.
+A turn is how long a task may run before it yields to its event loop (cooperative yielding). It belongs to the thread,
+as the loop does: a task that works on a thousand channels has one turn, not a thousand.
 """
 
 from __future__ import annotations
@@ -9,43 +9,43 @@ from __future__ import annotations
 import time
 from threading import local
 
-_TURN_NS = 1_000_000
-_TURN_UNITS = 32
+_SLICE_NS = 1_000_000
+_SLICE_UNITS = 32
 _BYTES_PER_UNIT = 512
 
 
 class _Turn(local):
-    """Where this thread's turn stands; the clock is read once in so many units of work."""
+    """The state of this thread's turn; the clock is read only once per `_SLICE_UNITS` units of work."""
 
     def __init__(self) -> None:
         self.began = 0
-        self.units = _TURN_UNITS
+        self.units = _SLICE_UNITS
 
 
 _turn = _Turn()
 
 
 def wall_clock_ns() -> int:
-    """Nanoseconds since the epoch."""
+    """Return the time in nanoseconds since the epoch."""
     return time.time_ns()
 
 
-def charge_turn(size: int, /) -> None:
-    """Count one operation on so many bytes."""
+def charge_slice(size: int, /) -> None:
+    """Count one operation on *size* bytes."""
     _turn.units -= 1 + size // _BYTES_PER_UNIT
 
 
-def turn_is_over() -> bool:
-    """Tell whether this thread has worked for about a millisecond since `begin_turn`."""
+def slice_is_over() -> bool:
+    """Return whether this thread has worked for about a millisecond since `begin_slice`, and should yield."""
     if _turn.units > 0:
         return False
-    if time.monotonic_ns() - _turn.began >= _TURN_NS:
+    if time.monotonic_ns() - _turn.began >= _SLICE_NS:
         return True
-    _turn.units = _TURN_UNITS
+    _turn.units = _SLICE_UNITS
     return False
 
 
-def begin_turn() -> None:
-    """Start a new turn: the event loop of this thread has just had its say."""
+def begin_slice() -> None:
+    """Start a new turn: the event loop of this thread has just run."""
     _turn.began = time.monotonic_ns()
-    _turn.units = _TURN_UNITS
+    _turn.units = _SLICE_UNITS

@@ -1,10 +1,11 @@
-"""The bases of `Sender` and `Receiver`: `send` and `receive`, which the C core does without a Python frame.
+"""The base classes of `Sender` and `Receiver`: `send`, `receive` and `ack`.
 
-The async ones do their work when they are awaited: at once if they can, and the slow way otherwise. Detached, which is
-closed, they always go the slow way, which knows what is wrong. Those that end in `_here` let the thread wait instead.
+The C core does these without a Python frame. The async methods do their work when they are awaited: at once if they
+can, and in the slow path otherwise. After `_detach`, which closes them, they always take the slow path, which raises
+the error. Methods that end in `_here` block the thread instead.
 """
 
-# The C core checks the types of its arguments, and so does its twin.
+# The C core checks the types of its arguments, and so does this implementation.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from .._errors import Busy
-from .nothing import NOTHING
-from .reader import Reader
-from .send_path import SendPath
+from .append.send_path import SendPath
+from .read.reader import Reader
+from .sentinel import NOTHING
 
 _Class = TypeVar("_Class", bound=type)
 _LONGEST = 1e9
 
 
 class SendCore:
-    """The base of a sender: `send`, fast."""
+    """The base of a sender: a fast `send`."""
 
     _path: SendPath | None = None
     _send_slowly: Callable[[object], Awaitable[None]]
@@ -31,8 +32,8 @@ class SendCore:
 
     async def send(self, item: object) -> None:
         """Send one item; a coroutine."""
-        path = self._path  # once: another thread may detach us
-        if path is None or path.put_in_turn(item) is None:
+        path = self._path  # read once: another thread may detach it
+        if path is None or path.put_or_yield(item) is None:
             await self._send_slowly(item)
 
     def send_nowait(self, item: object) -> int:
@@ -41,14 +42,14 @@ class SendCore:
         return self._send_nowait_slowly(item) if path is None or path.deferred else path.put(item)
 
     def _send_here(self, item: object, timeout: float | None = None) -> None:
-        """Send one item, and let the thread wait if need be."""
+        """Send one item; block the thread if necessary."""
         path = self._path
         if path is None or path.deferred or timeout is not None:
             self._send_here_slowly(item, timeout)
             return
         try:
             path.put(item)
-        except Busy:  # the thread runs an event loop, which is its own affair
+        except Busy:  # the thread runs an event loop: blocking it is the caller's decision
             self._send_here_slowly(item, timeout)
 
     def _attach(self, path: SendPath, /) -> None:
@@ -58,12 +59,12 @@ class SendCore:
         self._path = path
 
     def _detach(self) -> None:
-        """Go the slow way from now on, which says what is wrong."""
+        """Take the slow path from now on, which raises the error."""
         self._path = None
 
 
 class ReceiveCore:
-    """The base of a receiver: `receive`, fast."""
+    """The base of a receiver: a fast `receive`."""
 
     _reader: Reader | None = None
     _receive_slowly: Callable[[], Awaitable[object]]
@@ -72,31 +73,31 @@ class ReceiveCore:
 
     async def receive(self) -> object:
         """Receive one item; a coroutine."""
-        reader = self._reader  # once: another thread may detach us
-        item = NOTHING if reader is None else reader.take_in_turn()
+        reader = self._reader  # read once: another thread may detach it
+        item = NOTHING if reader is None else reader.take_or_yield()
         return await self._receive_slowly() if item is NOTHING else item
 
     def receive_nowait(self) -> object:
-        """Receive one item that is there."""
+        """Receive one item that is available now."""
         reader = self._reader
         item = NOTHING if reader is None else reader.take()
         return self._receive_nowait_slowly() if item is NOTHING else item
 
     def _receive_here(self, timeout: float | None = None) -> object:
-        """Receive one item, and let the thread wait if need be."""
+        """Receive one item; block the thread if necessary."""
         reader = self._reader
         item = NOTHING if reader is None or not _is_time(timeout) else reader.take()
         return self._receive_here_slowly(timeout) if item is NOTHING else item
 
     def _begin_wait(self) -> object:
-        """Return a future of asyncio that is done when there is something to take, if that can be had.
+        """Return an asyncio future that is done when there may be an item to take, or None if it cannot provide one.
 
-        The C core sleeps for it, once, before it turns to `_receive_slowly`, which does the same in Python.
+        The C core awaits it once before it falls back to `_receive_slowly`, which does the same in Python.
         """
         return None
 
     def _end_wait(self, future: object, /) -> None:
-        """Forget a future that nobody waits for any more."""
+        """Forget a future that is no longer awaited."""
 
     def _attach(self, reader: Reader, /) -> None:
         """Receive from this reader."""
@@ -105,37 +106,37 @@ class ReceiveCore:
         self._reader = reader
 
     def _detach(self) -> None:
-        """Go the slow way from now on, which says what is wrong."""
+        """Take the slow path from now on, which raises the error."""
         self._reader = None
 
 
 class AckCore(ReceiveCore):
-    """The base of a receiver that acknowledges: `ack` too, fast."""
+    """The base of a receiver that acknowledges: a fast `ack` as well."""
 
     _ack_slowly: Callable[[int], None]
     _drained: Callable[[], None]
 
     def ack(self, n: int = 1) -> None:
-        """Settle the oldest ones outstanding."""
+        """Acknowledge the oldest outstanding deliveries: acknowledge *n* of them."""
         reader = self._reader
         if reader is None or type(n) is not int or n < 1 or not reader.ack(n):
             self._ack_slowly(n)
-        elif reader.must_tell():
+        elif reader.must_wake():
             self._drained()
 
 
 def _is_time(timeout: float | None) -> bool:
-    """Tell whether it is a timeout for certain; what is odd goes the slow way, which says so."""
+    """Return whether it is certainly a valid timeout; anything else takes the slow path, which raises the error."""
     return timeout is None or (type(timeout) in (int, float) and 0 <= timeout <= _LONGEST)
 
 
 def own_send(cls: _Class, /) -> _Class:
-    """Give a subclass of SendCore public methods of its own, which are called faster."""
+    """Give a subclass of SendCore its own copies of the public methods, which are faster to call."""
     return _checked(cls, SendCore)
 
 
 def own_receive(cls: _Class, /) -> _Class:
-    """Give a subclass of ReceiveCore public methods of its own, which are called faster."""
+    """Give a subclass of ReceiveCore its own copies of the public methods, which are faster to call."""
     return _checked(cls, ReceiveCore)
 
 

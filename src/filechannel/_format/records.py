@@ -1,18 +1,17 @@
-"""Records in a buffer: write, read, scan, find. The readable reference of what the C core does.
+"""Records in a buffer: write, read, scan, skip, find. The pure-Python implementation of records.c.
 
-A record is `u32 word | u32 crc | payload`. The CRC covers the payload, then the word, then the record's
-offset in the channel: bytes in the wrong place or of a recycled file never validate. It is never zero, so
-zeros never validate either.
+A record is `u32 word | u32 crc | payload`. The CRC covers the payload, then the word, then the record's offset in the
+channel, so bytes at the wrong offset or left over in a recycled file never validate. The CRC is never zero, so zeros
+never validate either.
 """
 
-# The C core checks the types of its arguments, and so does its twin.
+# The C core checks the types of its arguments, and so does this implementation.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
 
 from typing_extensions import Buffer
 
-from .arguments import U32, U64, readable, unsigned, writable
 from .checksum import crc32c
 from .layout import (
     BATCH_CONTINUES,
@@ -23,11 +22,12 @@ from .layout import (
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
 )
+from .memory.arguments import U32, U64, readable, unsigned, writable
 
 
 def record_crc(payload: Buffer, word: int, offset: int) -> int:
     """Return the checksum of a record."""
-    # Once in 4 GiB there is an offset at which eight zero bytes would be a valid, empty record.
+    # Never 0: once in 4 GiB there is an offset at which eight zero bytes would be a valid, empty record.
     return crc32c(RECORD_CHECKED.pack(word, offset & U64), crc32c(payload)) or U32
 
 
@@ -53,7 +53,7 @@ def read_record(buffer: Buffer, position: int, stop: int, offset: int, /) -> tup
 
 
 def read_bounded(buffer: Buffer, position: int, stop: int, offset: int, most: int) -> tuple[int, bytes]:
-    """Return (word, payload) as `read_record` does, but of no payload that has more bytes than *most*."""
+    """Return (word, payload) as `read_record` does, but raise ValueError for a payload longer than *most* bytes."""
     return _read(*_range(buffer, position, stop, offset), most)
 
 
@@ -75,6 +75,24 @@ def scan_records(buffer: Buffer, position: int, stop: int, offset: int, /) -> tu
         if not word & BATCH_CONTINUES:
             batch_end, batch_messages, last = position, messages, start
     return batch_end, batch_messages, position, last
+
+
+def skip_records(buffer: Buffer, position: int, stop: int, offset: int, most: int, /) -> tuple[int, int]:
+    """Skip valid records from position on, with at most *most* messages; return (position behind them, messages).
+
+    The position has not moved if *most* is 0, or if no whole record validates there.
+    """
+    most = unsigned(most)
+    view, position, stop, offset = _range(buffer, position, stop, offset)
+    first, messages = position, 0
+    while position < stop and messages < most:
+        try:
+            word, payload = _read(view, position, stop, offset + position - first)
+        except ValueError:
+            break
+        position += RECORD_HEADER_SIZE + len(payload)
+        messages += not word & CONTROL_RECORD
+    return position, messages
 
 
 def find_record(buffer: Buffer, position: int, stop: int, offset: int, /) -> int:
@@ -108,7 +126,7 @@ def split_records(joined: Buffer, /) -> list[bytes]:
 
 
 def check_payloads(payloads: list[bytes]) -> None:
-    """Raise `TypeError` unless they are bytes in a list."""
+    """Raise `TypeError` unless *payloads* is a list of bytes."""
     if type(payloads) is not list:
         raise TypeError("payloads must be a list of bytes")
     for index, payload in enumerate(payloads):
@@ -128,12 +146,12 @@ def _read(view: memoryview, position: int, stop: int, offset: int, most: int = M
     body = position + RECORD_HEADER_SIZE
     if body > stop:
         raise ValueError("record reaches beyond the end")
-    # Load the word once, bound it, copy the payload and check the copy: the bytes may be rewritten meanwhile.
+    # Load the word once, bound it, copy the payload and check the copy: the bytes may be overwritten meanwhile.
     word, crc = RECORD_HEADER.unpack_from(view, position)
     end = body + (word & LENGTH_MASK)
     if end > stop:
         raise ValueError("record reaches beyond the end")
-    if end - body > most:  # before so much memory is asked for: the length is whatever the disk says
+    if end - body > most:  # before so much memory is allocated: a length from disk cannot be trusted
         raise ValueError("record is longer than a message may be")
     payload = bytes(view[body:end])
     if record_crc(payload, word, offset) != crc:

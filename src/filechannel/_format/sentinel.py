@@ -1,4 +1,4 @@
-"""The answer of a read that found no record. `None` cannot be it: a channel may carry `None`."""
+"""`NOTHING`, the result of a read that found no record. It is not `None`, because a channel may carry `None`."""
 
 from __future__ import annotations
 

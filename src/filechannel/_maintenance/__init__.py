@@ -1,1 +1,1 @@
-"""Work on stored data that needs no channel object: it is done in the background, or with nothing open."""
+"""Maintenance of stored data that needs no channel object: in the background, or while no process has it open."""

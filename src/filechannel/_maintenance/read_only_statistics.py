@@ -1,6 +1,6 @@
-"""Watching a channel from outside: figures of one moment, read from shared words and positions.
+"""Watching a channel from outside: statistics of one moment, read from shared words and stored positions.
 
-It opens nothing for writing, registers nowhere and wakes nobody, so whoever has the channel open does not notice.
+Nothing is opened for writing, registered or woken, so the processes that have the channel open do not notice.
 """
 
 from __future__ import annotations
@@ -14,33 +14,32 @@ from typing import final
 from .._errors import CorruptRecordError
 from .._format import load_u32, load_u64
 from .._format.layout import (
+    CAPACITY_LOOPS,
+    CAPACITY_WAKE,
     FAILED_FLUSHES,
     LOCK_SLOT_SHIFT,
-    ROOM,
-    ROOM_LOOPS,
     WAITING_LOOPS,
     WAKE,
     WAKE_THREADS,
     WRITER_LOCK,
 )
-from .._offset import Offset
-from .._storage.backlog import Backlog, Batch
-from .._storage.control import CONTROL, Control
-from .._storage.creation import open_control_file
-from .._storage.cursor_file import CONSUMERS, Position
-from .._storage.entrance import open_control_to_read
-from .._storage.files import Files
-from .._storage.holder import Holder
-from .._storage.index import Mark
+from .._offset import LogPosition, Offset
+from .._storage.capacity.backlog import Backlog, Batch
+from .._storage.capacity.capacity import finite, limits_of
+from .._storage.consumers.cursor_file import CONSUMERS, StoredPosition
+from .._storage.consumers.listing import ConsumerListing, Registration
+from .._storage.control.control_page import CONTROL, Control
+from .._storage.control.lock_holder import Holder
+from .._storage.control.maintenance_lock import MaintenanceLock
+from .._storage.control.process_slots import Living, holder_at, living_in
 from .._storage.manifest import Manifest
-from .._storage.places import Places
-from .._storage.processes import Living, holder_at, living_in
-from .._storage.room import finite, limits_of
-from .._storage.roster import Registration, Roster
-from .._storage.segment import SegmentLimits
-from .._storage.segments import SEGMENTS, Segments, Usage
-from .._storage.unreachable import Unreachable
-from .._storage.upkeep import Upkeep
+from .._storage.reading.lookup import LogLookup
+from .._storage.recovery.create import open_control_file
+from .._storage.recovery.read_only import open_control_to_read
+from .._storage.recovery.unreachable_records import Unreachable
+from .._storage.segments.catalog import SEGMENTS, Segments, Usage
+from .._storage.segments.segment import SegmentLimits
+from .._storage.system.os_calls import Files
 
 _MAPPED = 2  # segments; none is read
 
@@ -48,7 +47,7 @@ _MAPPED = 2  # segments; none is read
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerFigures:
-    """A consumer at one moment."""
+    """The state of a consumer at one moment."""
 
     name: str
     is_group: bool
@@ -59,20 +58,20 @@ class ConsumerFigures:
     lag_messages: int
     lag_bytes: int
     idle: float
-    """Seconds since it was opened, took a message or was moved; of one that is behind, to within 16 messages."""
+    """Seconds since it was opened, took a message or was moved; with a lag, accurate to within 16 messages."""
     owner: Holder | None
-    """Which process has it; of a group, which one joined last. None if none does that lives, or that is not known."""
+    """The live owner; of a group, the process that joined last. None if there is none, or if it is not known."""
     knows_owner: bool
-    """False for a user who may only read, and cannot see who has it."""
+    """False for a user with read permission only, who cannot see the owner."""
     members: int
-    """How many processes share it; 0 if it is not a group."""
+    """How many processes share it; 0 for a single consumer."""
     expires: float | None
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """A channel at one moment."""
+    """The state of a channel at one moment."""
 
     path: Path
     time: float
@@ -90,23 +89,23 @@ class Figures:
     writers: tuple[Holder, ...]
     """The processes that have it open for writing."""
     knows_writers: bool
-    """Whether those are all; not for a user who may only read, from whom another reader can hide one."""
+    """Whether the list is complete. It may not be for a user with read permission only: another reader can hide one."""
     waiting_for_messages: int
-    """Processes whose event loops wait for a message, and one more if threads do, of whichever process."""
+    """Processes whose event loops wait for a message, plus one if threads of any process wait."""
     waiting_for_room: int
-    """The same for senders of a channel that is full."""
+    """The same for senders that wait for capacity."""
     used: Batch
-    """What the slowest consumer has not passed."""
+    """What the slowest consumer has not consumed."""
     max_bytes: int | None
     max_messages: int | None
     failed_flushes: int
     maintenance_errors: int
     maintained: int | None
-    """When somebody looked after it last (ns since the epoch)."""
+    """When maintenance last ran (ns since the epoch)."""
 
     @property
     def fill(self) -> float | None:
-        """Which part of its capacity is used; None if it has none."""
+        """The used fraction of the capacity; None if the channel has no limit."""
         parts = [
             used / most
             for used, most in ((self.used.size, self.max_bytes), (self.used.messages, self.max_messages))
@@ -126,7 +125,7 @@ class Watch:
         self.manifest: Manifest = manifest
         self._descriptor = descriptor
         self.unreachable: Unreachable | None = None
-        """What the next open for writing would put aside."""
+        """What the next open for writing would quarantine."""
         self._known = control.epoch
         self.segments: Segments = Segments(
             files,
@@ -136,14 +135,16 @@ class Watch:
             epoch=lambda: control.epoch,
             limits=SegmentLimits.of(manifest.options),
         )
-        self.places: Places = Places(files, control, self.segments)
-        self.roster: Roster = Roster(files, path / CONSUMERS, lambda: control.registrations)
-        self.backlog: Backlog = Backlog(control, self.segments, self.places, self.roster)
-        self.upkeep: Upkeep = Upkeep(control, None)
+        self.lookup: LogLookup = LogLookup(files, control, self.segments)
+        self.consumer_listing: ConsumerListing = ConsumerListing(
+            files, path / CONSUMERS, lambda: control.registrations, locks=None, check_directory=_unchecked
+        )
+        self.backlog: Backlog = Backlog(control, self.segments, self.lookup, self.consumer_listing)
+        self.maintenance_lock: MaintenanceLock = MaintenanceLock(control, None)
 
     @classmethod
     def open(cls, path: Path, files: Files | None = None) -> Watch:
-        """Begin to watch; raises what opening a channel read-only raises, and `OSError`."""
+        """Start watching; raises what opening a channel read-only raises, and `OSError`."""
         files = files or Files()
         files.confine(path)
         manifest = Manifest.read(files, path)
@@ -159,7 +160,7 @@ class Watch:
 
     @property
     def is_there(self) -> bool:
-        """Whether the path still leads to it."""
+        """Whether the path still leads to the channel."""
         return self.files.leads_to(self.path / CONTROL, self._descriptor)
 
     @property
@@ -169,17 +170,18 @@ class Watch:
 
     @property
     def busy_writer(self) -> int:
-        """The slot of the process that is in the middle of sending; 0 if none is."""
+        """The slot of the process that holds the writer lock; 0 if none does."""
         return load_u32(self.control.map, WRITER_LOCK) >> LOCK_SLOT_SHIFT
 
     def look(self) -> Figures:
-        """Return the figures of this moment."""
+        """Return the current state."""
         control, living = self.control, self.living
         slots = living.slots
         if control.epoch != self._known:
             self._known, self.manifest = control.epoch, Manifest.read(self.files, self.path)
-        # What only grows is read from the smaller to the larger: others send, flush and remove meanwhile.
-        earliest, durable, tail, now = self.places.earliest(), control.durable_offset, control.tail(), time.time_ns()
+        # Values that only grow are read from the smaller to the larger: other processes send, flush and remove
+        # meanwhile.
+        earliest, durable, tail, now = self.lookup.earliest(), control.durable_offset, control.tail(), time.time_ns()
         limits = limits_of(self.manifest.options.capacity, self.files, self.path)
         return Figures(
             path=self.path,
@@ -192,30 +194,32 @@ class Watch:
             sealed=control.sealed,
             usage=self.segments.usage(),
             consumers=tuple(
-                self._consumer(each, Mark(tail.offset, tail.sequence, 0), earliest, now)
-                for each in self.roster.registrations()
+                self._consumer(each, LogPosition(tail.offset, tail.sequence), earliest, now)
+                for each in self.consumer_listing.registrations()
             ),
             writers=tuple(holder_at(control.map, slot) for slot in slots),
             knows_writers=living.is_complete,
             waiting_for_messages=self._waiting(slots, WAKE, WAITING_LOOPS),
-            waiting_for_room=self._waiting(slots, ROOM, ROOM_LOOPS),
+            waiting_for_room=self._waiting(slots, CAPACITY_WAKE, CAPACITY_LOOPS),
             used=self._used(),
             max_bytes=None if limits is None else finite(limits.size),
             max_messages=None if limits is None else finite(limits.messages),
             failed_flushes=load_u32(control.map, FAILED_FLUSHES),
-            maintenance_errors=self.upkeep.errors,
-            maintained=self.upkeep.last_turn,
+            maintenance_errors=self.maintenance_lock.errors,
+            maintained=self.maintenance_lock.last_run,
         )
 
     def _used(self) -> Batch:
         try:
             return self.backlog.used()
-        except (CorruptRecordError, ValueError):  # damage is for others to tell
+        except (CorruptRecordError, ValueError):  # damage is reported elsewhere
             return Batch(0, 0)
 
-    def _consumer(self, registration: Registration, end: Mark, earliest: Mark, now: int) -> ConsumerFigures:
-        position = registration.position or Position(earliest.offset, earliest.sequence, now)
-        place = max(Mark(position.offset, position.sequence, 0), earliest, key=lambda mark: mark.offset)
+    def _consumer(
+        self, registration: Registration, end: LogPosition, earliest: LogPosition, now: int
+    ) -> ConsumerFigures:
+        position = registration.position or StoredPosition(earliest.offset, earliest.sequence, now)
+        place = max(position.log_position, earliest, key=lambda start: start.offset)
         size, lag = self.backlog.between(place, end)
         return ConsumerFigures(
             name=registration.name,
@@ -233,12 +237,12 @@ class Watch:
         )
 
     def _waiting(self, slots: Sequence[int], word: int, loops: int) -> int:
-        """Count those that live: a process that was killed leaves its bits behind."""
+        """Count the live waiters: a process that was killed leaves its bits behind."""
         threads = load_u32(self.control.map, word) & WAKE_THREADS if slots else 0
         return threads + sum(load_u64(self.control.map, loops + slot // 64 * 8) >> slot % 64 & 1 for slot in slots)
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self.segments.close()
         self.files.close(self._descriptor)
 
@@ -249,3 +253,7 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+
+def _unchecked() -> None:
+    """Accept a directory that was replaced: `Watch.is_there` reports that."""

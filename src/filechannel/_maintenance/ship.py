@@ -1,7 +1,8 @@
-"""Copying finished segments to an archive, where they are read without the channel.
+"""Shipping: copying finished segments to an archive, where they are read without the channel.
 
-A segment travels in its compressed form, which has its end, the number of the message behind it and a checksum for each
-block: what is there can be judged by itself. Whoever dies on the way leaves a file under another name at most.
+A segment is shipped compressed. That file contains the segment's end, the sequence of the next message and a checksum
+for each block, so it can be checked by itself. A process that dies in between leaves at most a file with a temporary
+name.
 """
 
 from __future__ import annotations
@@ -16,42 +17,42 @@ from pathlib import Path
 from typing import final
 
 from .._errors import Busy, CorruptRecordError
-from .._offset import Offset
+from .._offset import LogPosition, Offset
 from .._policies import Compression
-from .._storage.archive import archived, archived_path, open_archived
-from .._storage.compressed import CompressedSegment, compressed_path
-from .._storage.files import Files
-from .._storage.index import Mark, index_path
+from .._storage.archive.archive import archived, archived_path, open_archived
+from .._storage.archive.remote_files import TEMPORARY, RemoteFiles
+from .._storage.consumers.attempts import Attempts
 from .._storage.manifest import MANIFEST, Manifest
-from .._storage.remote import TEMPORARY, RemoteFiles
-from .._storage.segments import SEGMENTS
-from .._storage.store import Store
-from .compression import Candidate, SegmentCompressor
-from .retention import reclaim
+from .._storage.segments.catalog import SEGMENTS
+from .._storage.segments.compressed_segment import CompressedSegment, compressed_path
+from .._storage.segments.segment_index import index_path, pack_entries, read_entries
+from .._storage.system.os_calls import Files
+from .._storage.writable_store import WritableStore
+from .background.compress_segment import Candidate, SegmentCompressor
+from .background.reclaim_by_retention import reclaim
 
-_CHUNK = 4 << 20  # bytes that are copied at a time
 _logger = logging.getLogger("filechannel")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Shipped:
-    """What `ship` did."""
+    """The result of `ship`."""
 
     segments: int
-    """How many were copied."""
+    """How many segments were copied."""
     bytes: int
-    """How large their files are."""
+    """The total size of their files."""
     present: int
-    """How many were there already, and are whole."""
+    """How many were in the archive already, and are complete."""
     end: Offset
-    """Where the archive ends now: what was sent later is in the channel only."""
+    """Where the archive ends now: later messages are in the channel only."""
     gaps: int
-    """How many times messages are missing between two segments: they were removed before they were shipped."""
+    """How often messages are missing between two segments: they were removed before they were shipped."""
 
 
 def ship_segments(
-    store: Store,
+    store: WritableStore,
     archive: RemoteFiles,
     path: Path,
     *,
@@ -59,11 +60,11 @@ def ship_segments(
     verify: bool = False,
     tell: Callable[[int, int], object] = lambda _done, _all: None,
 ) -> Shipped:
-    """Copy what is finished to an archive that has not got it; the channel is open for writing.
+    """Copy the finished segments to an archive that does not have them yet; the channel is open for writing.
 
-    Under the name of a *consumer*, nothing is removed from the channel before it was shipped. *verify* reads
-    everything that is there, and copies what is damaged again; `CorruptRecordError` if the channel has not got it.
-    *tell* is called with how many segments are done, of how many.
+    With the name of a *consumer*, nothing is removed from the channel before it was shipped. *verify* reads everything
+    in the archive, and copies what is damaged again; `CorruptRecordError` if the channel does not have it any more.
+    *tell* is called with the number of segments done, and of all.
     """
     shipper = _Shipper(store, archive, path)
     shipper.prepare()
@@ -80,30 +81,32 @@ def ship_segments(
 class _Holder:
     """The consumer that keeps what was not shipped yet."""
 
-    def __init__(self, store: Store, name: str, shipper: _Shipper) -> None:
+    def __init__(self, store: WritableStore, name: str, shipper: _Shipper) -> None:
         self._store = store
         self._cursor = store.cursors.open(name)
+        attempts = Attempts(store.control, name)
         try:
-            while self._cursor.position is None or not store.registry.settle(self._cursor.position.offset):
+            while self._cursor.position is None or not store.low_watermark.retain_from(self._cursor.position.offset):
+                attempts.count()
                 self._stand(shipper.first())
         except BaseException:
             store.cursors.close(self._cursor)
             raise
 
-    def _stand(self, place: Mark) -> None:
+    def _stand(self, place: LogPosition) -> None:
         self._cursor.store(place.offset, place.sequence, time.time_ns())
 
     def passed(self, candidate: Candidate) -> None:
-        """What was shipped need not be kept."""
+        """Move the consumer past a shipped segment, which need not be kept any more."""
         position = self._cursor.position
         if position is None or position.offset < candidate.end:
-            self._stand(Mark(candidate.end, candidate.next_sequence, 0))
+            self._stand(LogPosition(candidate.end, candidate.next_sequence))
 
     def close(self) -> None:
-        """Let others do what is to be done, or do it: perhaps nobody else ever has the channel open."""
+        """Close the consumer and reclaim, unless another process does: it may be that no other opens the channel."""
         self._store.cursors.close(self._cursor)
         with suppress(Busy):
-            self._store.upkeep.in_turn(lambda: reclaim(self._store))
+            self._store.maintenance_lock.run_locked(lambda: reclaim(self._store))
 
 
 def _nothing(_: Candidate) -> None:
@@ -114,7 +117,7 @@ def _nothing(_: Candidate) -> None:
 class _Shipper:
     """Copies the segments of one channel to one archive."""
 
-    def __init__(self, store: Store, archive: RemoteFiles, path: Path) -> None:
+    def __init__(self, store: WritableStore, archive: RemoteFiles, path: Path) -> None:
         self._store = store
         self._archive = archive
         self._path = path
@@ -122,7 +125,7 @@ class _Shipper:
         self._compressor = SegmentCompressor(store, Compression() if chosen.method == "none" else chosen)
 
     def prepare(self) -> None:
-        """Let the archive say what it is an archive of; `ValueError` if that is another channel."""
+        """Write the manifest to the archive; `ValueError` if it is the archive of another channel."""
         own = self._store.manifest
         try:
             other = Manifest.read(self._archive, self._path)
@@ -130,26 +133,28 @@ class _Shipper:
             other = None
         if other is not None and other.id != own.id:
             raise ValueError(
-                f"archive={self._archive.describe(self._path)!r}: there is the archive of another channel "
-                f"({other.id}, and {self._store.path} is {own.id}); choose another place"
+                f"archive={self._archive.describe(self._path)!r}: this is the archive of another channel "
+                f"({other.id}, while {self._store.path} is {own.id}); choose another archive"
             )
         if other != own:
             with tempfile.TemporaryDirectory(prefix="filechannel-") as directory:
-                self._copy_file(self._store.path / MANIFEST, Path(directory) / MANIFEST)
+                text = Manifest.read_text(self._store.files, self._store.path)
+                Manifest.parse(text, self._store.path)  # it may have been replaced by what is none
+                (Path(directory) / MANIFEST).write_bytes(text)
                 self._archive.put(Path(directory) / MANIFEST, self._path / MANIFEST)
 
-    def first(self) -> Mark:
-        """Return the oldest place that has to be kept: behind what was shipped, or all there is."""
+    def first(self) -> LogPosition:
+        """Return from which log position on messages must be kept: the end of the archive, or the oldest message."""
         begins = archived(self._archive, self._path)
-        earliest = self._store.places.earliest()
+        earliest = self._store.lookup.earliest()
         if begins and self._is_there(begins[-1], verify=False):
             last = open_archived(self._archive, self._path, begins[-1])
             if last.end >= earliest.offset:
-                return Mark(last.end, last.next_sequence, 0)
+                return LogPosition(last.end, last.next_sequence)
         return earliest
 
     def run(self, verify: bool, passed: Callable[[Candidate], None], tell: Callable[[int, int], object]) -> Shipped:
-        """Copy all that can be, oldest first."""
+        """Copy every segment that can be copied, the oldest first."""
         there = archived(self._archive, self._path)
         segments = size = present = gaps = 0
         candidates = list(self._candidates())
@@ -171,7 +176,7 @@ class _Shipper:
         return Shipped(segments, size, present, end, gaps)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Return what can be shipped, in order: what is finished and on disk, and of a channel that is sealed all."""
+        """Return what can be shipped, in order: finished segments on disk; of a sealed channel, all segments."""
         store, checkpoint = self._store, self._store.control.checkpoint()
         flushed = 0 if checkpoint is None else checkpoint.offset
         for begin in store.segments.begins:
@@ -186,13 +191,13 @@ class _Shipper:
                 try:
                     header = store.segments.header(following)
                 except CorruptRecordError:
-                    if begin < store.control.oldest_offset:  # both were removed in this moment
+                    if begin < store.control.oldest_offset:  # both were removed at this moment
                         continue
                     raise
                 yield Candidate(begin, header.previous_end, header.first_sequence, header.created, following)
 
     def _is_there(self, begin: Offset, *, verify: bool) -> bool:
-        """Tell whether the archive has a segment, whole as far as its size and table tell; *verify* reads all of it."""
+        """Return whether the archive has a segment with the right size and table; *verify* reads all of it."""
         try:
             segment = open_archived(self._archive, self._path, begin, self._store.segments.limits)
             if verify:
@@ -202,14 +207,14 @@ class _Shipper:
         return segment.is_whole
 
     def _verify_others(self, there: list[Offset]) -> None:
-        """Look at what the channel has not got any more."""
+        """Check the archived segments that the channel does not have any more."""
         for begin in set(there) - set(self._store.segments.begins):
             if not self._is_there(begin, verify=True):
                 name = archived_path(self._path, begin).name
                 raise CorruptRecordError(name, begin, f"damaged in {self._archive.describe(self._path)}")
 
     def _ship(self, candidate: Candidate) -> int:
-        """Copy a segment and its index; return the size, or 0 if the channel has removed it meanwhile."""
+        """Copy a segment and its index; return the size, or 0 if the segment was reclaimed meanwhile."""
         plain = self._store.segments.path(candidate.begin)
         target = archived_path(self._path, candidate.begin)
         with tempfile.TemporaryDirectory(prefix="filechannel-") as directory:
@@ -220,20 +225,19 @@ class _Shipper:
             if (segment.end, segment.next_sequence) != (candidate.end, candidate.next_sequence):
                 reason = "it does not end where the next one begins"
                 raise CorruptRecordError(plain.name, candidate.begin, reason, path=self._store.path)
-            # First: whoever finds the segment finds its index. It may be removed in this moment.
-            with suppress(FileNotFoundError):
-                self._copy_file(index_path(plain), index_path(local))
+            # The index first: a reader that finds the segment also finds its index.
+            if self._copy_index(candidate, index_path(local)):
                 self._archive.put(index_path(local), index_path(target))
             self._archive.put(local, target)
             return local.stat().st_size
 
     def _copy(self, candidate: Candidate, local: Path) -> bool:
-        """Have a segment in a file of our own; False if it is gone."""
+        """Copy a compressed segment to a local file; False if the segment was reclaimed."""
         plain = self._store.segments.path(candidate.begin)
         finished = self._store.segments.following(candidate.begin) is not None
-        for _ in range(2):  # it may be compressed in this moment
+        for _ in range(2):  # it may be compressed at this moment
             with suppress(FileNotFoundError):
-                self._copy_file(compressed_path(plain), local)
+                self._copy_compressed(candidate.begin, local)
                 return True
             with local.open("wb") as file:
                 if self._compressor.copy(candidate, file.fileno(), finished=finished):
@@ -243,19 +247,25 @@ class _Shipper:
         reason = "it cannot be read, and was not shipped"
         raise CorruptRecordError(plain.name, candidate.begin, reason, path=self._store.path)
 
-    def _copy_file(self, path: Path, local: Path) -> None:
-        """Copy a file of the channel, and not what a link in its place leads to."""
-        source, position = self._store.files.open(path, writable=False), 0
+    def _copy_compressed(self, begin: Offset, local: Path) -> None:
+        """Copy a compressed segment. Raise `CorruptRecordError`, with nothing copied, if it is damaged."""
+        path = compressed_path(self._store.segments.path(begin))
         try:
+            source = CompressedSegment.open(self._store.files, path, self._store.segments.limits)
             with local.open("wb") as file:
-                while chunk := self._store.files.read_at(source, _CHUNK, position):
-                    file.write(chunk)
-                    position += len(chunk)
-        finally:
-            self._store.files.close(source)
+                file.writelines(source.stored())
+        except ValueError as error:
+            raise CorruptRecordError(path.name, begin, str(error), path=self._store.path) from error
+
+    def _copy_index(self, candidate: Candidate, local: Path) -> bool:
+        """Write the entries of an index that are whole; False if there are none: a hole in its place is not copied."""
+        stored = read_entries(self._store.files, self._store.segments.path(candidate.begin))
+        marks = [mark for mark in stored if candidate.begin <= mark.offset < candidate.end]
+        local.write_bytes(pack_entries(marks))
+        return bool(marks)
 
     def _follows_a_gap(self, begin: Offset, there: list[Offset]) -> bool:
-        """Tell whether something is missing in the archive before a segment that was just copied."""
+        """Return whether messages are missing in the archive before a segment that was just copied."""
         before = [other for other in there if other < begin]
         if not before:
             return False
@@ -263,7 +273,7 @@ class _Shipper:
         previous = open_archived(self._archive, self._path, begin).header.previous_end
         if previous > end:
             _logger.warning(
-                "%s: offsets %d to %d were removed before they were shipped; a consumer's name keeps them until then",
+                "%s: offsets %d to %d were deleted before they were shipped; with a consumer name they are kept",
                 self._store.path,
                 end,
                 previous,
@@ -271,7 +281,7 @@ class _Shipper:
         return previous > end
 
     def _sweep(self, there: list[Offset]) -> None:
-        """Remove what others have left on the way to a file that is there."""
+        """Remove temporary files that other processes left, if the final file exists."""
         paths = [archived_path(self._path, begin) for begin in there]
         known = {path.name for path in paths} | {index_path(path).name for path in paths}
         for name in self._archive.list(self._path / SEGMENTS):

@@ -1,1 +1,4 @@
-"""Files and maps: what is on disk and how it stays whole. Knows nothing of event loops, types or codecs."""
+"""Files and memory maps: how a channel is stored and kept consistent. Knows no event loops, types or codecs.
+
+Start with `writable_store`, which composes the parts of a channel, and `store_events`, by which they notify each other.
+"""

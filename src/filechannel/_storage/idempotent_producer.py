@@ -1,7 +1,7 @@
-"""Batches that are known by a number: whoever appends one again finds that it is there already.
+"""Numbered batches: a batch that is appended again is found to exist and is not appended twice.
 
-The number travels in a control record in front of the batch, so that both are there or neither is; `producers.py` says
-how the newest one is found.
+The number is in a header record in front of the batch, so that either both exist or neither does. `producer_positions`
+describes how the newest number is found.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from typing import Final, final
 
 from .._format.layout import SINK
 from .._offset import Offset
-from .backlog import Batch
-from .cursor_file import encoded_name
-from .parts import Lead, Part
-from .producers import Place, Producer
-from .store import Store
+from .capacity.backlog import Batch
+from .consumers.cursor_file import encoded_name
+from .log.batch_parts import HeaderRecord, Part
+from .producers.producer_positions import Producer, ProducerPosition
+from .writable_store import WritableStore
 
 _NOTHING: Final = 0
 
 
 class _OvertakenError(Exception):
-    """Somebody else has appended under the same name since we had a look."""
+    """Another process or thread has appended under the same name since the last lookup."""
 
 
 @final
-class Ledger:
-    """The batches of one producer in one channel, by number. Appending and looking block."""
+class IdempotentProducer:
+    """The numbered batches of one producer in one channel. Every method blocks."""
 
-    def __init__(self, store: Store, name: str) -> None:
-        """Raise `ValueError` if the name cannot be that of a file."""
+    def __init__(self, store: WritableStore, name: str) -> None:
+        """Raise `ValueError` if the name cannot be a file name."""
         self._store = store
         self._producer: Producer = store.producers.open(f"sink.{encoded_name(name)}")
 
@@ -40,31 +40,36 @@ class Ledger:
         return place.offset - 1 if place.offset else None
 
     def append(self, number: int, batch: Batch, parts: Callable[[], Iterable[Part]]) -> Offset | None:
-        """Append a batch, unless it or a later one is there; return where it begins, or None. Raises as `Log` does."""
+        """Append a batch, unless it or a later one exists.
+
+        Return its offset, or None if it exists. Raises as `Log` does.
+        """
         while True:
             last = self._find()
             if number < last.offset:
                 return None
             try:
-                return self._store.log.append_parts(parts(), batch, self._lead_after(last, number, batch.messages))
+                return self._store.log.append_parts(
+                    parts(), batch, self._header_record_after(last, number, batch.messages)
+                )
             except _OvertakenError:
                 continue
 
-    def _find(self) -> Place:
-        # A batch that was appended under FSYNC, by somebody who died, need not be visible yet.
+    def _find(self) -> ProducerPosition:
+        # Under FSYNC, a batch that was appended by a process that died may not be visible yet.
         if self._store.control.deferred:
             self._store.flusher.commit()
         with self._store.log.writing():
             place = self._producer.find()
             if place is None:
-                place = Place(self._store.control.tail().offset, 0, _NOTHING, 0)
+                place = ProducerPosition(self._store.control.tail().offset, 0, _NOTHING, 0)
                 self._producer.begin(place)
             return place
 
-    def _lead_after(self, last: Place, number: int, count: int) -> Lead:
+    def _header_record_after(self, last: ProducerPosition, number: int, count: int) -> HeaderRecord:
         def make(at: Offset) -> bytes:
             if self._producer.newest != last:
                 raise _OvertakenError
-            return self._producer.record(SINK, Place(at, 0, number + 1, count), last)
+            return self._producer.record(SINK, ProducerPosition(at, 0, number + 1, count), last)
 
-        return Lead(self._producer.record_size, make)
+        return HeaderRecord(self._producer.record_size, make)

@@ -1,20 +1,18 @@
-"""Parts of a log that are read apart from each other: where they begin and end, and their bytes."""
+"""Ranges of a log that are read independently: their boundaries and their bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 from typing_extensions import Buffer
 
 from .._errors import CorruptRecordError, DataExpiredError
-from .._format import Columns
+from .._format import skip_records
 from .._format.layout import SEGMENT_HEADER_SIZE
-from .._offset import Offset
-from .compressed import StoredSegment
-from .index import Mark
-from .segment import Segment
+from .._offset import LogPosition, Offset
+from .segments.compressed_segment import StoredSegment
+from .segments.segment import Segment
 from .store import Store
 
 
@@ -25,27 +23,27 @@ class Span:
     start: Offset
     stop: Offset
     sequence: int
-    """The number of the first message."""
+    """The sequence of the first message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Records that lie in one buffer."""
+    """Records in one buffer."""
 
     buffer: Buffer
     position: int
     stop: int
     offset: Offset
-    """Of what is at the position."""
+    """The offset of the record at `position`."""
     segment: StoredSegment
-    """Where they come from."""
+    """The segment that contains the records."""
 
 
-def split(store: Store, start: Mark, stop: Mark, parts: int) -> list[Span]:
-    """Cut what lies between two boundaries into at most so many spans of about the same size."""
+def split(store: Store, start: LogPosition, stop: LogPosition, parts: int) -> list[Span]:
+    """Split the range between two boundaries into at most *parts* spans of about the same size."""
     total, spans, begin = stop.offset - start.offset, list[Span](), start
     for part in range(1, parts + 1):
-        end = stop if part == parts else store.places.at_or_behind(start.offset + total * part // parts)
+        end = stop if part == parts else store.lookup.at_or_behind(start.offset + total * part // parts)
         end = stop if end.offset > stop.offset else end
         if end.offset > begin.offset:
             spans.append(Span(begin.offset, end.offset, begin.sequence))
@@ -54,12 +52,12 @@ def split(store: Store, start: Mark, stop: Mark, parts: int) -> list[Span]:
 
 
 def windows(store: Store, span: Span) -> Iterator[Window]:
-    """Return the records of a span, a segment or a block of one at a time; offsets that were never used are passed.
+    """Return the records of a span, one segment or one compressed block at a time; offset gaps are skipped.
 
-    Whoever reads them copies each record before it is checked. One that is removed meanwhile does not pass the check;
-    `expired` tells whether that is why. Nor does one whose segment was compressed meanwhile, and its file written anew:
-    the rest can be read from there on.
-    Raises `DataExpiredError` if they are gone, `CorruptRecordError` if a segment is missing.
+    The caller copies each record before it verifies the checksum. A record that is removed meanwhile fails the check;
+    `expired` returns an error if that is the reason. The check fails too if the segment was compressed meanwhile and
+    its file recycled: then the rest can be read from that offset on. Raises `DataExpiredError` if the records are
+    reclaimed, `CorruptRecordError` if a segment is missing.
     """
     offset = span.start
     while offset < span.stop:
@@ -90,19 +88,19 @@ def windows_of(segment: StoredSegment, span: Span) -> Iterator[Window]:
 
 
 def _window(segment: StoredSegment, offset: Offset, stop: int) -> Window:
-    """Return records of a segment: of a plain one all there are, of a compressed one those that end in its block."""
+    """Return records of a segment: all of a plain one, or those that end in the current block of a compressed one."""
     if isinstance(segment, Segment):
         return Window(segment.map, segment.position(offset), segment.position(stop), offset, segment)
     content, _, end = segment.window(offset)
     first, last = SEGMENT_HEADER_SIZE, SEGMENT_HEADER_SIZE + min(end, stop) - offset
-    with suppress(ValueError):  # whoever reads it comes to the same damage, and tells it
-        last, _ = Columns(None).take(content, first, last, offset, last - first)
-    return Window(content, first, last, offset, segment)
+    reached, _ = skip_records(content, first, last, offset, last - first)
+    # A window without a whole record ends in damage: the caller finds the same damage, and raises.
+    return Window(content, first, reached if reached > first else last, offset, segment)
 
 
 def expired(store: Store, offset: int, sequence: int) -> DataExpiredError | None:
-    """Return the error for what is gone, if an offset is; *sequence* is that of what was to be read."""
+    """Return the error if an offset is reclaimed, else None; *sequence* is that of the first unread message."""
     if offset >= store.control.oldest_offset:
         return None
-    oldest = store.places.earliest()
+    oldest = store.lookup.earliest()
     return DataExpiredError(max(0, oldest.sequence - sequence), oldest.offset)

@@ -1,4 +1,4 @@
-"""`channel.json`: what a channel is, for everybody who opens it. Replaced atomically, never edited in place."""
+"""`channel.json`: schema, codec and channel-wide options. It is replaced atomically, never edited in place."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import TypeVar, cast
 from .._errors import NotAChannelError, StorageError, UnexpectedFileError, UnsupportedFormatError
 from .._format.layout import FORMAT_VERSION
 from .._options import StoredOptions
-from .files import Files
+from .system.os_calls import Files
 
 MANIFEST = "channel.json"
 MANIFEST_LIMIT = 4 << 20
-"""More bytes than this are not a manifest: most of it is the schema, of some kilobytes."""
+"""A larger file is not a manifest: most of a manifest is the schema, which has a few kilobytes."""
 _V = TypeVar("_V")
 
 
@@ -35,20 +35,20 @@ class Manifest:
 
     @classmethod
     def new(cls, machine: str, codec: str, schema: object, options: StoredOptions) -> Manifest:
-        """Describe a channel that is about to be created."""
+        """Return the manifest of a channel that is about to be created."""
         created = datetime.now(UTC).isoformat(timespec="milliseconds")
         return cls(FORMAT_VERSION, uuid.uuid4().hex, machine, created, codec, schema, options)
 
     def with_changes(self, *, schema: object, options: StoredOptions) -> Manifest:
-        """Return the same channel, configured anew."""
+        """Return a manifest of the same channel with another schema and other options."""
         return replace(self, schema=schema, options=options)
 
     def on_machine(self, machine: str) -> Manifest:
-        """Return the same channel, moved to another machine."""
+        """Return a manifest of the same channel on another machine."""
         return replace(self, machine=machine)
 
     def write(self, files: Files, directory: Path) -> None:
-        """Store it; when this returns it is on disk."""
+        """Write the manifest; it is on disk when this returns."""
         content = asdict(self) | {"options": self.options.to_json()}
         text = (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
         if len(text) > MANIFEST_LIMIT:
@@ -69,12 +69,12 @@ class Manifest:
 
     @classmethod
     def read(cls, files: Files, directory: Path) -> Manifest:
-        """Load it; an error names what is wrong with the file."""
+        """Read and parse the manifest; an error says what is wrong with the file."""
         return cls.parse(cls.read_text(files, directory), directory)
 
     @staticmethod
     def read_text(files: Files, directory: Path) -> bytes:
-        """Return what `parse` takes; `FileNotFoundError` if there is no manifest."""
+        """Return the input of `parse`; `FileNotFoundError` if there is no manifest."""
         try:
             return files.read(directory / MANIFEST, MANIFEST_LIMIT + 1)
         except UnexpectedFileError as error:
@@ -82,7 +82,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, text: bytes, directory: Path) -> Manifest:
-        """Return what the file of a channel's directory says; an error names what is wrong with it."""
+        """Return the manifest in the text of a `channel.json`; an error says what is wrong with it."""
         if len(text) > MANIFEST_LIMIT:
             raise NotAChannelError.without_manifest(directory, f"{MANIFEST} has more than {MANIFEST_LIMIT:,} bytes")
         try:
@@ -112,7 +112,7 @@ class Manifest:
 
 
 def _moment(text: str) -> str:
-    """Return the text of a moment; `ValueError` or `OverflowError` if it cannot be shown in every time zone."""
+    """Return the timestamp unchanged; `ValueError` or `OverflowError` if it cannot be shown in every time zone."""
     if not MINYEAR < datetime.fromisoformat(text).astimezone(UTC).year < MAXYEAR:
         raise ValueError(f"'created' is {text!r}")
     return text

@@ -1,16 +1,21 @@
-"""From a directory to an open channel: whether it is one, whether it is whole, and who else has it open."""
+"""Opening a directory as a channel: check it, create or recover it if needed, and join the processes that use it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from .._errors import ChannelNotFoundError
-from .creation import (
+from .control.channel_directory import ChannelDirectory
+from .control.joining import joining
+from .control.lock_file import lock_mode
+from .current_manifest import CurrentManifest
+from .manifest import MANIFEST, Manifest
+from .recovery.create import (
     adopt,
     complete_directories,
     create,
@@ -20,21 +25,22 @@ from .creation import (
     refuse_other_content,
     refuse_remote,
 )
-from .entrance import entering, list_segments, open_to_read
-from .files import Files
-from .lock_file import lock_mode
-from .manifest import MANIFEST, Manifest
-from .ownership import Ownership, ownership_of
-from .recovery import make_whole
-from .store import Store
+from .recovery.ownership import Ownership, ownership_of
+from .recovery.read_only import list_segments, open_to_read
+from .recovery.recover import make_whole
+from .segments.catalog import SEGMENTS
+from .segments.free_list import FreeList
+from .store import ChannelFiles, ReadOnlyStore, Store
+from .system.os_calls import Files
+from .writable_store import WritableStore
 
 Trust: TypeAlias = Callable[[Manifest | None, tuple[Ownership, ...]], None]
-"""Sees the manifest, if there is one, and who owns the parts of a channel; raises if it is not to be opened."""
+"""Sees the manifest, if there is one, and the owners of a channel's files; raises if it must not be opened."""
 _SHORTLY = 0.005  # seconds
 
 
 def trust_anyone(_manifest: Manifest | None, _parts: tuple[Ownership, ...]) -> None:
-    """Open a channel whatever user owns it."""
+    """Accept a channel of any owner."""
 
 
 def open_store(
@@ -50,9 +56,9 @@ def open_store(
 ) -> Store:
     """Open a directory as a channel.
 
-    `check` sees the manifest before anything is touched, and may raise; so may `trust`, which also sees who owns the
-    directory and its parts. `new` describes a channel to create; `wanted` says whether to keep waiting for
-    others who open it.
+    `check` sees the manifest before anything is changed, and may raise. So may `trust`, which also sees who owns the
+    directory and its files. `new` describes a channel to create. `wanted` returns whether to keep waiting for other
+    processes that open the channel.
     """
     if not readonly:
         check = _together(lambda manifest: manifest.check_writable(path), check)
@@ -66,7 +72,7 @@ def open_store(
             try:
                 parts = ownership_of(files, path)
                 trust(None if known is None else known.manifest, parts)
-                # A manifest that was not there yet may be that of another process, which has made it meanwhile.
+                # If there was no manifest before, another process may have written one meanwhile.
                 check_again = check if known is not None else _trusting(check, trust, parts)
                 if readonly:
                     return _to_read(files, path, descriptor, check_again, known, max_mapped_segments)
@@ -76,12 +82,23 @@ def open_store(
                 raise
         except PermissionError:
             if new is None or not is_being_made(path):
+                _check_trust(files, path, trust)
                 files.unpin(path)
                 raise
         except BaseException:
             files.unpin(path)
             raise
         time.sleep(_SHORTLY)
+
+
+def _check_trust(files: Files, path: Path, trust: Trust) -> None:
+    """Raise what `trust` raises about a channel that cannot be opened: a wrong owner is the more important finding."""
+    try:
+        with suppress(OSError):
+            trust(None, ownership_of(files, path))
+    except BaseException:
+        files.unpin(path)
+        raise
 
 
 def _trusting(
@@ -107,7 +124,7 @@ class _Checked:
 
 
 def _read(files: Files, path: Path, check: Callable[[Manifest], None], known: _Checked | None = None) -> _Checked:
-    """Read the manifest and check it, unless it says what it said before; `FileNotFoundError` if there is none."""
+    """Read and check the manifest, unless its text is the known one; `FileNotFoundError` if there is none."""
     text = Manifest.read_text(files, path)
     if known is not None and text == known.text:
         return known
@@ -119,9 +136,9 @@ def _read(files: Files, path: Path, check: Callable[[Manifest], None], known: _C
 def _make_directory(
     files: Files, path: Path, check: Callable[[Manifest], None], new: Callable[[], Manifest] | None, trust: Trust
 ) -> tuple[_Checked | None, int]:
-    """Make sure that the directory is one that may be opened, and return its manifest and the mode of its files.
+    """Check that the directory may be opened, and return its manifest and the mode of its files.
 
-    If it is to be a new channel, the directory exists then.
+    If it is to be a new channel, the directory exists when this returns.
     """
     mode, found = 0o600, None
     try:
@@ -135,7 +152,7 @@ def _make_directory(
             files.pin(path)
             trust(None, ownership_of(files, path))
             mode = manifest.options.mode
-        elif not files.exists(path / MANIFEST):  # nor was it made in this moment
+        elif not files.exists(path / MANIFEST):  # nor was it created just now
             raise ChannelNotFoundError(path) from None
     refuse_remote(files, path)
     return found, mode
@@ -148,13 +165,18 @@ def _to_read(
     check: Callable[[Manifest], None],
     known: _Checked | None,
     mapped: int,
-) -> Store:
+) -> ReadOnlyStore:
     manifest = _read(files, path, check, known).manifest
     found = open_to_read(files, path, descriptor, manifest, mapped)
-    segments = found.segments or list_segments(files, path, found.control, manifest, mapped, writable=False)
-    store = Store(files, path, descriptor, found.control, manifest, segments, readonly=True)
-    store.unreachable = found.unreachable
-    return store
+    control = found.control
+    try:
+        segments = found.segments or list_segments(files, path, control, manifest, mapped, writable=False)
+    except BaseException:
+        control.close()
+        raise
+    directory = ChannelDirectory(files, path, descriptor)
+    current = CurrentManifest(files, directory, control, manifest)
+    return ReadOnlyStore(ChannelFiles(files, directory, control, current, segments), found.unreachable)
 
 
 def _to_write(
@@ -166,8 +188,8 @@ def _to_write(
     new: Callable[[], Manifest] | None,
     mapped: int,
     wanted: Callable[[], bool],
-) -> Store:
-    with entering(files, path, descriptor, wanted) as entrance:
+) -> WritableStore:
+    with joining(files, path, descriptor, wanted) as entrance:
         control, alone, locks = entrance.control, entrance.is_alone, entrance.membership.locks
         try:
             manifest = _read(files, path, check, known).manifest
@@ -175,16 +197,31 @@ def _to_write(
             if new is None:
                 raise
             create(files, path, descriptor, control, new())
-            locks.let_in(descriptor, lock_mode)  # the control file may have been made for a channel of another mode
+            locks.let_in(descriptor, lock_mode)  # the control file may have been made for a channel with another mode
             manifest = _read(files, path, check).manifest
         control.check_channel(manifest.id)
         if alone:
             complete_directories(files, path, manifest)
-        segments = list_segments(files, path, control, manifest, mapped, writable=True)
-        store = Store(files, path, descriptor, control, manifest, segments, readonly=False)
-        resume = None
-        if alone:
-            resume = make_whole(files, path, control, store.segments, manifest, locks)
-            store.manifest = adopt(files, path, manifest)
-        store.begin_to_write(entrance.membership, alone=alone, resume=resume)
+        directory = ChannelDirectory(files, path, descriptor)
+        current = CurrentManifest(files, directory, control, manifest)
+        free_list = FreeList(
+            files,
+            path / SEGMENTS,
+            manifest.options.segment_size,
+            manifest.options.mode,
+            most=lambda: 0 if control.sealed else current.applied.options.spare_segments,
+            fit_from=lambda: control.poisoned_before,
+            check_directory=directory.check,
+        )
+        segments = list_segments(files, path, control, manifest, mapped, writable=True, free_list=free_list)
+        with ExitStack() as undo:
+            undo.callback(segments.close)
+            resume = None
+            if alone:
+                resume = make_whole(files, path, control, segments, manifest, locks)
+                current.applied = adopt(files, path, manifest)
+            store = WritableStore(ChannelFiles(files, directory, control, current, segments), entrance.membership)
+            undo.callback(store.discard)
+            store.begin(alone=alone, resume=resume)
+            undo.pop_all()
         return store

@@ -1,9 +1,10 @@
-"""Giving up the oldest segments, so that dying at any step leaves nothing half done that the next one cannot finish.
+"""Removing the oldest segments, in an order that lets the next process finish the work after a crash at any step.
 
-In this order: positions on disk, so that no consumer comes back from a power cut before what is gone; the decision,
-which everybody sees at once and which moves the oldest offset; the checkpoint, so that after a power cut nobody looks
-for what is gone; the files; and the word that lets other processes look at the directory again. Whoever dies after the
-decision leaves files that begin before the oldest offset: these are removed by whoever comes next.
+The order is: first the stored positions are flushed, so that no consumer stands before deleted data after a power cut.
+Then comes the decision, which is visible to every process at once and moves the oldest offset. Then the checkpoint, so
+that after a power cut recovery does not look for deleted files; then the files; and last the epoch word that makes
+other processes list the directory again. A process that dies after the decision leaves files that begin before the
+oldest offset. The next process that does maintenance removes them.
 """
 
 from __future__ import annotations
@@ -15,101 +16,98 @@ from typing import final
 from .._errors import Busy, CorruptRecordError, FileChannelError, StorageError
 from .._format import scan_records
 from .._offset import Offset
-from .control import Control
-from .cursors import Cursors
-from .flush import Flusher, briefly
-from .index import last_mark_at_or_before
-from .log import Log
-from .places import Places
-from .registry import Registry
-from .segments import Segments
-from .upkeep import Upkeep
+from .consumers.cursors import Cursors
+from .consumers.low_watermark import LowWatermark
+from .control.control_page import Control
+from .control.maintenance_lock import MaintenanceLock
+from .durability.flusher import Flusher, briefly
+from .log.log import Log
+from .producers.producer_positions import Producers
+from .reading.lookup import LogLookup
+from .segments.catalog import Segments
+from .segments.segment_index import last_entry_at_or_before
+from .store_events import StoreEvents
 
-_MOST = 32  # segments that wait to be removed
+_MOST = 32  # segments that may wait to be removed
 _logger = logging.getLogger("filechannel")
 
 
 @final
 class Reclaim:
-    """Removes what nobody needs any more. For whose turn it is to maintain the channel.
+    """Removes segments that are not needed any more. For the holder of the maintenance lock.
 
-    `Busy` if another process keeps us waiting, which may have been stopped: then the rest is done another time.
+    Raises `Busy` if another process, which may have been stopped, holds a lock too long. The rest is done by a later
+    run.
     """
 
     def __init__(
         self,
         control: Control,
         segments: Segments,
-        places: Places,
-        registry: Registry,
-        upkeep: Upkeep,
+        lookup: LogLookup,
+        low_watermark: LowWatermark,
+        maintenance_lock: MaintenanceLock,
         log: Log,
         cursors: Cursors,
+        producers: Producers,
         flusher: Flusher,
+        events: StoreEvents,
     ) -> None:
         self._control = control
         self._segments = segments
-        self._places = places
-        self._registry = registry
-        self._upkeep = upkeep
+        self._lookup = lookup
+        self._low_watermark = low_watermark
+        self._maintenance_lock = maintenance_lock
         self._log = log
         self._cursors = cursors
+        self._producers = producers
         self._flusher = flusher
-        self.before_removal: Callable[[Offset], object] = lambda _: None
-        """Called with the writer word before the oldest offset moves: for whatever else speaks of what will be gone."""
-        self.on_moved: Callable[[], object] = lambda: None
-        """Called after the oldest offset has moved, without the word."""
+        self._events = events
+        events.oldest_dropped.attach(self._keep_up)
 
     def up_to(self, wanted: Offset, is_free: Callable[[Offset], bool], *, patiently: bool) -> bool:
-        """Remove everything before a segment, or at the end of the log all of it; False if it is needed after all.
+        """Remove everything before a segment, or at the end of the log all of it; False if it is still needed.
 
-        *is_free* looks once more whether nobody needs it; who comes after that look is not overlooked. *patiently*:
-        leave it to whoever writes to bring finished segments to disk, and remove less than is *wanted* before that.
+        *is_free* checks once more that no consumer needs it; a consumer that is placed after that check is not missed.
+        *patiently*: leave it to the writers to flush finished segments, and remove less than *wanted* before they have.
         """
         oldest = self._on_disk(wanted, patiently)
-        self._cursors.flush_everybody()
-        noted = self._registry.note()
+        self._cursors.flush_all_positions()
+        noted = self._low_watermark.note()
         if not is_free(oldest):
             return False
         with self._log.writing(briefly()):
             if not self._is_boundary(oldest):
                 return False
-            self.before_removal(oldest)
-            if not self._registry.decide(oldest, noted):
+            self._producers.release_before(oldest)
+            if not self._low_watermark.decide(oldest, noted):
                 return False
-        self.on_moved()
+        self._events.position_moved()
         self.finish()
         return True
 
-    def overtake(self, oldest: Offset) -> None:
-        """Let a segment be the oldest, whoever has not passed what lies before: a full channel drops it.
-
-        For senders: the caller holds the writer word. The files are removed later, by whose turn it is.
-        """
-        self.before_removal(oldest)
-        self._registry.overrule(oldest)
-
-    def keep_up(self) -> None:
-        """Remove what was dropped here and now if there is much of it: then nobody else keeps up with the senders."""
+    def _keep_up(self) -> None:
+        """Have dropped segments deleted; delete them now if there are many, because maintenance is too slow."""
+        self._events.maintenance_due()
         if len(self._stale()) <= _MOST:
             return
         try:
-            self._upkeep.in_turn(self.finish)
+            self._maintenance_lock.run_locked(self.finish)
         except Busy:
-            pass  # somebody is at it
+            pass  # another thread or process is doing maintenance
         except (FileChannelError, OSError) as error:
-            self._upkeep.count_error()
-            _logger.error("%s: what was dropped could not be removed: %s", self._segments.directory, error)
+            self._maintenance_lock.count_error()
+            _logger.error("%s: dropped segments could not be deleted: %s", self._segments.directory, error)
 
     def _stale(self) -> list[Offset]:
         oldest = self._control.oldest_offset
         return [begin for begin in self._segments.begins if begin < oldest]
 
     def _on_disk(self, wanted: Offset, patiently: bool) -> Offset:
-        """Return where the next checkpoint may say that the log begins.
+        """Return where the log may begin according to the next checkpoint.
 
-        Between two batches, so that one of which the beginning is gone does not lose its end in a power cut; or before
-        the last checkpoint, since what that covers is on disk.
+        That is between two batches, so that a batch whose first records were deleted does not lose the others in a
+        power cut; or before the last checkpoint, because what that covers is on disk.
         """
         found = self._covered(wanted)
         if found > self._control.oldest_offset:
@@ -120,14 +118,16 @@ class Reclaim:
         return self._covered(wanted)
 
     def _covered(self, wanted: Offset) -> Offset:
-        if wanted == self._control.write_offset or self._log.is_between_batches(wanted) or self._ends_batch(wanted):
+        if wanted == self._control.write_offset or self._log.dirty.is_between_batches(wanted):
+            return wanted
+        if self._ends_batch(wanted):
             return wanted
         checkpoint = self._control.checkpoint()
         limit = wanted if checkpoint is None else min(wanted, checkpoint.offset)
         return self._segments.covering(limit) or Offset(0)
 
     def _ends_batch(self, end: Offset) -> bool:
-        """Tell whether the records before the begin of a segment are whole batches."""
+        """Return whether the records before the start of a segment are complete batches."""
         begin = self._segments.covering(end - 1)
         if begin is None:
             return False
@@ -135,8 +135,8 @@ class Reclaim:
             segment = self._segments.get(begin)
             stop = self._segments.end_of(begin, end)
             if stop > segment.limit:
-                return False  # another one was in between, and is missing
-            mark = last_mark_at_or_before(self._places.marks(segment), stop - 1)
+                return False  # a segment in between is missing
+            mark = last_entry_at_or_before(self._lookup.entries(segment), stop - 1)
         except CorruptRecordError:
             return False
         start = begin if mark is None else mark.offset
@@ -145,40 +145,50 @@ class Reclaim:
         return scan_records(content, first, last, start)[0] == last
 
     def _is_boundary(self, offset: Offset) -> bool:
-        """Tell whether a segment begins here; the last one is finished if it ends here."""
+        """Return whether a segment begins at the offset. If the active segment ends there, finish it."""
         if offset == self._log.writer.pending == self._control.write_offset:
-            self._log.finish_segment()
+            self._log.appender.finish_segment()
             return True
         return offset in self._segments.begins
 
     def finish(self) -> None:
-        """Do what is left to do for what is decided, by us or by somebody who died."""
+        """Finish a reclaim that was decided by this process or by one that died."""
         self._log.catch_up()
-        if self._registry.is_decided:
+        if self._low_watermark.is_decided:
             with self._log.writing(briefly()):
-                self._registry.carry_out()
+                self._low_watermark.carry_out()
         oldest, stale = self._control.oldest_offset, self._stale()
         if not stale:
             return
         self._say_on_disk(oldest)
         size = sum(self._segments.end_of(begin, oldest) - begin for begin in stale)
         self._segments.remove_before(oldest)
-        self._upkeep.count_reclaimed(len(stale), size)
+        self._maintenance_lock.count_reclaimed(len(stale), size)
         with self._log.writing(briefly()):
-            self._log.announce_change()
-        self._log.get_ready()
+            self._log.appender.announce_change()
+        self._log.prepare_next_segment()
 
     def _say_on_disk(self, oldest: Offset) -> None:
-        """Write a checkpoint that says where the log begins."""
+        """Write a checkpoint with the oldest offset of the log."""
         checkpoint = self._control.checkpoint()
         if checkpoint is None or checkpoint.oldest < oldest:
-            if self._covered(oldest) < oldest:  # dropped in the middle of a batch: the rest of it must be on disk
+            # Dropped in the middle of a batch: the rest of the batch must be on disk.
+            if self._covered(oldest) < oldest:
                 _tolerating(self._flusher.flush_if_needed, lambda: self._covered(oldest) == oldest)
-            self._flusher.forget_before(self._places.earliest())
+            self._flusher.forget_before(self._lookup.earliest())
+
+
+def overtake(producers: Producers, low_watermark: LowWatermark, oldest: Offset) -> None:
+    """Make a segment the oldest one even if consumers have not read what lies before it: a full channel drops it.
+
+    For senders: the caller holds the writer lock. The holder of the maintenance lock deletes the files later.
+    """
+    producers.release_before(oldest)
+    low_watermark.overrule(oldest)
 
 
 def _tolerating(flush: Callable[[], object], is_enough: Callable[[], bool]) -> None:
-    """Flush; a flush that failed before is told ever after, and the checkpoint is written all the same."""
+    """Flush. After a failed flush every later one raises; ignore that if the checkpoint was written nevertheless."""
     try:
         flush()
     except StorageError:

@@ -1,1 +1,1 @@
-"""Who is told that something changed."""
+"""Wakeups between tasks, threads and processes: waiters, wake pipes, the send queue and the watchdog."""

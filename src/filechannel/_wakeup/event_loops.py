@@ -1,13 +1,12 @@
-"""One sleeping task, on asyncio, uvloop or trio, that any thread can wake.
+"""Waiters: a sleeping task on asyncio, uvloop or trio that any thread can wake.
 
-The task that waits makes a waiter; waking it is a plain call, from the loop's own thread or another one. A wake before
-the wait is not lost.
+The task that waits creates a waiter. Waking it is a plain call, from the loop's own thread or another one. A wakeup
+before the wait is not lost.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
 from functools import partial
@@ -19,7 +18,8 @@ import anyio
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from .._format import resolve
-from .._storage.background import ThreadPool, errand_threads
+from .._runtime.may_sleep import in_trio
+from .._runtime.threads import ThreadPool, blocking_call_threads
 
 if TYPE_CHECKING:
     import trio
@@ -28,19 +28,19 @@ R = TypeVar("R")
 
 
 class Sleeper(Protocol):
-    """Whoever sleeps until somebody wakes it, once."""
+    """Something that sleeps until it is woken, once."""
 
     def wake(self) -> None:
-        """Let it go on. Any thread may call it, any number of times."""
+        """Wake it. Any thread may call this, any number of times."""
         ...
 
 
 class Waiter(Sleeper, Protocol):
-    """A task that may sleep until somebody wakes it, once."""
+    """A task that may sleep until it is woken, once."""
 
     @property
     def loop(self) -> object:
-        """What tells its event loop from others."""
+        """Identifies its event loop."""
         ...
 
     def wait(self) -> Awaitable[None]:
@@ -65,12 +65,12 @@ class _AsyncioWaiter:
             _resolve_in(self.loop, [future])
 
     def note_woken(self) -> asyncio.Future[None]:
-        """Let a later wait end at once, and return the future of the present one, which the caller resolves."""
-        self._woken = True  # first: `wait` replaces the future, then looks at this
+        """Make later waits return at once, and return the future of the current one, which the caller resolves."""
+        self._woken = True  # first: `wait` replaces the future, then checks this
         return self._future
 
     def wait(self) -> asyncio.Future[None]:
-        if self._future.cancelled():  # with a wait that was cancelled: a second one needs another
+        if self._future.cancelled():  # with a wait that was cancelled: another wait needs another future
             self._future = self.loop.create_future()
             if self._woken:
                 self._future.set_result(None)
@@ -97,14 +97,14 @@ class _TrioWaiter:
         try:
             self.loop.run_sync_soon(self._event.set)
         except trio.RunFinishedError:
-            pass  # the loop is gone, and with it whoever waited
+            pass  # the loop has ended, and so has the task
 
     async def wait(self) -> None:
         await self._event.wait()
 
 
 def wake_together(waiters: Iterable[Sleeper | asyncio.Future[None]]) -> None:
-    """Wake many tasks with one call into each event loop. Any thread may call it."""
+    """Wake many tasks with one call into each event loop. Any thread may call this."""
     elsewhere: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     here = asyncio._get_running_loop()
     for waiter in waiters:
@@ -125,55 +125,41 @@ def wake_together(waiters: Iterable[Sleeper | asyncio.Future[None]]) -> None:
 def _resolve_in(loop: asyncio.AbstractEventLoop, futures: list[asyncio.Future[None]]) -> None:
     """Let an event loop resolve futures, in a callback that is a C function.
 
-    What a signal handler raises in a callback of Python code asyncio logs: the rest of it would be left out, and the
-    tasks would never wake.
+    If a signal handler raised in a callback of Python code, asyncio would log the exception and skip the rest of the
+    callback, and the tasks would never wake.
     """
     try:
         loop.call_soon_threadsafe(resolve, *futures)
     except RuntimeError:
-        if not loop.is_closed():  # with which whoever waited is gone
+        if not loop.is_closed():  # a closed loop has no waiting tasks
             raise
 
 
 def make_future() -> asyncio.Future[None] | None:
-    """Return a future of the event loop that this thread runs; None if that is not asyncio's."""
+    """Return a future of the event loop that this thread runs; None if it is not asyncio."""
     loop = asyncio._get_running_loop()
     return None if loop is None or in_trio() else loop.create_future()
 
 
 def make_waiter() -> Waiter:
-    """Return a waiter for the task that calls this."""
+    """Return a waiter for the calling task."""
     return _TrioWaiter() if in_trio() else _AsyncioWaiter(asyncio.get_running_loop())
 
 
-def runs_event_loop() -> bool:
-    """Tell whether the calling thread runs an event loop right now."""
-    return asyncio._get_running_loop() is not None or in_trio()
-
-
-def in_trio() -> bool:
-    """Tell whether the calling thread runs trio. Ask the thread, not the loop: trio may be a guest of asyncio's."""
-    if "trio" not in sys.modules:
-        return False
-    from sniffio import thread_local  # which trio needs and keeps up to date
-
-    return thread_local.name == "trio"
-
-
 async def wait_through_cancellation(waiter: Waiter) -> None:
-    """Sleep until woken, whatever happens, and return normally.
+    """Sleep until woken, even if cancelled, and return normally.
 
-    For what has taken effect already and only waits to be reported. A cancellation that arrives meanwhile is not
-    lost: a cancel scope delivers it at the next checkpoint by itself, and a plain `Task.cancel()` is delivered again
-    when the task next sleeps, unless whoever cancelled (`asyncio.timeout`, say) has taken it back by then. Whoever
-    does this again and again calls `notice_cancellation` in between.
+    For operations that have already taken effect and only wait to be reported. A cancellation that arrives meanwhile is
+    not lost: a cancel scope delivers it at the next checkpoint by itself, and a plain `Task.cancel()` is delivered
+    again when the task next sleeps, unless the code that cancelled (`asyncio.timeout`, for example) has withdrawn it by
+    then. A caller that does this repeatedly calls `notice_cancellation` in between.
     """
     if isinstance(waiter, _TrioWaiter):
         with anyio.CancelScope(shield=True):
             await waiter.wait()
         return
     try:
-        await waiter.wait()  # without a scope as long as nobody cancels: a scope costs more than the rest
+        await waiter.wait()  # without a scope as long as nothing is cancelled: a scope costs more than the rest
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         assert task is not None
@@ -183,20 +169,20 @@ async def wait_through_cancellation(waiter: Waiter) -> None:
 
 
 _owed: WeakSet[asyncio.Task[object]] = WeakSet()
-"""Tasks whose cancellation arrived during such a wait and was put off."""
+"""Tasks whose cancellation arrived during such a wait and was deferred."""
 
 
 async def _wait_on(waiter: Waiter) -> bool:
-    """Wait on, and tell whether the task was cancelled again."""
+    """Continue to wait. Return whether the task was cancelled again."""
     cancelled = False
-    with anyio.CancelScope(shield=True):  # a cancelled scope would ask again and again
+    with anyio.CancelScope(shield=True):  # a cancelled scope would cancel again and again
         while not await _is_woken(waiter):
             cancelled = True
     return cancelled
 
 
 async def _is_woken(waiter: Waiter) -> bool:
-    """Wait, and tell whether that was ended by a wake and not by a cancellation."""
+    """Wait. Return True if the waiter was woken, False if the wait was cancelled."""
     try:
         await waiter.wait()
     except asyncio.CancelledError:
@@ -205,7 +191,7 @@ async def _is_woken(waiter: Waiter) -> bool:
 
 
 def _is_of_a_scope(error: asyncio.CancelledError) -> bool:
-    """A scope of anyio knows its own cancellations by what they say, and lets others pass, out of the scope."""
+    """An anyio scope recognizes its own cancellations by their message, and lets others leave the scope."""
     return bool(error.args) and str(error.args[0]).startswith("Cancelled via cancel scope ")
 
 
@@ -216,7 +202,7 @@ def _cancel_again(task: asyncio.Task[object], requests: int) -> None:
 
 
 async def notice_cancellation() -> None:
-    """Raise a cancellation that was put off by `wait_through_cancellation`, else go on without giving way."""
+    """Raise a cancellation that `wait_through_cancellation` deferred; otherwise return without yielding."""
     if in_trio():
         await checkpoint_if_cancelled()
     elif _owed:
@@ -227,10 +213,10 @@ async def notice_cancellation() -> None:
 
 
 async def run_through_cancellation(work: Callable[[], R]) -> R:
-    """Do something in another thread, whole, whatever happens to the task; cancellation waits."""
+    """Call a function in another thread and wait for its end, even if the task is cancelled; that is deferred."""
     waiter = make_waiter()
-    running = _Errand(work, waiter)
-    errand_threads().do(running.run)
+    running = _ThreadCall(work, waiter)
+    blocking_call_threads().do(running.run)
     await wait_through_cancellation(waiter)
     return running.result()
 
@@ -238,22 +224,22 @@ async def run_through_cancellation(work: Callable[[], R]) -> R:
 async def run_in_thread(
     work: Callable[[], R], *, abandon_on_cancel: bool = False, threads: ThreadPool | None = None
 ) -> R:
-    """Do something in another thread, as `anyio.to_thread.run_sync` does, but in one that ends with the interpreter.
+    """Call a function in a thread, as `anyio.to_thread.run_sync` does, but in one that ends with the interpreter.
 
     A worker thread of anyio ends when the task that runs the event loop does, and the interpreter waits for it at exit.
     """
     await checkpoint()
     waiter = make_waiter()
-    running = _Errand(partial(copy_context().run, work), waiter)
-    (threads or errand_threads()).do(running.run)
+    running = _ThreadCall(partial(copy_context().run, work), waiter)
+    (threads or blocking_call_threads()).do(running.run)
     with anyio.CancelScope(shield=not abandon_on_cancel):
         await waiter.wait()
     return running.result()
 
 
 @final
-class _Errand(Generic[R]):
-    """Something that a thread does while a task waits for it."""
+class _ThreadCall(Generic[R]):
+    """A call that runs in a thread while a task waits for it."""
 
     def __init__(self, work: Callable[[], R], waiter: Waiter) -> None:
         self._work = work
@@ -262,7 +248,7 @@ class _Errand(Generic[R]):
         self._results: list[R] = []
 
     def run(self) -> None:
-        """Do it, and wake the task. In the thread."""
+        """Call the function and wake the task. Runs in the thread."""
         try:
             self._results.append(self._work())
         except BaseException as error:  # for the task to raise, whatever it is
@@ -271,11 +257,11 @@ class _Errand(Generic[R]):
             self._waiter.wake()
 
     def result(self) -> R:
-        """Return or raise what came of it."""
+        """Return the result, or raise the error."""
         error, self._error = self._error, None
         if error is None:
             return self._results.pop()
         try:
             raise error
         finally:
-            del error  # it has this frame in its traceback
+            del error  # its traceback refers to this frame

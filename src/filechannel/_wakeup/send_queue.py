@@ -1,36 +1,37 @@
-"""Those of this process who wait for room in a channel, first come, first served.
+"""The send queue: senders of this process that wait for capacity in a channel, first come, first served.
 
-Only the first in line looks for room and tries; the others wait until it was served or has left. Whoever comes later
-joins the line, even if there would be room for what it has: otherwise small messages would overtake a large batch for
-ever. Which process is served next is the storage's affair (`Room`).
+Only the first entry checks for capacity and tries to append; the others wait until it has appended or has left. A new
+sender joins the queue even if there is capacity for its message: otherwise small messages would overtake a large batch
+forever. The order between processes is decided by the storage layer (`CapacityLimit`).
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import get_ident
-from typing import final
+from typing import cast, final
+from weakref import WeakKeyDictionary
 
 import anyio
 
-from .._errors import NoRoomYetError
+from .._errors import CapacityReachedError
 from .._format import Guard, Mutex, ensured
-from .._storage.backlog import SMALLEST, Batch
-from .._storage.store import Store
-from .arrivals import POLL, SPACE, Arrivals, arrivals_of
-from .loops import Sleeper, make_waiter, wake_together
+from .._runtime.fork_registry import Phase, reset_in_child
+from .._storage.capacity.backlog import SMALLEST, Batch
+from .._storage.writable_store import WritableStore
+from .event_loops import Sleeper, make_waiter, wake_together
+from .waiters import POLL, SPACE, Waiters, waiters_of
 
 _LONGEST_SLEEP = 1.0
-_PAUSE = 0.02  # seconds between two looks for room where nobody can be woken
+_PAUSE = 0.02  # seconds between two checks for capacity if no process can wake this one
 
 
 @final
 class _Thread:
-    """A thread that waits for its turn."""
+    """A thread that waits in the queue."""
 
     def __init__(self) -> None:
         self._bell: SimpleQueue[None] = SimpleQueue()
@@ -44,69 +45,64 @@ class _Thread:
 
 
 @final
-class Place:
-    """A place in the line."""
+class QueueEntry:
+    """An entry in the queue."""
 
     __slots__ = ("batch", "has_left", "sleeper", "was_first")
 
     def __init__(self, has_left: Callable[[], bool]) -> None:
         self.batch = SMALLEST
-        """What it wants to send, as far as it is known."""
+        """The size of its batch, as far as known."""
         self.has_left = has_left
-        """Tells whether it has no reason to wait any more: its sender was closed."""
+        """Returns whether it has no reason to wait any more: its sender was closed."""
         self.sleeper: Sleeper | None = None
         self.was_first = False
 
 
-class Line:
-    """The line of one channel."""
+class SendQueue:
+    """The send queue of one channel."""
 
-    def __init__(self, store: Store, space: Arrivals) -> None:
-        self._room = store.room
+    def __init__(self, store: WritableStore, space: Waiters) -> None:
+        self._capacity = store.capacity
         self._space = space
         self._lock = Mutex()  # a signal handler may send
-        self._places: dict[Place, None] = {}  # in this order
-        self._served: set[int] = set()
-        """The thread whose place is first, while it tries."""
-        self._room.may_pass = self._may_pass
+        self._places = cast("dict[QueueEntry, None]", self._capacity.order.entries)
+        self._served = self._capacity.order.served
 
     def __len__(self) -> int:
-        """How many wait."""
+        """The number of waiting entries."""
         return len(self._places)
 
-    def _may_pass(self) -> bool:
-        return not self._places or get_ident() in self._served
-
     def is_needed(self) -> bool:
-        """Tell whether there is no point in trying before standing in line."""
-        return self._room.is_full()
+        """Return whether a sender should join the queue before it tries to append."""
+        return self._capacity.is_full()
 
-    def standing(self, place: Place) -> Guard:
-        """Stand in line for the body of a `with` statement. The caller calls `let_next_try` after it, in any case."""
+    def standing(self, place: QueueEntry) -> Guard:
+        """Join the queue for the body of a `with` statement. The caller must call `let_next_try` afterwards."""
         # The guard has no name, so that an exception raised by a signal handler cannot keep it (see mutex.c).
         return (ensured(self._places.pop, place, None), self._join(place))[0]  # type: ignore[func-returns-value]
 
-    def _join(self, place: Place) -> None:
+    def _join(self, place: QueueEntry) -> None:
         with self._lock.held():
             self._places[place] = None
-            self._room.stand_in_line(True)
+            self._capacity.set_waiting(True)
 
-    def let_next_try(self, place: Place) -> None:
-        """Let the next one try, when one has left.
+    def let_next_try(self, place: QueueEntry) -> None:
+        """Let the next entry try, after one has left.
 
-        If this is interrupted by an exception, those who wait find out within a second.
+        If an exception interrupts this, the waiting entries notice within a second.
         """
         with self._lock.held():
-            self._room.stand_in_line(bool(self._places))
+            self._capacity.set_waiting(bool(self._places))
         if place.was_first:
             self._wake_first()
-            self._room.pass_turn()
+            self._capacity.pass_on()
 
-    def _is_first(self, place: Place) -> bool:
+    def _is_first(self, place: QueueEntry) -> bool:
         place.was_first = self._first() is place
         return place.was_first
 
-    def _first(self) -> Place | None:
+    def _first(self) -> QueueEntry | None:
         with self._lock.held():
             return next(iter(self._places), None)
 
@@ -116,7 +112,7 @@ class Line:
             first.sleeper.wake()
 
     def wake_all(self) -> None:
-        """Let everybody look again, for instance because a sender was closed. Any thread may call it."""
+        """Let all entries check again, for example because a sender was closed. Any thread may call this."""
         if not self._places:
             return
         with self._lock.held():
@@ -125,28 +121,28 @@ class Line:
         self._space.wake_all()
 
     def serving(self) -> Guard:
-        """Let this thread, whose place is first, have the room that it asks for in the body of a `with` statement."""
+        """Allow this thread, whose entry is first, to reserve capacity in the body of a `with` statement."""
         # The guard has no name, so that an exception raised by a signal handler cannot keep it (see mutex.c).
         return (ensured(self._served.discard, get_ident()), self._served.add(get_ident()))[0]  # type: ignore[func-returns-value]
 
-    def _has_news(self, place: Place) -> bool:
-        return place.has_left() or self._room.has_room(place.batch)
+    def _has_data(self, place: QueueEntry) -> bool:
+        return place.has_left() or self._capacity.has_room(place.batch)
 
     # Waiting
 
-    async def wait(self, place: Place, longest_pause: float) -> None:
-        """Sleep until there may be room and it is our turn, or no reason to wait. Cancelling it changes nothing."""
+    async def wait(self, place: QueueEntry, longest_pause: float) -> None:
+        """Sleep until the entry is first and there may be capacity, or its sender is closed. Safe to cancel."""
         while not self._is_first(place) and not place.has_left():
             waiter = place.sleeper = make_waiter()
-            if self._is_first(place) or place.has_left():  # in this moment: nobody wakes us then
+            if self._is_first(place) or place.has_left():  # became first just now: no wakeup follows
                 break
             with anyio.move_on_after(_LONGEST_SLEEP):
                 await waiter.wait()
         if not place.has_left():
-            await self._space.wait(lambda: self._has_news(place), longest_pause)
+            await self._space.wait(lambda: self._has_data(place), longest_pause)
 
-    def sleep(self, place: Place, until: float | None, longest_pause: float) -> bool:
-        """Let the thread sleep as `wait` does, but not beyond *until*, by the monotonic clock; tell whether in time."""
+    def sleep(self, place: QueueEntry, until: float | None, longest_pause: float) -> bool:
+        """Block the thread like `wait`, at most until *until* (monotonic clock). Return False if that was reached."""
         while not self._is_first(place) and not place.has_left():
             left = _LONGEST_SLEEP if until is None else min(until - time.monotonic(), _LONGEST_SLEEP)
             if left <= 0:
@@ -154,33 +150,34 @@ class Line:
             thread = place.sleeper = _Thread()
             if not self._is_first(place) and not place.has_left():
                 thread.wait(left)
-        return place.has_left() or self._space.sleep(lambda: self._has_news(place), until, longest_pause)
+        return place.has_left() or self._space.sleep(lambda: self._has_data(place), until, longest_pause)
 
 
 _lock = Mutex()
+_queues: WeakKeyDictionary[WritableStore, SendQueue] = WeakKeyDictionary()
 
 
-def line_of(store: Store) -> Line:
-    """Return the one line of a store that is open for writing."""
+def send_queue_of(store: WritableStore) -> SendQueue:
+    """Return the send queue of a store; there is one object per store."""
     with _lock.held():
-        line = store.room.line
-        if not isinstance(line, Line):
-            space = Arrivals(store, poll=POLL, beacon=SPACE, beside=arrivals_of(store))
-            line = store.room.line = Line(store, space)
-            store.room.notify = space.published
-        return line
+        queue = _queues.get(store)
+        if queue is None:
+            space = Waiters(store, poll=POLL, beacon=SPACE, beside=waiters_of(store))
+            queue = _queues[store] = SendQueue(store, space)
+            store.events.capacity_freed.attach(space.published)
+        return queue
 
 
-def when_there_is_room(store: Store, append: Callable[[], object], timeout: float | None = None) -> None:
-    """Append, standing in line with everybody else who sends; `NoRoomYetError` if that takes longer than *timeout*."""
+def append_with_capacity(store: WritableStore, append: Callable[[], object], timeout: float | None = None) -> None:
+    """Append in order with the other senders. Raise `CapacityReachedError` if it has to wait longer than *timeout*."""
     try:
         append()
         return
-    except NoRoomYetError as full:
-        refusal: NoRoomYetError = full
+    except CapacityReachedError as full:
+        refusal: CapacityReachedError = full
     until = None if timeout is None else time.monotonic() + timeout
-    line = line_of(store)
-    place = Place(lambda: False)
+    line = send_queue_of(store)
+    place = QueueEntry(lambda: False)
     try:
         with line.standing(place):
             while until is None or time.monotonic() < until:
@@ -190,7 +187,7 @@ def when_there_is_room(store: Store, append: Callable[[], object], timeout: floa
                     with line.serving():
                         append()
                     return
-                except NoRoomYetError as full:
+                except CapacityReachedError as full:
                     refusal = full
     finally:
         line.let_next_try(place)
@@ -198,9 +195,10 @@ def when_there_is_room(store: Store, append: Callable[[], object], timeout: floa
 
 
 def _start_over() -> None:
-    """In a forked child another thread may have held the lock."""
+    """Reset in a forked child: it has none of the stores, and another thread may have held the lock."""
     global _lock
     _lock = Mutex()
+    _queues.clear()
 
 
-os.register_at_fork(after_in_child=_start_over)
+reset_in_child(Phase.STORES, _start_over)

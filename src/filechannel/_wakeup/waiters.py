@@ -1,15 +1,16 @@
-"""Waiting for a channel to change, in threads and in event loops, of this process and of others.
+"""Waiters: waiting for a channel to change, in threads and event loops, across processes.
 
-Waiter: say in the shared `WAKE` word that somebody waits, fence, look once more, sleep. Publisher: store, fence, look
-at the word, and if somebody waits clear it and wake everybody. The fences make sure that not both miss each other; the
-word's generation makes sure that nobody goes to sleep on a word that was cleared in between. Waking all of them is
-right: each has its own position, and one that was cancelled or killed takes nobody's place.
+A waiter sets a bit in the shared wake word, executes a fence, rescans, and sleeps. A publisher stores, executes a
+fence, and reads the word; if a bit is set, it clears the word and wakes all waiters. The fences ensure that the two
+cannot both miss each other. The generation in the word ensures that a waiter does not fall asleep on a word that was
+cleared in between. Waking all waiters is correct: each has its own position, and a waiter that was cancelled or killed
+does not use up the wakeup of another one.
 
-Threads sleep on the word itself. Tasks are woken by their event loop: by a publisher of this process directly, by one
-of another through the FIFO that the loop watches (see `doorbell`).
+Threads sleep on the word itself (futex). Tasks are woken by their event loop: directly by a publisher of this process,
+and through the wake FIFO that the loop watches by a publisher of another process (see `wake_pipe`).
 
-Whoever has a channel open read-only cannot say that it waits, and looks again from time to time instead; so does
-everybody where there is no FIFO.
+A process that has the channel open read-only cannot set the bit, and polls instead. So do all processes if there is no
+FIFO.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from .._format import (
     wake_word,
 )
 from .._format.layout import (
+    CAPACITY_LOOPS,
+    CAPACITY_WAKE,
     PROCESS_SLOT_COUNT,
-    ROOM,
-    ROOM_LOOPS,
     WAITING_LOOPS,
     WAKE,
     WAKE_GENERATION,
@@ -50,15 +51,16 @@ from .._format.layout import (
     WAKE_THREADS,
     WRITE_TAIL,
 )
-from .._storage.bells import Bells
+from .._runtime.fork_registry import Phase, reset_in_child
+from .._storage.control.wake_fifos import WakeFifos
 from .._storage.store import Store
-from .doorbell import Doorbell
-from .loops import Waiter, make_future, make_waiter, wake_together
-from .patience import may_sleep
+from .._storage.writable_store import WritableStore
+from .event_loops import Waiter, make_future, make_waiter, wake_together
+from .wake_pipe import WakePipe
 from .watchdog import WATCHDOG
 
 POLL = bool(os.environ.get("FILECHANNEL_POLL"))
-"""Look again from time to time, as where there is neither futex nor FIFO; for tests."""
+"""Poll, as on systems without futex or FIFO; for tests."""
 _SHORTEST_PAUSE = 0.001
 _LONGEST_SLEEP = 1.0
 _EVERYBODY = (1 << 31) - 1
@@ -66,104 +68,108 @@ _U32 = (1 << 32) - 1
 _WORD_BITS = 64
 
 
-class Beacon(NamedTuple):
-    """Where it is said who waits: in a word, and in a bit for each process whose event loops do."""
+class WakeWord(NamedTuple):
+    """Where waiters are recorded: in a word, and in one bit for each process whose event loops wait."""
 
     word: int
     loops: int
     watched: slice | None
-    """Words of which one changes whenever there are news, `word` the last of them; None if others tell."""
+    """Words of which one changes whenever data becomes available; `word` is the last of them. None if there are
+    none."""
 
 
-MESSAGES = Beacon(WAKE, WAITING_LOOPS, slice(WRITE_TAIL, WAKE + 4))
-"""For receivers: what there is, whether it is sealed, who waits."""
-SPACE = Beacon(ROOM, ROOM_LOOPS, None)
-"""For senders; the positions of consumers, which tell, are in files of their own."""
+MESSAGES = WakeWord(WAKE, WAITING_LOOPS, slice(WRITE_TAIL, WAKE + 4))
+"""For receivers: the tail, whether the channel is sealed, and the waiters."""
+SPACE = WakeWord(CAPACITY_WAKE, CAPACITY_LOOPS, None)
+"""For senders. What frees capacity, the positions of consumers, is in other files."""
 
 
-class Arrivals:
-    """Wakes tasks and threads when a channel has something new for readers, or for senders."""
+class Waiters:
+    """Wakes tasks and threads when a channel has data for receivers, or capacity for senders."""
 
-    def __init__(self, store: Store, *, poll: bool, beacon: Beacon = MESSAGES, beside: Arrivals | None = None) -> None:
-        """*beside* others of the same channel: there is one FIFO for both, and who rings wakes both."""
+    def __init__(self, store: Store, *, poll: bool, beacon: WakeWord = MESSAGES, beside: Waiters | None = None) -> None:
+        """Share the FIFO of *beside*, other waiters of the same channel: a byte in it wakes both."""
         self._words = store.control.map
         self._word, self._loops, self._watched = beacon
-        self._slot = 0 if store.processes is None else store.processes.slot
+        wake_fifos: WakeFifos | None
+        if isinstance(store, WritableStore):
+            self._slot, wake_fifos, self._polls = store.processes.slot, store.wake_fifos, poll
+        else:
+            self._slot, wake_fifos, self._polls = 0, None, True
         self._word_of_slot, self._bit_of_slot = self._loops + self._slot // _WORD_BITS * 8, self._slot % _WORD_BITS
-        self._bells = bells = store.bells
-        self._doorbell: Doorbell | None = _doorbell(bells) if beside is None else beside._doorbell
-        if self._doorbell is not None:
-            self._doorbell.answers.append(self._wake_tasks)
-        self._polls = poll or store.readonly
-        self._lock = Mutex()  # a receiver may be collected, and closed by that, anywhere
+        self._bells = wake_fifos
+        self._wake_pipe: WakePipe | None = _wake_pipe(wake_fifos) if beside is None else beside._wake_pipe
+        if self._wake_pipe is not None:
+            self._wake_pipe.answers.append(self._wake_tasks)
+        self._lock = Mutex()  # the garbage collector may close a receiver anywhere
         self._waiting: dict[Waiter | Future[None], Callable[[], bool]] = {}
         self._sleeping: set[SimpleQueue[None]] = set()
-        """What wakes the threads that sleep outside of the native core."""
+        """Queues that wake the threads that sleep outside of the native core."""
         self._sleepers = bytearray(8)
-        """How many threads sleep inside the native core, as a number of it."""
+        """The number of threads that sleep inside the native core, which counts them here."""
         self.is_watched = False
         self._quiet: bytes | None = None
-        """The words as they were when somebody had announced us, and nobody who waited had news."""
+        """The words at the last rescan, if the waiter bit was set and no waiter had data available then."""
 
     @property
     def waiting(self) -> int:
-        """How many tasks and threads of this process wait."""
+        """The number of tasks and threads of this process that wait."""
         return len(self._waiting) + len(self._sleeping) + load_u64(self._sleepers, 0)
 
     # Tasks
 
-    async def wait(self, has_news: Callable[[], bool], longest_pause: float) -> None:
-        """Sleep until there may be news; returns at once if there are. Cancelling it changes nothing."""
-        if self._polls or self._doorbell is None:
-            await self._poll(has_news, longest_pause)
+    async def wait(self, has_data: Callable[[], bool], longest_pause: float) -> None:
+        """Sleep until data may be available; return at once if it is. Cancelling changes nothing."""
+        if self._polls or self._wake_pipe is None:
+            await self._poll(has_data, longest_pause)
             return
         waiter = make_waiter()
         try:
-            if not self._register(waiter, waiter.loop, has_news):
+            if not self._register(waiter, waiter.loop, has_data):
                 await waiter.wait()
         finally:
             self.leave(waiter)
 
-    def enter(self, has_news: Callable[[], bool]) -> Future[None] | None:
-        """Return a future that is done when there may be news; None if there are, or it cannot be had: then use `wait`.
+    def enter(self, has_data: Callable[[], bool]) -> Future[None] | None:
+        """Return a future that is done when data may be available; None if it is, or if only `wait` is possible.
 
-        Whoever does not wait for it until it is done says so with `leave`.
+        A caller that stops waiting before the future is done calls `leave`.
         """
-        future = None if self._polls or self._doorbell is None else make_future()
+        future = None if self._polls or self._wake_pipe is None else make_future()
         if future is None:
             return None
         late = True
         try:
-            late = self._register(future, future.get_loop(), has_news)
+            late = self._register(future, future.get_loop(), has_data)
         finally:
             if late:
                 self.leave(future)
         return None if late else future
 
-    def _register(self, waiter: Waiter | Future[None], loop: object, has_news: Callable[[], bool]) -> bool:
-        """Have somebody woken, and tell whether that was too late, because there are news."""
-        assert self._doorbell is not None
-        if loop is not self._doorbell.newest:
-            self._doorbell.watch()
+    def _register(self, waiter: Waiter | Future[None], loop: object, has_data: Callable[[], bool]) -> bool:
+        """Register a waiter. Return True if data is available already, so that no wakeup may follow."""
+        assert self._wake_pipe is not None
+        if loop is not self._wake_pipe.newest:
+            self._wake_pipe.watch()
         with self._lock.held():
-            self._waiting[waiter] = has_news
+            self._waiting[waiter] = has_data
         if not self.is_watched:
             WATCHDOG.watch(self)
         self._announce_task()
-        return has_news()
+        return has_data()
 
     def leave(self, waiter: Waiter | Future[None]) -> None:
-        """Nobody has to be woken any more."""
+        """Remove a waiter."""
         with self._lock.held():
             self._waiting.pop(waiter, None)
 
-    async def _poll(self, has_news: Callable[[], bool], longest_pause: float) -> None:
-        """Look again from time to time, or when somebody of this process says that there is something to look at."""
+    async def _poll(self, has_data: Callable[[], bool], longest_pause: float) -> None:
+        """Poll, or rescan when another thread or task of this process calls `wake_all`."""
         pause = _SHORTEST_PAUSE
-        while not has_news():
+        while not has_data():
             waiter = make_waiter()
             with self._lock.held():
-                self._waiting[waiter] = has_news
+                self._waiting[waiter] = has_data
             try:
                 with anyio.move_on_after(pause):
                     await waiter.wait()
@@ -172,7 +178,7 @@ class Arrivals:
             pause = min(2 * pause, longest_pause)
 
     def _announce_task(self) -> None:
-        # First whose loop, then that there is one: whoever sees the latter looks for the former.
+        # First the bit of this process, then the wake word: a publisher that sees the latter looks for the former.
         words, word = self._words, self._word
         set_bit(words, self._word_of_slot, self._bit_of_slot)
         fence()
@@ -183,7 +189,7 @@ class Arrivals:
             self._announce(WAKE_LOOPS)
 
     def _announce(self, who: int) -> int:
-        """Say in the word that somebody waits, and return it."""
+        """Set the waiter bit in the wake word, and return the word."""
         seen = load_u32(self._words, self._word)
         while not seen & who:
             if swap_if_u32(self._words, self._word, seen, seen | who):
@@ -193,8 +199,8 @@ class Arrivals:
         fence()
         return seen
 
-    def look_after(self) -> bool:
-        """Wake whoever has news, and tell whether somebody goes on waiting. For the watchdog."""
+    def rescan(self) -> bool:
+        """Wake tasks that have data available. Return whether tasks still wait. For the watchdog."""
         if not self._waiting:
             return False
         watched = self._watched
@@ -202,9 +208,9 @@ class Arrivals:
             return True
         with self._lock.held():
             waiting = list(self._waiting.items())
-        self._announce_task()  # a publisher may have died with it
+        self._announce_task()  # a publisher may have died after clearing it
         words = None if watched is None else self._words[watched]
-        late = [waiter for waiter, has_news in waiting if has_news()]
+        late = [waiter for waiter, has_data in waiting if has_data()]
         for waiter in late:
             self.leave(waiter)
         wake_together(late)
@@ -214,44 +220,44 @@ class Arrivals:
     # Threads
 
     def let_sleep(self, reader: Reader, spin: float) -> None:
-        """Let threads that receive from a reader sleep inside the native core, having watched for so long."""
+        """Let threads that receive from a reader sleep inside the native core, after spinning for *spin* seconds."""
         if not self._polls:
             reader.sleep_with(self._sleepers, spin)
 
-    def sleep(self, has_news: Callable[[], bool], until: float | None, longest_pause: float) -> bool:
-        """Let the thread sleep until there are news, or the monotonic clock says *until*; tell whether there are."""
+    def sleep(self, has_data: Callable[[], bool], until: float | None, longest_pause: float) -> bool:
+        """Block the thread until data is available, at most until *until* (monotonic clock). Return whether it is."""
         pause = _SHORTEST_PAUSE
         bell: SimpleQueue[None] = SimpleQueue()
         with ensured(self._sleeping.discard, bell):
             self._sleeping.add(bell)
-            while not has_news():
+            while not has_data():
                 left = _LONGEST_SLEEP if until is None else min(until - time.monotonic(), _LONGEST_SLEEP)
                 if left <= 0:
                     return False
                 if self._polls:
-                    self._pause(bell, has_news, min(pause, left))
+                    self._pause(bell, has_data, min(pause, left))
                     pause = min(2 * pause, longest_pause)
                     continue
                 seen = self._announce(WAKE_THREADS)
-                if not has_news():
+                if not has_data():
                     wait_word(self._words, self._word, seen, left)
             return True
 
     @staticmethod
-    def _pause(bell: SimpleQueue[None], has_news: Callable[[], bool], seconds: float) -> None:
-        """Sleep for so long, unless another thread of this process says that there is something to look at."""
-        if not has_news():
+    def _pause(bell: SimpleQueue[None], has_data: Callable[[], bool], seconds: float) -> None:
+        """Sleep for this long, unless another thread of this process calls `wake_all`."""
+        if not has_data():
             with suppress(Empty):
                 bell.get(timeout=seconds)
 
     def watch(self, offset: int, seconds: float) -> bool:
-        """Watch for something behind an offset for so long, without sleeping; tell whether there is."""
+        """Spin until there is data behind an offset, at most this long. Return whether there is."""
         return spin_above(self._words, WRITE_TAIL, offset, seconds)
 
     # Waking
 
     def published(self) -> None:
-        """Wake every task that waits, in any process. Any thread may call it."""
+        """Wake all waiting tasks, in all processes. Any thread may call this."""
         others = take_bits(self._words, self._loops, PROCESS_SLOT_COUNT // _WORD_BITS)
         if self._slot in others:
             others.remove(self._slot)
@@ -260,73 +266,71 @@ class Arrivals:
         self._wake_tasks()
 
     def wake_all(self) -> None:
-        """Let everybody of this process who waits look again. Any thread may call it."""
+        """Let all waiters of this process rescan. Any thread may call this."""
         self._wake_tasks()
         if self._sleeping and self._polls:
             for bell in list(self._sleeping):
                 bell.put(None)
         elif self._sleeping or load_u64(self._sleepers, 0):
-            # Another generation, so that nobody goes to sleep who looked before.
+            # Increment the generation, so that a thread that checked before this does not fall asleep.
             seen = load_u32(self._words, self._word)
             while not swap_if_u32(self._words, self._word, seen, seen + WAKE_GENERATION & _U32):
                 seen = load_u32(self._words, self._word)
             wake_word(self._words, self._word, _EVERYBODY)
 
     def _wake_tasks(self) -> None:
-        if self._waiting:  # whoever comes now has announced itself, or will, and looks after that
+        if self._waiting:  # a task that registers now has set its bit, or will, and rescans after that
             waiting: dict[Waiter | Future[None], Callable[[], bool]] = {}
             try:
                 with self._lock.held():
                     waiting, self._waiting = self._waiting, {}
                 wake_together(waiting)
             except BaseException:
-                # Ctrl-C, or a stack that is too deep: the next publisher wakes them, or the watchdog.
+                # Ctrl-C, or a stack overflow: the next publisher or the watchdog wakes them.
                 self._wait_on(waiting)
                 raise
 
     def _wait_on(self, waiting: dict[Waiter | Future[None], Callable[[], bool]]) -> None:
-        """Have them woken all the same who should have been and perhaps were not."""
-        # A future that is done may have nobody left who says so; whoever has a waiter always does.
+        """Register waiters again that should have been woken and perhaps were not."""
+        # The task of a completed future may not call `leave` any more; the task of a waiter always does.
         left = {who: news for who, news in waiting.items() if not isinstance(who, Future) or not who.done()}
         with self._lock.held():
             self._waiting = left | self._waiting
         if left and not self._polls:
-            WATCHDOG.watch(self)  # which may have looked while nobody was to be seen
+            WATCHDOG.watch(self)  # it may have rescanned while the waiters were not registered
             self._announce_task()
 
     def close(self) -> None:
-        """Let go of our FIFO."""
-        if self._doorbell is not None:
-            self._doorbell.close()
+        """Close the wake pipe."""
+        if self._wake_pipe is not None:
+            self._wake_pipe.close()
 
 
-def _doorbell(bells: Bells | None) -> Doorbell | None:
-    own = None if bells is None else bells.take_own()
-    return None if own is None else Doorbell(own)
+def _wake_pipe(wake_fifos: WakeFifos | None) -> WakePipe | None:
+    own = None if wake_fifos is None else wake_fifos.take_own()
+    return None if own is None else WakePipe(own)
 
 
 _lock = Mutex()
-_arrivals: WeakKeyDictionary[Store, Arrivals] = WeakKeyDictionary()
+_waiters: WeakKeyDictionary[Store, Waiters] = WeakKeyDictionary()
 
 
-def arrivals_of(store: Store) -> Arrivals:
-    """Return the one object that wakes the readers of a store."""
+def waiters_of(store: Store) -> Waiters:
+    """Return the waiters for the receivers of a store; there is one object per store."""
     with _lock.held():
-        arrivals = _arrivals.get(store)
-        if arrivals is None:
-            arrivals = _arrivals[store] = Arrivals(store, poll=POLL)
-            store.notify = arrivals.published
-            store.on_close = arrivals.close
-            if not store.readonly:
-                store.log.may_sleep = may_sleep
-        return arrivals
+        waiters = _waiters.get(store)
+        if waiters is None:
+            waiters = _waiters[store] = Waiters(store, poll=POLL)
+            store.events.message_published.attach(waiters.published)
+            store.events.closed.attach(waiters.close)
+        return waiters
 
 
 def _start_over() -> None:
-    """A forked child has none of the stores, and another thread may have held the lock."""
+    """Reset in a forked child: it has none of the stores, and another thread may have held the lock."""
     global _lock
     _lock = Mutex()
-    _arrivals.clear()
+    _waiters.clear()
 
 
-os.register_at_fork(after_in_child=_start_over)
+reset_in_child(Phase.STORES, _start_over)

@@ -1,6 +1,7 @@
-"""Our own FIFO of one channel, watched by every event loop of this process that waits for it.
+"""The wake pipe: the wake FIFO of this process for one channel, watched by its event loops that wait.
 
-All of them are told of a byte, whichever reads it, and each may be told for nothing: the first to look wakes everybody.
+Every loop is notified of a byte, whichever of them reads it, and each may be notified for nothing: the first one to run
+wakes all waiters.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from .._format import Mutex
-from .._storage.files import Files
-from .loops import in_trio
+from .._runtime.may_sleep import in_trio
+from .._storage.system.os_calls import Files
 
 if TYPE_CHECKING:
     import trio
@@ -20,21 +21,21 @@ if TYPE_CHECKING:
 _files = Files()
 
 
-class Doorbell:
-    """Calls functions, in an event loop, when another process rings."""
+class WakePipe:
+    """Calls functions, in an event loop, when another process writes to the FIFO."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self.answers: list[Callable[[], object]] = []
-        """What is called."""
+        """The functions to call."""
         self._lock = Mutex()
         self._watching: set[asyncio.AbstractEventLoop | trio.lowlevel.TrioToken] = set()
         self.newest: object = None
-        """The event loop that began to watch it last, and still does."""
+        """The event loop that started to watch it last, and still does."""
         self._closed = False
 
     def watch(self) -> None:
-        """Have the event loop of this thread watch it, unless it does already."""
+        """Let the event loop of this thread watch it, unless it already does."""
         if in_trio():
             self._watch_in_trio()
             return
@@ -46,7 +47,7 @@ class Doorbell:
         with self._lock.held():
             if self._closed:
                 return False
-            # Loops that were closed have forgotten it by themselves, and never come back.
+            # Closed loops do not watch it any more, and never run again.
             self._watching = {other for other in self._watching if not _is_over(other)}
             self._watching.add(loop)
             self.newest = loop
@@ -76,7 +77,7 @@ class Doorbell:
             self._stopped(token)
 
     def close(self) -> None:
-        """Take it down; each loop lets go of it in its own thread, and the last one closes it."""
+        """Stop watching; each loop removes it in its own thread, and the last one closes it."""
         with self._lock.held():
             self._closed = True
             watching = list(self._watching)
@@ -88,12 +89,12 @@ class Doorbell:
     def _ask_to_stop(self, loop: asyncio.AbstractEventLoop | trio.lowlevel.TrioToken) -> bool:
         if isinstance(loop, asyncio.AbstractEventLoop):
             if not loop.is_running():
-                self._stop_watching(loop)  # nobody else is in it, and it may be closed without running again
+                self._stop_watching(loop)  # no other thread runs the loop, and it may be closed without running again
                 return True
             try:
                 loop.call_soon_threadsafe(self._stop_watching, loop)
             except RuntimeError:
-                return False  # it was closed in this moment
+                return False  # it was closed at the same time
             return True
         import trio
 
@@ -118,5 +119,5 @@ class Doorbell:
 
 
 def _is_over(loop: asyncio.AbstractEventLoop | trio.lowlevel.TrioToken) -> bool:
-    """Tell whether an event loop has ended; one of trio's says so when it is asked for something."""
+    """Return whether an event loop has ended; a trio loop reports that only when it is called."""
     return isinstance(loop, asyncio.AbstractEventLoop) and loop.is_closed()

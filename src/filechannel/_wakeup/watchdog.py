@@ -1,89 +1,79 @@
-"""Wakes whoever should have been woken by a process that died on the way, within a second or so.
+"""The watchdog: wakes tasks within about a second if the process that should wake them has died.
 
-A publisher clears the word that says who waits, and then wakes them. Killed in between, it leaves them asleep, with
-news. Threads bound their sleep; event loops cannot without waking up, so one thread looks after all of them. It exists
-only while somebody waits.
+A publisher clears the waiter bits in the wake word, and then wakes the waiters. If it is killed in between, they stay
+asleep although data is available. Threads limit the time they sleep; event loops cannot do that without waking up, so
+one thread rescans for all of them: a lane of the scheduler, as long as tasks wait.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import time
 from typing import Protocol
 from weakref import WeakSet
 
 from .._format import Mutex
-from .._storage.background import NoThreadError, Timekeeper
+from .._runtime.fork_registry import Phase, reset_in_child
+from .._runtime.scheduler import WATCHDOG_LANE, Lane, TimedCall
+from .._runtime.threads import NoThreadError
 
-_SECONDS = 1.0
+_RESCAN_SECONDS = 1.0
 _logger = logging.getLogger("filechannel")
 
 
 class Watched(Protocol):
-    """Somebody whose waiters are looked after."""
+    """Waiters that the watchdog rescans."""
 
     is_watched: bool
-    """Whether it will be: the watchdog says no before it looks, and yes again if somebody goes on waiting."""
+    """Whether the watchdog will rescan. It sets False before it rescans, and True again if tasks still wait."""
 
-    def look_after(self) -> bool:
-        """Wake whoever has news, and tell whether somebody goes on waiting."""
+    def rescan(self) -> bool:
+        """Wake tasks that have data available. Return whether tasks still wait."""
         ...
 
 
 class Watchdog:
-    """Looks after every channel of the process that somebody waits for."""
+    """Rescans every channel of the process that tasks wait for."""
 
-    def __init__(self) -> None:
+    def __init__(self, lane: Lane = WATCHDOG_LANE) -> None:
+        self._lane = lane
         self.start_over()
 
     def start_over(self) -> None:
-        """Forget everything: a forked child has not got the thread, and nobody who waits."""
+        """Reset: a forked child has no waiting tasks."""
         self._lock = Mutex()
         self._watched: WeakSet[Watched] = WeakSet()
-        self._thread = Timekeeper("filechannel-watchdog", self._attend)
-        self._due = 0.0
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the thread is there."""
-        return self._thread.is_running
+        self._rescans = TimedCall(self._lane, self._rescan_all)
 
     def watch(self, watched: Watched) -> None:
-        """Look after it until no task waits there any more. The caller's waiter is one that `look_after` knows of."""
+        """Rescan until no task waits any more. The caller has registered its waiter before."""
         with self._lock.held():
             self._watched.add(watched)
             try:
-                self._thread.begin()
-            except NoThreadError:  # no more threads: the next task that waits tries again, and most never need us
+                self._rescans.request(_RESCAN_SECONDS)
+            except NoThreadError:  # no more threads: the next task that waits tries again, and most never need it
                 return
-            watched.is_watched = True  # last: interrupted before this, the next task that waits does all of it again
+            watched.is_watched = True  # last: if interrupted before this, the next task that waits repeats all of it
 
-    def _attend(self) -> float | None:
-        with self._lock.held():  # others begin to wait while we look
+    # In the thread of the lane
+
+    def _rescan_all(self) -> float | None:
+        with self._lock.held():  # other threads register waiters meanwhile
             watched = list(self._watched)
-        now = time.monotonic()
         if not watched:
-            self._due = 0.0
             return None
-        if not self._due:
-            self._due = now + _SECONDS
-        if now < self._due:
-            return self._due - now
         while watched:
-            self._look(watched.pop())  # popped, so that we keep nothing alive that is closed now
-        self._due = now + _SECONDS
-        return 0.0
+            self._rescan(watched.pop())  # popped, to keep no closed object alive
+        return _RESCAN_SECONDS
 
-    def _look(self, watched: Watched) -> None:
-        # Whoever begins to wait after this says that it is to be watched; whoever began before is seen.
+    def _rescan(self, watched: Watched) -> None:
+        # A task that starts to wait after this sets the flag again; a task that started before is rescanned.
         watched.is_watched = False
         try:
-            goes_on = watched.look_after()
-        except Exception:  # the thread serves every channel of the process: nothing may end it
-            _logger.exception("looking after waiters failed")
-            goes_on = False
-        if goes_on:
+            tasks_wait = watched.rescan()
+        except Exception:  # the other channels must be rescanned too
+            _logger.exception("rescanning for waiters failed")
+            tasks_wait = False
+        if tasks_wait:
             watched.is_watched = True
             return
         with self._lock.held():
@@ -92,4 +82,4 @@ class Watchdog:
 
 
 WATCHDOG = Watchdog()
-os.register_at_fork(after_in_child=WATCHDOG.start_over)
+reset_in_child(Phase.STORES, WATCHDOG.start_over)

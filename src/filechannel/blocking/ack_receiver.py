@@ -1,4 +1,4 @@
-"""Receivers that acknowledge, without an event loop: alone, and as members of a group."""
+"""`AckReceiver` and `GroupReceiver` for threads."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from typing import Generic, TypeVar, final
 
 from anyio import EndOfStream
 
-from .._channel.any_ack_receiver import AnyAckReceiver
-from .._channel.any_group_receiver import AnyGroupReceiver
-from .._channel.delivery import Delivery
-from .._channel.places import Start
+from .._channel.base.ack_receiver import BaseAckReceiver
+from .._channel.base.group_receiver import BaseGroupReceiver
+from .._channel.subscription.delivery import Delivery
+from .._channel.subscription.start_position import Start
 from .._format import NOTHING
+from .deadline import deadline
 from .receiver import Receiver
-from .waiting import deadline
 
 T_co = TypeVar("T_co", covariant=True)
 
 
-class _Acknowledging(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
-    """A receiver that acknowledges, for itself or as a member of a group."""
+class _Acknowledging(BaseAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
+    """A receiver with acknowledgement, for a single consumer or a member of a group."""
 
     def receive_delivery(self, timeout: float | None = None) -> Delivery[T_co]:
-        """Return the next message with what acknowledges it, waiting for it if need be. Errors as in `receive`."""
+        """Return the next message as a `Delivery` to acknowledge; wait for it if necessary. Errors as in `receive`."""
         return self._delivery(self._wait_for_delivery(timeout))
 
     def deliveries(self) -> Iterator[Delivery[T_co]]:
-        """Receive one delivery after the other in a `for`, which ends where `receive` raises `EndOfStream`."""
+        """Iterate over deliveries, until `receive` would raise `EndOfStream`."""
         with suppress(EndOfStream):
             while True:
                 yield self.receive_delivery()
 
     def processing(self, timeout: float | None = None) -> AbstractContextManager[T_co]:
-        """Receive a message for the body of a `with`: acked if that ends well, nacked if it raises.
+        """Receive a message for the body of a `with`: ack it if the body completes, nack it if the body raises.
 
-        Left by anything that is no `Exception`, Ctrl-C for one, it comes again without counting as an attempt.
-        *timeout* is for the message to come.
+        If the body is left by anything that is not an `Exception`, such as Ctrl-C, the message is redelivered and this
+        attempt does not count. *timeout* limits the wait for the message.
         """
         return self._process(timeout)
 
     @contextmanager
     def _process(self, timeout: float | None) -> Generator[T_co]:
-        value, settling = self._settling(self._wait_for_delivery(timeout))
-        with settling:
+        value, acknowledging = self._acknowledging(self._wait_for_delivery(timeout))
+        with acknowledging:
             yield value
-        if self._acks.must_settle_acks:
-            self._acks.settle_position()
+        if self._subscription.must_flush_acks:
+            self._subscription.flush_position()
 
     def _wait_for_delivery(self, timeout: float | None) -> object:
         until = deadline(timeout)
@@ -54,51 +54,53 @@ class _Acknowledging(AnyAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
         return self._wait_for(self._take_delivery, until) if found is NOTHING else found
 
     def unsubscribe(self) -> None:
-        """Forget the name, and close this receiver and its clones."""
+        """Remove the consumer, and close this receiver and its clones."""
         self._check_open()
-        self._source.errands.do_undisturbed(self._source.forget)
+        self._subscription.blocking_calls.do_undisturbed(self._subscription.forget)
 
 
 @final
 class AckReceiver(_Acknowledging[T_co], Generic[T_co]):
-    """A receiver with a durable name whose position moves when messages are acknowledged.
+    """A receiver with a consumer name whose position moves when messages are acknowledged.
 
-    What is received stays outstanding until it is acked or nacked. The stored position is that of the oldest message
-    that is not acked: after a crash, or when the receiver is closed, everything from there on comes again. Closing
-    acknowledges nothing. Clones share the position and what is outstanding.
+    A received message stays outstanding until it is acked or nacked. The stored position is that of the oldest message
+    that is not acked: after a crash, or when the receiver is closed, everything from there on is redelivered. Closing
+    acknowledges nothing. Clones share the position and the outstanding messages.
 
-    After the last message of a sealed channel a receive waits as long as something is outstanding, since a nack would
-    bring it again, and raises `EndOfStream` when everything is acked. Whoever acks in batches acks the rest before it
-    asks for more.
+    After the last message of a sealed channel, a receive waits while messages are outstanding, because a nack would
+    redeliver them. It raises `EndOfStream` when everything is acked. If you ack in batches, ack the rest before you
+    receive again.
     """
 
     def seek(self, to: Start) -> None:
-        """Go on at another place; clones go along. `ValueError` if no message begins at that offset.
+        """Move to another position, together with the clones. Raise `ValueError` if no message begins at the offset.
 
-        Nothing is acknowledged by that: what is outstanding, or was nacked, and begins before that place stays so, and
-        the stored position waits for it. What begins there or later is not outstanding any more; it comes anyway.
+        Seeking acknowledges nothing. Messages before the new position that are outstanding, or were nacked, stay so,
+        and the stored position does not move past them. Messages at or after the new position are not outstanding any
+        more; they are received again in any case.
         """
         super().seek(to)
 
 
 @final
-class GroupReceiver(AnyGroupReceiver[T_co], _Acknowledging[T_co], Generic[T_co]):
-    """A member of a group that shares one durable position, over threads and processes: each message to one of them.
+class GroupReceiver(BaseGroupReceiver[T_co], _Acknowledging[T_co], Generic[T_co]):
+    """A member of a group. Members share one stored position across threads and processes; each message goes to one.
 
-    What is received is this member's until it is acked or nacked, or its lease ends; then, or when the process dies, it
-    comes again, to any member. `processing` extends the lease by itself, `Delivery.extend` by hand. Whoever acks too
-    late gets `LeaseExpiredError`. Closing gives back what is outstanding, without counting that as an attempt.
+    A received message belongs to this member until it is acked or nacked, or its lease ends. When the lease ends or the
+    process dies, the message is redelivered to any member. `processing` extends the lease automatically,
+    `Delivery.extend` does so explicitly. Acking after the lease has ended raises `LeaseExpiredError`. Closing returns
+    outstanding messages, and this does not count as an attempt.
 
-    After the last message of a sealed channel a receive waits until every member has acked what it has, and raises
-    `EndOfStream` then.
+    After the last message of a sealed channel, a receive waits until every member has acked its messages, and then
+    raises `EndOfStream`.
     """
 
     def seek(self, to: Start) -> None:
-        """Let the whole group go on at another place. `ValueError` if no message begins at that offset.
+        """Move the whole group to another position. Raise `ValueError` if no message begins at that offset.
 
-        Raises `AckError`, and nothing is changed, while any member has a message, or one is to come again.
+        Raises `AckError`, and changes nothing, while any member has an outstanding message or one is to be redelivered.
         """
         self._check_open()
-        group = self._group
-        while not group.errands.do(lambda: group.go_to(group.find(to, "to"))):
+        member, attempts = self._member, self._member.attempts()
+        while not self._subscription.blocking_calls.do(lambda: member.seek(to, attempts)):
             pass

@@ -1,35 +1,45 @@
-"""The channel itself, without an event loop."""
+"""`FileChannel` for threads."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar, final
+from typing import Generic, Never, TypeVar, final
 
 from typing_extensions import TypeForm
 
-from .._channel.any_channel import AnyChannel, check_sequence
-from .._channel.any_service import Terms, check_dead_letter, check_handler
-from .._channel.dead_letter import DeadLetter
-from .._channel.places import Start, Stop
-from .._channel.retry import RetryPolicy
-from .._channel.thread_service import Service
+from .._channel.base.channel import BaseChannel, check_sequence
+from .._channel.base.dead_letter import DeadLetter
+from .._channel.base.retry_policy import RetryPolicy
+from .._channel.base.service import ServiceConfig, check_dead_letter, check_handler
+from .._channel.subscription.start_position import Start, Stop
 from .._offset import Offset
-from .._options import UNSET, Capacity, ChannelOptions, Compression, Durability, Retention, UnsetType
-from .acknowledging import AckReceiver, GroupReceiver
+from .._options import (
+    UNSET,
+    Capacity,
+    ChannelOptions,
+    Compression,
+    Durability,
+    Retention,
+    UnsetType,
+    refuse_other_options,
+)
+from .ack_receiver import AckReceiver, GroupReceiver
+from .deadline import deadline
 from .receiver import FanOutReceiver, Receiver
 from .sender import Sender
-from .waiting import deadline
+from .service import Service
 
 T = TypeVar("T")
 
 
 @final
-class FileChannel(AnyChannel[T], Generic[T]):
-    """A durable, typed channel in a directory. Made by `open_channel`; closing it closes what it created.
+class FileChannel(BaseChannel[T], Generic[T]):
+    """A durable, typed channel in a directory. `open_channel` returns it; closing it closes everything it created.
 
-    Pickled, it is absolute path, type and options, and opens the directory when it is first used.
+    A pickled channel consists of the absolute path, the type and the options. After unpickling, it opens the directory
+    when it is first used.
     """
 
     def sender(self) -> Sender[T]:
@@ -39,45 +49,51 @@ class FileChannel(AnyChannel[T], Generic[T]):
     def receiver(
         self, name: str = "default", *, start: Start = "earliest", expires: float | None = None
     ) -> FanOutReceiver[T]:
-        """Return the receiver of a durable name: every name gets every message.
+        """Return the receiver of a consumer name. Every name receives every message.
 
-        *start* counts only the first time a name appears. The name is registered when this returns, so everything
-        sent afterwards is received. With *expires*, a name that has no live owner for so many seconds is removed, by
-        whoever notices; it is stored with the name, and None leaves what is stored. Raises `ConsumerBusyError` if the
-        name has a live owner, `ConsumerMismatchError` if it is that of a group, and `ValueError` for an offset at which
-        no message begins or a datetime without a time zone.
+        The name is registered when this returns, so every message sent afterwards is received. *start* says where a new
+        name starts: at ``"earliest"``, the oldest stored message; at ``"latest"``, after the newest one; at an
+        `Offset`; or at a datetime with a time zone. A known name ignores *start* and resumes at its stored position.
+        With *expires*, the name is removed after that many seconds without a live owner, by any process that has the
+        channel open. The value is stored with the name; None keeps the stored value.
+
+        Raises `ConsumerBusyError` if the name has a live owner, `ConsumerMismatchError` if it is the name of a group,
+        and `ValueError` for an offset at which no message begins or a datetime without a time zone.
         """
-        return FanOutReceiver(self._named_source(name, start, expires))
+        return FanOutReceiver(self._named_subscription(name, start, expires))
 
     def ack_receiver(
         self, name: str = "default", *, start: Start = "earliest", expires: float | None = None
     ) -> AckReceiver[T]:
-        """Return a receiver of a durable name that moves on when messages are acknowledged.
+        """Return a receiver of a consumer name whose position moves when messages are acknowledged.
 
-        The name is the same as that of `receiver`, and so are *start*, *expires* and the errors: one of the two owns it
-        at a time, and goes on where the other stopped.
+        It shares its names with `receiver`, and *start*, *expires* and the errors are the same. Only one of the two can
+        own a name at a time, and it resumes where the other one stopped.
         """
-        return AckReceiver(self._ack_source(name, start, expires))
+        return AckReceiver(self._outstanding(name, start, expires))
 
     def group(
         self, name: str, *, lease: float = 30.0, start: Start = "earliest", expires: float | None = None
     ) -> GroupReceiver[T]:
-        """Join a group of competing consumers, and return a member: each message goes to one of them.
+        """Join a group and return a member. Each message is delivered to one member of the group.
 
-        Members may be in any thread and any process; they share one durable position, and come and go freely. What a
-        member receives is its own for *lease* seconds, and longer if it extends that; it comes again, to any member,
-        when its member dies, lets the lease end or nacks it. *start* and *expires* are those of `receiver`, the latter
-        without any live member. Raises `ConsumerMismatchError` if the name is that of a single consumer.
+        Members can be in any thread and any process, can join and leave at any time, and share one stored position. A
+        delivery belongs to its member for *lease* seconds, or longer if the member extends the lease. It is
+        redelivered, to any member, if its member dies, lets the lease expire or nacks it. *start* and *expires* are
+        those of `receiver`; a group expires when it has no live member. Raises `ConsumerMismatchError` if the name is
+        that of a single consumer.
         """
-        return GroupReceiver(self._group_source(name, lease, start, expires))
+        return GroupReceiver(*self._join_group(name, lease, start, expires))
 
     def replay(self, start: Start = "earliest", stop: Stop = "latest") -> Receiver[T]:
-        """Return a receiver of history without a name: it stores no position and holds no data back.
+        """Return a receiver that reads history without a consumer: it stores no position and keeps no data on disk.
 
-        It gives what was published when this was called, from *start* on, and then `EndOfStream`. With an offset as
-        *stop* it ends before the message there; with None it goes on live, with what is sent afterwards.
+        It returns the messages from *start* on that were published when this was called, and then raises `EndOfStream`.
+        *start* is as in `receiver`. If *stop* is an offset, it ends before the message there. If *stop* is None, it
+        continues with messages that are sent afterwards. Raises `ValueError` for an offset at which no message begins
+        or a datetime without a time zone.
         """
-        return Receiver(self._replay_source(start, stop))
+        return Receiver(self._replay_subscription(start, stop))
 
     def serve(
         self,
@@ -94,69 +110,72 @@ class FileChannel(AnyChannel[T], Generic[T]):
         start: Start = "earliest",
         expires: float | None = None,
     ) -> Service:
-        """Return what gives every message to *handler*, under a durable name, and acknowledges what it has handled.
+        """Return a service that calls *handler* for each message of a consumer, and acknowledges it afterwards.
 
         Arguments and errors are those of the async `FileChannel.serve`. Up to *concurrency* threads call the handler.
-        With *grace*, a thread whose handler is at work so many seconds after the service was stopped is left alone;
-        its message comes again.
+        With *grace*, a thread whose handler still runs that many seconds after the service was stopped is abandoned,
+        and its message is redelivered.
         """
-        terms = Terms(group=group, ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
+        config = ServiceConfig(group=group, ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
         checked = check_handler(handler)
         check_dead_letter(dead_letter, Sender, "filechannel.blocking.Sender")
-        source = self._group_source(name, lease, start, expires) if group else self._ack_source(name, start, expires)
-        return Service(source, checked, terms, dead_letter)
+        outstanding = self._served(name, start, expires, group=group, lease=lease)
+        return Service(outstanding, checked, config, dead_letter)
 
     def remove_consumer(self, name: str) -> None:
-        """Forget a consumer and its position; the name can begin anew.
+        """Remove a consumer and its position. The name can be registered again.
 
-        Raises `UnknownConsumerError` if there is none, and `ConsumerBusyError`, with nothing changed, if it has a live
-        owner, or a live member, in this or any other process: close that, or let it `unsubscribe()`.
+        Raises `UnknownConsumerError` if there is no such consumer. Raises `ConsumerBusyError`, and changes nothing, if
+        it has a live owner, or a live member, in this or any other process: close that one, or let it `unsubscribe()`.
         """
-        self._errands.do_undisturbed(self._removal(name))
+        self._blocking_calls.do_undisturbed(self._removal(name))
 
     def join(self, name: str = "default", timeout: float | None = None) -> None:
-        """Wait until a consumer has taken everything that was published when this was called.
+        """Wait until a consumer has consumed everything that was published when this was called.
 
-        Whoever owns it, in any process. Raises `TimeoutError` if it has not in time, and `UnknownConsumerError` if it
-        is not registered, or not any more.
+        The owner of the consumer can be in any process. Raises `TimeoutError` if the consumer does not catch up in
+        time, and `UnknownConsumerError` if it is not registered, or is removed meanwhile.
         """
         until = deadline(timeout)
-        pursuit = self._errands.do(self._pursuit(name))
+        pursuit = self._blocking_calls.do(self._catch_up_wait(name))
         try:
             while not pursuit.has_arrived():
                 left = math.inf if until is None else until - time.monotonic()
                 if left <= 0:
-                    raise TimeoutError(f"consumer {name!r} has not caught up in time")
+                    raise TimeoutError(f"consumer {name!r} did not catch up in time")
                 time.sleep(min(pursuit.pause(), left))
                 self._check_open()
                 if pursuit.is_stale:
-                    self._errands.do(pursuit.look_up)
+                    self._blocking_calls.do(pursuit.look_up)
         finally:
             pursuit.close()
 
     def offset_of(self, sequence: int) -> Offset:
-        """Return where the message with this number begins; `ValueError` if it is not stored."""
+        """Return the offset of the message with this sequence. Raise `ValueError` if it is not stored.
+
+        The sequence of the next message to be sent is valid too: its offset is the end of the log.
+        """
         self._check_open()
         check_sequence(sequence)
-        return self._errands.do(lambda: self._offset_of(sequence))
+        return self._blocking_calls.do(lambda: self._offset_of(sequence))
 
     def flush(self) -> None:
-        """Wait until everything sent so far is on disk, under any durability; `StorageError` if it cannot be."""
+        """Wait until everything sent so far is on disk, with any durability. Raise `StorageError` if a flush fails."""
         self._check_writable()
-        self._errands.do(self._flush)
+        self._blocking_calls.do(self._flush)
 
     def seal(self) -> None:
-        """End the channel for good, durably: sends raise `ChannelSealedError`, receivers get `EndOfStream`."""
+        """Seal the channel for good, durably: sends raise `ChannelSealedError`, receivers end with `EndOfStream`."""
         self._check_writable()
-        self._errands.do(self._seal)
+        self._blocking_calls.do(self._seal)
 
     def purge(self) -> None:
-        """Remove every message stored now; consumers go on with what is sent afterwards.
+        """Remove all messages that are stored now. Consumers resume with what is sent afterwards.
 
-        Replays, and consumers of other processes, get `DataExpiredError` if they had not come so far.
+        Replays, and consumers of other processes, get `DataExpiredError` if they had not received all of them.
         """
         self._check_writable()
-        self._errands.do_undisturbed(self._purge)
+        self._blocking_calls.do_undisturbed(self._purge)
 
     def configure(
         self,
@@ -167,9 +186,15 @@ class FileChannel(AnyChannel[T], Generic[T]):
         retention: Retention | UnsetType = UNSET,
         compression: Compression | UnsetType = UNSET,
         spare_segments: int | UnsetType = UNSET,
+        **others: Never,
     ) -> None:
-        """Change what the channel has stored: its schema, or options that are not fixed at creation."""
+        """Change the stored schema, or stored options that are not fixed at creation.
+
+        A new *schema* applies to channels that are opened afterwards; this object keeps its type. Messages of the old
+        schema are not changed, and raise `DecodeError` where the new type cannot decode them.
+        """
         self._check_writable()
+        refuse_other_options(others)
         changes = ChannelOptions(
             durability=durability,
             capacity=capacity,
@@ -177,4 +202,4 @@ class FileChannel(AnyChannel[T], Generic[T]):
             compression=compression,
             spare_segments=spare_segments,
         )
-        self._errands.do_undisturbed(self._configuration(schema, changes))
+        self._blocking_calls.do_undisturbed(self._configuration(schema, changes))

@@ -1,4 +1,4 @@
-"""Opening a channel without an event loop."""
+"""`open_channel` for threads."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TypeVar, overload
 
 from typing_extensions import TypeForm
 
-from .._channel.codec import Codec, CodecName
-from .._channel.recipe import Recipe
-from .._channel.store_handle import StoreHandle
+from .._channel.lifecycle.open_spec import OpenSpec
+from .._channel.lifecycle.store_handle import StoreHandle
+from .._channel.schema.codec import Codec, CodecName
 from .._options import ChannelOptions
 from .channel import FileChannel
 
@@ -52,16 +52,16 @@ def open_channel(
     readonly: bool = False,
     strict_owner: bool = False,
 ) -> FileChannel[T]:
-    """Open the channel in a directory, and create it if it is not there. Use it in a `with` block, or close it.
+    """Open the channel in a directory. Create it if it does not exist. Use it in a `with` block, or close it.
 
-    Arguments and errors are those of the async `filechannel.open_channel`. If a signal handler raises meanwhile, what
-    was opened is closed in the background.
+    Arguments and errors are those of the async `filechannel.open_channel`. If a signal handler raises meanwhile, a
+    channel that was opened is closed in the background.
     """
-    recipe: Recipe[T] = Recipe(path, type, codec, options, create, readonly, strict_owner=strict_owner)
-    handle = StoreHandle(recipe.open_store)
+    open_spec: OpenSpec[T] = OpenSpec(path, type, codec, options, create, readonly, strict_owner=strict_owner)
+    handle = StoreHandle(open_spec.open_store)
     try:
         handle.open()
-        return FileChannel(recipe, handle)
+        return FileChannel(open_spec, handle)
     except BaseException:
         handle.close_soon()
         raise

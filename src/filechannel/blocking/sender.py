@@ -1,4 +1,4 @@
-"""Sending without an event loop."""
+"""`Sender` for threads."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Generic, TypeVar, cast, final
 
-from .._channel.any_sender import AnySender
-from .._errors import Busy, FileChannelError, NoRoomYetError
+from .._channel.base.sender import BaseSender
+from .._errors import Busy, CapacityReachedError, FileChannelError
 from .._offset import Offset
-from .._storage.backlog import Batch
-from .._wakeup.patience import no_longer_than
-from .waiting import busy_writer, deadline
+from .._storage.capacity.backlog import Batch
+from .._wakeup.sleep_deadline import no_longer_than
+from .deadline import busy_writer, deadline
 
 T_contra = TypeVar("T_contra", contravariant=True)
 R = TypeVar("R")
 
-_LONGEST_PAUSE = 0.02  # seconds between two looks for room where nobody can be woken
-_PAUSE = 0.001  # seconds; only for a thread that runs an event loop, and should not be here
+_LONGEST_PAUSE = 0.02  # seconds between two checks for capacity if no process can wake this one
+_PAUSE = 0.001  # seconds; only for a thread that runs an event loop, and should not use this class
 
 
 @final
-class Sender(AnySender[T_contra], Generic[T_contra]):
-    """Puts messages into a channel. Any number of senders, in any thread and any process."""
+class Sender(BaseSender[T_contra], Generic[T_contra]):
+    """Sends messages to a channel. There can be any number of senders, in any thread and any process."""
 
     if TYPE_CHECKING:
 
         def send(self, item: T_contra, timeout: float | None = None) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-            """Send one message. On return every receiver can get it; it is on disk only under `Durability.FSYNC`.
+            """Send one message. On return, receivers can get it; it is on disk only with `Durability.FSYNC`.
 
-            Raises `TimeoutError`, and nothing was sent, if it was full, or another process kept it, for so long.
-            A message that is in the channel is not taken back: from there on it takes as long as the flush does. Other
-            errors are those of the async `send`.
+            Raises `TimeoutError`, and sends nothing, if the channel stays full, or another process holds the writer
+            lock, for *timeout* seconds. A message that is in the channel is not rolled back: from then on this waits
+            for the flush, however long it takes. Other errors are those of the async `send`.
             """
             ...
 
     else:
-        send = AnySender._send_here
+        send = BaseSender._send_here
 
     def _send_here_slowly(self, item: object, timeout: float | None) -> None:
         self._connection.flusher.refuse_reentry()
@@ -44,7 +44,7 @@ class Sender(AnySender[T_contra], Generic[T_contra]):
         self._flush_now(offset)
 
     def send_many(self, items: Iterable[T_contra], timeout: float | None = None) -> Offset:
-        """Send messages as one batch and return the offset of the first; all of them or, with an error, none."""
+        """Send messages as one batch and return the offset of the first; on an error, none of them is sent."""
         batch = cast("list[object]", list(items))
         self._connection.flusher.refuse_reentry()
         offset = self._patiently(lambda: self._append(batch), timeout)
@@ -53,44 +53,48 @@ class Sender(AnySender[T_contra], Generic[T_contra]):
         return offset
 
     def send_payload(self, payload: bytes, timeout: float | None = None) -> None:
-        """Send a message that is encoded already, as it is; `CodecError` if it does not decode, else as `send`."""
+        """Send a message that is already encoded. Raise `CodecError` if it does not decode; otherwise like `send`."""
         self._check_payload(payload)
+        self.append_with(lambda: self.append_encoded([payload]), timeout)
+
+    def append_with(self, append: Callable[[], int], timeout: float | None = None) -> None:
+        """Call a function that appends to the channel, and wait as `send` does. For `transaction`."""
         self._connection.flusher.refuse_reentry()
-        self._flush_now(self._patiently(lambda: self._append_payload(payload), timeout))
+        self._flush_now(self._patiently(append, timeout))
 
     def _patiently(self, append: Callable[[], R], timeout: float | None) -> R:
-        """Append, waiting no longer than so for another process that is in the middle of it, or was stopped there."""
+        """Append. Wait at most *timeout* seconds while another process holds the writer lock, or is stopped with it."""
         until = deadline(timeout)
         while True:
             try:
                 with no_longer_than(until):
                     return append()
-            except NoRoomYetError:
-                return self._in_line(append, until)
+            except CapacityReachedError:
+                return self._in_queue(append, until)
             except Busy:
                 if until is not None and time.monotonic() >= until:
                     store = self._connection.store
                     raise TimeoutError(
-                        f"{store.path}: {busy_writer(store)} kept it for too long; nothing was sent"
+                        f"{store.path}: {busy_writer(store)} held the writer lock for too long; nothing was sent"
                     ) from None
             time.sleep(_PAUSE)
 
-    def _in_line(self, append: Callable[[], R], until: float | None) -> R:
-        """Append when there is room and it is our turn."""
+    def _in_queue(self, append: Callable[[], R], until: float | None) -> R:
+        """Wait in the send queue, and append when this sender is first and there is capacity."""
         line = self._connection.line
-        place = self._place_in_line()
+        place = self._queue_entry()
         try:
             with line.standing(place):
                 while line.sleep(place, until, _LONGEST_PAUSE):
-                    self._check_open()
+                    self.check_open()
                     try:
                         with line.serving(), no_longer_than(until):
                             return append()
-                    except NoRoomYetError as full:
+                    except CapacityReachedError as full:
                         place.batch = Batch(full.size, full.messages)
                     except Busy:
                         time.sleep(_PAUSE)
-                raise TimeoutError(f"{self._owner.path} stayed full for too long; nothing was sent")
+                raise TimeoutError(f"{self._owner.path} was still full at the timeout; nothing was sent")
         finally:
             line.let_next_try(place)
 
@@ -103,5 +107,5 @@ class Sender(AnySender[T_contra], Generic[T_contra]):
         except FileChannelError:
             raise
         except BaseException:
-            self._flush_later(offset)  # Ctrl-C: it is in the channel, and does not stay unseen
+            self._flush_later(offset)  # Ctrl-C: the message is in the channel, and must become visible
             raise

@@ -1,4 +1,4 @@
-"""Handlers in threads: what `AnyService` does, and waiting."""
+"""`Service` for threads: `BaseService`, with methods that wait."""
 
 from __future__ import annotations
 
@@ -12,104 +12,104 @@ from typing import Protocol, Self, final
 
 from anyio import ClosedResourceError, EndOfStream
 
+from .._channel.base.dead_letter import DeadLetter, UnfinishedError
+from .._channel.base.retry_or_dead_letter import Decision, RetryInOrder, WorkerStats
+from .._channel.base.service import BaseService, ServiceConfig
+from .._channel.subscription.delivery import Handed
+from .._channel.subscription.outstanding import Outstanding
 from .._errors import ConsumerError, DataExpiredError, DecodeError
 from .._format import NOTHING, Mutex, Nothing
-from .._storage.background import start_thread
-from .ack_source import AckSource
-from .any_service import AnyService, Tally, Terms, UnfinishedError
-from .dead_letter import DeadLetter
-from .delivery import Delivery, Handed
+from .._runtime.threads import start_thread
 
 
 class LetterBox(Protocol):
-    """A sender of dead letters that lets its thread wait."""
+    """A sender of dead letters whose `send` blocks the thread."""
 
     def send(self, item: DeadLetter) -> None:
-        """Send one."""
+        """Send one dead letter."""
         ...
 
 
 @final
 class _Bell:
-    """A thread that sleeps until it is woken. An `Event` could stay locked after an exception of a signal handler."""
+    """Wakes a sleeping thread. An `Event` could stay locked if a signal handler raised in it."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[None] = SimpleQueue()
 
     def wake(self) -> None:
-        """Let it continue. Any thread may call it."""
+        """Wake the thread. Any thread may call this."""
         self._queue.put(None)
 
     def wait(self, seconds: float | None) -> None:
-        """Sleep until woken, or for so many seconds."""
+        """Sleep until woken, at most this many seconds."""
         with suppress(Empty):
             self._queue.get(timeout=seconds)
 
 
 @final
-class Service(AnyService):
-    """Gives every message to a handler, and acknowledges it when that has returned. Made by `FileChannel.serve`.
+class Service(BaseService):
+    """Calls a handler for each message, and acknowledges the message when the handler returns.
 
-    `with service` runs it in threads of its own beside the body; at the end nothing new is begun, and what is being
-    handled goes on to its end. `run()` runs it in the calling thread, and in others if it is concurrent, until `stop`
-    or the end of a sealed channel. It runs once.
+    `FileChannel.serve` creates it. `with service` runs it in its own threads while the body runs. At the end of the
+    body the service starts nothing new, and the block ends when the running handlers have finished. `run()` runs it in
+    the calling thread, and in more threads if it is concurrent, until `stop` or the end of a sealed channel. A service
+    runs once.
 
-    An error that ends it is raised where the body ends, or by `run()`; together with an error of the body, in an
-    `ExceptionGroup`. Ctrl-C in a handler says nothing about its message: it comes again, without counting an attempt.
+    An error that ends the service is raised at the end of the block, or by `run()`; together with an error of the body,
+    as an `ExceptionGroup`. If Ctrl-C interrupts a handler, its message is redelivered, and the attempt does not count.
     """
 
     def __init__(
         self,
-        source: AckSource,
+        outstanding: Outstanding,
         handler: Callable[[object], object],
-        terms: Terms,
+        config: ServiceConfig,
         dead_letter: LetterBox | None,
     ) -> None:
-        super().__init__(source, handler, terms)
+        super().__init__(outstanding, handler, config, dead_letters=dead_letter is not None)
         self._dead_letter = dead_letter
-        self._intake, self._passing = Mutex(), Mutex()
+        self._intake, self._skipping = Mutex(), Mutex()
         self._started = 0
         self._ended: SimpleQueue[None] = SimpleQueue()
-        """One for each thread that has ended."""
+        """One entry for each thread that has ended."""
 
     # Running
 
     def run(self) -> None:
-        """Run it until it is stopped."""
+        """Run the service until it is stopped."""
         self._begin()
         try:
-            self._start(self._terms.concurrency - 1)
-            self._work_or_fail(self._hire())
+            self._start(self._config.concurrency - 1)
+            self._work_or_fail(self._outcomes.add_worker())
         finally:
             self._drain()
         if self._error is not None:
             raise self._error
 
     def __enter__(self) -> Self:
-        """Run it beside the body."""
+        """Run the service while the body runs."""
         self._begin()
-        self._start(self._terms.concurrency)
+        self._start(self._config.concurrency)
         return self
 
     def __exit__(self, kind: object, failure: BaseException | None, where: object) -> None:
-        """Wait until what is being handled has ended."""
+        """Wait until the running handlers have finished."""
         self._drain()
-        if self._error is None:
-            return
-        if isinstance(failure, Exception) and isinstance(self._error, Exception):
-            raise ExceptionGroup("the service and what ran beside it have failed", [self._error, failure])
-        raise self._error
+        ending = self._error_at_end(failure)
+        if ending is not None and ending is not failure:
+            raise ending
 
     def _start(self, count: int) -> None:
         for _ in range(count):
-            start_thread(partial(self._work_in_thread, self._hire()), f"serve {self.name}")
-            # If a signal handler raises before this, `_drain` does not wait for the thread, which ends by itself.
+            start_thread(partial(self._work_in_thread, self._outcomes.add_worker()), f"serve {self.name}")
+            # If a signal handler raises before this line, `_drain` does not wait for the thread, which ends by itself.
             self._started += 1
 
     def _drain(self) -> None:
-        """Wait for the handlers, no longer than it was asked for; a thread that goes on then is left alone."""
+        """Wait for the handlers, at most for the grace period. A thread that still runs afterwards is abandoned."""
         self.stop()
-        grace = self._terms.grace
+        grace = self._config.grace
         until = None if grace is None else time.monotonic() + grace
         try:
             for _ in range(self._started):
@@ -119,77 +119,79 @@ class Service(AnyService):
         finally:
             self.close()
 
-    def _work_in_thread(self, tally: Tally) -> None:
+    def _work_in_thread(self, stats: WorkerStats) -> None:
         try:
-            self._work_or_fail(tally)
+            self._work_or_fail(stats)
         finally:
             self._ended.put(None)
 
-    def _work_or_fail(self, tally: Tally) -> None:
+    def _work_or_fail(self, stats: WorkerStats) -> None:
         try:
-            with self._source.keeping_current(lambda: tally.current):
-                self._work(tally)
+            with self._renewing(stats):
+                self._work(stats)
         except BaseException as error:
-            if not (self._stopping and isinstance(error, ClosedResourceError)):  # left alone, and come to its end
+            # Ignore that an abandoned thread, at its end, finds everything closed.
+            if not (self._stopping and isinstance(error, ClosedResourceError)):
                 self._fail(error)
 
     # Working
 
-    def _work(self, tally: Tally) -> None:
-        """Handle one message after the other."""
-        take, handle, ack, most = self._take, self._handler, self._ack, self._most
-        alone = self._terms.concurrency == 1
-        settles = self._source.must_settle_acks
+    def _work(self, stats: WorkerStats) -> None:
+        """Handle messages one after the other."""
+        take, handle, ack = self._take, self._handler, self._ack
+        most, outcomes = self._most, self._outcomes
+        must_flush = self._subscription.must_flush_acks
         while True:
             try:
                 found = NOTHING if self._halted else take()
                 if found is NOTHING and (found := self._next()) is NOTHING:
                     return
             except DecodeError as error:
-                self._pass(error, tally)
+                self._skip_undecodable(error, stats)
                 continue
             except DataExpiredError as error:
-                self._miss(error, tally)
+                outcomes.missed(error, stats)
                 continue
-            tally.current = found
+            stats.current = found
             try:
                 if found[3] > most:
-                    raise UnfinishedError
+                    raise UnfinishedError(most)
                 if (result := handle(found[0])) is not None:
                     _refuse_awaitable(result)
             except Exception as error:
-                self._after(found, error, tally)
+                self._execute(outcomes.failed(found, error, stats), found, stats)
             except BaseException:
-                self._release(found)
+                outcomes.release(found)
                 raise
             else:
                 try:
-                    if not (alone and ack(1)):
-                        self._settle(found)
-                    tally.handled += 1
+                    if ack is None or not ack(1):
+                        outcomes.acknowledge(found)
+                    stats.handled += 1
                 except ConsumerError as error:
-                    self._lose(error, tally)
-                if settles:
-                    self._source.settle_position()
+                    outcomes.lost(error, stats)
+                if must_flush:
+                    self._subscription.flush_position()
 
     def _next(self) -> Handed[object] | Nothing:
-        """Wait for the next message, and return NOTHING when there is nothing more to do."""
+        """Wait for the next message. Return NOTHING when there is nothing more to do."""
         while True:
             while self._paused and not self._stopping:
                 self._until(lambda: self._stopping or not self._paused)
             if self._stopping:
                 return NOTHING
-            with self._intake.held():  # one waits for messages, the others for it: each message wakes two of them
+            # One worker waits for messages, the others for this lock. So a message wakes two workers, not all.
+            with self._intake.held():
                 try:
                     if (found := self._look()) is not NOTHING:
                         return found
                 except EndOfStream:
                     return NOTHING
-                if not self._source.watch_until(self._has_news, None):
-                    self._source.sleep(self._has_news, None)
+                if not self._subscription.watch_until(self._has_data, None):
+                    self._subscription.sleep(self._has_data, None)
 
     def _until(self, condition: Callable[[], bool], seconds: float | None = None) -> None:
-        """Sleep until something is told that may make it so, or for so long."""
+        """Sleep until *condition* may have become true, at most *seconds*."""
         bell = _Bell()
         self._sleepers.add(bell)
         try:
@@ -200,53 +202,34 @@ class Service(AnyService):
 
     # Failing
 
-    def _after(self, found: Handed[object], error: Exception, tally: Tally) -> None:
-        """Do what has to be done about a message whose handler has failed."""
-        delivery = self._delivery(found)
-        pause = self._judge(delivery, error, tally)
-        if pause is None:
-            self._bury(delivery, found, error, tally)
-        elif not self._terms.ordered:
-            self._try_again(delivery, pause)
-        else:
-            try:
-                self._until(lambda: self._halted, pause)
-            finally:
-                self._try_again(delivery)
-
-    def _bury(self, delivery: Delivery[object], found: Handed[object], error: Exception, tally: Tally) -> None:
-        """Send the letter about a message that is given up, and only then acknowledge it."""
-        try:
-            if self._dead_letter is None:
-                raise self._giving_up(delivery, error) from error
-            self._dead_letter.send(self._source.errands.do(partial(self._write_letter, delivery, error)))
-        except DataExpiredError as expired:
-            self._lose(expired, tally)
+    def _execute(self, decision: Decision, found: Handed[object], stats: WorkerStats) -> None:
+        if decision is None:
             return
-        except BaseException:
-            self._release(found)
-            raise
-        try:
-            self._settle(found)
-            tally.dead += 1
-        except ConsumerError as expired:
-            self._lose(expired, tally)
+        if isinstance(decision, RetryInOrder):
+            with self._outcomes.retrying(found):
+                self._until(lambda: self._halted, decision.pause)
+            return
+        with self._outcomes.dead_lettering(found, stats):
+            write = partial(self._outcomes.letter, found, decision.error)
+            self._send_letter(self._subscription.blocking_calls.do(write))
 
-    def _pass(self, error: DecodeError, tally: Tally) -> None:
-        """Send the letter about a message that does not decode, and only then go on behind it."""
-        with self._passing.held():  # several workers may have come to it
-            if not self._source.stands_before(error):
-                return
-            if self._dead_letter is None:
-                raise error
-            self._dead_letter.send(self._source.errands.do(partial(self._write_about_undecodable, error)))
-            self._source.errands.do(partial(self._source.pass_by, error))
-            tally.dead += 1
+    def _skip_undecodable(self, error: DecodeError, stats: WorkerStats) -> None:
+        """Send a message that does not decode as a dead letter, and only then skip it."""
+        with self._skipping.held():  # several workers may have reached the same message
+            write = partial(self._outcomes.undecodable_letter, error)
+            letter = self._subscription.blocking_calls.do(write)
+            if letter is not None:
+                self._send_letter(letter)
+                self._outcomes.skip_undecodable(error, letter, stats)
+
+    def _send_letter(self, letter: DeadLetter) -> None:
+        assert self._dead_letter is not None  # otherwise there is no such decision
+        self._dead_letter.send(letter)
 
 
 def _refuse_awaitable(result: object) -> None:
-    """Raise if a handler has only promised to do something: nobody would do it."""
+    """Raise `TypeError` if a handler returned an awaitable, since no event loop would run it."""
     if inspect.isawaitable(result):
         if isinstance(result, Coroutine):
             result.close()
-        raise TypeError("the handler has returned something to await; the async FileChannel.serve takes such handlers")
+        raise TypeError("the handler returned an awaitable; use the async FileChannel.serve for such handlers")

@@ -1,4 +1,4 @@
-"""The command line, `filechannel`: one file a command. Needs the extra `cli`."""
+"""The command line, `filechannel`: one module for each command. Needs the extra `cli`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def main() -> None:
         from .app import run
 
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # a command cleans up; before, there was nothing
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # from here on commands have to clean up
         code = run()
-    except KeyboardInterrupt:  # before a command has begun, or after it has ended
+    except KeyboardInterrupt:  # before a command has started, or after it has ended
         code = 130
     sys.exit(code)

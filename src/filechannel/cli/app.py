@@ -1,7 +1,7 @@
 """The commands, in the order in which `filechannel --help` lists them.
 
-A command is a module with a function of its name; its docstring is the help, and `reporting` its way to fail. What
-takes long to import is imported inside the function: every command pays for the imports of all modules.
+A command is a module with a function of the same name. Its docstring is the help text, and `reporting` converts its
+errors. Modules that are slow to import are imported inside the function: every command imports all command modules.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from typing import Annotated, TextIO, cast, final
 
 import typer
 
-from .bench import bench
-from .command import Command
-from .compress import compress
-from .consumers import consumers
-from .demo import demo
-from .doctor import doctor
-from .escaping import Plain, safe
-from .export import export
-from .failures import end_when_terminated, reporting
-from .gc import gc
-from .import_ import import_
-from .info import info
-from .repair import repair
-from .seek import seek
-from .send import send
-from .ship import ship
-from .tail import tail
-from .top import top
-from .verify import verify
+from .commands.bench import bench
+from .commands.compress import compress
+from .commands.consumers import consumers
+from .commands.demo import demo
+from .commands.doctor import doctor
+from .commands.export import export
+from .commands.gc import gc
+from .commands.import_ import import_
+from .commands.info import info
+from .commands.repair import repair
+from .commands.seek import seek
+from .commands.send import send
+from .commands.ship import ship
+from .commands.tail import tail
+from .commands.top import top
+from .commands.verify import verify
+from .ui.escaping import Plain, safe
+from .ui.failures import end_when_terminated, reporting
+from .ui.usage_line import Command
 
 _STREAMS = ((0, "stdin", os.O_WRONLY, "r"), (1, "stdout", os.O_RDONLY, "w"), (2, "stderr", os.O_WRONLY, "w"))
 
@@ -91,9 +91,10 @@ _add(bench)
 
 
 def _have_streams() -> None:
-    """Put something in the place of streams that are closed, before a file of a channel takes it.
+    """Replace standard streams that are closed, before a file of a channel gets their descriptor.
 
-    Nothing can be read from it or written to it, which is told; except to stderr, which is where that would be told.
+    Reading from or writing to a replacement fails with an error. Only stderr discards output instead, because the error
+    would be written there.
     """
     for number, name, flags, mode in _STREAMS:
         if getattr(sys, name) is None:
@@ -101,12 +102,12 @@ def _have_streams() -> None:
             if nowhere != number:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - it stays
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - it stays open
 
 
 @final
 class _OneLine(logging.Formatter):
-    """Log messages as they are otherwise shown where nothing is configured, but each in its line."""
+    """Formats log messages as Python does without configuration, but escaped and on one line each."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name that logging calls
         return safe(record.message)
@@ -120,12 +121,12 @@ def _show_log_messages() -> None:
 
 
 def run() -> int:
-    """Run what the command line asks for, and return the exit code."""
+    """Run the command of the command line, and return the exit code."""
     end_when_terminated()
     _have_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # names of files may be anything
+            stream.reconfigure(errors="backslashreplace")  # file names may contain any bytes
     sys.stdout, sys.stderr = cast("TextIO", Plain(sys.stdout)), cast("TextIO", Plain(sys.stderr))
     _show_log_messages()
     try:

@@ -1,1 +1,1 @@
-"""Channels in other people's frameworks; each module needs its extra."""
+"""Integrations with other frameworks. Each one needs its extra."""

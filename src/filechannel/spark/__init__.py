@@ -1,15 +1,15 @@
-"""A channel as a table of Spark: read it, write it, feed it. Needs the extra `spark`."""
+"""A Spark data source for channels: read a channel as a table, write to it, feed it. Needs the extra `spark`."""
 
 from __future__ import annotations
 
 try:
     from pyspark.sql import SparkSession
 
-    from .._maintenance.shipping import Shipped
-    from .archive import read_archive, ship
+    from .._maintenance.ship import Shipped
+    from .archive_source import read_archive, ship
+    from .data_source import ChannelSource
     from .feeder import ChannelFeeder, feed
-    from .schema import schema_of
-    from .source import ChannelSource
+    from .spark_schema import schema_of
 except ImportError as _missing:
     if (_missing.name or "").partition(".")[0] not in ("pyarrow", "pyspark", "py4j"):
         raise
@@ -30,5 +30,5 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("filechannel")` known to a session."""
+    """Register `format("filechannel")` with a Spark session."""
     spark.dataSource.register(ChannelSource)

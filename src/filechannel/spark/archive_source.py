@@ -1,7 +1,8 @@
-"""Beyond one host: finished segments in an archive, put there from the channel's machine and read anywhere.
+"""Archives: ships finished segments from the channel's machine to a file system that other machines can read.
 
-There are two ways to a file system. Arrow's works in every process, so `format("filechannel")` can use it on workers.
-Hadoop's is known to the JVM alone: the driver plans and copies by it, and workers get whole files from Spark itself.
+There are two ways to access a file system. Arrow works in every process, so `format("filechannel")` can use it on
+workers. Hadoop is available in the JVM only: the driver plans and copies through it, and workers receive whole files
+from Spark itself.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from pyspark.sql.types import StructType
 
 from .._channel.schema import Schema, describe
 from .._errors import ChannelMismatchError
-from .._maintenance.shipping import Shipped, ship_segments
-from .._storage.archive import archived_path, open_archive
-from .._storage.compressed import CompressedSegment
-from .._storage.remote import HeldFiles
-from .._storage.segment import Header, SegmentLimits
-from .._storage.spans import Span, windows_of
+from .._maintenance.ship import Shipped, ship_segments
+from .._storage.archive.archive import archived_path, open_archive
+from .._storage.archive.remote_files import HeldFiles
+from .._storage.log_spans import Span, windows_of
+from .._storage.segments.compressed_segment import CompressedSegment
+from .._storage.segments.segment import Header, SegmentLimits
 from .._storage.store import Store
 from .arrow_files import ArrowFiles
-from .channels import channel_at, opened
+from .arrow_table import Table
 from .hadoop_files import HadoopFiles
-from .options import ReadOptions, load_type
-from .places import bounds
-from .table import Table
+from .open_channels import channel_at, opened_to_write
+from .read.read_bounds import bounds
+from .source_options import ReadOptions, load_type
 
 
 def ship(
@@ -43,18 +44,20 @@ def ship(
     verify: bool = False,
     tell: Callable[[int, int], object] = lambda _done, _all: None,
 ) -> Shipped:
-    """Copy the finished segments of a channel to an archive, from where they are read without the channel.
+    """Copy the finished segments of a channel to an archive, which can be read without the channel.
 
     *archive* is a URI that Arrow knows (`file`, `s3`, `gs`, `abfs`, `hdfs`), or with a *spark* session any that Hadoop
-    does. What is there already stays; what was cut off is copied again. *consumer* registers a name: then nothing is
-    removed from the channel before it was shipped. *verify* reads all that is there, too. *tell* is called with how
-    many segments are done, of how many. The channel may be in use.
+    knows. Segments that are already in the archive are skipped; incomplete copies are replaced. *consumer* registers a
+    consumer name: the channel then keeps every segment until it is shipped. *verify* also reads the segments that are
+    already in the archive. *tell* is called with the number of segments that are done and the total. The channel may be
+    in use.
 
-    Blocks until it is done. Killed, it leaves nothing that a reader would take for a segment; the next call goes on.
-    Raises `ValueError` if that is the archive of another channel, `CorruptRecordError` for what cannot be shipped.
+    Blocks until it is done. If the process is killed, the archive contains nothing that a reader would take for a
+    segment; the next call resumes. Raises `ValueError` if the archive belongs to another channel, and
+    `CorruptRecordError` for a segment that cannot be shipped.
     """
     files, root = ArrowFiles.of(archive) if spark is None else HadoopFiles.of(archive, spark)
-    with opened(Path(path).absolute(), readonly=False) as store:
+    with opened_to_write(Path(path).absolute()) as store:
         return ship_segments(store, files, root, consumer=consumer, verify=verify, tell=tell)
 
 
@@ -65,11 +68,12 @@ def read_archive(
     schema: StructType | str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Return an archive as a table, wherever Hadoop can reach it: workers need neither a mount nor Arrow's way there.
+    """Return an archive as a table, in any file system that Hadoop can access.
 
-    *schema* has the columns that are wanted, and *options* are those of a batch: `type`, `startingOffset`,
-    `endingOffset`, `includeMetadata`, `arrowBatchRecords`. Whole segments are read, a task one at a time. Where Arrow
-    knows the file system, `format("filechannel").option("archive", ...)` reads less, and splits finer.
+    Workers need neither a mount nor access through Arrow. *schema* selects the columns. *options* are those of a batch
+    read: `type`, `startingOffset`, `endingOffset`, `includeMetadata`, `arrowBatchRecords`. Tasks read whole segments,
+    one at a time. If Arrow knows the file system, `format("filechannel").option("archive", ...)` reads less and splits
+    the archive into smaller tasks.
     """
     files, root = HadoopFiles.of(archive, spark)
     chosen = ReadOptions.of_archive(options or {}, root)
@@ -100,7 +104,7 @@ def _struct(spark: SparkSession, schema: StructType | str | None) -> StructType 
 
 
 def _spans(store: Store, options: ReadOptions) -> dict[str, tuple[Span, Header]]:
-    """Return which part of which file is wanted, and the header that the file has."""
+    """Return the span to read of each file, and the header that the file must have."""
     start, stop = bounds(store, options)
     spans: dict[str, tuple[Span, Header]] = {}
     for begin in store.segments.begins:
@@ -114,7 +118,10 @@ def _spans(store: Store, options: ReadOptions) -> dict[str, tuple[Span, Header]]
 
 
 def _table_function(decode: _Decode) -> type:
-    """Return what Spark calls with rows that have a file each; `mapInArrow` would do the same, and needs pandas."""
+    """Return a table function that Spark calls with one file per row.
+
+    `mapInArrow` would also work, but needs pandas.
+    """
 
     class Decode:
         def eval(self, files: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -126,7 +133,7 @@ def _table_function(decode: _Decode) -> type:
 @final
 @dataclass(frozen=True)
 class _Decode:
-    """Turns the files of an archive into the rows of a table, where a task runs."""
+    """Decodes files of an archive into rows, on the worker that runs the task."""
 
     codec: str
     schema: object

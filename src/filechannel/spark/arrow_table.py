@@ -1,4 +1,4 @@
-"""The messages of one channel as a table: which columns there are, and batches of them."""
+"""The messages of one channel as a table: its columns, and its messages as Arrow batches."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 from .._channel.schema import Record, Schema
 from .._errors import CorruptRecordError, DecodeError
-from .._format import Columns, read_record
-from .._format.columns import Plan, Result
+from .._format import read_record
+from .._format.arrow import Columns
+from .._format.arrow.columns import Plan, Result
 from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE
 from .._offset import Offset
-from .._storage.spans import Window
-from .schema import PAYLOAD, PAYLOAD_PLAN, Column, as_asked, columns_of, field_plans, payload_column
+from .._storage.log_spans import Window
+from .spark_schema import PAYLOAD, PAYLOAD_PLAN, Column, as_asked, columns_of, field_plans, payload_column
 
 OFFSET: Final = "offset"
 SEQUENCE: Final = "sequence"
 CHANNEL: Final = "channel"
-_BATCH_BYTES: Final = 16 << 20  # what a Python worker and the JVM hold at a time
+_BATCH_BYTES: Final = 16 << 20  # that a Python worker and the JVM hold at a time
 _NUMBER: Final = LongType(), pa.int64(), False, ("int", False, ())
 _NUMBERS: Final = [Column(OFFSET, *_NUMBER), Column(SEQUENCE, *_NUMBER)]
 _CHANNEL: Final = Column(CHANNEL, StringType(), pa.string(), False, ("string", False, ()))
@@ -30,7 +31,7 @@ _CHANNEL: Final = Column(CHANNEL, StringType(), pa.string(), False, ("string", F
 
 @final
 class Table:
-    """Columns of a channel's messages: all of them, or some, and some that say where a message was found."""
+    """All or some columns of a channel's messages, and metadata columns that say where a message was found."""
 
     def __init__(self, codec: str, schema: Schema, columns: list[Column], extra: list[Column], channel: str) -> None:
         self._codec = codec
@@ -49,9 +50,10 @@ class Table:
         channel: str | None = None,
         asked: StructType | None = None,
     ) -> Self:
-        """Return every column, or those that were asked for; *channel* is what to call it where there may be several.
+        """Return a table with every column, or with the requested ones. *channel* is the value of the column `channel`.
 
-        `NoColumnError` names a field that can have none; `ValueError` a name that is taken, unknown or of another type.
+        `NoColumnError` names a field that cannot be a column. `ValueError` names a column that is a field and metadata
+        at once, is unknown, or has another type.
         """
         names = None if asked is None else asked.names
         is_whole = codec not in ("msgpack", "json") or (names is not None and _wants_whole(schema, names))
@@ -59,7 +61,7 @@ class Table:
         extra = [*_NUMBERS, *([] if channel is None else [_CHANNEL])] if metadata else []
         taken = {column.name for column in columns} & {column.name for column in extra}
         if taken:
-            raise ValueError(f"option includeMetadata: messages have a field {min(taken)!r} themselves")
+            raise ValueError(f"option includeMetadata: messages already have a field {min(taken)!r}")
         if asked is None:
             return cls(codec, schema, columns + extra, extra, channel or "")
         known = {column.name: column for column in columns + extra}
@@ -81,12 +83,12 @@ class Table:
 
     @property
     def _own(self) -> list[Column]:
-        """The columns that messages have."""
+        """The columns that are fields of the messages."""
         return [column for column in self._columns if column.name not in self._extra]
 
     @property
     def _record(self) -> Record | None:
-        """What the messages are, if they have fields."""
+        """The record type of the messages, if they have fields."""
         root = self._schema.root
         return self._schema.records[root.name or ""] if root.kind == "record" and not self._is_whole else None
 
@@ -106,16 +108,16 @@ class Table:
     def batches(
         self, windows: Iterable[Window], sequence: int, most: int, size: int = _BATCH_BYTES
     ) -> Iterator[pa.RecordBatch]:
-        """Return the messages of some windows, in batches of at most so many; *sequence* is that of the first.
+        """Return the messages of some windows in batches of at most *most*; *sequence* is that of the first message.
 
-        The records of a batch have at most *size* bytes together, unless there is only one. Raises `CorruptRecordError`
-        or `DecodeError`, naming the offset, after everything before it.
+        The records of a batch have at most *size* bytes together, unless it has only one. Raises `CorruptRecordError`
+        or `DecodeError`, naming the offset, after all messages before it.
         """
         columns, filled, damage = Columns(self._plan()), 0, list[CorruptRecordError]()
         for window in _up_to_damage(windows, damage):
             position, offset = window.position, window.offset
             while position < window.stop:
-                reach, room = window.stop, 1  # the first one, whatever its size
+                reach, room = window.stop, 1  # the first message of a batch may have any size
                 if columns.length:
                     reach, room = min(window.stop, position + size - filled), most - columns.length
                 try:
@@ -123,7 +125,7 @@ class Table:
                 except ValueError as error:
                     if not columns.length:
                         raise _what_is_wrong(window, position, offset, str(error)) from None
-                    reached, filled = position, size  # it does not fit, or is wrong, which is told when it comes first
+                    reached, filled = position, size  # too large for this batch, or invalid: the next batch raises
                 filled += reached - position
                 position, offset = reached, Offset(offset + reached - position)
                 if columns.length >= most or filled >= size:
@@ -135,10 +137,10 @@ class Table:
             raise damage[0]
 
     def _take(self, columns: Columns, window: Window, position: int, stop: int, offset: Offset, most: int) -> int:
-        """Take up to so many messages; return the position reached."""
+        """Append up to *most* messages to the columns. Return the position reached."""
         if self._codec != "json" or self._is_whole:
             return columns.take(window.buffer, position, stop, offset, most)[0]
-        # JSON has no parser here: one by one, by way of objects.
+        # The column builder does not parse JSON: convert the messages one by one, through Python objects.
         word, payload = read_record(window.buffer, position, stop, offset)
         if not word & CONTROL_RECORD:
             columns.put(msgspec.msgpack.encode(msgspec.json.decode(payload)), offset)
@@ -158,7 +160,10 @@ class Table:
         return pa.RecordBatch.from_arrays([found[column.name] for column in self._columns], schema=self.arrow)
 
     def _results(self, result: Result) -> list[tuple[Column, Result]]:
-        """Return each column of the messages with what it has become: a record has its fields in its own order."""
+        """Return each column of the messages with its result.
+
+        The results of a record are in the order of its fields.
+        """
         record, own = self._record, self._own
         if record is None:
             return [(column, result) for column in own]
@@ -168,7 +173,7 @@ class Table:
 
 
 def _up_to_damage(windows: Iterable[Window], damage: list[CorruptRecordError]) -> Iterator[Window]:
-    """Return windows until there are no more or one cannot be had, which is told after what came before it."""
+    """Return the windows up to damage. The error is stored in *damage*, to be raised after the messages before it."""
     try:
         yield from windows
     except CorruptRecordError as error:
@@ -176,14 +181,14 @@ def _up_to_damage(windows: Iterable[Window], damage: list[CorruptRecordError]) -
 
 
 def _wants_whole(schema: Schema, names: list[str]) -> bool:
-    """Tell whether `payload` is asked for and means the message; a field of that name comes first."""
+    """Return whether `payload` is requested and means the whole message. A field with that name takes precedence."""
     record = schema.records[schema.root.name or ""] if schema.root.kind == "record" else None
     return PAYLOAD in names and (record is None or all(field.name != PAYLOAD for field in record.fields))
 
 
 def _why_unknown(name: str, schema: Schema, *, is_whole: bool, metadata: bool) -> str:
     if name in (OFFSET, SEQUENCE, CHANNEL) and not metadata:
-        return f".schema(...): there is a column {name!r} only with the option includeMetadata=true"
+        return f".schema(...): column {name!r} needs the option includeMetadata=true"
     if is_whole:
         return f".schema(...): {PAYLOAD!r} is the whole message, and cannot be read together with {name!r}"
     record = schema.records[schema.root.name or ""] if schema.root.kind == "record" else None
@@ -209,7 +214,7 @@ def _array(kind: pa.DataType, result: Result) -> pa.Array:
 
 
 def _what_is_wrong(window: Window, position: int, offset: Offset, reason: str) -> Exception:
-    """Tell a damaged record from one that is whole and does not fit."""
+    """Return `CorruptRecordError` for a damaged record, and `DecodeError` for an intact one that cannot be decoded."""
     try:
         _, payload = read_record(window.buffer, position, window.stop, offset)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Which channel a task belongs to: what the driver planned with, compared where the task runs.
+"""Checks that a task reads the same channel that the driver planned with.
 
-A path says nothing about that: another host may have another channel there, or the directory may have been replaced
-since. The id in the manifest tells channels apart that were created, but not copies of a directory. Those have the
-segments in common that were there when the copy was made; opened to write, a copy continues in a segment of its own.
-So the headers of the segments that a span begins and ends in are compared, too: each has a random id.
+A path does not identify a channel: another host may have another channel there, or the directory may have been replaced
+since. The id in the manifest distinguishes channels that were created separately, but not copies of a directory. Copies
+share the segments that existed when the copy was made. A copy that is opened for writing continues in a segment of its
+own. Therefore the headers of the segments in which a span begins and ends are compared, too: each has a random id.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from .._errors import (
     SchemaMismatchError,
 )
 from .._offset import Offset
-from .._storage.segment import Header
-from .._storage.spans import Span
+from .._storage.log_spans import Span
+from .._storage.segments.segment import Header
 from .._storage.store import Store
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A segment that a span was planned in."""
+    """The segment in which a span begins or ends, as it was when the span was planned."""
 
     header: Header
     reach: Offset
-    """How far its records went, or the span."""
+    """The end of its records, or of the span if that is earlier."""
 
     @classmethod
     def at(cls, store: Store, offset: Offset, stop: Offset) -> Self | None:
-        """Return what has the record at an offset, or behind offsets that were never used; None if it is damaged."""
+        """Return the segment with the record at an offset, or after an offset gap there; None if it is damaged."""
         begin = store.segments.covering(offset)
         try:
             if begin is None or store.segments.get(begin).limit <= offset:
@@ -48,13 +48,13 @@ class Part:
                 return None
             return cls(store.segments.header(begin), Offset(min(store.segments.get(begin).limit, stop)))
         except CorruptRecordError:
-            return None  # reading it raises that again, after everything before it
+            return None  # reading the segment raises this again, after all records before it
 
     def check(self, store: Store) -> None:
-        """Raise `ChannelMismatchError` if another segment is there, or one that ends before.
+        """Raise `ChannelMismatchError` if there is another segment at this offset, or a copy that ends earlier.
 
-        One that is not there is left to the reader, which finds that it is missing; but not if the next one says that
-        nothing was there, as in a copy that continues elsewhere.
+        A missing segment is left to the reader, which reports it. But it is a mismatch if the next segment says that
+        there never was one, as in a copy that continues elsewhere.
         """
         begin, planned = store.segments.covering(self.header.begin), self.header
         try:
@@ -70,13 +70,13 @@ class Part:
             if is_passed or (begin is not None and store.segments.get(begin).limit > planned.begin):
                 raise segment_mismatch(store, planned, "other segments")
         except CorruptRecordError:
-            pass  # as above
+            pass  # the reader raises it, see above
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The channel and the segments that a span was planned in."""
+    """The channel and the segments in which a span was planned."""
 
     channel: str
     """The id in the manifest."""
@@ -85,15 +85,15 @@ class Identity:
 
     @classmethod
     def of(cls, store: Store, span: Span) -> Self:
-        """Return what a span was planned in."""
+        """Return the channel and the segments of a span that is being planned."""
         last = store.segments.covering(span.stop - 1)
         end = span.start if last is None else max(span.start, last)
         return cls(store.manifest.id, (Part.at(store, span.start, span.stop), Part.at(store, end, span.stop)))
 
     def check(self, store: Store, span: Span) -> None:
-        """Raise `ChannelMismatchError` unless this store is what the span was planned in.
+        """Raise `ChannelMismatchError` if this is not the channel in which the span was planned.
 
-        What was removed since is left to the reader, which finds that it is gone.
+        Segments that were removed since are left to the reader, which reports that they are missing.
         """
         check_channel(store.path, self.channel, store.manifest.id)
         for part in dict.fromkeys(self.parts):
@@ -103,7 +103,7 @@ class Identity:
 
 @contextmanager
 def naming_host() -> Generator[None]:
-    """Let an error about what is at a path say on which host."""
+    """Add the host name to errors about what is at a path."""
     try:
         yield
     except (ChannelNotFoundError, NotAChannelError, SchemaMismatchError) as error:
@@ -112,7 +112,7 @@ def naming_host() -> Generator[None]:
 
 
 def header_at(store: Store, offset: int) -> Header | None:
-    """Return the header of the last segment that begins at or before an offset, if there is one and it is whole."""
+    """Return the header of the last segment that begins at or before an offset; None if missing or damaged."""
     begin = store.segments.covering(offset)
     try:
         return None if begin is None else store.segments.header(begin)
@@ -121,13 +121,13 @@ def header_at(store: Store, offset: int) -> Header | None:
 
 
 def check_channel(path: Path, expected: str, found: str) -> None:
-    """Raise `ChannelMismatchError` if the channel at a path is not the one that is expected there."""
+    """Raise `ChannelMismatchError` if the channel at a path is not the expected one."""
     if expected != found:
         raise ChannelMismatchError(path, f"channel {expected}", f"channel {found}", socket.gethostname())
 
 
 def segment_mismatch(store: Store, expected: Header, found: str) -> ChannelMismatchError:
-    """Return the error for a copy of a channel that has something else in the place of a segment."""
+    """Return the error for a copy of a channel in which a segment differs from the expected one."""
     channel = f"channel {store.manifest.id} with"
     wanted = f"{channel} segment {expected.begin} of id {expected.id:08x}"
     return ChannelMismatchError(store.path, wanted, f"{channel} {found}", socket.gethostname())

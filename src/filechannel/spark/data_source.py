@@ -1,4 +1,4 @@
-"""`format("filechannel")`: what Spark finds under that name, and reading as a batch."""
+"""The data source `format("filechannel")`, and reading as a batch."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from .channels import find_channels, opened_to_read
-from .filters import can_push, kept, narrowed
-from .options import ReadOptions, WriteOptions
-from .places import bounds
-from .sink import BatchWriter, StreamWriter, prepare, refuse_overwrite
-from .stream import StreamReader
-from .tasks import Task, plan, read
+from .open_channels import find_channels, opened_to_read
+from .read.filters import can_push, kept, narrowed
+from .read.read_bounds import bounds
+from .read.read_tasks import Task, plan, read
+from .read.stream import StreamReader
+from .source_options import ReadOptions, WriteOptions
+from .write.sink import BatchWriter, StreamWriter, prepare, refuse_overwrite
 
 
 @final
 class ChannelSource(DataSource):
-    """`format("filechannel")`: a channel as a table that grows."""
+    """The data source `format("filechannel")`: a channel as an append-only table."""
 
     @classmethod
     def name(cls) -> str:
-        """What it is called in `format(...)`."""
+        """Return the name of the data source in `format(...)`."""
         return "filechannel"
 
     def schema(self) -> StructType:
-        """Return the columns of the channel's messages, as its manifest or the option `type` says."""
+        """Return the columns of the channel's messages, from its manifest or the option `type`."""
         return find_channels(ReadOptions.of_either(self.options))[0].table.spark
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads these columns, which may be fewer than there are."""
+        """Return a batch reader of these columns, which may be a subset."""
         options = ReadOptions.of_batch(self.options)
         table = find_channels(options, schema)[0].table
         return FilteringReader(options, schema, table.arrow) if options.push_filters else BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - the name is Spark's
-        """Return what reads these columns again and again, from where it stopped."""
+        """Return a streaming reader of these columns. It resumes from the checkpoint of the query."""
         options = ReadOptions.of_stream(self.options)
         find_channels(options, schema)
         return StreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Return what appends a frame."""
+        """Return a writer that appends a frame."""
         refuse_overwrite(overwrite)
         options = WriteOptions.of_batch(self.options)
         return BatchWriter(options, schema, prepare(options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - the name is Spark's
-        """Return what appends the batches of a query, each once."""
+        """Return a writer that appends each batch of a query exactly once."""
         refuse_overwrite(overwrite)
         options = WriteOptions.of_stream(self.options)
         return StreamWriter(options, schema, prepare(options, schema))
@@ -59,16 +59,16 @@ class ChannelSource(DataSource):
 
 @final
 class BatchReader(DataSourceReader):
-    """Reads what is stored between two places."""
+    """Reads the messages between two log positions."""
 
     def __init__(self, options: ReadOptions, columns: StructType, filters: Sequence[Filter] = ()) -> None:
-        """*filters* can be pushed."""
+        """`can_push` holds for each of the *filters*."""
         self._options = options
         self._columns = columns
         self._filters = filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the channels into spans of about the same size, at the boundaries of records."""
+        """Split the channels into spans of about the same size, at record boundaries."""
         return [task for path in self._options.paths for task in self._plan(path)]
 
     def _plan(self, path: Path) -> list[Task]:
@@ -81,13 +81,13 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the messages of a span as Arrow batches."""
         if not isinstance(partition, Task):
-            return iter(())  # Spark reads a table without partitions as if it had one, which is None
+            return iter(())  # Spark reads a table without partitions as if it had one partition, None
         return kept(read(self._options, self._columns, partition), self._filters)
 
 
 @final
 class FilteringReader(DataSourceReader):
-    """Reads what some filters let pass. Spark refuses one like this unless it is set to ask for it."""
+    """Reads the rows that pass the pushed filters. Spark rejects such a reader unless filter pushdown is enabled."""
 
     def __init__(self, options: ReadOptions, columns: StructType, arrow: pa.Schema) -> None:
         self._options = options
@@ -96,16 +96,16 @@ class FilteringReader(DataSourceReader):
         self._filters: list[Filter] = []
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - the name is Spark's
-        """Take the filters that can be taken, and return the others."""
+        """Keep the filters that Arrow can evaluate, and return the others to Spark."""
         self._filters = [each for each in filters if can_push(each, self._arrow)]
         return [each for each in filters if each not in self._filters]
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut what is left by filters on offset and sequence into spans."""
+        """Split the range that filters on offset and sequence leave into spans."""
         return self._reader.partitions()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Return the rows of a span that pass."""
+        """Return the rows of a span that pass the filters."""
         return self._reader.read(partition)
 
     @property

@@ -1,7 +1,7 @@
-"""Spark beside an event loop: frames that become messages, and queries that run along.
+"""Spark next to an event loop: sends the rows of a frame as messages, and runs streaming queries.
 
-Everything that Spark does happens in threads of its own; the loop only appends what is encoded already. Whoever is
-cancelled takes the Spark job along: left alone it would go on.
+All Spark work runs in worker threads; the event loop thread only appends messages that are already encoded. If the
+caller is cancelled, the Spark job is cancelled too: otherwise it would keep running.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ from anyio import to_thread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from .._channel.sender import Sender
+from .._channel.aio.sender import Sender
 from .._errors import MessageTooLargeError
-from .._storage.files import Files
-from .._storage.staging import Staged, Staging
-from .channels import channel_at
-from .identity import check_channel
-from .options import CHANNEL_ID, STAGE_ONLY, WriteOptions
-from .rows import Rows
-from .sink import prepare
+from .._storage.producers.staging import Staged, Staging
+from .._storage.system.os_calls import Files
+from .channel_identity import check_channel
+from .open_channels import channel_at
+from .source_options import CHANNEL_ID, STAGE_ONLY, WriteOptions
+from .write.encode_rows import Rows
+from .write.sink import prepare
 
 T = TypeVar("T")
 
-_SLICE = 1024  # messages that become visible together; the loop is held up no longer than they take
-_PAUSE = 0.02  # seconds between two looks at what Spark does
-_LOOK = 1  # seconds between two looks at a query
+_SLICE = 1024  # messages that become visible together, and for which the event loop is blocked
+_PAUSE = 0.02  # seconds between two checks of a job or a query
+_LOOK = 1  # seconds that a thread waits for a query before it checks again
 
 
 async def feed(sender: Sender[T], dataframe: DataFrame) -> int:
-    """Send every row of a frame as a message, and return how many. Works on asyncio, and wherever anyio does.
+    """Send every row of a frame as a message, and return the number of rows. Works on asyncio and trio, through anyio.
 
-    Spark's workers turn rows into messages and put them into files, from which they are sent as fast as the channel
-    takes them: neither the frame nor its messages are ever in memory as a whole. They become visible as they are sent,
-    in the order of the partitions; for all or nothing, use `dataframe.write.format("filechannel")`. Cancelled, the
-    Spark job is cancelled too, and what was sent stays sent. Raises `ValueError` if the columns are not those of the
-    channel's messages, `ChannelMismatchError` if the path leads to another channel by now, or on another host.
+    Spark's workers encode rows as messages and stage them in files, from which they are sent as fast as the channel
+    accepts them: neither the frame nor its messages are ever in memory as a whole. Messages become visible as they are
+    sent, in the order of the partitions; for all or nothing, use `dataframe.write.format("filechannel")`. On
+    cancellation the Spark job is cancelled too, and messages that were sent stay sent. Raises `ValueError` if the
+    columns do not match the channel's messages, and `ChannelMismatchError` if the path leads to another channel, here
+    or on another host.
     """
     rows = _Rows(dataframe, sender.path, sender.channel_id)
     try:
@@ -55,7 +56,7 @@ async def feed(sender: Sender[T], dataframe: DataFrame) -> int:
             while (part := await to_thread.run_sync(next, parts, None)) is not None:
                 for first in range(0, len(part), _SLICE):
                     await _send(sender, part[first : first + _SLICE])
-                    await anyio.lowlevel.checkpoint()  # a channel with room takes them without a pause
+                    await anyio.lowlevel.checkpoint()  # sending does not suspend while the channel has capacity
                 count += len(part)
         return count
     finally:
@@ -64,9 +65,9 @@ async def feed(sender: Sender[T], dataframe: DataFrame) -> int:
 
 
 async def _send(sender: Sender[T], payloads: list[bytes]) -> None:
-    """Send messages in order, together if the capacity takes so many at once."""
+    """Send messages in order: as one batch, or as smaller ones if the capacity of the channel is less."""
     try:
-        await sender._send_encoded(payloads)  # pyright: ignore[reportPrivateUsage]
+        await sender.append_with(lambda: sender.append_encoded(payloads))
     except MessageTooLargeError:
         if len(payloads) == 1:
             raise
@@ -77,24 +78,24 @@ async def _send(sender: Sender[T], payloads: list[bytes]) -> None:
 
 @final
 class _Rows:
-    """The rows of a frame on their way: staged by Spark, in a thread."""
+    """The rows of a frame that Spark stages as messages, in a worker thread."""
 
     def __init__(self, dataframe: DataFrame, path: Path, channel: str) -> None:
-        """*channel* is the id of the one at the path."""
+        """*channel* is the id of the channel at the path."""
         self._dataframe = dataframe
         self._path = path
         self._channel = channel
         self._group = f"feed-{uuid4().hex}"
-        # Taken by worker threads of anyio only (`stage`, `forget`), on which no signal handler runs; so is the event.
+        # Only worker threads of anyio use the lock and the event (`stage`, `forget`): no signal handler runs on them.
         self._lock = Lock()
         self._is_over = False
         self._ended = Event()
-        """Set unless a thread is at it."""
+        """Set unless a thread is inside `stage`."""
         self._ended.set()
         self.staging: Staging = Staging(Files(), path, self._group, 0o600)
 
     def stage(self) -> list[Staged]:
-        """Let Spark turn all rows into messages; return the files, in order."""
+        """Run the Spark job that stages all rows as messages. Return the files, in order."""
         with self._lock:
             if self._is_over:
                 return []
@@ -117,33 +118,33 @@ class _Rows:
         return self.staging.listed()
 
     def forget(self) -> None:
-        """Let Spark stop if it is still at it, and remove the files."""
+        """Cancel the Spark job if it is still running, and delete the files."""
         with self._lock:
             self._is_over = True
-        # Again and again: a job that begins a moment later would not know that its group was cancelled.
+        # Cancel repeatedly: a job that starts after cancelJobGroup is not affected by it.
         while not self._ended.wait(_PAUSE):
             self._dataframe.sparkSession.sparkContext.cancelJobGroup(self._group)
         self.staging.sweep()
 
 
 def enter_thread(session: SparkSession) -> None:
-    """Let Spark know in this thread which session it is about: without one it finds no sources."""
-    # Which does just that, and nothing else.
+    """Make a session the active one of this thread. Without an active session Spark finds no data sources."""
+    # createDataFrame sets the active session, and the empty frame has no other effect.
     session.createDataFrame([], "nothing int")  # pyright: ignore[reportUnknownMemberType]
 
 
 @final
 class ChannelFeeder:
-    """A streaming query that writes a frame into a channel, exactly once, beside an application's event loop.
+    """A streaming query that writes a frame to a channel, exactly once, next to an application's event loop.
 
-    ::
+    ```python
+    async with ChannelFeeder(frame, "data/results", checkpoint="data/checkpoint") as feeder:
+        ...
+        feeder.progress()
+    ```
 
-        async with ChannelFeeder(frame, "data/results", checkpoint="data/checkpoint") as feeder:
-            ...
-            feeder.progress()
-
-    Leaving the block stops the query; `await feeder.wait()` waits until it ends by itself. If it fails, that is raised
-    in whoever waits, or at the end of the block. Cancellation stops it, too.
+    Leaving the block stops the query; `await feeder.wait()` waits until it ends by itself. If the query fails, its
+    error is raised by `wait`, or at the end of the block. Cancellation stops the query, too.
     """
 
     def __init__(
@@ -156,13 +157,15 @@ class ChannelFeeder:
         available_now: bool = False,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin a batch as soon as the last one is done, or *every* so often, as "5 seconds".
+        """Start a batch as soon as the previous one is done, or *every* interval, for example "5 seconds".
 
-        *available_now*: end when everything that is there now was dealt with. *options* are those of the sink: `type`,
-        `txnId`, `roomTimeout`.
+        *available_now*: end when everything that is available now is processed. *options* are those of the sink:
+        `type`, `txnId`, `roomTimeout`.
         """
         if every is not None and available_now:
-            raise ValueError("every and available_now: choose one, a query that ends has nothing to wait for")
+            raise ValueError(
+                "every and available_now: use one of them: a query that ends does not wait for a next trigger"
+            )
         self._dataframe = dataframe
         self._path = fspath(path)
         self._checkpoint = fspath(checkpoint)
@@ -172,13 +175,13 @@ class ChannelFeeder:
         self._query: StreamingQuery | None = None
 
     async def start(self) -> None:
-        """Start the query; `ValueError` for wrong options or columns."""
+        """Start the query. Raise `ValueError` for wrong options or columns."""
         if self._query is not None:
-            raise RuntimeError("this feeder was started already; make one for each run")
+            raise RuntimeError("this feeder was already started; create one for each run")
         self._query = await to_thread.run_sync(self._start)
 
     def _start(self) -> StreamingQuery:
-        # Spark itself would come to that later, in a thread of the query.
+        # Spark would check this later, in a thread of the query.
         prepare(WriteOptions.of_stream({**self._options, "path": self._path}), self._dataframe.schema)
         enter_thread(self._dataframe.sparkSession)
         writer = self._dataframe.writeStream.format("filechannel").options(**self._options)
@@ -190,7 +193,7 @@ class ChannelFeeder:
         return writer.start(self._path)
 
     async def wait(self) -> None:
-        """Wait until the query has ended; raise what it failed with. Cancelled, the query is stopped."""
+        """Wait until the query ends, and raise the error it failed with. Cancellation stops the query."""
         query = self._running
         try:
             while not await to_thread.run_sync(query.awaitTermination, _LOOK, abandon_on_cancel=True):
@@ -201,9 +204,10 @@ class ChannelFeeder:
             raise
 
     async def stop(self, *, grace: float = 5.0) -> None:
-        """Stop the query, once the batch that it is at is done, or after so many seconds. Stopping twice is once.
+        """Stop the query once its current batch is done, or after *grace* seconds. Calling it again has no effect.
 
-        A batch that was not done is done again when the query is started anew with its checkpoint, and written once.
+        A batch that was not finished is repeated when the query is started again with its checkpoint, and is written
+        once.
         """
         if self._query is not None:
             await to_thread.run_sync(self._stop, self._query, grace)
@@ -217,11 +221,11 @@ class ChannelFeeder:
 
     @property
     def is_running(self) -> bool:
-        """Whether the query goes on."""
+        """Whether the query is running."""
         return self._query is not None and self._query.isActive
 
     def progress(self) -> dict[str, object] | None:
-        """Return what Spark last told about the query, as in its `lastProgress`; None before the first batch."""
+        """Return Spark's `lastProgress` of the query; None before the first batch."""
         last: object = self._running.lastProgress
         if last is None:
             return None
@@ -240,7 +244,7 @@ class ChannelFeeder:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Stop the query; raise what it failed with, unless the block failed itself."""
+        """Stop the query. Raise the error it failed with, unless the block itself raised one."""
         with anyio.CancelScope(shield=True):
             await self.stop()
             error = await to_thread.run_sync(self._running.exception)

@@ -1,4 +1,4 @@
-"""A file system elsewhere, as Spark's JVM reaches it: whatever Hadoop knows, from the driver."""
+"""Remote files through Hadoop's `FileSystem` in Spark's JVM: all file systems that Hadoop knows, on the driver only."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # pyright: 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from .._storage.remote import RemoteFile, RemoteFiles
+from .._storage.archive.remote_files import RemoteFile, RemoteFiles
 
-# What is used of Java, with names that are its own.
+# The Java methods that this module calls, under their Java names.
 
 
 class _Uri(Protocol):
@@ -53,7 +53,7 @@ _Read = Callable[[_Stream, int], bytes]
 
 @final
 class HadoopFiles(RemoteFiles):
-    """What Hadoop's `FileSystem` knows, with the settings of a session."""
+    """The files of a Hadoop `FileSystem`, opened with the configuration of a Spark session."""
 
     def __init__(self, uri: str, system: _JavaFileSystem, java_path: Callable[[str], _JavaPath], read: _Read) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class HadoopFiles(RemoteFiles):
 
     @classmethod
     def of(cls, uri: str, spark: SparkSession) -> tuple[Self, Path]:
-        """Return the file system that a URI speaks of, and the path in it; `ValueError` if Spark knows none."""
+        """Return the file system of a URI and the path in it. Raise `ValueError` if Spark cannot open it."""
         context = spark.sparkContext
         java: object = context._jvm  # pyright: ignore[reportPrivateUsage]
         java_path = cast("Callable[[str], _JavaPath]", _member(java, "org", "apache", "hadoop", "fs", "Path"))
@@ -77,7 +77,7 @@ class HadoopFiles(RemoteFiles):
             reason = str(getattr(error, "java_exception", error))
             raise ValueError(f"archive={uri!r}: Spark cannot open it ({reason})") from None
         if uri.startswith("file:"):
-            system = system.getRawFileSystem()  # checksums beside files would not fit what others write there
+            system = system.getRawFileSystem()  # no .crc files: other programs write here without them
         return cls(uri, system, java_path, read), Path(root.toUri().getPath())
 
     def describe(self, path: Path) -> str:
@@ -85,34 +85,34 @@ class HadoopFiles(RemoteFiles):
         return self._uri
 
     def exists(self, path: Path) -> bool:
-        """Tell whether there is anything at the path."""
+        """Return whether a file or directory exists at the path."""
         return self._system.exists(self._java_path(str(path)))
 
     def list(self, directory: Path) -> list[str]:
-        """Return the names in a directory, sorted; none if it is not there."""
+        """Return the names in a directory, sorted. Return an empty list if it does not exist."""
         if not self.exists(directory):
             return []
         return sorted(status.getPath().getName() for status in self._system.listStatus(self._java_path(str(directory))))
 
     def open_file(self, path: Path) -> RemoteFile:
-        """Open a file to read."""
+        """Open a file for reading."""
         place = self._java_path(str(path))
         if not self._system.exists(place):
             raise FileNotFoundError(str(path))
         return _HadoopFile(self._system.open(place), self._system.getFileStatus(place).getLen(), self._read)
 
     def upload(self, local: Path, path: Path) -> None:
-        """Copy a file of this machine there; directories are made on the way."""
+        """Copy a local file to the path and create missing directories."""
         self._system.copyFromLocalFile(False, True, self._java_path(f"file://{local}"), self._java_path(str(path)))
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename, over what may be there. Hadoop replaces nothing: in between there is none."""
+        """Rename a file and replace the target. Not atomic: Hadoop cannot replace, so the target is deleted first."""
         self.unlink(target)
         if not self._system.rename(self._java_path(str(source)), self._java_path(str(target))):
             raise OSError(f"{self._uri}: {source.name} could not be renamed to {target.name}")
 
     def unlink(self, path: Path) -> None:
-        """Remove a name unless it is gone already."""
+        """Delete a file if it exists."""
         self._system.delete(self._java_path(str(path)), False)
 
 
@@ -124,7 +124,7 @@ def _member(found: object, *names: str) -> object:
 
 @final
 class _HadoopFile:
-    """One that is open."""
+    """A file that is open for reading."""
 
     def __init__(self, stream: _Stream, size: int, read: _Read) -> None:
         self._stream = stream
@@ -132,7 +132,7 @@ class _HadoopFile:
         self.size: int = size
 
     def read_at(self, size: int, position: int) -> bytes:
-        """Return up to so many bytes from a position."""
+        """Return up to *size* bytes from a position."""
         size = min(size, self.size - position)
         if size <= 0:
             return b""
@@ -140,5 +140,5 @@ class _HadoopFile:
         return bytes(self._read(self._stream, size))
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the stream."""
         self._stream.close()

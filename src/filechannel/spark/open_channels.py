@@ -1,4 +1,4 @@
-"""The channels that an option means: what they are, and how a process has them open."""
+"""Finds the channels that the options name, reads their schemas, and opens their stores."""
 
 from __future__ import annotations
 
@@ -10,36 +10,39 @@ from typing import final
 
 from pyspark.sql.types import StructType
 
+from .._channel.lifecycle.channel_description import describe_channel
 from .._channel.schema import Schema, describe, find_difference
-from .._channel.untyped import describe_channel
 from .._errors import NotAChannelError, SchemaMismatchError
-from .._storage.archive import open_archive
+from .._storage.archive.archive import open_archive
+from .._storage.archive.remote_files import RemoteFiles
 from .._storage.manifest import Manifest
-from .._storage.remote import RemoteFiles
+from .._storage.open_stores import STORES
 from .._storage.store import Store
-from .._storage.stores import STORES
+from .._storage.writable_store import WritableStore
 from .arrow_files import ArrowFiles
-from .options import ReadOptions, load_type
-from .table import Table
+from .arrow_table import Table
+from .source_options import ReadOptions, load_type
+
+_MAPPED = 4  # segments
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """One channel, as a table."""
+    """One channel and its table."""
 
     path: Path
     id: str
-    """What the manifest calls it, wherever the directory is moved to."""
+    """The id in the manifest. It stays the same if the directory is moved."""
     table: Table
 
 
 def channel_at(path: Path, type_name: str | None, files: RemoteFiles | None = None) -> tuple[Manifest, Schema]:
-    """Return what is known of a channel, with the schema of a type if one is named.
+    """Return the manifest of a channel and its schema, or the schema of the named type.
 
-    *files* are those that an archive is in.
+    *files* is the file system of the archive, if the path is in an archive.
 
-    Raises `ChannelNotFoundError`, `NotAChannelError`, `SchemaMismatchError`; `ValueError` for a type that is none.
+    Raises `ChannelNotFoundError`, `NotAChannelError`, `SchemaMismatchError`; `ValueError` if the name is not a type.
     """
     manifest, schema = _described(path) if files is None else _shipped(path, files)
     if type_name is None:
@@ -63,23 +66,23 @@ def _shipped(path: Path, files: RemoteFiles) -> tuple[Manifest, Schema]:
         return manifest, Schema.from_json(manifest.schema)
     except FileNotFoundError:
         raise ValueError(
-            f"archive={files.describe(path)!r}: there is no archive; filechannel.spark.ship makes one"
+            f"archive={files.describe(path)!r}: there is no archive; create it with filechannel.spark.ship"
         ) from None
     except (NotAChannelError, ValueError) as error:
         raise ValueError(f"archive={files.describe(path)!r}: its manifest is damaged ({error})") from error
 
 
 def find_channels(options: ReadOptions, asked: StructType | None = None, *, only: Path | None = None) -> list[Channel]:
-    """Return every channel that is meant, or only one, each with all columns or those that were asked for.
+    """Return every channel that the options name, or only one, with all columns or the requested ones.
 
-    `ValueError` if they do not have the same columns, or not those.
+    Raises `ValueError` if the channels have different columns, or lack requested ones.
     """
     found = [_find(path, options, asked) for path in (options.paths if only is None else (only,))]
     for other in found[1:]:
         if other.table.spark != found[0].table.spark:
             raise ValueError(
                 f"option path: {other.path} has other columns than {found[0].path}; "
-                "name a type that fits both in the option 'type', or read them apart"
+                "name a type that matches both in the option 'type', or read them separately"
             )
     return found
 
@@ -93,9 +96,19 @@ def _find(path: Path, options: ReadOptions, asked: StructType | None) -> Channel
 
 
 @contextmanager
-def opened(path: Path, *, readonly: bool = True) -> Generator[Store]:
-    """Open a channel, whatever its type."""
-    store = open_store(path, readonly=readonly)
+def opened(path: Path) -> Generator[Store]:
+    """Open a channel of any message type read-only. The store is closed at the end of the block."""
+    store = open_store(path, readonly=True)
+    try:
+        yield store
+    finally:
+        STORES.close(store)
+
+
+@contextmanager
+def opened_to_write(path: Path) -> Generator[WritableStore]:
+    """Open a channel of any message type for writing. The store is closed at the end of the block."""
+    store = STORES.open(path, check=_accept, new=None, readonly=False, max_mapped_segments=_MAPPED)
     try:
         yield store
     finally:
@@ -104,7 +117,7 @@ def opened(path: Path, *, readonly: bool = True) -> Generator[Store]:
 
 @contextmanager
 def opened_to_read(path: Path, options: ReadOptions) -> Generator[Store]:
-    """Open a channel, or the archive that is read instead of one."""
+    """Open a channel, or the archive that is read instead of it. The store is closed at the end of the block."""
     if options.archive is None:
         with opened(path) as store:
             yield store
@@ -117,8 +130,8 @@ def opened_to_read(path: Path, options: ReadOptions) -> Generator[Store]:
 
 
 def open_store(path: Path, *, readonly: bool) -> Store:
-    """Open a channel, whatever its type; `STORES` closes it."""
-    return STORES.open(path, check=_accept, new=None, readonly=readonly, max_mapped_segments=4)
+    """Open a channel of any message type. The caller closes it with `STORES.close`."""
+    return STORES.open(path, check=_accept, new=None, readonly=readonly, max_mapped_segments=_MAPPED)
 
 
 def _accept(_: Manifest) -> None:

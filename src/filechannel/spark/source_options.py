@@ -1,4 +1,4 @@
-"""The options of `format("filechannel")`: checked on the driver, before a job begins. Errors name the option."""
+"""The options of `format("filechannel")`, checked on the driver before a job starts. Errors name the option."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader
 from typing_extensions import TypeForm
 
 from .._offset import Offset
-from .._storage.cursor_file import encoded_name
+from .._storage.consumers.cursor_file import encoded_name
 from .._storage.manifest import MANIFEST
 from .arrow_files import ArrowFiles
 
@@ -30,29 +30,29 @@ _STREAM: Final = (*_ANY_READ, "maxRecordsPerBatch", "maxBytesPerBatch")
 _ARCHIVE: Final = ("type", "startingOffset", "endingOffset", "arrowBatchRecords", "includeMetadata")
 _WRITE: Final = ("path", "type", "roomTimeout", "txnId", "batchId")
 KEEPS_FILTERS_APART: Final = hasattr(DataSourceReader, "pushLimit")
-"""Whether Spark asks again for each query of a frame; it does since it pushes limits as well."""
+"""Whether Spark asks the reader for its filters anew for each query of a frame. It does since it also pushes limits."""
 STAGE_ONLY: Final = "stageOnly"
-"""Between `feed` and the sink: put messages into files of this group, and leave it at that."""
+"""Passed from `feed` to the sink: stage the messages in files of this group, and do not publish them."""
 CHANNEL_ID: Final = "channelId"
-"""Between `feed` and the sink: the channel that the sender has open, which must be the one at the path."""
+"""Passed from `feed` to the sink: the id of the channel that the sender has open. The path must lead to it."""
 _SPARKS_OWN: Final = ("checkpointLocation", "queryName")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read, and how."""
+    """The checked options of a batch, stream or archive read."""
 
     paths: tuple[Path, ...]
-    """The channels; at least one. Of an archive its path in its own file system."""
+    """The channels; at least one. For an archive: its path in its own file system."""
     is_many: bool
-    """Whether several were asked for, though there may be one."""
+    """Whether the caller asked for several channels (a list or a glob), even if there is only one."""
     message_type: str | None
     start: Place | None
-    """None: where the consumer stands, or the oldest message."""
+    """None: the stored position of the consumer, or the oldest message."""
     stop: Place
     partitions: int | None
-    """How many tasks; None leaves it to the size."""
+    """The number of tasks. None: derived from the amount of data."""
     batch_records: int
     metadata: bool
     consumer: str | None
@@ -62,26 +62,26 @@ class ReadOptions:
     """The URI of an archive that is read instead of channels."""
     push_filters: bool
     glob: str | None = None
-    """What several channels are called together; there may be more of them later."""
+    """The glob pattern of the channels. A stream looks for new matches while it runs."""
 
     @classmethod
     def of_batch(cls, given: Mapping[str, str]) -> ReadOptions:
-        """Check what was given for a batch; `ValueError` names the option and what it may be."""
+        """Check the options of a batch read. `ValueError` names the option and the values it accepts."""
         return cls._of(_Given(given, _BATCH, "a batch read"))
 
     @classmethod
     def of_archive(cls, given: Mapping[str, str], path: Path) -> ReadOptions:
-        """Check what was given for an archive that only Spark itself can open."""
+        """Check the options of an archive in a file system that only Spark's JVM can open."""
         return cls._of(_Given(given, _ARCHIVE, "an archive"), path)
 
     @classmethod
     def of_stream(cls, given: Mapping[str, str]) -> ReadOptions:
-        """Check what was given for a stream."""
+        """Check the options of a streaming read."""
         return cls._of(_Given(given, _STREAM, "a stream"))
 
     @classmethod
     def of_either(cls, given: Mapping[str, str]) -> ReadOptions:
-        """Check what was given as far as possible where it is not known yet what it is for."""
+        """Check the options as far as possible before it is known whether they are for a batch or a stream."""
         return cls._of(_Given(given, tuple(dict.fromkeys(_BATCH + _STREAM)), "reading"))
 
     @classmethod
@@ -110,32 +110,32 @@ class ReadOptions:
 @final
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where to write, and under which name a batch is known."""
+    """Where to write, and the name and number under which a batch is written once."""
 
     path: Path
     message_type: str | None
     producer: str | None
-    """Whose batches are counted; None leaves it to the query's own id."""
+    """The producer whose batches are numbered. None: the id of the query."""
     batch: int | None
-    """The number of the batch; a stream counts by itself."""
+    """The number of the batch. None for a stream, whose batches Spark numbers."""
     room_timeout: float | None = None
-    """How many seconds a batch waits for room in a full channel; None: as long as it takes."""
+    """How many seconds a batch waits for capacity if the channel is full. None: without a limit."""
     stage_only: str | None = None
-    """The group of files to leave the messages in."""
+    """The group of files in which the messages stay staged."""
     channel: str | None = None
-    """The id of the channel, if it is known."""
+    """The id of the channel, if the caller knows it."""
 
     @classmethod
     def of_batch(cls, given: Mapping[str, str]) -> WriteOptions:
-        """Check what was given; `ValueError` names the option and what it may be."""
+        """Check the options of a batch write. `ValueError` names the option and the values it accepts."""
         options = cls._of(_Given(given, _WRITE, "writing", STAGE_ONLY, CHANNEL_ID))
         if (options.producer is None) != (options.batch is None):
-            raise ValueError("options 'txnId' and 'batchId' go together: a batch is written once under both")
+            raise ValueError("options 'txnId' and 'batchId' must be used together: a batch is written once under both")
         return options
 
     @classmethod
     def of_stream(cls, given: Mapping[str, str]) -> WriteOptions:
-        """Check what was given for a stream."""
+        """Check the options of a streaming write."""
         return cls._of(_Given(given, (*_WRITE[:-1], *_SPARKS_OWN), "a streaming write"))
 
     @classmethod
@@ -155,7 +155,7 @@ class WriteOptions:
 
 
 class _Given:
-    """Options as Spark hands them over: texts, whatever the case of their names."""
+    """Options as Spark passes them: strings, with names in any case."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...], use: str, *hidden: str) -> None:
         names = {name.lower(): name for name in known + hidden}
@@ -183,8 +183,8 @@ class _Given:
         return _local(text)
 
     def paths(self) -> tuple[tuple[Path, ...], bool]:
-        """Return the channels that are meant, and whether there may be several."""
-        several = self.text("paths")  # as load([...]) hands them over
+        """Return the channels to read, and whether the option can name several."""
+        several = self.text("paths")  # this is how Spark passes the list of load([...])
         if several is not None:
             found = _list_of_texts(several)
             if not found:
@@ -196,23 +196,25 @@ class _Given:
             return (path,), False
         matches = matching(pattern)
         if not matches:
-            raise ValueError(f"option path={str(path)!r}: no channel is called like that")
+            raise ValueError(f"option path={str(path)!r}: this cannot be the name of a channel")
         return matches, True
 
     def glob(self) -> str | None:
-        """Return what channels are called together, if they are."""
+        """Return the path as a glob pattern; None if it names a single channel."""
         path = None if self.text("paths") is not None else self.path()
         return None if path is None or path.exists() or not glob.has_magic(str(path)) else str(path)
 
     def archive(self) -> tuple[str, Path] | None:
-        """Return the URI of an archive and its path in its file system, if one is to be read."""
+        """Return the URI of the archive and its path in its file system; None if no archive is to be read."""
         uri = self.text("archive")
         if uri is None:
             return None
         for other in ("path", "paths", "consumer"):
             if self.text(other) is not None:
-                raise ValueError(f"options 'archive' and {other!r} do not go together: an archive is no live channel")
-        uri = uri if ":" in uri else Path(uri).absolute().as_uri()  # workers may be in another directory
+                raise ValueError(
+                    f"options 'archive' and {other!r} cannot be combined: an archive is not a live channel"
+                )
+        uri = uri if ":" in uri else Path(uri).absolute().as_uri()  # a worker may have another working directory
         return uri, ArrowFiles.of(uri)[1]
 
     def seconds(self, name: str) -> float | None:
@@ -242,14 +244,14 @@ class _Given:
         return text == "true"
 
     def pushing(self, name: str) -> bool:
-        """Tell whether filters are to be pushed; `ValueError` if rows might be missing then."""
+        """Return whether filters are pushed. Raise `ValueError` if this Spark version would then miss rows."""
         text = (self.text(name) or "false").lower()
         if text not in ("true", "false", "once"):
             raise ValueError(f"option {name}={text!r}: must be 'true', 'false' or 'once'")
         if text == "true" and not KEEPS_FILTERS_APART:
             raise ValueError(
-                f"option {name}='true': Spark {pyspark.__version__} reads with the filters of one query in the next "
-                f"one of the same frame, which then misses rows; load a frame for each query, and say {name}='once'"
+                f"option {name}='true': Spark {pyspark.__version__} applies the filters of one query to the next "
+                f"one of the same frame, which then misses rows; load a frame for each query, and set {name}='once'"
             )
         return text != "false"
 
@@ -279,12 +281,12 @@ class _Given:
                 f"option {name}={text!r} has no time zone: add one, as in {moment.replace(tzinfo=UTC).isoformat()!r}"
             )
         if name == "startingOffset" and moment > datetime.now(UTC):
-            raise ValueError(f"option {name}={text!r} lies in the future: use 'latest' for what comes from now on")
+            raise ValueError(f"option {name}={text!r} lies in the future: use 'latest' for new messages")
         return moment
 
 
 def matching(pattern: str) -> tuple[Path, ...]:
-    """Return the channels that are called like that, in order of their paths."""
+    """Return the channels that match a glob pattern, sorted by path."""
     return tuple(match.parent for match in sorted(map(Path, glob.glob(str(Path(pattern) / MANIFEST)))))
 
 
@@ -307,7 +309,7 @@ def _list_of_texts(text: str) -> list[str]:
 
 
 def load_type(name: str) -> TypeForm[object]:
-    """Return the type that `module:name` means; `ValueError` says how to make it known where it is not."""
+    """Return the type that `module:name` refers to. `ValueError` explains how to make it importable if it is not."""
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise ValueError(f"option type={name!r}: must be 'package.module:Name'")

@@ -1,6 +1,6 @@
-"""What messages look like as a table: Spark's types, Arrow's, and the plan by which the columns are filled.
+"""The columns of a channel's messages: Spark types, Arrow types, and the plan that fills the columns.
 
-One walk over the schema of a channel gives all three, so that they cannot disagree.
+One walk over the schema of a channel produces all three, so that they cannot disagree.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from pyspark.sql.types import (
 from typing_extensions import TypeForm
 
 from .._channel.schema import Field, Node, Record, Schema, describe
-from .._format.columns import DECIMAL_SCALE, FieldPlan, Plan
+from .._format.arrow.columns import DECIMAL_SCALE, FieldPlan, Plan
 
 PAYLOAD: Final = "payload"
-"""The column of whole messages, as bytes, where there is no better one."""
+"""The column with the bytes of whole messages, used where messages have no better columns."""
 PAYLOAD_PLAN: Final[Plan] = ("binary", False, ())
-"""Of that column, and of no other: it is compared by identity."""
+"""The plan of that column only: it is compared by identity."""
 VALUE: Final = "value"
 """The column of messages that have no fields."""
 _DECIMAL_DIGITS: Final = 38
@@ -45,7 +45,7 @@ _DECIMAL_DIGITS: Final = 38
 @final
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column, in the three languages."""
+    """One column: its Spark type, its Arrow type and its plan."""
 
     name: str
     spark: DataType
@@ -65,7 +65,7 @@ class Column:
 
 
 class NoColumnError(TypeError):
-    """A type that has no column. It names the field."""
+    """A field has a type that no Spark column can represent. The error names the field."""
 
     def __init__(self, field: str, type_name: str) -> None:
         where = f"field {field!r}" if field else "the message"
@@ -80,15 +80,15 @@ class NoColumnError(TypeError):
 def schema_of(message_type: TypeForm[object]) -> StructType:
     """Return the columns of a message type.
 
-    Columns take the names that fields have in Python. A message without fields has one column, `value`; one that Spark
-    has no type for, such as a union of Structs, has `payload`, its bytes. Raises `TypeError` naming the field inside a
-    message that has no column.
+    Columns have the names that the fields have in Python. A message type without fields has one column, `value`. A type
+    that Spark cannot represent, such as a union of Structs, has one column, `payload`, with the bytes of the message.
+    Raises `TypeError`, naming the field, if a field inside a message cannot be a column.
     """
     return StructType([column.spark_field for column in columns_of(describe(message_type))])
 
 
 def columns_of(schema: Schema, names: Container[str] | None = None) -> list[Column]:
-    """Return the columns of a channel's messages, or some; `NoColumnError` naming a field that can have none."""
+    """Return all columns of a channel's messages, or those in *names*. `NoColumnError` names a field that has none."""
     root = schema.root
     if root.kind == "record":
         record = schema.records[root.name or ""]
@@ -101,15 +101,15 @@ def columns_of(schema: Schema, names: Container[str] | None = None) -> list[Colu
 
 
 def as_asked(column: Column, asked: StructField) -> Column:
-    """Return a column with the nullability that was asked for, inside too; `ValueError` if it is of another type.
+    """Return a column with the requested nullability, also of nested fields. Raise `ValueError` if the type differs.
 
-    What Spark is given must be what it was told, to the letter.
+    The Arrow data must match the declared schema exactly, including nullability, because Spark compares them.
     """
     arrow = _as_asked(column.arrow, column.spark, asked.dataType)
     if arrow is None or (column.nullable and not asked.nullable):
         wanted = f"{asked.dataType.simpleString()}{'' if asked.nullable else ', not null'}"
         found = f"{column.spark.simpleString()}{' or null' if column.nullable else ''}"
-        raise ValueError(f"field {column.name!r} is {found}, and .schema(...) says {wanted}: leave it out or cast it")
+        raise ValueError(f"field {column.name!r} is {found}, but .schema(...) has {wanted}: leave it out or cast it")
     return replace(column, spark=asked.dataType, arrow=arrow, nullable=asked.nullable)
 
 
@@ -145,7 +145,7 @@ def _field_as_asked(
 
 
 def payload_column() -> Column:
-    """Return the column of whole messages."""
+    """Return the column with the bytes of whole messages."""
     return Column(PAYLOAD, BinaryType(), pa.binary(), False, PAYLOAD_PLAN)
 
 
@@ -170,7 +170,7 @@ _NAIVE: Final[tuple[DataType, pa.DataType, str]] = TimestampNTZType(), pa.timest
 
 
 class _Walk:
-    """Turns nodes into columns, and refuses those that have none or never end."""
+    """Converts schema nodes into columns. Rejects types without a column and recursive types."""
 
     def __init__(self, schema: Schema, root: str | None = None) -> None:
         self._schema = schema
@@ -182,7 +182,7 @@ class _Walk:
     def _field(self, field: Field, path: str) -> Column:
         inner = f"{path}.{field.name}" if path else field.name
         column = self.column(field.name, field.type, inner)
-        # What a writer may leave out, and has no default that is known, is null.
+        # A field that a writer may omit is null if the schema stores no default for it.
         if not field.required and field.default is msgspec.UNSET and not column.nullable:
             kind, _, inside = column.plan
             return replace(column, nullable=True, plan=(kind, True, inside))
@@ -249,7 +249,7 @@ class _Walk:
     def _struct(self, node: Node, path: str) -> tuple[DataType, pa.DataType, str, tuple[FieldPlan, ...]]:
         name = node.name or ""
         if name in self._inside:
-            raise self._refusal(node, path)  # it contains itself
+            raise self._refusal(node, path)  # a recursive type
         self._inside.append(name)
         record = self._schema.records[name]
         columns = self.fields(record.fields, path)
@@ -267,7 +267,7 @@ class _Walk:
 
 
 def field_plans(record: Record, columns: list[Column], path: str = "") -> tuple[FieldPlan, ...]:
-    """Return how the fields of a record are found in a message; only those that have one of the columns."""
+    """Return how the fields of a record are found in a message. Fields that are not among the columns are skipped."""
     wanted = {column.name: column for column in columns}
     first = 0 if record.tag is None else 1
     return tuple(
@@ -283,7 +283,7 @@ def field_plans(record: Record, columns: list[Column], path: str = "") -> tuple[
 
 
 def _fallback(field: Field) -> bytes | None:
-    """Return the default of a field as a message would have it; the schema keeps it as JSON would."""
+    """Return the default of a field, encoded as in a message. The schema stores defaults in their JSON encoding."""
     if field.default is msgspec.UNSET:
         return None
     default = field.default

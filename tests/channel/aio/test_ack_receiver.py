@@ -1,4 +1,4 @@
-"""Acknowledging in order: what is handed out comes again until it is acked."""
+"""Acknowledging in order: a message is redelivered until it is acked."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from filechannel import (
     open_channel,
 )
 from filechannel._format import PURE
-from filechannel._storage.cursors import read_position
-from filechannel._wakeup.arrivals import Arrivals
+from filechannel._storage.consumers.cursors import read_position
+from filechannel._wakeup.waiters import Waiters
 from tests.backends import one_loop
 from tests.channel.overtaking import overtake
 
@@ -32,7 +32,7 @@ SMALL = ChannelOptions(segment_size=4096)
 
 
 def stored(channel: FileChannel[int], name: str = "default") -> int:
-    """Return the number of the message at which a consumer would go on after a crash."""
+    """Return the sequence of the message at which a consumer would resume after a crash."""
     position = read_position((channel.path / "consumers" / f"{name}.cursor").read_bytes())
     assert position is not None
     return position.sequence
@@ -67,7 +67,7 @@ async def test_receiving_does_not_move_the_stored_position(path: Path) -> None:
 
 
 async def test_ack_moves_past_the_oldest(path: Path) -> None:
-    """Each ack settles the oldest outstanding messages, one if nothing else is said."""
+    """Each ack acknowledges the oldest outstanding messages, one by default."""
     async with open_channel(path, int) as channel:
         await fill(channel, 10)
         with channel.ack_receiver() as rx:
@@ -87,7 +87,10 @@ async def test_acking_more_than_is_outstanding_moves_nothing(path: Path) -> None
         with channel.ack_receiver("mail") as rx:
             with pytest.raises(AckError, match="0 messages are outstanding"):
                 rx.ack()
-            rx.receive_many_nowait(2)
+            rx.receive_nowait()
+            with pytest.raises(AckError, match="n=2: only 1 message is outstanding"):
+                rx.ack(2)
+            rx.receive_nowait()
             with pytest.raises(AckError, match="n=3: only 2 messages are outstanding") as caught:
                 rx.ack(3)
             assert caught.value.name == "mail"
@@ -119,7 +122,7 @@ async def test_a_count_is_a_number_of_messages(path: Path, count: object) -> Non
 async def test_it_is_acknowledgable(path: Path) -> None:
     """The protocol is what users write functions for, whatever the messages are and however they come."""
 
-    def settle_half(acks: Acknowledgable) -> None:
+    def ack_half(acks: Acknowledgable) -> None:
         acks.ack(acks.unack_count // 2)
         acks.nack()
 
@@ -127,15 +130,15 @@ async def test_it_is_acknowledgable(path: Path) -> None:
         await fill(channel, 4)
         with channel.ack_receiver() as rx:
             rx.receive_many_nowait(4)
-            settle_half(rx)
+            ack_half(rx)
             assert rx.peek(5) == [2, 3]
 
 
 # Nack
 
 
-async def test_what_is_nacked_comes_again_in_order_before_anything_new(path: Path) -> None:
-    """The newest n, or all of them, also over segments."""
+async def test_nacked_messages_are_redelivered_in_order_before_new_ones(path: Path) -> None:
+    """The newest n, or all of them, also across segments."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 3000)
         with channel.ack_receiver() as rx:
@@ -152,7 +155,7 @@ async def test_what_is_nacked_comes_again_in_order_before_anything_new(path: Pat
 
 
 async def test_nack_of_nothing_is_nothing(path: Path) -> None:
-    """Without anything outstanding there is nothing that could come again."""
+    """Without an outstanding message there is nothing to redeliver."""
     async with open_channel(path, int) as channel:
         with channel.ack_receiver() as rx:
             rx.nack()
@@ -160,8 +163,8 @@ async def test_nack_of_nothing_is_nothing(path: Path) -> None:
                 rx.receive_nowait()
 
 
-async def test_ack_leaves_out_what_was_nacked(path: Path) -> None:
-    """Acks count what is outstanding; the cursor waits for what comes again."""
+async def test_ack_skips_nacked_messages(path: Path) -> None:
+    """Acks count outstanding messages; the cursor waits for those to be redelivered."""
     async with open_channel(path, int) as channel:
         await fill(channel, 6)
         with channel.ack_receiver() as rx:
@@ -177,8 +180,8 @@ async def test_ack_leaves_out_what_was_nacked(path: Path) -> None:
             assert rx.receive_many_nowait(10) == [3, 4, 5]
 
 
-async def test_peek_shows_what_comes_again_and_then_what_is_new(path: Path) -> None:
-    """In the order in which it would be received, and nothing is taken."""
+async def test_peek_returns_redelivered_and_then_new_messages(path: Path) -> None:
+    """In the order in which they would be received, and nothing is consumed."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 2000)
         with channel.ack_receiver() as rx:
@@ -192,8 +195,8 @@ async def test_peek_shows_what_comes_again_and_then_what_is_new(path: Path) -> N
             assert rx.peek(2) == [1502, 1503]
 
 
-async def test_statistics_count_what_comes_again(path: Path) -> None:
-    """It is there to be received."""
+async def test_statistics_count_messages_to_be_redelivered(path: Path) -> None:
+    """They are there to be received."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         with channel.ack_receiver() as rx:
@@ -205,13 +208,13 @@ async def test_statistics_count_what_comes_again(path: Path) -> None:
 
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is not woken sleeps for ever: no watchdog looks after it."""
-    monkeypatch.setattr(Arrivals, "look_after", lambda _: True)
+    """Turn off the watchdog: a waiter that is not woken sleeps for ever."""
+    monkeypatch.setattr(Waiters, "rescan", lambda _: True)
 
 
 @pytest.mark.usefixtures("unwatched")
 async def test_a_task_that_waits_is_woken_by_a_nack(path: Path) -> None:
-    """Whichever way it waits, what another task gives back wakes it."""
+    """Whichever way it waits, a message that another task nacks wakes it."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         with channel.ack_receiver() as rx, rx.clone() as other:
@@ -238,9 +241,9 @@ async def test_a_nack_in_another_thread_wakes_a_task(path: Path) -> None:
             assert rx.unack_count == 1
 
 
-async def test_a_nack_wakes_where_everybody_polls(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_nack_wakes_waiters_that_poll(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no FIFO it is noticed at once all the same."""
-    monkeypatch.setattr("filechannel._wakeup.arrivals.POLL", True)
+    monkeypatch.setattr("filechannel._wakeup.waiters.POLL", True)
     options = ChannelOptions(poll_interval=60)
     async with open_channel(path, int, options=options) as channel:
         await fill(channel, 1)
@@ -253,9 +256,11 @@ async def test_a_nack_wakes_where_everybody_polls(path: Path, monkeypatch: pytes
             assert rx.unack_count == 1
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin lets other threads run while it spins, which the guard forbids")
-async def test_a_nack_is_noticed_by_who_spins(path: Path) -> None:
-    """Watching for new messages, it sees what comes again too."""
+@pytest.mark.skipif(
+    PURE, reason="the pure implementation lets other threads run while it spins, which the guard forbids"
+)
+async def test_a_nack_is_noticed_by_a_spinning_receiver(path: Path) -> None:
+    """While it checks for new messages, it notices redelivered ones too."""
     async with open_channel(path, int, options=ChannelOptions(spin=0.05)) as channel:
         await fill(channel, 1)
         with channel.ack_receiver() as rx:
@@ -286,7 +291,7 @@ async def test_closing_never_advances(path: Path) -> None:
 
 
 async def test_the_name_is_that_of_a_plain_receiver(path: Path) -> None:
-    """Either owns it at a time, and goes on where the other stopped."""
+    """Either owns it at a time, and resumes where the other stopped."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         with channel.receiver("mail") as plain:
@@ -319,7 +324,7 @@ async def test_start_counts_the_first_time(path: Path) -> None:
 
 
 async def test_unsubscribe_forgets_the_name(path: Path) -> None:
-    """It begins anew, and what was outstanding with it."""
+    """It starts from the beginning, without the outstanding messages."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         with channel.ack_receiver() as rx:
@@ -336,7 +341,7 @@ async def test_unsubscribe_forgets_the_name(path: Path) -> None:
 
 
 async def test_a_closed_receiver_refuses_everything(path: Path) -> None:
-    """Each method says so, and nothing is acknowledged."""
+    """Each method raises, and nothing is acknowledged."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         rx = channel.ack_receiver()
@@ -353,7 +358,7 @@ async def test_a_closed_receiver_refuses_everything(path: Path) -> None:
         assert stored(channel) == 0
 
 
-async def test_closing_tells_a_task_that_waits(path: Path) -> None:
+async def test_closing_ends_the_wait_of_a_task(path: Path) -> None:
     """It raises `ClosedResourceError` there."""
     async with open_channel(path, int) as channel:
         with channel.ack_receiver() as rx:
@@ -369,7 +374,7 @@ async def test_closing_tells_a_task_that_waits(path: Path) -> None:
 
 
 async def test_clones_share_cursor_and_unacked_set(path: Path) -> None:
-    """Each message goes to one of them, any of them acks, and the last close releases the name."""
+    """Each message is delivered to one of them, any of them acks, and the last close releases the name."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         first = channel.ack_receiver()
@@ -391,8 +396,8 @@ async def test_clones_share_cursor_and_unacked_set(path: Path) -> None:
 # Seek
 
 
-async def test_seek_backwards_forgets_what_comes_anyway(path: Path) -> None:
-    """What begins before that place stays outstanding; the rest comes again, without being nacked."""
+async def test_seek_backwards_forgets_outstanding_messages_behind_it(path: Path) -> None:
+    """What begins before the position stays outstanding; the rest is received again, without a nack."""
     async with open_channel(path, int) as channel:
         await fill(channel, 6)
         with channel.ack_receiver() as rx:
@@ -407,7 +412,7 @@ async def test_seek_backwards_forgets_what_comes_anyway(path: Path) -> None:
 
 
 async def test_seek_forwards_acknowledges_nothing(path: Path) -> None:
-    """The cursor waits for what is outstanding or nacked, and then goes where the receiver went."""
+    """The cursor waits for outstanding and nacked messages, and then follows the receiver."""
     async with open_channel(path, int) as channel:
         await fill(channel, 6)
         with channel.ack_receiver() as rx:
@@ -423,7 +428,7 @@ async def test_seek_forwards_acknowledges_nothing(path: Path) -> None:
 
 
 async def test_purge_leaves_nothing_outstanding(path: Path) -> None:
-    """What was removed cannot come again."""
+    """Purged messages cannot be redelivered."""
     async with open_channel(path, int) as channel:
         await fill(channel, 6)
         with channel.ack_receiver() as rx:
@@ -451,7 +456,7 @@ class New(msgspec.Struct):
 
 
 async def test_a_message_that_does_not_decode_stays(path: Path) -> None:
-    """The cursor and what is outstanding stay; behind it things go on, and the others still have to be acked."""
+    """The cursor and outstanding messages stay; reading continues behind it, and the others still have to be acked."""
     async with open_channel(path, Old) as channel:
         with channel.sender() as tx:
             await tx.send_many([Old(0), Old("one"), Old(2)])
@@ -555,8 +560,8 @@ async def test_an_iteration_gets_what_is_nacked_after_the_last_message(path: Pat
 
 @one_loop
 @pytest.mark.parametrize("most", [1, 3, 5000])
-async def test_being_overtaken_is_told_once(path: Path, most: int) -> None:
-    """However many are asked for, what is missing is told, once, and what was handed out before can be acked."""
+async def test_an_overtaken_receiver_gets_one_error(path: Path, most: int) -> None:
+    """However many are asked for, the missed messages are reported once, and what was delivered before can be acked."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 3000)
         with channel.ack_receiver() as rx:
@@ -567,7 +572,7 @@ async def test_being_overtaken_is_told_once(path: Path, most: int) -> None:
                     got += await rx.receive_many(most)
                 except DataExpiredError as error:
                     told.append(error)
-            first = channel._store.places.earliest()
+            first = channel._store.lookup.earliest()
             assert [error.oldest for error in told] == [first.offset]
             assert got == [*range(first.sequence - told[0].missed), *range(first.sequence, 3000)]
             rx.ack(len(got))
@@ -576,8 +581,8 @@ async def test_being_overtaken_is_told_once(path: Path, most: int) -> None:
 
 @one_loop
 @pytest.mark.parametrize("most", [1, 3, 5000])
-async def test_what_was_nacked_and_is_gone_is_told_once(path: Path, most: int) -> None:
-    """What was to come again and was dropped counts as missed; what is still out can be acked."""
+async def test_nacked_messages_that_were_dropped_are_reported_once(path: Path, most: int) -> None:
+    """A nacked message that was dropped counts as missed; outstanding ones can be acked."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 3000)
         with channel.ack_receiver() as rx:

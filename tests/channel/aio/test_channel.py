@@ -29,7 +29,7 @@ SMALL = ChannelOptions(segment_size=4096)
 
 
 async def test_a_channel_says_what_it_is(path: Path) -> None:
-    """The repr names the directory, and tells whether the channel is closed."""
+    """The repr names the directory, and whether the channel is closed."""
     async with open_channel(path, Order) as orders:
         assert repr(orders) == f"<FileChannel {str(path)!r}>"
     assert repr(orders) == f"<FileChannel {str(path)!r} closed>"
@@ -40,7 +40,7 @@ async def test_a_channel_says_what_it_is(path: Path) -> None:
 
 @one_loop
 async def test_statistics_of_a_new_channel(path: Path) -> None:
-    """A new channel has nothing stored, nobody at work and no age."""
+    """A new channel has nothing stored, no sender or receiver and no age."""
     async with open_channel(path, Order) as orders:
         found = orders.statistics()
     assert found.path == path
@@ -52,7 +52,7 @@ async def test_statistics_of_a_new_channel(path: Path) -> None:
 
 
 async def test_statistics_count_messages_and_users(path: Path) -> None:
-    """Statistics show what is stored and who is open, clones included."""
+    """Statistics show what is stored and how many senders and receivers are open, clones included."""
     async with open_channel(path, Order) as orders:
         with orders.sender() as tx, tx.clone(), orders.receiver() as rx, rx.clone(), orders.replay():
             await tx.send_many([Order(1), Order(2), Order(3)])
@@ -128,7 +128,7 @@ async def test_offset_of_a_message_that_is_not_stored(path: Path, sequence: int)
 
 
 async def test_offset_of_in_an_empty_channel(path: Path) -> None:
-    """In an empty channel the next message is the only place there is."""
+    """In an empty channel the next message is the only valid position."""
     async with open_channel(path, int) as channel:
         assert await channel.offset_of(0) == 0
         with pytest.raises(ValueError, match="not stored"):
@@ -149,7 +149,7 @@ async def test_flush_brings_everything_to_disk(path: Path) -> None:
 
 
 async def test_flush_of_an_empty_channel(path: Path) -> None:
-    """Flushing what is empty is no error."""
+    """Flushing an empty channel is not an error."""
     async with open_channel(path, Order) as orders:
         await orders.flush()
         await orders.flush()
@@ -210,7 +210,7 @@ async def test_receivers_of_a_sealed_channel_get_all_and_then_its_end(path: Path
             assert [item async for item in rx] == []
 
 
-async def test_sealing_tells_those_who_wait(path: Path) -> None:
+async def test_sealing_ends_the_wait_of_receivers(path: Path) -> None:
     """Tasks that wait for a message get `EndOfStream` when the channel is sealed."""
     async with open_channel(path, int) as channel, channel.receiver("a") as first, channel.receiver("b") as second:
         async with anyio.create_task_group() as group:
@@ -256,7 +256,7 @@ async def test_sealing_under_fsync_shows_every_message_first(path: Path) -> None
 
 
 async def test_purge_removes_every_message(path: Path) -> None:
-    """After `purge` nothing is stored, and every consumer goes on with what is sent afterwards."""
+    """After `purge` nothing is stored, and every consumer continues with what is sent afterwards."""
     async with open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
         with channel.receiver("open") as rx:
             for number in range(2000):
@@ -276,8 +276,8 @@ async def test_purge_removes_every_message(path: Path) -> None:
                 assert (await late.receive_record()).sequence == 2000
 
 
-async def test_purge_moves_consumers_that_are_not_there(path: Path) -> None:
-    """A consumer whose receiver is closed goes on behind a purge, without an error."""
+async def test_purge_moves_closed_consumers(path: Path) -> None:
+    """A consumer whose receiver is closed resumes behind a purge, without an error."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         with channel.receiver("away"):
             pass
@@ -289,7 +289,7 @@ async def test_purge_moves_consumers_that_are_not_there(path: Path) -> None:
 
 
 async def test_purge_survives_reopening(path: Path) -> None:
-    """What was purged does not come back, and numbers go on."""
+    """Purged messages do not return, and sequences continue."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send_many([1, 2, 3])
         await channel.purge()
@@ -300,7 +300,7 @@ async def test_purge_survives_reopening(path: Path) -> None:
 
 
 async def test_purge_of_an_empty_channel(path: Path) -> None:
-    """Purging what is empty is no error, as often as you like."""
+    """Purging an empty channel is not an error, as often as you like."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         await channel.purge()
         await channel.purge()
@@ -308,7 +308,7 @@ async def test_purge_of_an_empty_channel(path: Path) -> None:
         assert await rx.receive() == 1
 
 
-async def test_purge_while_somebody_waits(path: Path) -> None:
+async def test_purge_while_a_receiver_waits(path: Path) -> None:
     """A task that waits for a message gets the first one after the purge."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send(1)
@@ -361,7 +361,7 @@ async def test_configure_changes_the_durability_for_good(path: Path) -> None:
         pass
 
 
-async def test_configure_back_from_fsync_shows_what_was_on_its_way(path: Path) -> None:
+async def test_configure_back_from_fsync_publishes_pending_messages(path: Path) -> None:
     """Messages that waited for the disk are visible when the durability is no longer FSYNC."""
     options = ChannelOptions(durability=Durability.FSYNC)
     async with open_channel(path, int, options=options) as channel, channel.sender() as tx, channel.receiver() as rx:
@@ -371,7 +371,7 @@ async def test_configure_back_from_fsync_shows_what_was_on_its_way(path: Path) -
         assert rx.receive_many_nowait(100) == list(range(20))
 
 
-async def test_configure_changes_the_schema_for_those_who_open_it_afterwards(path: Path) -> None:
+async def test_configure_changes_the_schema_for_later_opens(path: Path) -> None:
     """A new schema is what the next open has to fit; messages that do not fit it raise `DecodeError`."""
 
     class Renamed(msgspec.Struct):
@@ -410,8 +410,22 @@ async def test_configure_of_two_things_at_once_loses_neither(path: Path) -> None
 
 
 @one_loop
-async def test_configure_refuses_what_nobody_could_open(path: Path) -> None:
-    """A raw channel stays raw, and a schema that is none is refused; nothing changes."""
+async def test_configure_says_why_it_does_not_take_an_option(path: Path) -> None:
+    """`segment_size` is fixed at creation, `validate` belongs to one open, and others do not exist."""
+    expected = {
+        "segment_size": "cannot change segment_size: it is fixed at creation",
+        "validate": "cannot change validate: it is not stored; pass it to open_channel",
+        "durabilty": "unexpected keyword argument 'durabilty'",
+    }
+    async with open_channel(path, bytes) as channel:
+        for name, says in expected.items():
+            with pytest.raises(TypeError, match=says):
+                await channel.configure(**{name: 4096})  # type: ignore[arg-type]
+
+
+@one_loop
+async def test_configure_refuses_a_schema_that_cannot_be_opened(path: Path) -> None:
+    """A raw channel stays raw, and an invalid schema is refused; nothing changes."""
     async with open_channel(path, bytes) as channel:
         with pytest.raises(TypeError, match="bytes"):
             await channel.configure(schema=Order)
@@ -436,7 +450,7 @@ async def test_the_async_methods_are_done_in_threads(path: Path, monkeypatch: py
     """While the disk is slow in flush, seal, purge, configure or close, other tasks run."""
     import threading
 
-    from filechannel._storage.files import Files
+    from filechannel._storage.system.os_calls import Files
 
     flush, slow, loop_thread = Files.flush, threading.Event(), threading.get_ident()
 
@@ -466,7 +480,7 @@ async def test_the_number_of_a_message_is_an_integer(path: Path) -> None:
 
 
 async def test_a_typed_channel_cannot_become_a_raw_one(path: Path) -> None:
-    """The codec is fixed at creation: nobody could open what would come out."""
+    """The codec is fixed at creation: the result could not be opened."""
     async with open_channel(path, int) as channel:
         with pytest.raises(TypeError, match="the codec is fixed at creation"):
             await channel.configure(schema=bytes)

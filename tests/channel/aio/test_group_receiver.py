@@ -1,4 +1,4 @@
-"""Groups: one position for many members, leases, and what comes again."""
+"""Groups: one position for many members, leases, and redelivery."""
 
 from __future__ import annotations
 
@@ -25,18 +25,20 @@ from filechannel import (
     FileChannel,
     GroupReceiver,
     LeaseExpiredError,
+    StorageError,
     UnknownConsumerError,
     open_channel,
 )
 from filechannel._format.layout import GROUP_ENTRIES
-from filechannel._storage.cursors import read_position
+from filechannel._storage.consumers.cursors import read_position
+from filechannel._storage.writable_store import WritableStore
 from tests.backends import one_loop
 from tests.storage.clocks import Clock
 
 pytestmark = pytest.mark.anyio
 SHORT = 0.05
 TRIES = 20
-"""A busy machine may be late again and again; who is not woken is so every time."""
+"""A busy machine may be late repeatedly; a task that is not woken is late every time."""
 SMALL = ChannelOptions(segment_size=4096)
 
 
@@ -65,15 +67,15 @@ def numbers(deliveries: list[Delivery[int]]) -> list[int]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The time of day, which stands still."""
+    """The time of day, which does not advance."""
     return Clock.install(monkeypatch)
 
 
 # Handing out
 
 
-async def test_each_message_goes_to_one_member_in_order(path: Path) -> None:
-    """Whoever asks gets the next one; the position follows the oldest that is not acked by anybody."""
+async def test_each_message_is_delivered_to_one_member_in_order(path: Path) -> None:
+    """The member that asks gets the next one; the position follows the oldest unacked message."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 1000)
         members = [channel.group("g") for _ in range(3)]
@@ -111,8 +113,8 @@ async def test_every_way_to_receive(path: Path) -> None:
             assert other.receive_many_nowait(5) == []
 
 
-async def test_the_group_goes_on_where_it_stopped(path: Path) -> None:
-    """What was acked is gone for good, also out of order; what was not comes again, and counts are kept."""
+async def test_the_group_resumes_where_it_stopped(path: Path) -> None:
+    """Acked messages are never redelivered, also out of order; unacked ones are, and counts are kept."""
     async with open_channel(path, int) as channel:
         await fill(channel, 6)
         with channel.group("g") as rx:
@@ -142,8 +144,8 @@ async def test_start_counts_the_first_time(path: Path) -> None:
         assert [consumer.name for consumer in channel.consumers()] == ["early", "late", "there"]
 
 
-async def test_waiting_members_share_what_comes(path: Path) -> None:
-    """Each message wakes whoever waits, and one of them gets it."""
+async def test_waiting_members_share_new_messages(path: Path) -> None:
+    """Each message wakes the waiting members, and one of them gets it."""
     async with open_channel(path, int) as channel, anyio.create_task_group() as tasks:
         found: list[int] = []
 
@@ -165,7 +167,9 @@ async def test_waiting_members_share_what_comes(path: Path) -> None:
 
 
 async def test_a_full_ring_waits_for_acks(path: Path) -> None:
-    """So many may be outstanding in a group; then members wait, and an ack of any of them lets them go on."""
+    """A group has a maximum of outstanding messages; then members wait, and an ack of any of them
+    lets them continue.
+    """
     async with open_channel(path, int) as channel:
         await fill(channel, GROUP_ENTRIES + 5)
         with channel.group("g") as rx, channel.group("g") as other:
@@ -189,10 +193,10 @@ async def test_a_full_ring_waits_for_acks(path: Path) -> None:
             assert await rx.receive_many(10) == [GROUP_ENTRIES + number for number in range(1, 5)]
 
 
-# Coming again
+# Redelivery
 
 
-async def test_a_nack_brings_it_again_to_anybody(path: Path) -> None:
+async def test_a_nacked_message_is_redelivered_to_any_member(path: Path) -> None:
     """Before anything new, in order, with the attempt counted."""
     async with open_channel(path, int) as channel:
         await fill(channel, 6)
@@ -209,7 +213,7 @@ async def test_a_nack_brings_it_again_to_anybody(path: Path) -> None:
 
 
 async def test_a_nack_wakes_other_members(path: Path) -> None:
-    """One that waits for something new gets what comes again."""
+    """A member that waits for a new message gets the redelivered one."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         with channel.group("g") as rx, channel.group("g") as other:
@@ -228,8 +232,8 @@ async def test_a_nack_wakes_other_members(path: Path) -> None:
                 pytest.fail("nobody is woken")
 
 
-async def test_a_delayed_nack_comes_when_it_is_due(path: Path) -> None:
-    """Others go on meanwhile, and whoever waits is woken by nothing else."""
+async def test_a_delayed_nack_is_redelivered_when_it_is_due(path: Path) -> None:
+    """Others continue in between, and a waiting member is woken by nothing else."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         with channel.group("g") as rx, channel.group("g") as other:
@@ -244,8 +248,10 @@ async def test_a_delayed_nack_comes_when_it_is_due(path: Path) -> None:
                 first.ack()
 
 
-async def test_a_lease_that_ends_moves_on(path: Path) -> None:
-    """Whoever had it can do nothing with it any more, and is told so each time; the next attempt is counted."""
+async def test_a_message_whose_lease_expired_is_redelivered(path: Path) -> None:
+    """The member that had it can do nothing with it any more, and gets an error each time; the next
+    attempt is counted.
+    """
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         with channel.group("g", lease=SHORT) as slow, channel.group("g") as other:
@@ -269,7 +275,7 @@ async def test_acks_of_many_say_what_was_lost(path: Path) -> None:
         with channel.group("g", lease=SHORT) as slow, channel.group("g") as other:
             deliveries = await take(slow, 2)
             await anyio.sleep(2 * SHORT)
-            assert (await other.receive_delivery()).value == 0  # who looks finds that both have ended
+            assert (await other.receive_delivery()).value == 0  # this receive finds that both have expired
             assert await slow.receive() == 1
             for call in (lambda: slow.ack(2), lambda: deliveries[1].nack()):
                 with pytest.raises(LeaseExpiredError):
@@ -296,8 +302,8 @@ async def test_a_lease_can_be_extended(path: Path) -> None:
                 delivery.extend()
 
 
-async def test_processing_extends_by_itself(path: Path) -> None:
-    """However long the body takes; nobody else gets the message, and it is acked at the end."""
+async def test_processing_extends_the_lease(path: Path) -> None:
+    """However long the body takes; no other member gets the message, and it is acked at the end."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         with channel.group("g", lease=0.3) as rx, channel.group("g") as other:
@@ -326,7 +332,7 @@ async def test_processing_that_fails_gives_it_back(path: Path, error: object) ->
             assert (await rx.receive_delivery()).attempt == (2 if error is LookupError else 1)
 
 
-async def test_closing_gives_back_without_counting(path: Path) -> None:
+async def test_closing_returns_messages_without_counting(path: Path) -> None:
     """All that the member had, and others are woken for it; the last clone does it."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
@@ -366,8 +372,8 @@ async def test_a_cancelled_receive_takes_nothing(path: Path) -> None:
 # The end
 
 
-async def test_the_end_comes_when_everybody_has_acked(path: Path) -> None:
-    """A member that has nothing waits for the others, and gets what they give back, or the end."""
+async def test_the_stream_ends_when_every_member_has_acked(path: Path) -> None:
+    """A member that has nothing waits for the others, and gets what they nack, or the end."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         await channel.seal()
@@ -399,8 +405,8 @@ async def test_the_end_comes_when_everybody_has_acked(path: Path) -> None:
 # What cannot be read
 
 
-async def test_a_message_that_does_not_decode_is_settled_by_itself(path: Path) -> None:
-    """It stands in nobody's way, is none of those that `ack(n)` is about, and comes again until it is settled."""
+async def test_an_undecodable_message_is_acked_separately(path: Path) -> None:
+    """It blocks no member, `ack(n)` does not count it, and it is redelivered until it is acked."""
     async with open_channel(path, str) as channel, channel.sender() as tx:
         await tx.send_many(["0", "x", "2"])
         await channel.configure(schema=int)
@@ -420,7 +426,7 @@ async def test_a_message_that_does_not_decode_is_settled_by_itself(path: Path) -
             assert poison.value == errors[1].payload
             poison.extend()
             poison.ack()
-            with pytest.raises(AckError):
+            with pytest.raises(AckError, match="it was acknowledged or redelivered"):
                 rx.undecodable(errors[1])
             with pytest.raises(TypeError, match="error=ValueError\\(\\): must be the DecodeError"):
                 rx.undecodable(ValueError())  # type: ignore[arg-type]
@@ -430,6 +436,22 @@ async def test_a_message_that_does_not_decode_is_settled_by_itself(path: Path) -
             with pytest.raises(DecodeError) as caught:
                 await other.receive()
             assert other.undecodable(caught.value).attempt == 2
+
+
+async def test_what_a_group_is_advised_to_do_about_an_undecodable_message_works(path: Path) -> None:
+    """The error of a member names `undecodable`, and that of a single receiver `seek`, which a group refuses."""
+    async with open_channel(path, str) as channel, channel.sender() as tx:
+        await tx.send("x")
+        await channel.configure(schema=int)
+    async with open_channel(path, int) as typed:
+        with typed.group("g") as rx:
+            with pytest.raises(DecodeError, match=r"; acknowledge it with undecodable\(error\)\.ack\(\)$") as caught:
+                await rx.receive()
+            rx.undecodable(caught.value).ack()
+            assert typed.consumers()[0].lag_messages == 0
+        for single in (typed.receiver("single"), typed.ack_receiver("acks"), typed.replay()):
+            with single, pytest.raises(DecodeError, match=rf"; skip it with seek\({caught.value.next_offset}\)$"):
+                await single.receive()
 
 
 async def test_an_error_waits_until_what_came_before_it_is_taken(path: Path) -> None:
@@ -450,8 +472,8 @@ async def test_an_error_waits_until_what_came_before_it_is_taken(path: Path) -> 
             assert await rx.receive_many(10) == [3]
 
 
-async def test_what_was_purged_is_told_once(path: Path) -> None:
-    """A purge empties the group; a member of a channel that was purged elsewhere learns what it missed."""
+async def test_a_purge_is_reported_once(path: Path) -> None:
+    """A purge empties the group; a member of a channel that was purged elsewhere gets the number it missed."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 10)
         with channel.group("g") as rx, channel.group("g") as other:
@@ -466,8 +488,8 @@ async def test_what_was_purged_is_told_once(path: Path) -> None:
                 deliveries[0].ack()
 
 
-async def test_members_learn_once_that_data_has_expired(path: Path) -> None:
-    """Of all members one is told, with what was missed: new messages, and those that were to come again."""
+async def test_expired_data_is_reported_to_one_member(path: Path) -> None:
+    """Of all members one gets the error, with the number missed: new messages, and those to be redelivered."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 2000)
         with channel.group("g") as rx, channel.group("g") as other:
@@ -555,7 +577,7 @@ async def test_the_last_member_may_unsubscribe(path: Path) -> None:
 
 @one_loop
 async def test_a_group_without_members_expires(path: Path, clock: Clock) -> None:
-    """After so many seconds whoever looks finds it gone; not while one member is left."""
+    """After so many seconds the next check removes it; not while one member is left."""
     async with open_channel(path, int) as channel:
         first, second = channel.group("g", expires=60), channel.group("g")
         first.close()
@@ -584,18 +606,27 @@ async def test_join_waits_until_everything_is_acked(path: Path) -> None:
                 await channel.join("g")
 
 
-async def test_seeking_needs_everything_settled(path: Path) -> None:
-    """Else it is refused, with nothing changed; then the whole group goes on there."""
+async def test_a_position_that_never_matches_ends_a_seek(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`StorageError` instead of an endless loop."""
+    async with open_channel(path, int) as channel:
+        with channel.group("g") as rx:
+            monkeypatch.setattr(WritableStore, "hold", lambda _store, _offset: False)
+            with pytest.raises(StorageError, match=r"control is damaged: consumer 'g' found no valid position"):
+                await rx.seek("latest")
+
+
+async def test_seeking_needs_everything_acked(path: Path) -> None:
+    """Else it is refused, with nothing changed; then the whole group resumes there."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         with channel.group("g") as rx, channel.group("g") as other:
             deliveries = await take(rx, 3)
             deliveries[0].ack()
-            with pytest.raises(AckError, match="2 messages of the group are not settled"):
+            with pytest.raises(AckError, match="2 messages are not acknowledged; acknowledge everything"):
                 await other.seek("earliest")
             deliveries[1].nack()
             deliveries[2].ack()
-            with pytest.raises(AckError):
+            with pytest.raises(AckError, match="1 message is not acknowledged"):
                 await rx.seek("latest")
             other.ack(len(await other.receive_many(9)))
             with pytest.raises(ValueError, match="to="):

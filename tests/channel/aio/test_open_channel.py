@@ -35,9 +35,9 @@ from filechannel import (
 )
 from filechannel._format import PURE
 from filechannel._format.layout import FORMAT_VERSION, OPENING_BYTE
-from filechannel._storage.files import Files
-from filechannel._storage.kernel_locks import KernelLocks
-from filechannel._storage.stores import STORES
+from filechannel._storage.open_stores import STORES
+from filechannel._storage.system.kernel_locks import KernelLocks
+from filechannel._storage.system.os_calls import Files
 from tests.backends import one_loop
 from tests.channel.messages import Cancelled, Order, Placed, Point, content
 
@@ -96,7 +96,9 @@ async def test_only_the_owner_may_look_into_a_channel(path: Path) -> None:
 
 @one_loop
 async def test_the_mode_option_opens_a_channel_to_others(path: Path) -> None:
-    """With `mode`, files get that mode and directories what goes with it; the lock file is for those who may write."""
+    """With `mode`, files get that mode and directories the matching one; the lock file is for users
+    with write access.
+    """
     previous = os.umask(0)
     try:
         async with open_channel(path, Order, options=ChannelOptions(mode=0o640)) as orders, orders.sender() as tx:
@@ -121,8 +123,8 @@ async def test_nothing_happens_before_the_context_is_used(path: Path) -> None:
     assert not path.exists()
 
 
-async def test_a_context_can_be_used_again_after_it_was_closed(path: Path) -> None:
-    """The same context opens the channel anew each time it is entered."""
+async def test_a_context_can_be_entered_again_after_it_was_closed(path: Path) -> None:
+    """The same context opens the channel each time it is entered."""
     context = open_channel(path, int)
     async with context as first, first.sender() as tx:
         await tx.send(1)
@@ -134,7 +136,7 @@ async def test_a_context_is_entered_once_at_a_time(path: Path) -> None:
     """Entering a context that is open already is an error and leaves the open channel alone."""
     context = open_channel(path, int)
     async with context as channel:
-        with pytest.raises(RuntimeError, match="entered already"):
+        with pytest.raises(RuntimeError, match="already entered"):
             await context.__aenter__()
         channel.statistics()
 
@@ -158,8 +160,8 @@ async def test_what_was_sent_is_there_after_reopening(path: Path) -> None:
         assert await rx.receive_many(10) == [Order(2), Order(3)]
 
 
-async def test_an_absent_channel_is_not_created_against_the_wish(path: Path) -> None:
-    """With `create=False` an absent channel is an error, and nothing is made."""
+async def test_an_absent_channel_is_not_created_without_create(path: Path) -> None:
+    """With `create=False` an absent channel is an error, and nothing is created."""
     with pytest.raises(ChannelNotFoundError, match="create=True"):
         await open_channel(path, Order, create=False)
     assert not path.exists()
@@ -173,8 +175,8 @@ async def test_an_existing_channel_opens_without_create(path: Path) -> None:
 
 
 @one_loop
-async def test_a_file_is_no_channel(path: Path) -> None:
-    """A path that is a file is refused and stays as it is."""
+async def test_a_file_is_not_a_channel(path: Path) -> None:
+    """A path that is a file is refused and not changed."""
     path.write_text("mine")
     for create in (True, False):
         with pytest.raises(NotAChannelError, match="it is a file"):
@@ -183,7 +185,7 @@ async def test_a_file_is_no_channel(path: Path) -> None:
 
 
 @one_loop
-async def test_a_directory_of_somebody_else_is_no_channel(path: Path) -> None:
+async def test_a_directory_with_other_content_is_not_a_channel(path: Path) -> None:
     """A directory with other content is refused, the content is named, and nothing is added."""
     path.mkdir()
     (path / "letters.txt").write_text("mine")
@@ -202,10 +204,10 @@ async def test_a_file_among_the_parents_is_refused(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-async def test_a_place_without_rights_is_refused(path: Path) -> None:
-    """A directory that may not be written is an error that names it."""
+async def test_a_directory_without_permission_is_refused(path: Path) -> None:
+    """A directory without write permission is an error that names it."""
     path.mkdir(mode=0o500)
-    with pytest.raises(StorageError, match=f"{path}.*check who may read and write it"):
+    with pytest.raises(StorageError, match=f"{path}.*check the permissions of it"):
         await open_channel(path / "orders", Order)
     assert content(path) == {}
 
@@ -254,7 +256,7 @@ async def test_a_segment_of_a_newer_format_is_refused(path: Path, monkeypatch: p
         await tx.send(1)
     control = path / "control"
     control.write_bytes(bytes(len(control.read_bytes())))  # so that every segment is looked at
-    monkeypatch.setattr("filechannel._storage.segment.FORMAT_VERSION", 0)
+    monkeypatch.setattr("filechannel._storage.segments.segment.FORMAT_VERSION", 0)
     before = content(path / "segments")
     with pytest.raises(UnsupportedFormatError, match=f"{path}.*version {FORMAT_VERSION}.*version 0") as caught:
         await open_channel(path, int)
@@ -382,7 +384,7 @@ def test_a_type_that_cannot_be_a_message_is_refused_at_once(path: Path, type_: o
 
 @pytest.mark.parametrize("options", [{"durability": Durability.OS}, Durability.OS, "fsync", 1])
 def test_options_of_another_kind_are_refused_at_once(path: Path, options: object) -> None:
-    """Options that are no `ChannelOptions` are a `TypeError` of the call itself."""
+    """Options that are not `ChannelOptions` are a `TypeError` of the call itself."""
     with pytest.raises(TypeError, match="ChannelOptions"):
         open_channel(path, Order, options=options)  # type: ignore[call-overload]
 
@@ -396,7 +398,7 @@ def test_an_unknown_codec_is_refused_at_once(path: Path, codec: str) -> None:
 
 @pytest.mark.parametrize("bad", [b"bytes", 3, None])
 def test_a_path_of_another_kind_is_refused_at_once(bad: object) -> None:
-    """A path that is no text and no PathLike is a `TypeError` of the call itself."""
+    """A path that is neither text nor PathLike is a `TypeError` of the call itself."""
     with pytest.raises(TypeError, match=f"path={bad!r}: .*not {type(bad).__name__}"):
         open_channel(bad, Order)  # type: ignore[call-overload]
 
@@ -519,7 +521,7 @@ async def test_a_reader_of_a_readonly_channel_sees_what_another_open_sends(path:
             assert got == [7]
 
 
-async def test_a_closed_reader_of_a_readonly_channel_is_told(path: Path) -> None:
+async def test_closing_a_reader_of_a_readonly_channel_ends_its_wait(path: Path) -> None:
     """Closing a receiver of a read-only channel ends its wait."""
     await make(path, int)
     async with open_channel(path, int, readonly=True) as reader:
@@ -559,7 +561,7 @@ async def test_another_process_may_write_too(path: Path) -> None:
 
 @one_loop
 async def test_a_readonly_open_does_not_need_the_lock(path: Path) -> None:
-    """Another process may look at a channel read-only while it is written, and sees by whom."""
+    """Another process may read a channel while it is written, and sees the writer."""
     holder = await run_sync(hold, path)
     try:
         async with open_channel(path, int, readonly=True) as channel, channel.replay() as rx:
@@ -591,25 +593,25 @@ async def test_a_failed_open_leaves_nothing_open(path: Path) -> None:
 
 async def test_a_cancelled_open_leaves_nothing_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A channel whose opening was cancelled half-way is closed when the opening is done."""
-    reached, go_on = threading.Event(), threading.Event()
+    reached, may_continue = threading.Event(), threading.Event()
     open_store, close_store, closed = STORES.open, STORES.close, threading.Event()
 
     def slow_open(*args: object, **keywords: object) -> object:
         reached.set()
-        assert go_on.wait(30)
+        assert may_continue.wait(30)
         return open_store(*args, **keywords)  # type: ignore[arg-type]
 
-    def told_close(store: object) -> None:
+    def observed_close(store: object) -> None:
         close_store(store)  # type: ignore[arg-type]
         closed.set()
 
     monkeypatch.setattr(STORES, "open", slow_open)
-    monkeypatch.setattr(STORES, "close", told_close)
+    monkeypatch.setattr(STORES, "close", observed_close)
 
     async def release_when_cancelled(scope: anyio.CancelScope) -> None:
         await run_sync(reached.wait)
         scope.cancel()
-        go_on.set()
+        may_continue.set()
 
     async with anyio.create_task_group() as group:
         with anyio.CancelScope() as scope:
@@ -622,7 +624,7 @@ async def test_a_cancelled_open_leaves_nothing_open(path: Path, monkeypatch: pyt
 
 @pytest.fixture
 def opener(path: Path) -> Iterator[None]:
-    """Somebody who is in the middle of opening the channel, and was stopped there."""
+    """A process that is in the middle of opening the channel, and is stopped there."""
     with blocking.open_channel(path, Order):
         pass
     locks = KernelLocks(Files(), path / "lock")

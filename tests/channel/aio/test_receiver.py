@@ -1,4 +1,4 @@
-"""Receiving: one message or many, waiting or not, and where it goes on."""
+"""Receiving: one message or many, waiting or not, and where it resumes."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ async def test_receive_nowait_does_not_wait(path: Path) -> None:
             rx.receive_nowait()
 
 
-async def test_receive_record_tells_where_the_message_is(path: Path) -> None:
-    """A record has the message, its offset and its number, and waits like `receive`."""
+async def test_receive_record_returns_the_position_of_the_message(path: Path) -> None:
+    """A record has the message, its offset and its sequence, and waits like `receive`."""
     async with open_channel(path, str) as channel, channel.sender() as tx, channel.receiver() as rx:
         offset = tx.send_nowait("a")
         assert await rx.receive_record() == Record("a", offset, 0)
@@ -94,7 +94,7 @@ async def test_receive_record_nowait_does_not_wait(path: Path) -> None:
 @one_loop
 @pytest.mark.parametrize("way", ["ack_receiver", "group"])
 async def test_a_record_that_was_received_without_waiting_is_acknowledged_as_any(path: Path, way: str) -> None:
-    """It is outstanding until then, and comes again if it never is."""
+    """It is outstanding until then, and is redelivered if it never is."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send_many([7, 8])
         for expected in (7, 8):
@@ -108,7 +108,7 @@ async def test_a_record_that_was_received_without_waiting_is_acknowledged_as_any
 
 
 async def test_none_is_a_message(path: Path) -> None:
-    """A channel of None tells a None that was sent from nothing at all."""
+    """A channel of None distinguishes a None that was sent from no message."""
     async with open_channel(path, None) as channel, channel.sender() as tx, channel.receiver() as rx:
         with pytest.raises(WouldBlock):
             rx.receive_nowait()
@@ -147,7 +147,7 @@ async def test_receive_many_waits_for_the_first(path: Path) -> None:
 
 
 async def test_receive_many_nowait_gives_an_empty_list_for_nothing(path: Path) -> None:
-    """`receive_many_nowait` gives up to so many, and [] where nothing is."""
+    """`receive_many_nowait` returns up to so many, and [] if there are none."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         assert rx.receive_many_nowait(5) == []
         await tx.send_many([1, 2, 3])
@@ -170,7 +170,7 @@ async def test_receive_many_of_any_size(path: Path, wanted: int) -> None:
 @one_loop
 @pytest.mark.parametrize("count", [0, -1])
 async def test_a_number_of_messages_below_one_is_refused(path: Path, count: int) -> None:
-    """Nobody can want less than one message."""
+    """A count below one is a `ValueError`."""
     async with open_channel(path, int) as channel, channel.receiver() as rx:
         for call in (rx.receive_many_nowait, rx.peek):
             with pytest.raises(ValueError, match="at least 1"):
@@ -182,7 +182,7 @@ async def test_a_number_of_messages_below_one_is_refused(path: Path, count: int)
 @one_loop
 @pytest.mark.parametrize("count", [1.0, "1", None, True])
 async def test_a_number_of_messages_is_an_int(path: Path, count: object) -> None:
-    """What is no number of messages is a `TypeError`."""
+    """A count that is not an int is a `TypeError`."""
     async with open_channel(path, int) as channel, channel.receiver() as rx:
         for call in (rx.receive_many_nowait, rx.peek):
             with pytest.raises(TypeError, match="number of messages"):
@@ -267,7 +267,7 @@ async def test_a_linger_below_zero_is_refused(path: Path, linger: float) -> None
 @one_loop
 @pytest.mark.parametrize("linger", ["1", None, timedelta(1)])
 async def test_a_linger_is_a_number(path: Path, linger: object) -> None:
-    """What is no number of seconds is a `TypeError` at once."""
+    """A linger that is not a number of seconds is a `TypeError` at once."""
     async with open_channel(path, int) as channel, channel.receiver() as rx:
         with pytest.raises(TypeError, match="linger"):
             await rx.receive_many(1, linger)  # type: ignore[arg-type]
@@ -312,8 +312,8 @@ async def many(rx: Receiver[int], how: str) -> list[int]:
 @one_loop
 @pytest.mark.parametrize("way", EVERY_WAY)
 @pytest.mark.parametrize("how", ["nowait", "at once", "slices"])
-async def test_a_receiver_that_is_overtaken_is_told_once(path: Path, how: str, way: str) -> None:
-    """What was read before the gap comes first, then `DataExpiredError`, once, and then it goes on behind the gap."""
+async def test_an_overtaken_receiver_gets_one_error(path: Path, how: str, way: str) -> None:
+    """What was read before the gap comes first, then `DataExpiredError`, once, and then it resumes behind the gap."""
     async with open_channel(path, int, options=ChannelOptions(segment_size=4096)) as channel, channel.sender() as tx:
         with channel.receiver() as rx:
             await tx.send_many(range(3000))
@@ -334,7 +334,7 @@ async def test_a_receiver_that_is_overtaken_is_told_once(path: Path, how: str, w
 
 @pytest.mark.parametrize("how", ["nowait", "at once", "slices"])
 async def test_damage_comes_after_what_was_before_it(path: Path, how: str) -> None:
-    """A batch ends before a damaged record; every call afterwards tells it, and the position stays."""
+    """A batch ends before a damaged record; every call afterwards raises, and the position stays."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         offsets = [tx.send_nowait(number) for number in range(200)]
         segment = channel._store.segments.get(channel._store.segments.begins[0])
@@ -350,8 +350,8 @@ async def test_damage_comes_after_what_was_before_it(path: Path, how: str) -> No
 
 
 @pytest.mark.parametrize("how", ["nowait", "at once", "slices"])
-async def test_what_does_not_decode_comes_after_what_was_before_it(path: Path, how: str) -> None:
-    """A batch ends before a message that does not decode; every call afterwards tells it, and the position stays."""
+async def test_an_undecodable_message_comes_after_what_was_before_it(path: Path, how: str) -> None:
+    """A batch ends before a message that does not decode; every call afterwards raises, and the position stays."""
     async with open_channel(path, object) as channel, channel.sender() as tx:
         offsets = [tx.send_nowait(number if number != 100 else "no number") for number in range(200)]
         await channel.configure(schema=int)
@@ -368,7 +368,7 @@ async def test_what_does_not_decode_comes_after_what_was_before_it(path: Path, h
 # async for, peek
 
 
-async def test_async_for_goes_on_until_the_channel_is_sealed(path: Path) -> None:
+async def test_async_for_runs_until_the_channel_is_sealed(path: Path) -> None:
     """An `async for` waits for messages, and ends with the channel."""
     got: list[int] = []
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
@@ -386,7 +386,7 @@ async def test_async_for_goes_on_until_the_channel_is_sealed(path: Path) -> None
 
 
 async def test_async_for_may_be_left_and_entered_again(path: Path) -> None:
-    """Leaving the loop loses nothing: another loop goes on with the next message."""
+    """Leaving the loop loses nothing: another loop continues with the next message."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send_many(range(5))
         async for item in rx:
@@ -406,8 +406,8 @@ async def test_async_for_over_a_closed_receiver(path: Path) -> None:
                 pass
 
 
-async def test_peek_shows_what_comes_next(path: Path) -> None:
-    """`peek` gives up to n messages and takes none."""
+async def test_peek_returns_the_next_messages(path: Path) -> None:
+    """`peek` returns up to n messages and consumes none."""
     async with open_channel(path, int, options=ChannelOptions(segment_size=4096)) as channel:
         with channel.sender() as tx, channel.receiver() as rx:
             assert rx.peek() == []
@@ -421,7 +421,7 @@ async def test_peek_shows_what_comes_next(path: Path) -> None:
 
 
 async def test_peek_does_not_move_the_stored_position(path: Path) -> None:
-    """What was only looked at comes again after reopening."""
+    """Peeked messages are received after reopening."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send_many([1, 2])
         rx.peek(2)
@@ -509,8 +509,8 @@ async def test_an_offset_where_no_message_begins_is_refused(path: Path, method: 
 @one_loop
 @pytest.mark.parametrize("method", ["receiver", "replay", "seek"])
 @pytest.mark.parametrize("start", ["newest", "", 1.0, None, True, b"earliest", ["earliest"]], ids=repr)
-async def test_a_start_that_is_none_is_refused(path: Path, method: str, start: object) -> None:
-    """What is no place in a channel is a `ValueError` that names the possible ones."""
+async def test_an_invalid_start_is_refused(path: Path, method: str, start: object) -> None:
+    """An invalid position is a `ValueError` that names the valid ones."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await some(channel, tx)
         with pytest.raises(ValueError, match="'earliest'"):
@@ -527,7 +527,7 @@ async def test_a_naive_datetime_is_refused(path: Path, method: str) -> None:
 
 
 async def begin(channel: FileChannel[int], method: str, start: object) -> None:
-    """Use a place in one of three ways; after a refusal nothing is registered or moved."""
+    """Use a position in one of three ways; after a refusal nothing is registered or moved."""
     if method == "seek":
         with channel.receiver("seeker") as rx:
             before = rx.read_offset
@@ -545,8 +545,8 @@ async def begin(channel: FileChannel[int], method: str, start: object) -> None:
                 assert rx.read_offset == 0
 
 
-async def test_seek_goes_anywhere(path: Path) -> None:
-    """`seek` moves to every kind of place, back and forth, and the next message comes from there."""
+async def test_seek_moves_anywhere(path: Path) -> None:
+    """`seek` moves to every kind of position, back and forth, and the next message is read from there."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         offsets = await some(channel, tx)
         await rx.seek(offsets[5])
@@ -570,8 +570,8 @@ async def test_seek_is_remembered(path: Path) -> None:
         assert rx.read_offset == offsets[5]
 
 
-async def test_seek_back_wakes_those_who_wait(path: Path) -> None:
-    """A task that waits at the end goes on when its position is moved back."""
+async def test_seek_back_wakes_waiting_tasks(path: Path) -> None:
+    """A task that waits at the end resumes when its position is moved back."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send(1)
         assert await rx.receive() == 1
@@ -589,7 +589,7 @@ async def test_seek_back_wakes_those_who_wait(path: Path) -> None:
 
 @one_loop
 async def test_statistics_of_a_receiver(path: Path) -> None:
-    """A receiver tells where it is, how far behind, and how many share its position."""
+    """A receiver reports its position, its lag, and how many share its position."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx, rx.clone():
         await some(channel, tx)
         await rx.receive()

@@ -88,8 +88,8 @@ async def test_json_messages_can_be_read_with_any_tool(path: Path) -> None:
     ],
     ids=["empty", "bytes", "bytearray", "memoryview", "strided", "array", "matrix"],
 )
-async def test_any_buffer_goes_into_a_raw_channel(path: Path, buffer: bytes) -> None:
-    """A raw channel takes any buffer, untouched, and gives `bytes`."""
+async def test_a_raw_channel_accepts_any_buffer(path: Path, buffer: bytes) -> None:
+    """A raw channel accepts any buffer, unchanged, and returns `bytes`."""
     expected = memoryview(buffer).tobytes()
     async with open_channel(path, bytes) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send(buffer)
@@ -178,7 +178,7 @@ async def test_a_batch_becomes_visible_at_once(path: Path) -> None:
                 await tx.send_many([bytes(500)] * 50)
 
 
-async def test_an_empty_batch_is_no_operation(path: Path) -> None:
+async def test_an_empty_batch_does_nothing(path: Path) -> None:
     """Sending nothing changes nothing, under every durability, and returns the write offset."""
     for durability in (Durability.OS, Durability.FSYNC):
         options = ChannelOptions(durability=durability)
@@ -241,8 +241,8 @@ async def test_a_value_of_another_type_is_refused(path: Path, wrong: object) -> 
 
 
 @one_loop
-async def test_what_is_no_buffer_is_refused_by_a_raw_channel(path: Path) -> None:
-    """A raw channel refuses what is no buffer by its type."""
+async def test_a_raw_channel_refuses_what_is_not_a_buffer(path: Path) -> None:
+    """The error names the type."""
     async with open_channel(path, bytes) as channel, channel.sender() as tx:
         for wrong in ("text", 3, None, [1]):
             with pytest.raises(MessageTypeError, match="buffer"):
@@ -263,7 +263,7 @@ async def test_a_value_that_does_not_fit_the_codec_is_refused(path: Path) -> Non
 
 @one_loop
 async def test_fields_are_checked_only_on_request(path: Path) -> None:
-    """Without `validate` a wrong field goes in and does not come out; with it, it is refused."""
+    """Without `validate` a wrong field is sent and cannot be received; with it, it is refused."""
     wrong = Order("one")  # type: ignore[arg-type]
     async with open_channel(path, Order) as orders, orders.sender() as tx:
         await tx.send(wrong)
@@ -310,7 +310,7 @@ async def test_a_message_larger_than_a_segment_has_one_of_its_own(path: Path) ->
 
 
 async def test_sending_needs_no_receiver(path: Path) -> None:
-    """Without a receiver messages are kept for whoever comes."""
+    """Without a receiver messages are kept for a later one."""
     async with open_channel(path, int) as channel:
         async with channel.sender() as tx:
             await tx.send(1)
@@ -357,7 +357,7 @@ async def test_a_closed_sender_refuses_everything(path: Path) -> None:
 
 @one_loop
 async def test_statistics_of_a_sender(path: Path) -> None:
-    """A sender tells where the next message goes and how many there were."""
+    """A sender reports the offset of the next message and how many there were."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send_many([1, 2])
         found = tx.statistics()
@@ -379,7 +379,7 @@ async def test_a_sender_works_in_both_kinds_of_with(path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 async def test_a_forgotten_await_sends_nothing_and_warns(path: Path) -> None:
-    """`tx.send(x)` without `await` sends nothing, takes nothing and says so."""
+    """`tx.send(x)` without `await` sends nothing, consumes nothing and warns."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         with pytest.warns(RuntimeWarning, match=r"send.* was never awaited"):
             forget(tx.send(1))
@@ -416,7 +416,7 @@ async def test_the_item_can_be_named(path: Path) -> None:
 
 @one_loop
 async def test_a_subclass_with_another_form_is_refused(path: Path) -> None:
-    """A subclass whose messages the message type could not read is refused before it is written."""
+    """A subclass whose messages the message type could not decode is refused before it is written."""
 
     class Tagged(Placed, tag="other"):
         pass
@@ -474,7 +474,7 @@ async def test_a_payload_is_sent_as_it_is(path: Path, durability: Durability) ->
         assert await history.receive() == {"id": 1, "unknown": 2}
 
 
-async def test_a_payload_that_is_no_message_is_refused(path: Path) -> None:
+async def test_a_payload_that_is_not_a_message_is_refused(path: Path) -> None:
     """Nothing is sent, and a closed sender says that it is."""
     async with open_channel(path, Order) as orders, orders.sender() as tx:
         for payload in (b"", b"\xc1", msgspec.msgpack.encode({"id": "one"})):

@@ -11,13 +11,9 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from filechannel import (
-    HandlerError,
-    RetryPolicy,
-    open_channel,
-)
+from filechannel import HandlerError, RetryPolicy, open_channel
+from tests.channel.aio.test_ack_receiver import SMALL, fill, stored
 from tests.channel.handling import AT_ONCE, LATER, NEVER, Book, until
-from tests.channel.test_ack import SMALL, fill, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -67,8 +63,8 @@ async def test_a_message_that_fails_ten_times_holds_up_the_rest(path: Path) -> N
         assert found.last_error == "ValueError: not yet: 0"
 
 
-async def test_a_message_that_comes_again_is_a_fresh_one(path: Path) -> None:
-    """What a handler has done to a message before it failed is not there the next time."""
+async def test_a_redelivered_message_is_a_fresh_object(path: Path) -> None:
+    """Changes that a handler made to a message before it failed are not in the next attempt."""
     async with open_channel(path, dict[str, int]) as channel:
         with channel.sender() as tx:
             await tx.send({"tries": 0})
@@ -119,8 +115,8 @@ KINDS: dict[str, Callable[[Book], Callable[[int], Awaitable[None]]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-async def test_whatever_gives_something_to_await_is_awaited(path: Path, kind: Callable[[Book], object]) -> None:
-    """Functions, methods, partials, objects with an async call, and what only turns out to be async."""
+async def test_every_awaitable_result_is_awaited(path: Path, kind: Callable[[Book], object]) -> None:
+    """Functions, methods, partials, objects with an async call, and functions that return an awaitable."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         book = Book()
@@ -132,7 +128,7 @@ async def test_whatever_gives_something_to_await_is_awaited(path: Path, kind: Ca
 
 
 async def test_a_plain_function_runs_in_a_thread(path: Path) -> None:
-    """The loop goes on while it blocks, the messages are in order, and its errors are those of a handler."""
+    """The loop runs while it blocks, the messages are in order, and its errors are those of a handler."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         got, here, gate, entered = list[int](), threading.get_ident(), threading.Event(), threading.Event()
@@ -155,8 +151,8 @@ async def test_a_plain_function_runs_in_a_thread(path: Path) -> None:
         assert service.statistics().failed == 3
 
 
-async def test_a_blocked_thread_holds_up_nobody_else(path: Path) -> None:
-    """Another service ends while this one drains, and neither takes the threads that others need."""
+async def test_a_blocked_thread_delays_no_other_service(path: Path) -> None:
+    """Another service ends while this one drains, and neither uses the threads that others need."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         gate, entered, book = threading.Event(), threading.Event(), Book()
@@ -176,7 +172,7 @@ async def test_a_blocked_thread_holds_up_nobody_else(path: Path) -> None:
 
 
 async def test_cancellation_waits_for_a_thread(path: Path) -> None:
-    """A thread cannot be told: what it has done is acknowledged, and the next message is not begun."""
+    """A thread it is not known what is lost: what it has done is acknowledged, and the next message is not begun."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         gate, entered, got = threading.Event(), threading.Event(), list[int]()
@@ -199,7 +195,7 @@ async def test_cancellation_waits_for_a_thread(path: Path) -> None:
 
 
 async def test_no_more_than_so_many_at_once(path: Path) -> None:
-    """The bound is reached and never passed; what comes meanwhile waits in the channel."""
+    """The bound is reached and never exceeded; later messages wait in the channel."""
     async with open_channel(path, int) as channel:
         await fill(channel, 100)
         running, most, done, gate = 0, 0, list[int](), anyio.Event()
@@ -221,8 +217,8 @@ async def test_no_more_than_so_many_at_once(path: Path) -> None:
         assert (most, sorted(done), stored(channel)) == (7, list(range(100)), 100)
 
 
-async def test_others_go_on_while_one_waits_for_its_next_attempt(path: Path) -> None:
-    """Even one worker goes on; the stored position waits for what has failed."""
+async def test_other_messages_are_processed_while_one_waits_for_its_next_attempt(path: Path) -> None:
+    """Even a single worker continues; the stored position waits for the failed message."""
     async with open_channel(path, int) as channel:
         await fill(channel, 50)
         book, called = Book(), list[int]()
@@ -239,7 +235,7 @@ async def test_others_go_on_while_one_waits_for_its_next_attempt(path: Path) -> 
             assert (called, stored(channel), service.statistics().lag) == ([0], 0, 50)
 
 
-async def test_a_message_comes_again_by_itself(path: Path) -> None:
+async def test_a_failed_message_is_redelivered_without_a_wakeup(path: Path) -> None:
     """After its pause, while the service waits for others."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
@@ -256,8 +252,8 @@ async def test_a_message_comes_again_by_itself(path: Path) -> None:
         assert attempts == [0] * 4
 
 
-async def test_idle_workers_take_one_message_each(path: Path) -> None:
-    """Messages that come one by one find somebody, while others are at work."""
+async def test_idle_workers_process_one_message_each(path: Path) -> None:
+    """Messages that arrive one by one find a worker, while others run."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         book, gate = Book(), anyio.Event()
 
@@ -273,7 +269,7 @@ async def test_idle_workers_take_one_message_each(path: Path) -> None:
 
 
 async def test_one_failure_lets_the_others_drain(path: Path) -> None:
-    """The body is cancelled at once, and those at work come to their end."""
+    """The body is cancelled at once, and running handlers complete."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         gate, fails, done = anyio.Event(), anyio.Event(), list[int]()

@@ -10,8 +10,8 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from filechannel import RetryPolicy, open_channel
-from tests.channel.test_ack import SMALL, fill, stored
-from tests.channel.test_dead_letter import graveyard, letters
+from tests.channel.aio.test_ack_receiver import SMALL, fill, stored
+from tests.channel.base.test_dead_letter import graveyard, letters
 
 pytestmark = pytest.mark.anyio
 

@@ -10,17 +10,17 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from filechannel import ConsumerMismatchError, DecodeError, HandlerError, RetryPolicy, open_channel
+from tests.channel.aio.test_ack_receiver import SMALL, fill
+from tests.channel.base.test_dead_letter import graveyard, letters, mixed
 from tests.channel.handling import AT_ONCE, LATER, NEVER, Book, until
 from tests.channel.messages import Order
-from tests.channel.test_ack import SMALL, fill
-from tests.channel.test_dead_letter import graveyard, letters, mixed
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-async def test_each_message_goes_to_one_member(path: Path, concurrency: int) -> None:
-    """Whoever is free takes the next; at the end of a sealed channel all of them end."""
+async def test_each_message_is_delivered_to_one_member(path: Path, concurrency: int) -> None:
+    """A free member gets the next; at the end of a sealed channel all of them end."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 1000)
         await channel.seal()
@@ -45,7 +45,7 @@ async def test_each_message_goes_to_one_member(path: Path, concurrency: int) -> 
 
 
 async def test_attempts_are_counted_for_the_whole_group(path: Path) -> None:
-    """Who fails lets any member try again, and when they are used up there is one letter."""
+    """After a failure any member may retry, and when the attempts are used up there is one letter."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await fill(channel, 20)
         await channel.seal()
@@ -118,8 +118,8 @@ async def test_the_lease_on_what_is_being_handled_is_kept(path: Path) -> None:
         assert service.statistics().failed == 0
 
 
-async def test_a_message_that_nobody_comes_to_an_end_with(path: Path) -> None:
-    """Handed out as often as it may be, it is given up without another attempt: it may be what kills them."""
+async def test_a_message_that_every_attempt_leaves_unfinished(path: Path) -> None:
+    """After its last delivery it becomes a dead letter without another attempt: it may be what kills the handlers."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await fill(channel, 1)
         await channel.seal()
@@ -128,12 +128,14 @@ async def test_a_message_that_nobody_comes_to_an_end_with(path: Path) -> None:
                 (await rx.receive_delivery()).nack()
         book = Book()
         retry = RetryPolicy(max_attempts=3)
-        with pytest.raises(HandlerError, match="nobody has come to an end"):
+        with pytest.raises(HandlerError, match="UnfinishedError: no member finished it in 3 attempts"):
             await channel.serve(book, name="crew", group=True, retry=retry)
         await channel.serve(book, name="crew", group=True, retry=retry, dead_letter=box)
         [letter] = await letters(dead)
         assert (book.got, letter.attempts) == ([], 3)
-        assert "nobody has come to an end" in letter.reason
+        why = "the last member died, lost its lease or returned it"
+        assert letter.reason == f"UnfinishedError: no member finished it in 3 attempts: {why}"
+        assert letter.traceback == ""
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
@@ -163,8 +165,8 @@ async def test_a_message_that_does_not_decode_has_one_letter(path: Path, concurr
         assert sorted((letter.sequence, letter.attempts) for letter in await letters(dead)) == [(0, 0), (5, 0), (9, 0)]
 
 
-async def test_a_lone_undecodable_message_is_buried_while_others_wait(path: Path) -> None:
-    """Workers that wait for messages do not hold up the one that has come to it."""
+async def test_a_single_undecodable_message_becomes_a_letter_while_others_wait(path: Path) -> None:
+    """Workers that wait for messages do not delay the one that has read it."""
     async with open_channel(path, object) as channel, channel.sender() as tx:
         await channel.configure(schema=int)
         async with open_channel(path, int) as numbers, graveyard(path) as (dead, box):

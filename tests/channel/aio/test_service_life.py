@@ -1,12 +1,14 @@
-"""The life of a service: its end, its errors, its pauses, and who may interrupt it."""
+"""The life of a service: its end, its errors, its pauses, and what may interrupt it."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from anyio import BusyResourceError, ClosedResourceError
 from anyio.lowlevel import checkpoint
@@ -22,9 +24,9 @@ from filechannel import (
     open_channel,
 )
 from tests.backends import one_loop
+from tests.channel.aio.test_ack_receiver import fill, stored
 from tests.channel.gates import Gate
 from tests.channel.handling import AT_ONCE, LATER, NEVER, Book, until
-from tests.channel.test_ack import fill, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -32,8 +34,8 @@ pytestmark = pytest.mark.anyio
 # Ending
 
 
-async def test_leaving_drains_what_is_in_flight(path: Path) -> None:
-    """A handler at work goes on to its end and is acknowledged; what is not begun stays."""
+async def test_leaving_drains_running_handlers(path: Path) -> None:
+    """A running handler completes and its message is acknowledged; messages that were not started stay."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         entered, gate, got = anyio.Event(), anyio.Event(), list[int]()
@@ -52,7 +54,7 @@ async def test_leaving_drains_what_is_in_flight(path: Path) -> None:
 
 
 async def open_later(gate: anyio.Event) -> None:
-    """Open a gate when everybody has come to it."""
+    """Open a gate when every task waits at it."""
     await anyio.wait_all_tasks_blocked()
     gate.set()
 
@@ -79,8 +81,8 @@ async def test_an_error_of_the_body_drains_too(path: Path) -> None:
         assert stored(channel) == 1
 
 
-async def test_a_message_given_up_ends_the_service(path: Path) -> None:
-    """The body is cancelled, the error says which message and why, and the message is what comes next."""
+async def test_a_message_without_attempts_left_ends_the_service(path: Path) -> None:
+    """The body is cancelled, the error names the message and the reason, and the message stays the next one."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
 
@@ -88,7 +90,7 @@ async def test_a_message_given_up_ends_the_service(path: Path) -> None:
             if number == 2:
                 raise ValueError("two")
 
-        with pytest.raises(HandlerError, match="given up after 3 attempts: ValueError: two") as caught:
+        with pytest.raises(HandlerError, match="failed after 3 attempts: ValueError: two") as caught:
             async with channel.serve(handle, retry=RetryPolicy(max_attempts=3, delay=0)):
                 await anyio.sleep_forever()
         error = caught.value
@@ -100,8 +102,8 @@ async def test_a_message_given_up_ends_the_service(path: Path) -> None:
             assert await book.until(3) == [2, 3, 4]
 
 
-async def test_both_errors_are_told(path: Path) -> None:
-    """If the body fails too, the two come in a group."""
+async def test_both_errors_are_raised(path: Path) -> None:
+    """If the body fails too, both are raised in a group."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
 
@@ -134,8 +136,8 @@ async def test_an_error_that_is_not_worth_another_attempt(path: Path) -> None:
         assert caught.value.attempts == 1
 
 
-async def test_what_is_no_exception_is_raised_as_it_is(path: Path) -> None:
-    """It says nothing about the message, which comes again."""
+async def test_a_base_exception_is_raised_as_it_is(path: Path) -> None:
+    """It says nothing about the message, which is redelivered."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
 
@@ -166,7 +168,7 @@ async def test_a_stray_cancellation_is_a_failure(path: Path) -> None:
 @pytest.mark.parametrize("returns", [False, True])
 @pytest.mark.parametrize("options", [{}, {"group": True}, {"ordered": False, "concurrency": 2}])
 async def test_a_handler_that_cancels_its_task(path: Path, returns: bool, options: dict[str, bool]) -> None:
-    """The service says so when it ends: whoever waits beside it would wait for ever."""
+    """The service raises when it ends: a task that waits beside it would wait for ever."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
 
@@ -178,7 +180,7 @@ async def test_a_handler_that_cancels_its_task(path: Path, returns: bool, option
                 await checkpoint()
 
         service = channel.serve(handle, name="self", **options)
-        with pytest.raises(RuntimeError, match="cancelled by itself"):
+        with pytest.raises(RuntimeError, match="cancelled directly"):
             async with service:
                 await anyio.sleep(30)
         [consumer] = channel.consumers()
@@ -202,7 +204,7 @@ async def test_await_runs_until_stopped(path: Path) -> None:
 
 
 async def test_stopped_from_another_thread_while_it_waits(path: Path) -> None:
-    """Any thread may say so; nothing has to arrive for that."""
+    """Any thread may stop it; no message has to arrive for that."""
     async with open_channel(path, int) as channel:
         service = channel.serve(Book())
         async with anyio.create_task_group() as group:
@@ -250,7 +252,7 @@ async def test_it_runs_once_and_frees_the_name(path: Path) -> None:
 
 
 async def test_what_is_sent_after_serve_is_handled(path: Path) -> None:
-    """The name is registered when `serve` returns, at the place that was asked for."""
+    """The name is registered when `serve` returns, at the requested position."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         book = Book()
@@ -284,8 +286,8 @@ async def test_closing_the_channel_under_it_is_an_error(path: Path) -> None:
 
 
 @pytest.mark.parametrize("threads", [False, True], ids=["async", "thread"])
-async def test_grace_ends_the_patience_with_a_handler(path: Path, threads: bool) -> None:
-    """One that is still at work then is cancelled, or left alone if it is in a thread; its message comes again."""
+async def test_grace_bounds_the_wait_for_a_handler(path: Path, threads: bool) -> None:
+    """One that still runs then is cancelled, or left alone if it is in a thread; its message is redelivered."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         entered, gate = threading.Event(), threading.Event()
@@ -338,8 +340,10 @@ async def test_a_cancellation_in_a_group_is_one(path: Path) -> None:
         assert stored(channel) == 0
 
 
-async def test_a_purge_is_no_error(path: Path) -> None:
-    """What is being handled then is not acknowledged, what is given up has no letter, and what is sent later comes."""
+async def test_a_purge_is_not_an_error(path: Path) -> None:
+    """Messages in handlers are not acknowledged, those without attempts left get no letter, and
+    later ones are handled.
+    """
     async with open_channel(path, int) as channel, channel.sender() as tx:
         async with open_channel(path.with_name("dead"), DeadLetter) as dead, dead.sender() as box:
             await fill(channel, 10)
@@ -363,8 +367,8 @@ async def test_a_purge_is_no_error(path: Path) -> None:
 # Pausing
 
 
-async def test_a_paused_service_begins_nothing(path: Path) -> None:
-    """What is being handled goes on to its end; after `resume` nothing is missing."""
+async def test_a_paused_service_starts_no_message(path: Path) -> None:
+    """Running handlers complete; after `resume` nothing is missing."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         book = Book()
         async with channel.serve(book) as service:
@@ -380,8 +384,8 @@ async def test_a_paused_service_begins_nothing(path: Path) -> None:
             assert not service.statistics().paused
 
 
-async def test_pause_all_and_resume_one_after_the_other(path: Path) -> None:
-    """Whoever goes on later gets everything too: no gap."""
+async def test_pause_all_and_resume_one_by_one(path: Path) -> None:
+    """One that is resumed later gets everything, too: no gap."""
     async with open_channel(path, int) as channel:
         await fill(channel, 10)
         first, second = Book(), Book()
@@ -439,7 +443,7 @@ async def test_stopped_between_two_attempts(path: Path) -> None:
 
 
 async def test_stopped_while_paused(path: Path) -> None:
-    """It ends although nobody says `resume`."""
+    """It ends although it is not resumed."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         service = channel.serve(Book())
@@ -454,7 +458,7 @@ async def test_stopped_while_paused(path: Path) -> None:
 
 
 async def test_cancelled_in_a_handler(path: Path) -> None:
-    """The handler is cancelled, and its message comes again."""
+    """The handler is cancelled, and its message is redelivered."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         entered, cancelled = anyio.Event(), list[int]()
@@ -506,8 +510,8 @@ async def test_a_plain_task_is_cancelled(path: Path, threads: bool) -> None:
         assert len(ended) == threads
 
 
-async def test_a_handler_that_never_waits_leaves_room_for_others(path: Path) -> None:
-    """Other tasks run meanwhile, and a cancellation is noticed."""
+async def test_a_handler_that_never_waits_lets_other_tasks_run(path: Path) -> None:
+    """Other tasks run in between, and a cancellation is noticed."""
     async with open_channel(path, int) as channel:
         await fill(channel, 200_000)
         turns = 0
@@ -531,7 +535,7 @@ async def test_a_handler_that_never_waits_leaves_room_for_others(path: Path) -> 
 
 
 async def test_acks_reach_the_disk_as_the_options_say(path: Path, gate: Gate) -> None:
-    """With `cursor_flush="fsync"` the next message is begun when the last position is on disk."""
+    """With `cursor_flush="fsync"` the next message is started when the last position is on disk."""
     async with open_channel(path, int, options=ChannelOptions(cursor_flush="fsync")) as channel:
         await fill(channel, 5)
         book, flushes = Book(), list[int]()
@@ -572,3 +576,26 @@ async def test_wrong_arguments_take_no_name(
         with pytest.raises(error, match=says):
             channel.serve(**{"handler": Book(), **options})  # type: ignore[arg-type]
         assert channel.consumers() == ()
+
+
+class Grave(msgspec.Struct):
+    """A message type that is not `DeadLetter`."""
+
+    id: int
+
+
+@pytest.mark.parametrize("message_type", [Grave, int, bytes, dict[str, int]], ids=repr)
+async def test_a_dead_letter_channel_of_another_type_is_refused_at_once(path: Path, message_type: Any) -> None:
+    """`serve` names the type, and registers nothing, although no message has failed yet."""
+    async with open_channel(path / "in", int) as channel, open_channel(path / "dead", message_type) as dead:
+        what = "must be a filechannel.Sender of a channel of DeadLetter: the channel accepts .*, not DeadLetter"
+        with pytest.raises(TypeError, match=what):
+            channel.serve(Book(), dead_letter=dead.sender())
+        assert channel.consumers() == ()
+
+
+@pytest.mark.parametrize("message_type", [DeadLetter, DeadLetter | None, Any], ids=repr)
+async def test_every_channel_that_takes_dead_letters_is_accepted(path: Path, message_type: Any) -> None:
+    """`serve` refuses no sender that can send one."""
+    async with open_channel(path / "in", int) as channel, open_channel(path / "dead", message_type) as dead:
+        channel.serve(Book(), dead_letter=dead.sender()).close()

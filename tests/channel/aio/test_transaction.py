@@ -35,9 +35,9 @@ from filechannel import (
     transaction,
 )
 from filechannel._format.layout import RECORD_HEADER_SIZE
-from filechannel._storage.files import Files
+from filechannel._storage.system.os_calls import Files
 from tests.backends import one_loop
-from tests.channel.test_ack import stored
+from tests.channel.aio.test_ack_receiver import stored
 
 pytestmark = pytest.mark.anyio
 DURABILITIES = pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
@@ -114,7 +114,7 @@ async def test_what_the_receiver_hands_out_in_the_block_belongs_to_the_step(path
 
 
 async def test_an_error_undoes_the_step(path: Path) -> None:
-    """Nothing is sent, and what was received comes again, as another attempt."""
+    """Nothing is sent, and what was received is redelivered, as another attempt."""
     async with pair(path) as it:
         await it.fill(1, 2)
         with pytest.raises(ZeroDivisionError):
@@ -131,7 +131,7 @@ async def test_an_error_undoes_the_step(path: Path) -> None:
 
 
 async def test_a_cancelled_step_does_not_count_as_an_attempt(path: Path) -> None:
-    """What was received comes again as if nobody had seen it."""
+    """What was received is redelivered as if it had not been handed out."""
     async with pair(path) as it:
         await it.fill(1)
         with anyio.CancelScope() as scope:
@@ -144,8 +144,8 @@ async def test_a_cancelled_step_does_not_count_as_an_attempt(path: Path) -> None
         assert (delivery.value, delivery.attempt) == (1, 1)
 
 
-async def test_a_step_takes_part_of_what_came_again(path: Path) -> None:
-    """The position goes before the first one that is still to come."""
+async def test_a_step_receives_some_of_the_redelivered_messages(path: Path) -> None:
+    """The position is that of the first one that is still to be redelivered."""
     async with pair(path) as it:
         await it.fill(1, 2, 3)
         with pytest.raises(KeyError):
@@ -198,7 +198,7 @@ async def test_input_and_output_may_be_one_channel(path: Path, durability: Durab
 
 
 async def test_readers_of_the_output_see_messages_only(path: Path) -> None:
-    """The record of the position is no message: numbers, lag and the end are as if it were not there."""
+    """The record of the position is not a message: sequences, lag and the end are the same without it."""
     async with pair(path) as it:
         await it.fill(*range(5))
         with it.texts.receiver("reader") as reader:
@@ -215,8 +215,8 @@ async def test_readers_of_the_output_see_messages_only(path: Path) -> None:
                 await reader.receive()
 
 
-async def test_large_steps_go_over_segments(path: Path) -> None:
-    """A batch is one, however many segments it takes."""
+async def test_large_steps_span_segments(path: Path) -> None:
+    """A batch is one, however many segments it needs."""
     async with pair(path, segment_size=4096) as it:
         await it.fill(*range(3000))
         for first in range(0, 3000, 1000):
@@ -229,12 +229,12 @@ async def test_large_steps_go_over_segments(path: Path) -> None:
         assert stored(it.numbers) == 3000
 
 
-# Where it goes on
+# Where it resumes
 
 
 @DURABILITIES
 async def test_the_position_follows_the_output(path: Path, durability: Durability) -> None:
-    """If somebody died after the batch was appended and before the cursor moved, the next one goes on behind it."""
+    """If a process died after the batch was appended and before the cursor moved, the next one resumes behind it."""
     cursor = path / "numbers" / "consumers" / "default.cursor"
     async with pair(path, durability) as it:
         await it.fill(1, 2, 3)
@@ -248,8 +248,8 @@ async def test_the_position_follows_the_output(path: Path, durability: Durabilit
         assert await it.output() == ["1", "2", "3"]
 
 
-async def test_a_name_that_is_registered_anew_begins_anew(path: Path) -> None:
-    """What its predecessor did is none of its business."""
+async def test_a_name_that_is_registered_again_starts_from_the_beginning(path: Path) -> None:
+    """What its predecessor did does not concern it."""
     async with pair(path) as it:
         await it.fill(1, 2)
         assert [await it.step(), await it.step()] == [1, 2]
@@ -263,7 +263,7 @@ async def test_a_name_that_is_registered_anew_begins_anew(path: Path) -> None:
 
 
 async def test_a_seek_is_not_undone(path: Path) -> None:
-    """Whoever seeks wants those messages again, also if the process is another one by then."""
+    """A seek asks for those messages again, also if another process receives them."""
     async with pair(path) as it:
         await it.fill(1, 2, 3)
         for _ in range(3):
@@ -281,7 +281,7 @@ async def test_a_seek_in_the_block_undoes_the_step(path: Path, again: bool) -> N
     """What was received before it is not what the position says any more."""
     async with pair(path) as it:
         await it.fill(1, 2)
-        with pytest.raises(AckError, match="sought"):
+        with pytest.raises(AckError, match="a seek moved"):
             async with transaction(it.rx, it.tx) as step:
                 step.send(str(await step.receive()))
                 await it.rx.seek("earliest")
@@ -310,8 +310,8 @@ async def test_the_output_may_change_in_one_process(path: Path) -> None:
             step.send("nothing came in")
 
 
-async def test_an_output_that_is_gone_can_be_given_up(path: Path) -> None:
-    """A seek says that nothing in it counts, if only to where the receiver stands."""
+async def test_a_lost_output_can_be_ignored(path: Path) -> None:
+    """A seek says that nothing in it counts, even one to the current position."""
     async with pair(path) as it:
         await it.fill(1, 2)
         assert await it.step() == 1
@@ -326,7 +326,7 @@ async def test_an_output_that_is_gone_can_be_given_up(path: Path) -> None:
 
 @pytest.mark.parametrize("which", ["numbers", "texts"])
 async def test_purged_channels_forget_nothing(path: Path, which: str) -> None:
-    """Neither what was taken nor what was sent is needed to go on where it stopped."""
+    """Neither the inputs nor the outputs are needed to resume where it stopped."""
     cursor = path / "numbers" / "consumers" / "default.cursor"
     async with pair(path) as it:
         await it.fill(1, 2)
@@ -377,7 +377,7 @@ async def test_closed_ones_are_refused(path: Path) -> None:
 
 
 async def test_a_receiver_that_is_closed_in_the_block_sends_nothing(path: Path) -> None:
-    """Its name may be somebody else's by then."""
+    """Its name may have another owner by then."""
     async with pair(path) as it:
         await it.fill(1)
         with pytest.raises(ClosedResourceError):
@@ -389,12 +389,12 @@ async def test_a_receiver_that_is_closed_in_the_block_sends_nothing(path: Path) 
             assert await rx.receive() == 1
 
 
-async def test_what_was_received_before_is_settled_first(path: Path) -> None:
-    """It would be acknowledged with a step it has nothing to do with."""
+async def test_messages_received_before_must_be_acked_first(path: Path) -> None:
+    """They would be acknowledged by a step they do not belong to."""
     async with pair(path) as it:
         await it.fill(1, 2)
         assert await it.rx.receive() == 1
-        with pytest.raises(AckError, match="1 messages were received before"):
+        with pytest.raises(AckError, match="1 message was received before the transaction; ack or nack it first"):
             async with transaction(it.rx, it.tx):
                 raise AssertionError
         it.rx.ack()
@@ -402,7 +402,7 @@ async def test_what_was_received_before_is_settled_first(path: Path) -> None:
 
 
 async def test_one_step_at_a_time(path: Path) -> None:
-    """What is received in one must not be acknowledged by another; clones are no way around it."""
+    """What is received in one must not be acknowledged by another; clones are not a way around it."""
     async with pair(path) as it:
         await it.fill(1)
         with it.rx.clone() as clone:
@@ -420,7 +420,7 @@ async def test_one_step_at_a_time(path: Path) -> None:
 
 
 async def test_a_step_that_was_lost_is_over(path: Path) -> None:
-    """Ctrl-C may come between its beginning and its block: nobody ends it then."""
+    """Ctrl-C may come between its start and its block: then its end is never called."""
     async with pair(path) as it:
         await it.fill(1)
         await transaction(it.rx, it.tx).__aenter__()
@@ -450,7 +450,7 @@ async def test_a_loop_of_steps_lets_others_run(path: Path) -> None:
 
 
 async def test_acknowledging_is_in_order(path: Path) -> None:
-    """A message that comes again later cannot be passed."""
+    """A message that will be redelivered later cannot be skipped."""
     async with pair(path) as it:
         await it.fill(1, 2)
         with pytest.raises(AckError, match="in order"):
@@ -466,7 +466,7 @@ async def test_acknowledging_is_in_order(path: Path) -> None:
 
 
 async def test_bad_values_are_refused_at_once(path: Path) -> None:
-    """Where they are sent, and the step can go on without them."""
+    """Where they are sent, and the step can continue without them."""
     async with pair(path, max_message_size=100) as it:
         await it.fill(1)
         async with transaction(it.rx, it.tx) as step:
@@ -478,8 +478,8 @@ async def test_bad_values_are_refused_at_once(path: Path) -> None:
         assert await it.output() == ["1"]
 
 
-async def test_a_sealed_output_takes_no_step(path: Path) -> None:
-    """What was received comes again."""
+async def test_a_sealed_output_refuses_a_step(path: Path) -> None:
+    """What was received is redelivered."""
     async with pair(path) as it:
         await it.fill(1)
         await it.texts.seal()
@@ -493,7 +493,7 @@ async def test_a_sealed_output_takes_no_step(path: Path) -> None:
 
 @one_loop
 async def test_a_full_disk_undoes_the_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is sent, what was received comes again uncounted, and the same step succeeds when there is room."""
+    """Nothing is sent, what was received is redelivered uncounted, and the same step succeeds when there is space."""
     async with pair(path, segment_size=4096) as it:
         await it.fill(1, 2)
         await it.step()
@@ -545,8 +545,8 @@ async def test_a_refused_flush_undoes_the_step(path: Path, monkeypatch: pytest.M
 
 
 @one_loop
-async def test_a_step_that_cannot_begin_takes_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the position cannot be brought to disk the error says so, and the next step tries again."""
+async def test_a_step_that_cannot_begin_receives_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the position cannot be flushed the error says so, and the next step tries again."""
     async with pair(path) as it:
         await it.fill(1)
 
@@ -555,15 +555,15 @@ async def test_a_step_that_cannot_begin_takes_nothing(path: Path, monkeypatch: p
 
         monkeypatch.setattr(Files, "flush", refuse)
         for _ in range(2):
-            with pytest.raises(StorageError, match="no transaction can begin"):
+            with pytest.raises(StorageError, match="no transaction can start"):
                 await it.step()
         monkeypatch.undo()
         assert await it.step() == 1
 
 
 @one_loop
-async def test_an_origin_is_on_disk_before_anything_speaks_of_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if whoever drew it died, or failed, before it was."""
+async def test_an_origin_is_on_disk_before_a_record_names_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the process that drew it died, or failed, before it was."""
     cursor = path / "numbers" / "consumers" / "default.cursor"
     async with pair(path) as it:
         await it.fill(1)
@@ -590,7 +590,7 @@ async def test_an_origin_is_on_disk_before_anything_speaks_of_it(path: Path, mon
 
 @one_loop
 async def test_a_channel_that_was_replaced_gets_no_files(path: Path) -> None:
-    """What is made by name must not go to another channel."""
+    """Files that are created by name must not be created in another channel."""
     async with pair(path) as it:
         await it.fill(1)
         await anyio.Path(path / "texts").rename(path / "moved")
@@ -605,7 +605,7 @@ async def test_a_channel_that_was_replaced_gets_no_files(path: Path) -> None:
 
 @DURABILITIES
 async def test_steps_are_cancelled_at_random_moments(path: Path, durability: Durability, rng: Random) -> None:
-    """However often: every input leads to its outputs once, in order."""
+    """However often: every input has its outputs once, in order."""
     async with pair(path, durability) as it:
         await it.fill(*range(300))
         while stored(it.numbers) < 300:

@@ -1,4 +1,4 @@
-"""Messages that were given up: where they go, what their letters say, and how they come back."""
+"""Dead letters: where they are sent, what they contain, and how they are redriven."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from filechannel import (
     open_channel,
     redrive,
 )
+from tests.channel.aio.test_ack_receiver import SMALL, fill, stored
 from tests.channel.handling import NEVER, Book
 from tests.channel.messages import Order
-from tests.channel.test_ack import SMALL, fill, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -62,8 +62,8 @@ async def mixed(path: Path) -> None:
         await channel.seal()
 
 
-async def test_a_letter_says_all_there_is_to_know(path: Path) -> None:
-    """The message as it is stored, why, how often, where and when; the rest goes on in order."""
+async def test_a_letter_contains_all_there_is_to_know(path: Path) -> None:
+    """The message as it is stored, the error, the attempts, the position and the time; the rest continues in order."""
     kept = replace(SMALL, retention=Retention(after_consumed="keep"))
     async with open_channel(path, int, options=kept) as channel, graveyard(path) as (dead, box):
         await fill(channel, 1000)
@@ -92,8 +92,8 @@ async def test_a_letter_says_all_there_is_to_know(path: Path) -> None:
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-async def test_a_message_that_does_not_decode_is_passed(path: Path, concurrency: int) -> None:
-    """Also the first and the last one, and with several workers in the way of each other: one letter each."""
+async def test_an_undecodable_message_is_skipped(path: Path, concurrency: int) -> None:
+    """Also the first and the last one, and with several workers that read it: one letter each."""
     await mixed(path)
     async with open_channel(path, Order) as channel, graveyard(path) as (dead, box):
         got = list[int]()
@@ -114,8 +114,8 @@ async def test_a_message_that_does_not_decode_is_passed(path: Path, concurrency:
             await rx.receive()
 
 
-async def test_without_a_place_for_letters_it_is_an_error(path: Path) -> None:
-    """What does not decode ends the service as it ends a receive, and stays."""
+async def test_without_a_dead_letter_channel_it_is_an_error(path: Path) -> None:
+    """An undecodable message ends the service as it ends a receive, and stays."""
     await mixed(path)
     async with open_channel(path, Order) as channel:
         for _ in range(2):
@@ -144,7 +144,7 @@ class OddError(Exception):
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (OddError(), "OddError: its text cannot be had"),
+        (OddError(), "OddError: its text is not available"),
         (ValueError("no \udcff character"), "ValueError: no \\udcff character"),
         (ValueError("x" * 10**6), "ValueError: " + "x" * 988),
         (ValueError(" \n"), "ValueError"),
@@ -182,7 +182,7 @@ async def test_a_handler_that_ruins_its_message(path: Path) -> None:
 
 
 async def test_many_at_once_write_letters(path: Path) -> None:
-    """Each message that is given up has one letter, and the others are handled."""
+    """Each message without attempts left has one letter, and the others are handled."""
     async with open_channel(path, int, options=SMALL) as channel, graveyard(path) as (dead, box):
         await fill(channel, 300)
         await channel.seal()
@@ -196,8 +196,8 @@ async def test_many_at_once_write_letters(path: Path) -> None:
 # Redriving
 
 
-async def bury(channel: FileChannel[int], box: Sender[DeadLetter], count: int) -> None:
-    """Let so many messages be given up, one by one."""
+async def make_letters(channel: FileChannel[int], box: Sender[DeadLetter], count: int) -> None:
+    """Let so many messages become dead letters, one by one."""
     async with channel.serve(refuse, retry=NEVER, dead_letter=box) as service:
         await fill(channel, count)
         await channel.join()
@@ -207,7 +207,7 @@ async def bury(channel: FileChannel[int], box: Sender[DeadLetter], count: int) -
 async def test_redriven_messages_are_what_they_were(path: Path) -> None:
     """Their bytes are untouched; each comes once, and a second time there is nothing to do."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
-        await bury(channel, box, 10)
+        await make_letters(channel, box, 10)
         async with open_channel(path.with_name("other"), int) as other:
             assert await redrive(dead, other) == 4
             assert await redrive(dead, other) == 0
@@ -218,9 +218,9 @@ async def test_redriven_messages_are_what_they_were(path: Path) -> None:
 
 
 async def test_what_fails_again_is_not_redriven_again(path: Path) -> None:
-    """Letters that come while it is at work wait for the next time."""
+    """Letters that arrive while it runs wait for the next time."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
-        await bury(channel, box, 10)
+        await make_letters(channel, box, 10)
         async with channel.serve(refuse, retry=NEVER, dead_letter=box) as service:
             for _ in range(2):
                 assert await redrive(dead, channel) == 4
@@ -229,9 +229,9 @@ async def test_what_fails_again_is_not_redriven_again(path: Path) -> None:
 
 
 async def test_a_payload_that_does_not_fit_stays(path: Path) -> None:
-    """What comes before it is sent and acknowledged, and it is told which letter it is."""
+    """What is before it is sent and acknowledged, and the error names the letter."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
-        await bury(channel, box, 4)
+        await make_letters(channel, box, 4)
         good = (await letters(dead))[0]
         await box.send(msgspec.structs.replace(good, payload=msgspec.msgpack.encode("no number")))
         await box.send(good)
@@ -251,7 +251,7 @@ def stored_letters(dead: FileChannel[DeadLetter]) -> int:
 async def test_redriving_the_wrong_way_round_takes_no_name(path: Path) -> None:
     """A channel that carries no letters is named, and holds nothing back afterwards; nor does one that is none."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
-        await bury(channel, box, 4)
+        await make_letters(channel, box, 4)
         known = [consumer.name for consumer in channel.consumers()]
         for wrong in ((channel, dead), (None, channel), (dead, box)):
             with pytest.raises(TypeError, match="must be a "):
@@ -260,9 +260,9 @@ async def test_redriving_the_wrong_way_round_takes_no_name(path: Path) -> None:
 
 
 async def test_redriving_under_another_name(path: Path) -> None:
-    """Each name goes on where it stopped; one that is at work is not disturbed."""
+    """Each name resumes where it stopped; a running redrive is not disturbed."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
-        await bury(channel, box, 4)
+        await make_letters(channel, box, 4)
         with dead.ack_receiver("redrive") as rx:
             assert isinstance(rx, AckReceiver)
             with pytest.raises(ConsumerBusyError):
@@ -274,7 +274,7 @@ async def test_redriving_under_another_name(path: Path) -> None:
 async def test_redriving_can_be_cancelled(path: Path, rng: random.Random) -> None:
     """Everything is sent once, whenever it was interrupted."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
-        await bury(channel, box, 600)
+        await make_letters(channel, box, 600)
         good = (await letters(dead))[0]
         await box.send_many([msgspec.structs.replace(good, payload=bytes([n])) for n in range(100)] * 20)
         async with open_channel(path.with_name("other"), int) as other:

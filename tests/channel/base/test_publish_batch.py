@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from filechannel import Capacity, ChannelOptions, Durability, MessageTooLargeError, blocking
-from filechannel._channel.publication import publish
-from filechannel._channel.untyped import describe_channel
+from filechannel._channel.base.publish_batch import publish
+from filechannel._channel.lifecycle.channel_description import describe_channel
+from filechannel._storage.open_stores import STORES
 from filechannel._storage.store import Store
-from filechannel._storage.stores import STORES
 
 
 def make(path: Path, options: ChannelOptions | None = None) -> Store:
     """Make a channel of bytes, and open what is below it."""
     blocking.open_channel(path, bytes, options=options).close()
-    return describe_channel(path).recipe().open_store()
+    return describe_channel(path).open_spec().open_store()
 
 
 def parts(count: int, *, fail: bool = False) -> Iterator[list[bytes]]:
@@ -31,7 +31,7 @@ def parts(count: int, *, fail: bool = False) -> Iterator[list[bytes]]:
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=repr)
 def test_all_of_them_at_once(path: Path, durability: Durability) -> None:
-    """Over any number of segments; whoever waits is woken."""
+    """Across any number of segments; waiting receivers are woken."""
     store = make(path, ChannelOptions(segment_size=4096, durability=durability))
     with blocking.open_channel(path, bytes) as channel, channel.receiver() as receiver:
         assert publish(store, parts(5000)) == 5000
@@ -51,7 +51,7 @@ def test_none_of_them(path: Path) -> None:
 
 
 def test_nothing_at_all(path: Path) -> None:
-    """It is no batch."""
+    """An empty list is not a batch."""
     store = make(path)
     assert publish(store, iter([])) == 0
     assert store.control.write_offset == 0

@@ -1,4 +1,4 @@
-"""Messages become bytes and bytes become messages again; what is no message is refused before it is written."""
+"""Messages become bytes and bytes become messages; what is not a message is refused before it is written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from filechannel._channel.codec import Codec, JsonCodec, MsgpackCodec, Payloads, RawCodec, codec_for
+from filechannel._channel.schema.codec import Codec, JsonCodec, MsgpackCodec, Payloads, RawCodec, codec_for
 from filechannel._errors import CodecError, DecodeError, MessageTypeError
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class Point3(Point):
 
 @dataclass
 class NamedPoint(Point):
-    """A dataclass whose field is not what it is in its parent."""
+    """A dataclass whose field has another type than in its parent."""
 
     y: str = ""  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleVariableOverride]
 
@@ -211,7 +211,7 @@ def test_hooks_make_other_types_messages(cls: Any) -> None:
     codec = cls(Temperature, enc_hook=encode_temperature, dec_hook=decode_temperature)
     payloads = payloads_of(Temperature, pickle.loads(pickle.dumps(codec)))
     assert payloads.decode(payloads.encode(Temperature(36.6))).degrees == 36.6
-    with pytest.raises(MessageTypeError, match="takes Temperature, not float"):
+    with pytest.raises(MessageTypeError, match="accepts Temperature, not float"):
         payloads.encode(36.6)
 
 
@@ -225,7 +225,7 @@ def test_a_type_that_msgspec_does_not_know_is_refused(message_type: Any, codec: 
 
 @pytest.mark.parametrize("message_type", [int | Level, Order | Point, 5, "Order", Literal[b"x"]])
 def test_a_type_that_msgspec_refuses_is_refused(message_type: Any) -> None:
-    """What msgspec cannot tell apart, and what is no type, cannot be a message type."""
+    """Types that msgspec cannot distinguish, and values that are not types, cannot be a message type."""
     with pytest.raises(TypeError, match="cannot be a message type"):
         codec_for(message_type)
 
@@ -238,7 +238,7 @@ def test_an_unknown_codec_name_is_a_value_error() -> None:
 
 
 @pytest.mark.parametrize("codec", [5, object(), json, types.SimpleNamespace(encode=len, decode=len, name="")])
-def test_what_is_no_codec_is_a_type_error(codec: Any) -> None:
+def test_an_object_that_is_not_a_codec_is_a_type_error(codec: Any) -> None:
     """An object without a name, encode or decode is refused when the channel is opened."""
     with pytest.raises(TypeError, match="codec="):
         codec_for(Order, codec)
@@ -276,12 +276,12 @@ def test_raw_bytes_are_the_same_object() -> None:
         array.array("i", [1684234849]),
     ],
 )
-def test_any_buffer_goes_in_and_bytes_come_out(buffer: Any) -> None:
+def test_any_buffer_is_accepted_and_bytes_are_returned(buffer: Any) -> None:
     """Other buffers are copied, also those with gaps and wider items."""
     assert payloads_of(bytes).encode(buffer) == b"abcd"
 
 
-def test_a_mapped_file_goes_in() -> None:
+def test_a_mapped_file_is_accepted() -> None:
     """A map is a buffer too, and can be closed right after."""
     with mmap.mmap(-1, 4) as mapped:
         mapped[:] = b"abcd"
@@ -300,7 +300,7 @@ def test_a_raw_message_is_a_copy() -> None:
 @pytest.mark.parametrize("value", ["text", 5, None, [1, 2], Order(1)])
 def test_raw_mode_takes_nothing_but_buffers(value: Any) -> None:
     """What is no buffer is refused with its type, never interpreted."""
-    with pytest.raises(MessageTypeError, match=f"takes bytes or another buffer, not {type(value).__name__}"):
+    with pytest.raises(MessageTypeError, match=f"accepts bytes or another buffer, not {type(value).__name__}"):
         payloads_of(bytes).encode(value)
 
 
@@ -419,7 +419,7 @@ def test_exact_types_accept_nothing_else(message_type: Any, value: Any) -> None:
 
 
 def test_exact_types_name_what_needs_no_check() -> None:
-    """Direct instances of these types go straight to the codec."""
+    """Direct instances of these types are passed to the codec without a check."""
     assert payloads_of(Order | Cancel | None).exact_types == {Order, Cancel, type(None)}
     assert payloads_of(int).exact_types == {int}
     assert payloads_of(float).exact_types == {float, int}
@@ -427,8 +427,8 @@ def test_exact_types_name_what_needs_no_check() -> None:
     assert payloads_of(Literal[1, 2]).exact_types == set()
 
 
-def test_there_is_no_cheap_check_where_more_is_to_be_done() -> None:
-    """Validation, codecs of the user's own and types that isinstance cannot decide need the full way."""
+def test_there_is_no_cheap_check_where_more_is_needed() -> None:
+    """Validation, codecs of the user and types that isinstance cannot decide need the full check."""
     assert payloads_of(Order, validate=True).exact_types == set()
     assert payloads_of(str, TextCodec()).exact_types == set()
 
@@ -471,11 +471,11 @@ def test_a_class_that_only_its_codec_knows_is_checked() -> None:
         payloads.encode("hot")
 
 
-# What goes wrong inside
+# Errors inside a codec
 
 
 class Surrogate(msgspec.Struct):
-    """A Struct whose fields may hold what cannot be encoded."""
+    """A Struct whose fields may hold values that cannot be encoded."""
 
     text: Any
 
@@ -564,7 +564,7 @@ def test_a_codec_must_return_bytes(result: Any) -> None:
 
 
 def test_cancellation_is_not_a_codec_error() -> None:
-    """What is no Exception passes through."""
+    """What is not an Exception passes through."""
 
     class Stopping(TextCodec):
         def encode(self, value: str, /) -> bytes:
@@ -577,7 +577,7 @@ def test_cancellation_is_not_a_codec_error() -> None:
 def test_refuse_explains_what_a_faster_path_met() -> None:
     """A path that checks and encodes on its own raises the same errors."""
     payloads = payloads_of(Order)
-    with pytest.raises(MessageTypeError, match="item 3 of the batch: the channel takes Order, not int"):
+    with pytest.raises(MessageTypeError, match="item 3 of the batch: the channel accepts Order, not int"):
         payloads.refuse(5, None, 3)
     with pytest.raises(CodecError, match="item 3 of the batch: Order cannot be encoded as msgpack: ValueError: odd"):
         payloads.refuse(Order(1), ValueError("odd"), 3)
@@ -591,7 +591,7 @@ def test_refuse_explains_what_a_faster_path_met() -> None:
 
 
 def test_a_payload_that_does_not_decode_is_explained() -> None:
-    """The error has the place of the record, the way past it, its payload, the reason and the cause."""
+    """The error has the position of the record, the next position, its payload, the reason and the cause."""
     payloads = payloads_of(Order)
     payload = msgspec.msgpack.encode({"type": "Order", "id": "one"})
     with pytest.raises(msgspec.ValidationError) as refused:

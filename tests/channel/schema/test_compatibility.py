@@ -74,7 +74,7 @@ class DataClass:
 
 
 class DataDict(TypedDict):
-    """A TypedDict whose keys are always there."""
+    """A TypedDict whose keys are required."""
 
     a: int
     b: str
@@ -347,7 +347,7 @@ def _records(info: Any, depth: int) -> Iterator[Any]:
 
 
 def _one_at_a_time(choices: list[list[Any]]) -> Iterator[tuple[Any, ...]]:
-    """Vary one place while the others stay at their first value."""
+    """Vary one position while the others stay at their first value."""
     yield tuple(values[0] for values in choices)
     for place, values in enumerate(choices):
         for value in values[1:]:
@@ -359,7 +359,7 @@ SCHEMAS = {name: describe(message_type) for name, message_type in TYPES.items()}
 
 
 def decodes(values: list[Any], message_type: Any, module: Any = msgspec.msgpack) -> bool:
-    """Tell whether all values decode as a type, really."""
+    """Return whether all values decode as a type, by decoding them."""
     decoder = module.Decoder(message_type)
     try:
         for value in values:
@@ -370,14 +370,14 @@ def decodes(values: list[Any], message_type: Any, module: Any = msgspec.msgpack)
 
 
 def positions_have_other_names(stored: Schema, given_schema: Schema) -> bool:
-    """Tell whether two array-like records call a position differently: read without an error, but wrongly."""
+    """Return whether two array-like records name a position differently: read without an error, but wrongly."""
     pairs = zip(stored.records.values(), given_schema.records.values(), strict=False)
     both = [(mine, other) for mine, other in pairs if mine.array_like and other.array_like]
     return any(a.name != b.name for mine, other in both for a, b in zip(mine.fields, other.fields, strict=False))
 
 
 def decode_each_other(first: str, second: str, module: Any = msgspec.msgpack) -> bool:
-    """Tell whether two types decode each other's values, really."""
+    """Return whether two types decode each other's values, by decoding them."""
     there = decodes(SAMPLES[first], TYPES[second], module)
     return there and decodes(SAMPLES[second], TYPES[first], module)
 
@@ -401,7 +401,7 @@ def test_compatible_types_are_so_in_json_too(first: str) -> None:
 
 
 @pytest.mark.parametrize("first", TYPES)
-def test_differences_are_symmetric_and_telling(first: str) -> None:
+def test_differences_are_symmetric_and_informative(first: str) -> None:
     """The order of two types does not matter, and a difference names two different things."""
     for second in TYPES:
         difference = find_difference(SCHEMAS[first], SCHEMAS[second])
@@ -411,8 +411,8 @@ def test_differences_are_symmetric_and_telling(first: str) -> None:
 
 
 @pytest.mark.parametrize("name", TYPES)
-def test_the_stored_form_says_the_same(name: str) -> None:
-    """A schema that went through the manifest equals the one it was."""
+def test_the_stored_schema_is_equal(name: str) -> None:
+    """A schema that was stored in the manifest equals the one it was."""
     stored = Schema.from_json(msgspec.json.decode(msgspec.json.encode(SCHEMAS[name].to_json())))
     assert stored == SCHEMAS[name]
     assert find_difference(stored, describe(TYPES[name])) is None

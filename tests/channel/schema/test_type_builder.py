@@ -35,13 +35,13 @@ class Node(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True, renam
 
 
 class Sale(msgspec.Struct, tag="sale", tag_field="kind"):
-    """Told by a tag."""
+    """A message with a tag."""
 
     id: int
 
 
 class Refund(msgspec.Struct, tag="refund", tag_field="kind"):
-    """Told by another."""
+    """A message with another tag."""
 
     id: int
     why: str = ""
@@ -63,7 +63,7 @@ class Spot(NamedTuple):
 
 @dataclass
 class Item:
-    """With a default that nobody knows."""
+    """A message with a default that cannot be stored."""
 
     name: str
     id: uuid.UUID = field(default_factory=uuid.uuid4)
@@ -119,8 +119,8 @@ def test_what_is_built_reads_and_writes_the_same(message_type: Any) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("codec", [msgspec.msgpack, msgspec.json], ids=["msgpack", "json"])
-def test_there_and_back(message_type: Any, message: Any, codec: Any) -> None:
-    """A message that went through what is built is the same message."""
+def test_a_round_trip(message_type: Any, message: Any, codec: Any) -> None:
+    """A message that was encoded and decoded with the built type is the same message."""
     built = codec.decode(codec.encode(message), type=build_type(describe(message_type)))
     assert codec.decode(codec.encode(built), type=message_type) == message
 
@@ -135,8 +135,8 @@ def test_there_and_back(message_type: Any, message: Any, codec: Any) -> None:
         ("{}", "missing required field `firstValue`"),
     ],
 )
-def test_what_is_no_message_is_refused(text: str, reason: str) -> None:
-    """Constraints, values of an Enum and unknown fields are looked at, and the field is named."""
+def test_a_payload_that_is_not_a_message_is_refused(text: str, reason: str) -> None:
+    """Constraints, values of an Enum and unknown fields are checked, and the error names the field."""
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.json.decode(text, type=build_type(describe(Node)))
     assert reason in str(caught.value)
@@ -161,7 +161,7 @@ def test_constraints_in_a_union_are_left_out(other: dict[str, Any]) -> None:
 
 
 def test_defaults_are_what_they_are() -> None:
-    """Those that JSON has nothing like are made from what it has, anew for each message."""
+    """Defaults that JSON has no equivalent of are made from what it has, for each message."""
     built = build_type(describe(Node))
     one, other = (msgspec.json.decode('{"firstValue": 1}', type=built) for _ in range(2))
     assert one.blob == b"\xff"  # type: ignore[attr-defined]
@@ -169,3 +169,131 @@ def test_defaults_are_what_they_are() -> None:
     assert one.price == Decimal("1.50")  # type: ignore[attr-defined]
     assert one.inside == []  # type: ignore[attr-defined]
     assert one.inside is not other.inside  # type: ignore[attr-defined]
+
+
+def _with_default(kind: dict[str, Any], default: object, **records: object) -> Schema:
+    fields = [
+        {"name": "a", "wire_name": "a", "type": kind, "required": False, "default": default},
+        {"name": "b", "wire_name": "b", "type": {"kind": "int"}, "required": False, "default": 7},
+    ]
+    own = {"name": "R", "form": "struct", "fields": fields}
+    return Schema.from_json({"root": {"kind": "record", "name": "R"}, "records": {"R": own, **records}})
+
+
+LIST = {"kind": "list", "arguments": [{"kind": "int"}]}
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1000, [1] * 1000), (2000, msgspec.UNSET)])
+def test_a_large_default_is_left_out(count: int, expected: object) -> None:
+    """It would be made again for each message that lacks the field; the other fields have theirs."""
+    message: Any = msgspec.json.decode("{}", type=build_type(_with_default(LIST, [1] * count)))
+    assert (message.a, message.b) == (expected, 7)
+
+
+def test_many_defaults_are_left_out() -> None:
+    """Those of a record have a limit together."""
+    fields = [
+        {"name": f"a{number}", "wire_name": f"a{number}", "type": LIST, "required": False, "default": [1] * 500}
+        for number in range(100)
+    ]
+    records = {"R": {"name": "R", "form": "struct", "fields": fields}}
+    built = build_type(Schema.from_json({"root": {"kind": "record", "name": "R"}, "records": records}))
+    assert len(msgspec.json.encode(msgspec.json.decode("{}", type=built))) < 8192
+
+
+def test_defaults_that_multiply_each_other_are_left_out() -> None:
+    """A hundred records, each with a default of a hundred records, and so on."""
+    records = {
+        f"R{level}": {
+            "name": "R",
+            "form": "struct",
+            "fields": [
+                {
+                    "name": "a",
+                    "wire_name": "a",
+                    "type": {"kind": "list", "arguments": [{"kind": "record", "name": f"R{level + 1}"}]},
+                    "required": False,
+                    "default": [{}] * 100,
+                }
+            ],
+        }
+        for level in range(9)
+    }
+    last = {"name": "R", "form": "struct", "fields": []}
+    kind = {"kind": "list", "arguments": [{"kind": "record", "name": "R0"}]}
+    built = build_type(_with_default(kind, [{}] * 100, **records, R9=last))
+    assert msgspec.json.encode(msgspec.json.decode("{}", type=built)) == b'{"b":7}'
+
+
+def test_a_default_that_contains_itself_is_left_out() -> None:
+    """It would never be complete."""
+    built = build_type(_with_default({"kind": "record", "name": "R"}, {}))
+    assert msgspec.json.encode(msgspec.json.decode("{}", type=built)) == b'{"b":7}'
+
+
+@pytest.mark.parametrize(("first", "other"), [(0, "x"), ("a", 1)])
+def test_many_values_are_any_of_their_types(first: int | str, other: object) -> None:
+    """Tables of values that were chosen to collide take quadratic time, so large ones are not made."""
+    values = [first + number if isinstance(first, int) else f"a{number}" for number in range(1001)]
+    built = build_type(Schema.from_json({"root": {"kind": "literal", "values": values}}))
+    beyond = -1 if isinstance(first, int) else "beyond"
+    assert msgspec.json.decode(msgspec.json.encode(beyond), type=built) == beyond
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(msgspec.json.encode(other), type=built)
+
+
+@pytest.mark.parametrize("where", ["literal", "tag"])
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1])
+def test_integers_beyond_64_bits_are_damage(where: str, value: int) -> None:
+    """No type has such values, and Python's hashes of larger ones can be made equal."""
+    tagged = {"name": "R", "form": "struct", "fields": [], "tag_field": "t", "tag": value}
+    schema = {
+        "literal": {"root": {"kind": "literal", "values": [1, value]}},
+        "tag": {"root": {"kind": "record", "name": "R"}, "records": {"R": tagged}},
+    }
+    with pytest.raises(ValueError, match="beyond 64 bits"):
+        Schema.from_json(schema[where])
+
+
+def test_many_types_are_damage() -> None:
+    """More than fit into a manifest that this library writes."""
+    with pytest.raises(ValueError, match="more than 100,000 types"):
+        Schema.from_json({"root": {"kind": "tuple", "arguments": [{"kind": "int"}] * 100_000}})
+
+
+def test_a_deep_default_is_damage() -> None:
+    """It is written and converted by recursion."""
+    default: object = 1
+    for _ in range(70):
+        default = [default]
+    with pytest.raises(ValueError, match="a default of R has more than 64 nested values"):
+        _with_default({"kind": "any"}, default)
+
+
+@pytest.mark.parametrize("count", [100, 200, 1000])
+def test_deeply_nested_records_are_built_or_refused(count: int) -> None:
+    """What is built is shallow enough for later code that walks it inside other calls."""
+    fields = [
+        {"kind": "list", "arguments": [{"kind": "record", "name": f"R{(number + 1) % count}"}]}
+        for number in range(count)
+    ]
+    records = {
+        f"R{number}": {"name": "R", "form": "struct", "fields": [{"name": "a", "wire_name": "a", "type": kind}]}
+        for number, kind in enumerate(fields)
+    }
+    schema = Schema.from_json({"root": {"kind": "record", "name": "R0"}, "records": records})
+    if count == 100:
+        assert find_difference(schema, describe(build_type(schema))) is None
+    else:
+        with pytest.raises(ValueError, match="more than 300 nested types and records"):
+            build_type(schema)
+
+
+def test_many_records_of_one_name_are_numbered_at_once() -> None:
+    """Numbers of a name are not tried from the beginning for each."""
+    tagged = {"form": "struct", "fields": [], "tag_field": "t"}
+    names = [f"R{number}" for number in range(3000)]
+    records = {name: {"name": "R", "tag": name, **tagged} for name in names}
+    root = {"kind": "union", "arguments": [{"kind": "record", "name": name} for name in names]}
+    described = describe(build_type(Schema.from_json({"root": root, "records": records})))
+    assert list(described.records) == ["R", *(f"R#{number}" for number in range(2, 3001))]

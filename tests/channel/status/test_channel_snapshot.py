@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from filechannel._channel.snapshot import take_snapshot
-from filechannel._maintenance.watch import Watch
-from filechannel._storage.index import Mark
-from filechannel._storage.places import Places
+from filechannel._channel.status.channel_snapshot import take_snapshot
+from filechannel._maintenance.read_only_statistics import Watch
+from filechannel._storage.reading.lookup import LogLookup
+from filechannel._storage.segments.segment_index import IndexEntry
 from filechannel._storage.store import Store
 from tests.storage.channels import opened
 
 
-def _meanwhile(places: Places, patch: pytest.MonkeyPatch, event: Callable[[], object], *, before: bool) -> None:
+def _meanwhile(places: LogLookup, patch: pytest.MonkeyPatch, event: Callable[[], object], *, before: bool) -> None:
     """Let something happen once, before somebody has looked for the oldest message or behind that."""
-    earliest = places.earliest
+    earliest = places.earliest_entry
 
-    def look() -> Mark:
+    def look() -> IndexEntry:
         patch.undo()
         if before:
             event()
@@ -28,11 +28,11 @@ def _meanwhile(places: Places, patch: pytest.MonkeyPatch, event: Callable[[], ob
             event()
         return found
 
-    patch.setattr(places, "earliest", look)
+    patch.setattr(places, "earliest_entry", look)
 
 
 def _send_and_remove(store: Store) -> None:
-    """Let what was stored be gone, and the log be empty further on."""
+    """Remove what was stored, so that the log is empty further on."""
     store.log.append([b"meanwhile"] * 5)
     store.purge()
 
@@ -42,19 +42,19 @@ def _send_and_remove(store: Store) -> None:
 def test_figures_of_one_moment_do_not_contradict_each_other(
     path: Path, monkeypatch: pytest.MonkeyPatch, outside: bool, before: bool
 ) -> None:
-    """Messages that come and go between two looks at the shared words are there or not."""
+    """Messages that are sent and removed between two reads of the shared words are counted or not."""
     with opened(path) as store, Watch.open(path) as watch:
         store.log.append([b"before"])
-        places = watch.places if outside else store.places
+        places = watch.lookup if outside else store.lookup
         _meanwhile(places, monkeypatch, lambda: _send_and_remove(store), before=before)
         figures = watch.look() if outside else take_snapshot(store, senders=0, receivers=0)
         assert figures.oldest_offset <= figures.durable_offset <= figures.write_offset
         assert figures.messages == (0 if before else 6)
 
 
-def test_nothing_is_old_that_came_in_this_moment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An age is told only of what was there when it was looked for."""
+def test_a_message_sent_in_this_moment_has_no_age(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a message that existed when it was looked up has an age."""
     with opened(path) as store:
-        _meanwhile(store.places, monkeypatch, lambda: store.log.append([b"meanwhile"]), before=False)
+        _meanwhile(store.lookup, monkeypatch, lambda: store.log.append([b"meanwhile"]), before=False)
         figures = take_snapshot(store, senders=0, receivers=0)
         assert (figures.messages, figures.oldest_age) == (1, None)

@@ -1,4 +1,4 @@
-"""Who consumes a channel: listing, removing, expiring and waiting for them."""
+"""The consumers of a channel: listing, removing, expiring and waiting for them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from filechannel import (
     blocking,
     open_channel,
 )
-from filechannel._maintenance.watch import ConsumerFigures, Watch
-from filechannel._storage.files import Files
+from filechannel._maintenance.read_only_statistics import ConsumerFigures, Watch
+from filechannel._storage.system.os_calls import Files
 from tests.backends import one_loop
 from tests.storage.boots import Boots
 from tests.storage.clocks import Clock
@@ -43,7 +43,7 @@ SMALL = ChannelOptions(segment_size=4096)
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The time of day, which stands still."""
+    """The time of day, which does not advance."""
     return Clock.install(monkeypatch)
 
 
@@ -62,7 +62,7 @@ def seen_from_outside(path: Path) -> tuple[ConsumerFigures, ...]:
 
 
 async def test_a_channel_without_consumers_lists_none(path: Path) -> None:
-    """Senders, replays and messages are no consumers."""
+    """Senders, replays and messages are not consumers."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send(1)
         with channel.replay():
@@ -92,7 +92,7 @@ async def test_a_consumer_is_described(path: Path) -> None:
 
 
 async def test_consumers_come_in_order_of_their_names(path: Path) -> None:
-    """Open or closed, and wherever they stand."""
+    """Open or closed, and whatever their positions."""
     async with open_channel(path, int) as channel:
         with channel.receiver("b"), channel.receiver("a"):
             channel.receiver("c").close()
@@ -115,13 +115,13 @@ async def test_the_list_follows_every_change(path: Path) -> None:
 
 @one_loop
 async def test_listing_scans_no_directory_while_nothing_changes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names are looked up once, and again only after a name came or went."""
+    """The names are looked up once, and again only after a name was added or removed."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
         scanned: list[Path] = []
         listing: Callable[[Files, Path], list[str]] = Files.list
 
         def counted(files: Files, directory: Path) -> list[str]:
-            if directory.name == "consumers":  # who makes a segment looks at those
+            if directory.name == "consumers":  # creating a segment scans those
                 scanned.append(directory)
             return listing(files, directory)
 
@@ -138,8 +138,8 @@ async def test_listing_scans_no_directory_while_nothing_changes(path: Path, monk
 
 
 @one_loop
-async def test_a_file_that_somebody_removed_is_no_consumer(path: Path) -> None:
-    """What is listed is there, although nobody has said that it is gone."""
+async def test_a_deleted_file_is_not_a_consumer(path: Path) -> None:
+    """Listed consumers exist, although the deletion was not announced."""
     async with open_channel(path, int) as channel:
         channel.receiver("a").close()
         assert names(channel) == ["a"]
@@ -148,14 +148,14 @@ async def test_a_file_that_somebody_removed_is_no_consumer(path: Path) -> None:
 
 
 @one_loop
-async def test_lag_in_seconds_is_the_age_of_what_was_not_taken(path: Path, clock: Clock) -> None:
-    """It is 0 for whoever has everything, and else as old as the oldest message that is waiting."""
+async def test_lag_in_seconds_is_the_age_of_the_oldest_unread_message(path: Path, clock: Clock) -> None:
+    """It is 0 for a consumer that has read everything, and else the age of the oldest waiting message."""
     async with open_channel(path, int, options=SMALL) as channel:
         with channel.receiver("slow") as slow, channel.receiver("fast") as fast:
             for number in range(5):
                 # The slow path, which looks at the clock of the test.
                 await run_sync(channel._store.log.append, [bytes([number])])
-                await run_sync(channel._store.log.store_marks)
+                await run_sync(channel._store.log.store_index_entries)
                 clock.pass_seconds(100)
             assert await fast.receive_many(5) == list(range(5))
             assert await slow.receive_many(2) == [0, 1]
@@ -169,8 +169,8 @@ async def test_lag_in_seconds_is_the_age_of_what_was_not_taken(path: Path, clock
 
 
 @one_loop
-async def test_lag_does_not_count_offsets_that_were_left_out(path: Path, boots: Boots) -> None:
-    """After a power cut the log goes on elsewhere: a consumer is as far behind as there are records."""
+async def test_lag_does_not_count_offset_gaps(path: Path, boots: Boots) -> None:
+    """After a power cut the log resumes at a later offset: the lag counts records only."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         channel.receiver("a").close()
         await tx.send(1)
@@ -202,7 +202,7 @@ async def test_lag_counts_only_what_is_still_stored(path: Path) -> None:
 
 @one_loop
 async def test_idle_is_the_time_since_the_last_move(path: Path) -> None:
-    """It begins anew with every message that is taken."""
+    """Every received message resets it."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
         await tx.send(1)
         before = time.time()
@@ -211,8 +211,8 @@ async def test_idle_is_the_time_since_the_last_move(path: Path) -> None:
 
 
 @one_loop
-async def test_whoever_only_reads_may_list_and_join(path: Path) -> None:
-    """But removes nothing."""
+async def test_a_readonly_channel_may_list_and_join(path: Path) -> None:
+    """It removes nothing."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
         await tx.send(1)
         async with open_channel(path, int, readonly=True) as reader:
@@ -224,7 +224,7 @@ async def test_whoever_only_reads_may_list_and_join(path: Path) -> None:
 
 
 @one_loop
-async def test_a_closed_channel_lists_nobody(path: Path) -> None:
+async def test_a_closed_channel_lists_no_consumer(path: Path) -> None:
     """Every method raises `ClosedResourceError`."""
     async with open_channel(path, int) as channel:
         channel.receiver("a").close()
@@ -239,8 +239,8 @@ async def test_a_closed_channel_lists_nobody(path: Path) -> None:
 # Removing
 
 
-async def test_a_removed_consumer_begins_anew(path: Path) -> None:
-    """Its position is gone, and so is its file."""
+async def test_a_removed_consumer_starts_from_the_beginning(path: Path) -> None:
+    """Its position and its file are deleted."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         with channel.receiver("a") as rx:
             await tx.send_many([1, 2])
@@ -314,8 +314,8 @@ async def test_a_name_that_no_file_can_have_is_refused(path: Path, name: str) ->
 
 
 @one_loop
-async def test_the_name_of_a_group_is_no_single_consumer(path: Path) -> None:
-    """A name is of one kind: asking for the other raises `ConsumerMismatchError` and makes nothing."""
+async def test_the_name_of_a_group_is_not_a_single_consumer(path: Path) -> None:
+    """A name is of one kind: asking for the other raises `ConsumerMismatchError` and creates nothing."""
     async with open_channel(path, int) as channel:
         channel.group("workers").close()
         with pytest.raises(ConsumerMismatchError) as caught:
@@ -332,7 +332,7 @@ async def test_the_name_of_a_group_is_no_single_consumer(path: Path) -> None:
 
 @one_loop
 async def test_a_name_without_an_owner_expires(path: Path, clock: Clock) -> None:
-    """After so many seconds whoever lists the consumers finds it gone, and removed."""
+    """After so many seconds listing the consumers removes it."""
     async with open_channel(path, int) as channel:
         channel.receiver("a", expires=60).close()
         channel.receiver("b").close()
@@ -361,8 +361,8 @@ async def test_a_name_with_an_owner_does_not_expire(path: Path, clock: Clock) ->
 
 
 @one_loop
-async def test_an_expired_name_is_removed_by_whoever_opens_the_channel(path: Path, clock: Clock) -> None:
-    """The time is stored with the name: nobody has to remember it."""
+async def test_opening_the_channel_removes_an_expired_name(path: Path, clock: Clock) -> None:
+    """The time is stored with the name: no process has to remember it."""
     async with open_channel(path, int) as channel:
         channel.receiver("a", expires=60).close()
     clock.pass_seconds(60)
@@ -371,8 +371,8 @@ async def test_an_expired_name_is_removed_by_whoever_opens_the_channel(path: Pat
 
 
 @one_loop
-async def test_an_expired_name_begins_anew(path: Path, clock: Clock) -> None:
-    """Whoever opens the name itself too late is a new consumer, for whom `start` counts."""
+async def test_an_expired_name_starts_from_the_beginning(path: Path, clock: Clock) -> None:
+    """A receiver that opens the name too late is a new consumer, for which `start` counts."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         with channel.receiver("a", expires=60) as rx:
             await tx.send_many([1, 2])
@@ -385,7 +385,7 @@ async def test_an_expired_name_begins_anew(path: Path, clock: Clock) -> None:
 
 @one_loop
 async def test_a_name_that_acknowledges_expires_too(path: Path, clock: Clock) -> None:
-    """It is the same name, and the same term; what was not acked goes with it."""
+    """It is the same name, and the same time; what was not acked is removed with it."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         with channel.ack_receiver("a", expires=60) as rx:
             await tx.send_many([1, 2])
@@ -414,7 +414,7 @@ async def test_a_term_stays_until_another_is_given(path: Path, clock: Clock) -> 
 
 @one_loop
 @pytest.mark.parametrize("expires", [0, -1, float("nan"), float("inf")], ids=repr)
-async def test_a_term_that_is_no_time_is_refused(path: Path, expires: float) -> None:
+async def test_an_expiry_that_is_not_a_time_is_refused(path: Path, expires: float) -> None:
     """It is a `ValueError` that names the argument, and nothing is registered."""
     async with open_channel(path, int) as channel:
         with pytest.raises(ValueError, match="expires"):
@@ -486,8 +486,8 @@ async def test_a_cancelled_join_changes_nothing(path: Path) -> None:
         await channel.join("a")
 
 
-async def test_join_is_told_when_the_name_goes(path: Path) -> None:
-    """A consumer that is removed meanwhile will never catch up."""
+async def test_join_raises_when_the_name_is_removed(path: Path) -> None:
+    """A removed consumer will never catch up."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         rx = channel.receiver("a")
         await tx.send(1)
@@ -502,12 +502,12 @@ async def test_join_is_told_when_the_name_goes(path: Path) -> None:
             await rx.unsubscribe()
 
 
-def test_join_follows_a_name_that_begins_anew(path: Path) -> None:
-    """Whoever waits for a consumer that was removed and registered again looks at the new one."""
+def test_join_follows_a_name_that_is_registered_again(path: Path) -> None:
+    """A caller that waits for a consumer that was removed and registered again waits for the new one."""
     with blocking.open_channel(path, int) as channel, channel.sender() as tx:
         channel.receiver("a", start="latest").close()
         tx.send_many([1, 2])
-        pursuit = channel._pursuit("a")()
+        pursuit = channel._catch_up_wait("a")()
         assert not pursuit.is_stale
         channel.remove_consumer("a")
         rx = channel.receiver("a")
@@ -519,11 +519,11 @@ def test_join_follows_a_name_that_begins_anew(path: Path) -> None:
         pursuit.close()
 
 
-def test_whoever_joins_looks_ever_more_rarely(path: Path) -> None:
+def test_join_polls_ever_more_rarely(path: Path) -> None:
     """The pauses double up to the poll interval: waiting for long costs nothing."""
     with blocking.open_channel(path, int, options=ChannelOptions(poll_interval=0.01)) as channel:
         channel.receiver("a").close()
-        pursuit = channel._pursuit("a")()
+        pursuit = channel._catch_up_wait("a")()
         assert [pursuit.pause() for _ in range(6)] == [0.001, 0.002, 0.004, 0.008, 0.01, 0.01]
         pursuit.close()
 
@@ -561,8 +561,8 @@ async def test_a_moment_long_ago_is_the_beginning(path: Path) -> None:
 
 @pytest.mark.parametrize("left", [0, 20], ids=["emptied", "cut off"])
 @pytest.mark.parametrize("kind", ["single", "group"])
-async def test_a_damaged_consumer_is_kept_and_begins_nowhere_else(path: Path, kind: str, left: int) -> None:
-    """Nobody can open it, it is listed, and everybody else goes on; removed, the name is a new one."""
+async def test_a_damaged_consumer_is_kept_and_does_not_start_elsewhere(path: Path, kind: str, left: int) -> None:
+    """It cannot be opened, it is listed, and all others continue; once removed, the name is a new one."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send_many([1, 2, 3])
         with channel.receiver("single") as rx:

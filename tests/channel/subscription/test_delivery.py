@@ -14,7 +14,7 @@ from anyio.to_thread import run_sync
 
 from filechannel import AckError, AckReceiver, ChannelOptions, Delivery, FileChannel, open_channel
 from tests.backends import one_loop
-from tests.channel.test_ack import SMALL, fill, stored
+from tests.channel.aio.test_ack_receiver import SMALL, fill, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +36,7 @@ async def test_a_delivery_says_what_and_where_it_is(path: Path) -> None:
 
 
 async def test_the_cursor_follows_the_oldest_unacked(path: Path) -> None:
-    """Whatever the order of the acks, only what is acked without a gap is passed."""
+    """Whatever the order of the acks, the cursor passes only messages that are acked without a gap."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 1000)
         with channel.ack_receiver() as rx:
@@ -52,7 +52,7 @@ async def test_the_cursor_follows_the_oldest_unacked(path: Path) -> None:
 
 
 async def test_acks_out_of_order_are_lost_by_reopening(path: Path) -> None:
-    """Only what was acked contiguously is gone; the rest comes again, acked or not."""
+    """Only what was acked contiguously stays acked; the rest is redelivered, acked or not."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         with channel.ack_receiver() as rx:
@@ -63,8 +63,8 @@ async def test_acks_out_of_order_are_lost_by_reopening(path: Path) -> None:
             assert [delivery.value for delivery in await take(rx, 4)] == [1, 2, 3, 4]
 
 
-async def test_a_delivery_is_settled_once(path: Path) -> None:
-    """Acked or nacked, by itself or by `ack(n)`: after that it is not outstanding any more."""
+async def test_a_delivery_is_acked_or_nacked_once(path: Path) -> None:
+    """Acked or nacked, separately or by `ack(n)`: after that it is not outstanding any more."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         with channel.ack_receiver("mail") as rx:
@@ -74,13 +74,13 @@ async def test_a_delivery_is_settled_once(path: Path) -> None:
             third.nack()
             for settled in (first, second, third):
                 for call in (settled.ack, settled.nack):
-                    with pytest.raises(AckError, match="settled already") as caught:
+                    with pytest.raises(AckError, match="was already acknowledged or redelivered") as caught:
                         call()
                     assert caught.value.name == "mail"
             assert stored(channel, "mail") == 2
 
 
-async def test_a_delivery_that_came_again_is_another_one(path: Path) -> None:
+async def test_a_redelivered_message_is_a_new_delivery(path: Path) -> None:
     """Neither a nack nor a seek lets the old one acknowledge the new one."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
@@ -98,8 +98,8 @@ async def test_a_delivery_that_came_again_is_another_one(path: Path) -> None:
             third.ack()
 
 
-async def test_a_nacked_delivery_comes_again_before_anything_new(path: Path) -> None:
-    """By itself, with the others still outstanding, and its attempts counted."""
+async def test_a_nacked_delivery_is_redelivered_before_new_messages(path: Path) -> None:
+    """While the others are still outstanding, and with its attempts counted."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         with channel.ack_receiver() as rx:
@@ -113,8 +113,8 @@ async def test_a_nacked_delivery_comes_again_before_anything_new(path: Path) -> 
             assert rx.unack_count == 4
 
 
-async def test_ack_and_deliveries_go_together(path: Path) -> None:
-    """`ack(n)` leaves out what was acked by itself."""
+async def test_ack_and_deliveries_work_together(path: Path) -> None:
+    """`ack(n)` skips deliveries that were acked separately."""
     async with open_channel(path, int) as channel:
         await fill(channel, 4)
         with channel.ack_receiver() as rx:
@@ -126,8 +126,8 @@ async def test_ack_and_deliveries_go_together(path: Path) -> None:
             assert stored(channel) == 4
 
 
-async def test_a_delayed_nack_lets_others_go_on(path: Path) -> None:
-    """What is new comes meanwhile; later it comes again, by itself."""
+async def test_a_delayed_nack_lets_others_continue(path: Path) -> None:
+    """New messages are received in between; later it is redelivered, without a wakeup."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         with channel.ack_receiver() as rx:
@@ -193,7 +193,7 @@ async def test_a_delay_is_a_number_of_seconds(path: Path, delay: object) -> None
 
 
 async def test_a_delivery_outlives_the_clone_that_gave_it(path: Path) -> None:
-    """As long as one of those that share the position is open; then it comes again."""
+    """As long as one of those that share the position is open; then it is redelivered."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         rx = channel.ack_receiver()
@@ -208,7 +208,7 @@ async def test_a_delivery_outlives_the_clone_that_gave_it(path: Path) -> None:
 
 
 async def test_an_iteration_of_deliveries_survives_cancellation(path: Path) -> None:
-    """A cancelled step took nothing, and the next one goes on."""
+    """A cancelled step received nothing, and the next one continues."""
     async with open_channel(path, int) as channel:
         with channel.ack_receiver() as rx:
             deliveries = rx.deliveries()
@@ -220,8 +220,8 @@ async def test_an_iteration_of_deliveries_survives_cancellation(path: Path) -> N
 
 
 @one_loop
-async def test_a_forked_child_settles_nothing(path: Path) -> None:
-    """The position is the parent's; what the child has of it says that it is closed."""
+async def test_a_forked_child_acks_nothing(path: Path) -> None:
+    """The position is the parent's; the child's copy is closed."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         with channel.ack_receiver() as rx:
@@ -263,7 +263,7 @@ async def test_processing_acks_on_success(path: Path) -> None:
 
 
 async def test_processing_nacks_on_error(path: Path) -> None:
-    """Raising ten times, the message comes again ten times, in order, and the attempts count."""
+    """After ten errors the message was redelivered ten times, in order, and the attempts count."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         with channel.ack_receiver() as rx:
@@ -278,7 +278,7 @@ async def test_processing_nacks_on_error(path: Path) -> None:
 
 
 async def test_cancelled_processing_does_not_count(path: Path) -> None:
-    """The message comes again as if it had not been handed out."""
+    """The message is redelivered as if it had not been handed out."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         with channel.ack_receiver() as rx:
@@ -292,8 +292,8 @@ async def test_cancelled_processing_does_not_count(path: Path) -> None:
             assert (delivery.value, delivery.attempt) == (0, 1)
 
 
-async def test_processing_that_was_settled_inside(path: Path) -> None:
-    """Acked twice is an error; the error of the body goes first."""
+async def test_processing_that_was_acked_inside(path: Path) -> None:
+    """Acked twice is an error; the error of the body has priority."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         with channel.ack_receiver() as rx:
@@ -306,7 +306,7 @@ async def test_processing_that_was_settled_inside(path: Path) -> None:
 
 
 async def test_processing_that_closes_its_receiver(path: Path) -> None:
-    """The message was not acked, and that is told."""
+    """The message was not acked, and an error says so."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         rx = channel.ack_receiver()
@@ -368,7 +368,9 @@ async def some_steps(rng: random.Random) -> None:
 
 
 async def test_a_cancelled_large_receive_takes_nothing(path: Path) -> None:
-    """Cancelled while it gives way between its slices, everything comes again, and no attempt was counted."""
+    """If it is cancelled while it yields between its slices, everything is received again, and no
+    attempt was counted.
+    """
     options = ChannelOptions(segment_size=1 << 20)
     async with open_channel(path, int, options=options) as channel:
         await fill(channel, 50_000)

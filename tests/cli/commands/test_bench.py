@@ -26,4 +26,4 @@ def test_a_few_figures(memory: Path) -> None:
 
 def test_no_directory(memory: Path) -> None:
     """It is wrong usage."""
-    assert "is no directory" in error("bench", memory / "nothing", code=2)
+    assert "is not a directory" in error("bench", memory / "nothing", code=2)

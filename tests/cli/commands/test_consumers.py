@@ -22,17 +22,17 @@ def consumed(channel: Path) -> Path:
 
 
 def names(path: Path) -> list[str]:
-    """Return who is registered."""
+    """Return the registered consumer names."""
     return [each["name"] for each in report("consumers", path)]
 
 
 def test_the_list(consumed: Path) -> None:
-    """Who is registered, how far behind, and who has the name; `list` may be left out."""
+    """The list shows each consumer, its lag and its owner; `list` may be left out."""
     heading, audit, billing = run("consumers", consumed).stdout.splitlines()
     assert heading.split() == ["CONSUMER", "KIND", "NEXT", "BEHIND", "BYTES", "OLDEST", "IDLE", "OWNER"]
     assert audit.split()[:4] == ["audit", "group", "0", "100"]
     assert billing.split()[:4] == ["billing", "single", "10", "90"]
-    assert billing.endswith("nobody")
+    assert billing.endswith("none")
     assert run("consumers", "list", consumed).stdout.splitlines()[0] == heading
     assert [each["lag_messages"] for each in report("consumers", consumed)] == [100, 90]
 
@@ -52,7 +52,7 @@ def test_removing(consumed: Path) -> None:
 
 def test_removing_asks_first(consumed: Path) -> None:
     """Where there is nobody to ask, it is wrong usage."""
-    assert "give --yes" in error("consumers", "remove", consumed, "billing", code=2)
+    assert "add --yes" in error("consumers", "remove", consumed, "billing", code=2)
     assert names(consumed) == ["audit", "billing"]
 
 
@@ -60,30 +60,30 @@ def test_removing_asks_first(consumed: Path) -> None:
 def test_the_answer_counts(
     consumed: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, left: list[str]
 ) -> None:
-    """Whatever is not yes is no."""
+    """Any answer other than yes means no."""
     monkeypatch.setattr("builtins.input", lambda: answer)
-    monkeypatch.setattr("filechannel.cli.consumers.has_somebody_to_ask", lambda: True)
+    monkeypatch.setattr("filechannel.cli.commands.consumers.is_interactive", lambda: True)
     text = run("consumers", "remove", consumed, "billing", code=code).stderr
     assert "billing: 90 messages (" in text
     assert names(consumed) == left
 
 
-def test_removing_somebody_unknown_removes_nobody(consumed: Path) -> None:
-    """All names are looked at first."""
+def test_removing_an_unknown_consumer_removes_none(consumed: Path) -> None:
+    """The command checks all names before it removes the first one."""
     text = error("consumers", "remove", consumed, "billing", "nobody", "--yes")
     assert text == f"there is no consumer 'nobody'; 'filechannel consumers {consumed}' lists them"
     assert names(consumed) == ["audit", "billing"]
 
 
 @pytest.mark.parametrize("name", ["billing", "audit"])
-def test_whoever_is_in_use_stays(consumed: Path, name: str) -> None:
-    """Neither removed nor moved, and it is said who has it."""
+def test_a_consumer_in_use_is_kept(consumed: Path, name: str) -> None:
+    """A consumer in use is neither removed nor moved, and the message names its owner."""
     with blocking.open_channel(consumed, Order) as opened:
         with opened.receiver(name) if name == "billing" else opened.group(name):
             for command in (["consumers", "remove", consumed, name, "--yes"], ["seek", consumed, name, "latest"]):
                 text = error(*command)
                 assert text.startswith(f"consumer {name!r} is in use by process {os.getpid()} on ")
-                assert text.endswith("; end that first, nothing was done")
+                assert text.endswith("; stop that process first, nothing was done")
     assert [each["lag_messages"] for each in report("consumers", consumed)] == [100, 90]
 
 
@@ -93,7 +93,7 @@ def test_whoever_is_in_use_stays(consumed: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["billing", "audit"])
 @pytest.mark.parametrize(("position", "left"), [("earliest", 100), ("latest", 0), ("seq:40", 60), ("1h", 100)])
 def test_seeking(consumed: Path, name: str, position: str, left: int) -> None:
-    """A consumer goes on where it was put."""
+    """A consumer resumes at the position it was moved to."""
     found = report("seek", consumed, name, position)
     assert found["after"]["lag_messages"] == left
     with blocking.open_channel(consumed, Order) as opened:
@@ -107,18 +107,18 @@ def test_seeking_by_offset_and_back(consumed: Path) -> None:
     assert report("seek", consumed, "billing", moved["before"]["offset"])["after"] == moved["before"]
     text = run("seek", consumed, "billing", "earliest").stdout
     assert text.splitlines()[0].startswith("billing: was at message 10 (offset ")
-    assert text.splitlines()[1].endswith("now at message 0 (offset 0), 100 messages to come")
+    assert text.splitlines()[1].endswith("now at message 0 (offset 0), 100 messages left")
 
 
 @pytest.mark.parametrize("position", ["1", "seq:1000", "soon", "99999999"])
-def test_seeking_nowhere(consumed: Path, position: str) -> None:
-    """What is no place is wrong usage, and the consumer stays where it is."""
+def test_seeking_to_an_invalid_position(consumed: Path, position: str) -> None:
+    """An invalid position is wrong usage, and the consumer is not moved."""
     assert "POSITION" in error("seek", consumed, "billing", position, code=2)
     assert report("consumers", consumed)[1]["next_sequence"] == 10
 
 
-def test_seeking_registers_nobody(consumed: Path) -> None:
-    """A name that is not there is not made."""
+def test_seeking_registers_no_consumer(consumed: Path) -> None:
+    """Seeking a name that does not exist does not register it."""
     assert error("seek", consumed, "typo", "latest").startswith("there is no consumer 'typo'")
     assert names(consumed) == ["audit", "billing"]
     assert len(orders(consumed)) == 100
@@ -126,7 +126,9 @@ def test_seeking_registers_nobody(consumed: Path) -> None:
 
 @pytest.mark.parametrize("left", [0, 20, 4096], ids=["emptied", "cut off", "zeros"])
 def test_a_damaged_position(consumed: Path, left: int) -> None:
-    """Everything that looks says so and names the repair, which lets the consumer begin at the oldest message."""
+    """Every command that reads it reports the damage and names the repair, after which the consumer starts at the
+    oldest message.
+    """
     file = consumed / "consumers" / "billing.cursor"
     file.write_bytes(bytes(left) if left > 100 else file.read_bytes()[:left])
     mends = f"filechannel repair {consumed}"
@@ -143,7 +145,7 @@ def test_a_damaged_position(consumed: Path, left: int) -> None:
     run("gc", consumed)
     assert len(orders(consumed)) == 100
     before = file.read_bytes()
-    assert "begin again at the oldest message, offset 0: 100 messages" in run("repair", consumed, code=1).stdout
+    assert "start again at the oldest message, offset 0: 100 messages" in run("repair", consumed, code=1).stdout
     assert file.read_bytes() == before
     run("repair", consumed, "--apply")
     assert [each["damaged"] for each in report("consumers", consumed)] == [False, False]

@@ -26,7 +26,7 @@ def run_demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess
 
 
 def test_the_demo_keeps_every_promise_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Each act says what it did, the figures close the show, and the directory it played in is gone."""
+    """Each act prints what it did, the figures come last, and the demo's directory is deleted."""
     result = run_demo("--no-spark", TMPDIR=str(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("\nkept ") == (2 if PURE else 3)  # one process at a time cannot share work
@@ -43,8 +43,10 @@ def children_of(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize("moment", ["", "msgspec"], ids=["made", "importing"])
-def test_ctrl_c_ends_everybody_without_a_word(tmp_path: Path, moment: str) -> None:
-    """A terminal tells the whole group: no process complains, none is left, and neither is the directory."""
+def test_ctrl_c_ends_every_process_silently(tmp_path: Path, moment: str) -> None:
+    """A terminal signals the whole process group: no process prints an error, and neither a process nor the directory
+    is left.
+    """
     demo = start("demo", "--no-spark", environment={"TMPDIR": str(tmp_path)}, start_new_session=True)
     while not (children := children_of(demo.pid)):
         assert demo.poll() is None
@@ -58,8 +60,8 @@ def test_ctrl_c_ends_everybody_without_a_word(tmp_path: Path, moment: str) -> No
 
 
 def test_a_missing_java_is_named_before_anything_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without Java the pipeline is left out, and the user is told what to install."""
-    from filechannel.cli.show.pipeline import what_is_missing
+    """Without Java the demo skips the pipeline and prints what to install."""
+    from filechannel.cli.demo.spark_act import what_is_missing
 
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -67,19 +69,19 @@ def test_a_missing_java_is_named_before_anything_is_started(monkeypatch: pytest.
 
 
 def test_the_pipeline_leaves_nothing_behind_when_it_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its files are in the directory of the demo, which goes however the demo ends."""
-    from filechannel.cli.show import pipeline
+    """Its files are in the directory of the demo, which is deleted however the demo ends."""
+    from filechannel.cli.demo import spark_act
 
     example = tmp_path / "example.py"
     example.write_text("import os, tempfile\ntempfile.mkdtemp()\nos.kill(os.getpid(), 9)\n")
-    monkeypatch.setattr(pipeline, "script", lambda: example)
+    monkeypatch.setattr(spark_act, "script", lambda: example)
     (tmp_path / "demo").mkdir()
-    assert not pipeline.run_pipeline(tmp_path / "demo")
+    assert not spark_act.run_pipeline(tmp_path / "demo")
     assert len(list((tmp_path / "demo").iterdir())) == 1
 
 
 def test_the_pipeline_is_found_in_a_checkout() -> None:
     """The example that the demo runs is the one among the examples."""
-    from filechannel.cli.show.pipeline import script
+    from filechannel.cli.demo.spark_act import script
 
-    assert script().read_text(encoding="utf-8").startswith('"""A pipeline to look at')
+    assert script().read_text(encoding="utf-8").startswith('"""A complete pipeline')

@@ -31,11 +31,11 @@ from filechannel._format.layout import (
     MAINTAINED,
     MAINTENANCE_ERRORS,
 )
-from filechannel._storage.codecs import codec
-from filechannel._storage.files import Files
-from filechannel.cli import diagnosis, environment
-from filechannel.cli.diagnosis import diagnose
-from filechannel.cli.environment import examine
+from filechannel._storage.segments.compression_codecs import codec
+from filechannel._storage.system.os_calls import Files
+from filechannel.cli.diagnosis import channel_checks, environment
+from filechannel.cli.diagnosis.channel_checks import diagnose
+from filechannel.cli.diagnosis.environment import examine
 from tests.cli.shell import SMALL, Order, error, fill, in_a_terminal, real, report, run
 from tests.storage.channels import opened
 
@@ -48,7 +48,7 @@ def kinds(path: Path) -> dict[str, str]:
 
 
 def said(path: Path, kind: str) -> tuple[str, str | None]:
-    """Return the one piece of advice of a kind, and what mends it."""
+    """Return the one finding of a kind, and the command that fixes it."""
     (found,) = [each for each in diagnose(path) if each.kind == kind]
     return found.what, found.mend
 
@@ -97,7 +97,7 @@ def test_an_idle_consumer_that_holds_data(path: Path) -> None:
 
 
 def test_a_consumer_that_is_stuck(path: Path) -> None:
-    """One that somebody owns and does not move is told with its process."""
+    """A consumer that has an owner and does not move is reported with its process."""
     fill(path, 100)
     subscribe(path)
     with blocking.open_channel(path, Order) as channel, channel.receiver("billing"):
@@ -107,8 +107,8 @@ def test_a_consumer_that_is_stuck(path: Path) -> None:
         assert "5 hours" in what
 
 
-def test_nobody_is_registered(path: Path) -> None:
-    """Data that nobody will ever consume is told, unless something limits it."""
+def test_no_consumer_is_registered(path: Path) -> None:
+    """Data that no consumer will read is reported, unless an option limits it."""
     fill(path, 1000)
     assert kinds(path) == {"nobody": "warning"}
     limited = path.with_name("limited")
@@ -117,7 +117,7 @@ def test_nobody_is_registered(path: Path) -> None:
 
 
 def test_a_full_channel(path: Path) -> None:
-    """Nearly full is told with the slowest consumer; senders that wait, too."""
+    """A nearly full channel is reported with its slowest consumer, and so are senders that wait."""
     options = ChannelOptions(segment_size=4096, capacity=Capacity(max_messages=100))
     fill(path, 100, options)
     subscribe(path)
@@ -129,12 +129,12 @@ def a_disk_with(monkeypatch: pytest.MonkeyPatch, **left: int) -> os.statvfs_resu
     status = os.statvfs("/dev/shm")
     fields = ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail", "f_files", "f_ffree", "f_favail")
     found = [left.get(field, getattr(status, field)) for field in fields]
-    monkeypatch.setattr(diagnosis.os, "statvfs", lambda _: os.statvfs_result((*found, *status[8:])))
+    monkeypatch.setattr(channel_checks.os, "statvfs", lambda _: os.statvfs_result((*found, *status[8:])))
     return status
 
 
 def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With how much is left, what holds how much, and the commands that say more or make room."""
+    """The finding names the free space, what uses how much, and the commands that show more or free space."""
     fill(path, 100)
     subscribe(path)
     status = a_disk_with(monkeypatch, f_bavail=10)
@@ -144,28 +144,30 @@ def test_a_full_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert mend == f"filechannel consumers {path}; filechannel compress {path}"
 
 
-def test_a_full_disk_with_something_that_may_go(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is consumed, and nobody has removed yet."""
+def test_a_full_disk_with_something_to_reclaim(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The finding names consumed data that is not yet reclaimed."""
     fill(path, 1000)
     with blocking.open_channel(path, Order) as channel, channel.receiver("billing") as receiver:
         receiver.receive_many(1000)
     a_disk_with(monkeypatch, f_bavail=10)
     what, mend = said(path, "disk")
-    assert what.endswith("of records may go")
+    assert what.endswith("of records can be deleted")
     assert mend == f"filechannel gc {path}; filechannel compress {path}"
 
 
 @pytest.mark.parametrize("retention", [Retention(), Retention(after_consumed="keep")], ids=["nobody", "kept"])
 def test_a_full_disk_without_a_consumer(path: Path, monkeypatch: pytest.MonkeyPatch, retention: Retention) -> None:
-    """Why nothing goes is said in the words of `gc` and `info`."""
+    """The finding explains in the words of `gc` and `info` why nothing is reclaimed."""
     fill(path, 100, ChannelOptions(segment_size=4096, retention=retention))
     a_disk_with(monkeypatch, f_bavail=10)
     with blocking.open_channel(path, Order, readonly=True) as channel:
-        assert said(path, "disk")[0].endswith(f"; the oldest segment stays: {channel.statistics().pinned_by}")
+        assert said(path, "disk")[0].endswith(f"; the oldest segment is kept: {channel.statistics().pinned_by}")
 
 
 def test_a_disk_that_takes_no_more_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many bytes it has; one that does not count them takes as many as there is room for."""
+    """A file system without free inodes is reported, however many bytes are free; one that does not
+    count them is not.
+    """
     fill(path, 100)
     subscribe(path)
     a_disk_with(monkeypatch, f_favail=1, f_files=5000)
@@ -179,23 +181,29 @@ def test_a_disk_that_takes_no_more_files(path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_failures_in_the_background(path: Path) -> None:
-    """Errors of maintenance and of flushes are counted in the control file, and told."""
+    """Errors of maintenance and of flushes are counted in the control file and reported."""
     fill(path, 100)
     subscribe(path)
     with opened(path, SMALL) as store:
         store_u32(store.control.map, MAINTENANCE_ERRORS, 3)
         store_u32(store.control.map, FAILED_FLUSHES, 1)
         assert kinds(path) == {"maintenance": "warning", "flush": "error"}
+        assert said(path, "flush") == (
+            "a flush failed 1 time: the log of the program or the kernel's log (dmesg) may say why",
+            f"filechannel verify {path}",
+        )
         store_u32(store.control.map, MAINTENANCE_ERRORS, 0)
         store_u32(store.control.map, FAILED_FLUSHES, 0)
         store_u64(store.control.map, MAINTAINED, time.time_ns() - HOUR)
         what, mend = said(path, "maintenance")
-        assert what == "nobody has looked after it for 60 minutes, although a process has it open"
+        assert what == "no maintenance has run for 60 minutes, although a process has it open"
         assert mend == f"filechannel gc {path}"
 
 
 def test_damage_that_shows_at_a_glance(path: Path) -> None:
-    """A header, a position, a missing file: each with the command that mends it, and what that leaves behind."""
+    """A damaged header, a damaged position and a missing file are reported, each with the command that fixes it and
+    what that leaves behind.
+    """
     fill(path, 1000)
     subscribe(path)
     segment = sorted((path / "segments").glob("0*.seg"))[1]
@@ -212,7 +220,7 @@ def test_damage_that_shows_at_a_glance(path: Path) -> None:
     "file", ["control", "lock", "segments/*.seg", "consumers/billing.cursor", "consumers/team.group"]
 )
 def test_a_file_with_a_name_outside_of_the_channel(path: Path, file: str) -> None:
-    """An open for writing refuses it; the command that is advised replaces it by a copy, which is opened.
+    """An open for writing refuses it; the command that is advised replaces it with a copy, which is opened.
 
     It writes to nothing outside of the channel, and what has the other name stays as it is.
     """
@@ -228,8 +236,8 @@ def test_a_file_with_a_name_outside_of_the_channel(path: Path, file: str) -> Non
         linked.with_name(name).symlink_to(victim)
     content = elsewhere.read_bytes()
     what, mend = said(path, "links")
-    assert what.startswith(f"{linked.relative_to(path)}: a file with 2 names")
-    assert "`repair` has replaced it by a copy" in what
+    assert what.startswith(f"{linked.relative_to(path)}: a file with 2 hard links")
+    assert "`repair` has replaced it with a copy" in what
     findings = report("verify", path, code=1)["findings"]
     assert [each["kind"] for each in findings if each["file"] == str(linked.relative_to(path))] == ["links"]
     assert "links" in kinds(path)
@@ -244,7 +252,7 @@ def test_a_file_with_a_name_outside_of_the_channel(path: Path, file: str) -> Non
         assert team.receive().id == 0
 
 
-def test_a_backup_by_hard_links_is_no_finding(path: Path) -> None:
+def test_a_backup_by_hard_links_is_not_a_finding(path: Path) -> None:
     """Finished segments, their indexes and the manifest are never written in place."""
     fill(path, 1000)
     *finished, _active = sorted((path / "segments").glob("*.seg"))
@@ -255,7 +263,7 @@ def test_a_backup_by_hard_links_is_no_finding(path: Path) -> None:
 
 
 def test_a_damaged_manifest(path: Path) -> None:
-    """A channel that cannot be opened is told so, not refused."""
+    """A channel that cannot be opened is reported, and the command still runs."""
     fill(path, 100)
     (path / "channel.json").write_text("{")
     assert kinds(path) == {"damage": "error"}
@@ -276,7 +284,7 @@ def test_file_systems(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_extra_that_is_missing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments that cannot be read here are told with what to install."""
+    """Segments that cannot be read here are reported with the package to install."""
     fill(path, 10, ChannelOptions(segment_size=4096, compression=Compression(method="lz4")))
     subscribe(path)
     monkeypatch.setitem(sys.modules, "lz4.block", None)
@@ -287,11 +295,11 @@ def test_an_extra_that_is_missing(path: Path, monkeypatch: pytest.MonkeyPatch) -
         codec.cache_clear()
 
 
-def test_many_small_segments_and_spares(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Are noted, and are no finding."""
+def test_many_small_segments_and_a_long_free_list(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are notes, not findings."""
     fill(path, 2000)
     subscribe(path)
-    monkeypatch.setattr(diagnosis, "_MANY_SEGMENTS", 5)
+    monkeypatch.setattr(channel_checks, "_MANY_SEGMENTS", 5)
     for number in range(5):
         (path / "segments" / f"spare-{number:020}.seg").write_bytes(bytes(4096))
     assert kinds(path) == {"segments": "note", "spares": "note"}
@@ -299,7 +307,7 @@ def test_many_small_segments_and_spares(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_clock_that_was_set_back(path: Path) -> None:
-    """Times that are yet to come are told."""
+    """Times in the future are reported."""
     fill(path, 100)
     subscribe(path)
     leave_idle(path, "billing", -5)
@@ -307,24 +315,24 @@ def test_a_clock_that_was_set_back(path: Path) -> None:
 
 
 def test_groups(path: Path) -> None:
-    """A message that comes again and again is told, and a lease that nobody is left to notice."""
+    """A message that is redelivered many times is reported, and so is an expired lease that no member notices."""
     with opened(path) as store:
         store.log.append([b"poison", b"other"])
         assert store.processes is not None
         group = store.cursors.join("crew", store.processes)
-        group.begin(store.places.earliest())
+        group.begin(store.lookup.earliest())
         ENTRY.pack_into(group.map, GROUP_RING, ENTRY_OUT | 7 << ENTRY_ATTEMPT_SHIFT, 0, 14, 0, 0)
         for position, value in ((GROUP_TAIL, 1), (GROUP_NEXT, 14), (GROUP_NEXT_SEQUENCE, 1)):
             store_u64(group.map, position, value)
         store.cursors.close(group)
     found = kinds(path)
     assert found == {"attempts": "warning", "leases": "warning"}
-    assert "handed out 7 times" in said(path, "attempts")[0]
+    assert "delivered 7 times" in said(path, "attempts")[0]
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+@pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_a_process_that_is_stopped(path: Path) -> None:
-    """It is told with its number and the command that lets it go on."""
+    """A stopped process is reported with its pid and the command that resumes it."""
     fill(path, 10)
     subscribe(path)
     program = (
@@ -332,7 +340,7 @@ def test_a_process_that_is_stopped(path: Path) -> None:
         "store = open_store(Path(sys.argv[1]), SMALL, create=False)\n"
         "print(flush=True)\nsys.stdin.read()\nstore.close()\n"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     command = [sys.executable, "-c", program, str(path)]
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -347,10 +355,10 @@ def test_a_process_that_is_stopped(path: Path) -> None:
 
 
 def test_a_process_at_its_limits(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is about to run out of files is told."""
+    """A process that is about to run out of descriptors is reported."""
     fill(path, 10)
     subscribe(path)
-    monkeypatch.setattr(diagnosis, "_NEARLY", 0.0)
+    monkeypatch.setattr(channel_checks, "_NEARLY", 0.0)
     with blocking.open_channel(path, Order):
         texts = [each.what for each in diagnose(path) if each.kind == "limits"]
     assert [text.split()[-1] for text in texts] == ["files", "maps"]
@@ -368,7 +376,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_several_channels(path: Path) -> None:
-    """Each is told by its path; one finding is enough for the exit code."""
+    """Each channel is reported by its path; one finding decides the exit code."""
     fill(path, 100)
     subscribe(path)
     other = fill(path.with_name("other"), 1000)
@@ -416,8 +424,8 @@ def test_a_command_is_one_line(path: Path) -> None:
     assert "held  \r\n           by consumer `billing`" in shown
 
 
-def test_a_manifest_that_is_gone(path: Path) -> None:
-    """Is damage, as one that cannot be read is."""
+def test_a_missing_manifest(path: Path) -> None:
+    """A missing manifest is damage, like one that cannot be read."""
     fill(path, 100)
     (path / "channel.json").unlink()
     assert kinds(path) == {"damage": "error"}
@@ -436,15 +444,15 @@ def test_a_limit_that_cannot_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_one_that_is_none_among_others(path: Path) -> None:
-    """The others are told all the same; the exit code is that of wrong usage."""
+def test_a_path_that_is_not_a_channel_among_others(path: Path) -> None:
+    """The other channels are reported all the same; the exit code is that of wrong usage."""
     fill(path, 1000)
     result = run("doctor", path.with_name("nowhere"), path, code=2)
     assert result.stdout.startswith(f"{path}: ")
-    assert result.stderr == f"filechannel: there is no channel at {path.with_name('nowhere')}\n"
+    assert result.stderr == f"filechannel: there is no channel at {path.with_name('nowhere')}; check the path\n"
 
 
 def test_where_there_is_no_channel(path: Path) -> None:
-    """Is wrong usage, in a process of its own too."""
-    assert error("doctor", path, code=2) == f"there is no channel at {path}"
+    """A path without a channel is wrong usage, also in a separate process."""
+    assert error("doctor", path, code=2) == f"there is no channel at {path}; check the path"
     assert real("doctor", path)[0] == 2

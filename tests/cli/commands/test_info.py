@@ -16,9 +16,9 @@ def test_what_a_channel_is(channel: Path) -> None:
     facts = {name.strip(): value.strip() for name, value in lines.items()}
     assert facts["channel"] == str(channel)
     assert facts["messages"] == "Order as msgpack"
-    assert facts["stored"] == "100 messages, of 100 ever sent"
+    assert facts["stored"] == "100 messages of 100 ever sent"
     assert facts["to disk"] == "when the system does (Durability.OS)"
-    assert facts["retention"] == "what is consumed is deleted"
+    assert facts["retention"] == "consumed messages are deleted"
     assert facts["compression"] == "none"
     assert facts["segments of"] == "4.1 kB, mode 0600"
     assert facts["open for writing in"] == "no process"
@@ -27,7 +27,7 @@ def test_what_a_channel_is(channel: Path) -> None:
 
 
 def test_who_uses_it(channel: Path) -> None:
-    """Those who have it open and those who consume it are there, although it is only looked at."""
+    """The processes that have the channel open and its consumers are listed, although the command only reads."""
     with blocking.open_channel(channel, Order) as opened, opened.receiver("billing") as receiver:
         receiver.receive_many(10)
         found = report("info", channel)
@@ -38,7 +38,7 @@ def test_who_uses_it(channel: Path) -> None:
         assert consumer["owner"]["pid"] == os.getpid()
         text = run("info", channel).stdout
         assert f"process {os.getpid()} on " in text
-        assert "consumer 'billing' has not passed it" in text
+        assert "consumer 'billing' has not read it" in text
 
 
 def test_everything_in_json(path: Path) -> None:
@@ -54,14 +54,14 @@ def test_everything_in_json(path: Path) -> None:
     assert isinstance(found["statistics"]["oldest_age"], float)
     text = run("info", path).stdout
     assert "5 of 1,000 messages used" in text
-    assert "what is consumed is deleted, what is older than 60 seconds goes" in text
+    assert "consumed messages are deleted, what is older than 60 seconds is deleted" in text
 
 
-def test_a_sealed_channel_says_so(channel: Path) -> None:
-    """No more will come."""
+def test_a_sealed_channel_is_shown_as_sealed(channel: Path) -> None:
+    """A sealed channel accepts no more messages."""
     with blocking.open_channel(channel, Order) as opened:
         opened.seal()
-    assert "sealed: no more will come" in run("info", channel).stdout
+    assert "sealed: no message can be added" in run("info", channel).stdout
 
 
 def test_nothing_is_all_on_disk(channel: Path) -> None:
@@ -93,13 +93,13 @@ def test_options_in_words(path: Path) -> None:
     text = run("info", fill(path, 1, options)).stdout
     assert "every 0.5 seconds (Durability.interval(0.5))" in text
     assert "gzip, level 9, 2 minutes after a segment is finished" in text
-    assert "what is consumed is kept, what is more than 2.0 MB goes" in text
+    assert "consumed messages are kept, the oldest above 2.0 MB are deleted" in text
     assert "of 1.0 GB used" in text
     assert "drop oldest" in text
 
 
-def test_before_anybody_has_recovered_it(boots: Boots, channel: Path) -> None:
-    """After a boot only what was flushed is known for certain, and it is said so."""
+def test_before_recovery(boots: Boots, channel: Path) -> None:
+    """After a reboot only flushed messages are certain, and the output says so."""
     assert report("info", channel)["is_current"]
     boots.again()
     assert not report("info", channel)["is_current"]

@@ -22,8 +22,8 @@ def segments(path: Path) -> int:
     return found
 
 
-def test_nothing_goes_that_is_needed(channel: Path) -> None:
-    """And it is said what holds it back."""
+def test_no_needed_segment_is_reclaimed(channel: Path) -> None:
+    """The output says which consumer still needs it."""
     assert report("gc", channel) == {
         "segments": 0,
         "bytes": 0,
@@ -33,12 +33,12 @@ def test_nothing_goes_that_is_needed(channel: Path) -> None:
     consume(channel, 1)
     text = run("gc", channel).stdout
     assert text == (
-        "removed 0 segments with 0 B of records\nthe oldest segment stays: consumer 'billing' has not passed it\n"
+        "removed 0 segments with 0 B of records\nthe oldest segment is kept: consumer 'billing' has not read it\n"
     )
 
 
-def test_what_is_consumed_goes_at_once(channel: Path) -> None:
-    """A dry run says the same, and changes nothing."""
+def test_consumed_segments_are_reclaimed_at_once(channel: Path) -> None:
+    """A dry run prints the same and changes nothing."""
     consume(channel, 100)
     foreseen = report("gc", channel, "--dry-run")
     assert foreseen["dry_run"]

@@ -12,7 +12,7 @@ from filechannel import Capacity, ChannelOptions, blocking
 from filechannel._format import PURE
 from tests.cli.shell import Order, error, fill, finish, interrupt, orders, real, report, run, start
 
-shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+shares = pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 
 
 @pytest.fixture
@@ -41,8 +41,8 @@ def test_lines_from_a_file(channel: Path, file: Path) -> None:
 
 
 @shares
-def test_whoever_writes_slowly_is_not_held_up(channel: Path) -> None:
-    """A line is sent when it is there, not when a buffer is full."""
+def test_a_slow_writer_is_not_delayed(channel: Path) -> None:
+    """A line is sent when it arrives, not when a buffer is full."""
     process = start("send", channel)
     assert process.stdin is not None
     with blocking.open_channel(channel, Order) as opened, opened.receiver(start="latest") as receiver:
@@ -64,8 +64,8 @@ def test_a_bad_line_ends_it(channel: Path, file: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["{", "[]", "nonsense", '{"id": 1}', '{"id": 1.5, "sku": "a"}', "\x00"])
-def test_what_is_no_json_or_no_message(channel: Path, file: Path, line: str) -> None:
-    """It is refused with its number, whatever it is."""
+def test_a_line_that_is_not_json_or_not_a_message(channel: Path, file: Path, line: str) -> None:
+    """A line that is not a message is refused with its number, whatever it contains."""
     file.write_text(f"{line}\n")
     assert error("send", channel, "--file", file).startswith("line 1 is not a message of the channel: ")
     assert sent(channel) == []
@@ -94,7 +94,7 @@ def test_a_channel_that_takes_few_at_once(path: Path, file: Path) -> None:
 
 
 def test_a_full_channel(path: Path, file: Path) -> None:
-    """It is told how many had room; a channel that lets senders wait does so, until Ctrl-C."""
+    """The error counts the messages that fitted; with the policy to wait, the command waits until Ctrl-C."""
     fill(path, 0, ChannelOptions(capacity=Capacity(max_messages=5, on_full="raise")))
     file.write_text("\n".join(f'{{"id": {number}, "sku": "a"}}' for number in range(10)))
     assert error("send", path, "--file", file).endswith("; 5 messages were sent")
@@ -120,11 +120,11 @@ def test_a_message_that_is_too_large(path: Path, file: Path) -> None:
 
 
 def test_a_sealed_channel(channel: Path, file: Path) -> None:
-    """It takes no more, and says so."""
+    """A sealed channel accepts no more messages, and the error says so."""
     with blocking.open_channel(channel, Order) as opened:
         opened.seal()
     file.write_text('{"id": 1, "sku": "a"}')
-    assert "is sealed and takes no more messages" in error("send", channel, "--file", file)
+    assert "is sealed and accepts no more messages" in error("send", channel, "--file", file)
 
 
 def test_bytes(path: Path, file: Path) -> None:
@@ -157,6 +157,6 @@ def test_no_such_file(channel: Path) -> None:
 
 
 def test_nothing_to_send(channel: Path) -> None:
-    """An empty input is no error."""
+    """An empty input is not an error."""
     assert run("send", channel, "--file", os.devnull).stderr == "sent 0 messages\n"
     assert run("send", channel, "--file", os.devnull, "--atomic").stderr == "sent 0 messages\n"

@@ -25,7 +25,7 @@ def test_segments_are_shipped_once(path: Path, tmp_path: Path) -> None:
     archive = f"file://{tmp_path}/archive"
     first = json.loads(run(path, archive, "--consumer", "archive", "--json").stdout)
     assert first["segments"] > 3
-    assert f"has what is finished, up to offset {first['end']}" in run(path, archive, "--verify").stdout.replace(
+    assert f"has every finished segment, up to offset {first['end']}" in run(path, archive, "--verify").stdout.replace(
         "\n", " "
     )
     with open_channel(path, Order) as channel:
@@ -35,7 +35,7 @@ def test_segments_are_shipped_once(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_gap_is_a_finding(path: Path, tmp_path: Path) -> None:
-    """What was removed before it was shipped is told, and is exit code 1."""
+    """Messages that were reclaimed before they were shipped are reported, with exit code 1."""
     fill(path, orders(300), segment_size=4096)
     archive = f"file://{tmp_path}/archive"
     run(path, archive)
@@ -46,7 +46,7 @@ def test_a_gap_is_a_finding(path: Path, tmp_path: Path) -> None:
     assert "1 gap in the archive" in run(path, archive, code=1).stderr
 
 
-def test_wrong_places_are_wrong_usage(path: Path, tmp_path: Path) -> None:
+def test_wrong_paths_are_wrong_usage(path: Path, tmp_path: Path) -> None:
     """No channel, a URI that nothing can open, the archive of another channel: a line each, and exit code 2."""
     archive = f"file://{tmp_path}/archive"
     assert "there is no channel at" in run(path, archive, code=2).stderr

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from filechannel import ChannelOptions, DataExpiredError, blocking
-from filechannel._channel.untyped import describe_channel
+from filechannel._channel.lifecycle.channel_description import describe_channel
 from tests.cli.shell import Order, error, fill, finish, run, start
 
 
@@ -51,8 +51,8 @@ def test_where_to_begin(channel: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["seq:100000", "seq:x", "yesterday", "1", "12h30", "99999999999999999999999d"])
-def test_no_place_to_begin_at(channel: Path, place: str) -> None:
-    """It is wrong usage, and says what a place is, or what there is."""
+def test_an_invalid_start(channel: Path, place: str) -> None:
+    """An invalid start is wrong usage, and the error names the valid ones."""
     assert "--from" in error("tail", channel, "--from", place, code=2)
 
 
@@ -70,7 +70,7 @@ def test_following(channel: Path) -> None:
 
 
 def test_no_consumer_is_left(channel: Path) -> None:
-    """Nothing is held back by whoever only looks."""
+    """A command that only reads holds no data back."""
     run("tail", channel, "--from", "earliest")
     assert list((channel / "consumers").iterdir()) == []
 
@@ -96,8 +96,8 @@ def test_a_text_with_commands_in_it_reaches_no_terminal(path: Path) -> None:
     assert lines(path)[0]["value"] == "\x1b[31m\x9b31m\x7fé"
 
 
-def test_what_is_no_message_is_shown_too(channel: Path) -> None:
-    """In its place, with the reason and its bytes; those behind it follow."""
+def test_a_record_that_is_not_a_message_is_shown(channel: Path) -> None:
+    """The record is shown in order, with the reason and its bytes; the messages after it follow."""
     description = describe_channel(channel)
     with blocking.open_channel(channel, Order) as opened, opened.sender() as sender:
         sender._connection.writer.append_all([msgspec.msgpack.encode({"id": "x"})])
@@ -111,8 +111,8 @@ def test_what_is_no_message_is_shown_too(channel: Path) -> None:
     assert description.manifest.codec == "msgpack"
 
 
-def test_what_was_removed_meanwhile_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes on with what is left."""
+def test_messages_reclaimed_while_it_reads_are_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command resumes with the messages that are left."""
     fill(path, 3)
     whole = blocking.Receiver.receive_record
     raised: list[DataExpiredError] = []
@@ -125,7 +125,7 @@ def test_what_was_removed_meanwhile_is_told(path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(blocking.Receiver, "receive_record", overtaken)
     result = run("tail", path)
-    assert result.stderr == "5 messages were removed before they were shown\n"
+    assert result.stderr == "5 messages were deleted before they could be shown\n"
     assert len(result.stdout.splitlines()) == 3
 
 
@@ -161,7 +161,7 @@ def test_what_a_copy_does_not_show_is_said(channel: Path, tmp_path: Path) -> Non
 
 
 def test_the_last_messages_begin_behind_what_a_repair_left_out(path: Path) -> None:
-    """A number that is lost is no place to begin at."""
+    """A sequence that is lost is not a start."""
     fill(path, 300)
     begins = sorted((path / "segments").glob("0*.seg"))
     content = bytearray(begins[1].read_bytes())

@@ -1,4 +1,4 @@
-"""`filechannel top`: what it shows, what comes and goes, and how it leaves the terminal."""
+"""`filechannel top`: what it shows, channels that appear and disappear, and how it leaves the terminal."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rich.console import Console
 
 from filechannel import Capacity, ChannelOptions, StorageError, blocking
 from filechannel._format import PURE
-from filechannel.cli.gallery import Gallery, Picture
-from filechannel.cli.top_view import sparkline, view
-from tests.cli.shell import PATIENCE, Order, error, fill, finish, in_a_terminal, interrupt, real, report, run, start
-from tests.maintenance.test_verify import contents
+from filechannel.cli.ui.channel_set import ChannelSet, Picture
+from filechannel.cli.ui.top_view import sparkline, view
+from tests.cli.shell import TIMEOUT, Order, error, fill, finish, in_a_terminal, interrupt, real, report, run, start
+from tests.maintenance.verify.test_verification import contents
 from tests.storage.channels import opened
 from tests.storage.faults import FLUSHING, FaultyFiles, input_output_error
 
@@ -43,11 +43,11 @@ def drawn(pictures: list[Picture], width: int = 80, height: int = 24) -> list[st
 
 
 def test_figures_of_a_channel(path: Path) -> None:
-    """What is stored, how far consumers are behind, how full it is, and who has it open."""
+    """The figures are what is stored, each consumer's lag, the fill level and the processes that use the channel."""
     fill(path, 1000, ChannelOptions(segment_size=4096, capacity=Capacity(max_messages=2000)))
     subscribe(path, "billing", 300)
-    with blocking.open_channel(path, Order), Gallery([str(path)]) as gallery:
-        (picture,) = gallery.look()
+    with blocking.open_channel(path, Order), ChannelSet([str(path)]) as channel_set:
+        (picture,) = channel_set.look()
         figures = picture.figures
         assert figures is not None
         assert (figures.messages, figures.next_sequence, figures.fill) == (1000, 1000, 0.35)
@@ -65,12 +65,12 @@ def test_paces(path: Path) -> None:
     """Between two looks it is known how much was sent and taken in a second."""
     fill(path, 100)
     subscribe(path, "billing", 10)
-    with Gallery([str(path)]) as gallery:
-        (before,) = gallery.look()
+    with ChannelSet([str(path)]) as channel_set:
+        (before,) = channel_set.look()
         first = before.figures
         fill(path, 50)
         subscribe(path, "billing", 20)
-        (picture,) = gallery.look()
+        (picture,) = channel_set.look()
         assert first is not None
         assert picture.figures is not None
         seconds = picture.figures.time - first.time
@@ -79,13 +79,13 @@ def test_paces(path: Path) -> None:
         assert list(picture.paces["billing"].history) == [90, 120]
 
 
-def test_offsets_that_were_left_out_are_no_pace(path: Path) -> None:
-    """After a flush that failed the log goes on elsewhere: only records count as sent and taken."""
+def test_an_offset_gap_is_not_counted_as_throughput(path: Path) -> None:
+    """After a failed flush the log resumes at a later offset: only records count as sent and received."""
     files = FaultyFiles()
-    with opened(path, ChannelOptions(segment_size=4096), files=files) as store, Gallery([str(path)]) as gallery:
+    with opened(path, ChannelOptions(segment_size=4096), files=files) as store, ChannelSet([str(path)]) as channel_set:
         cursor = store.cursors.open("billing")
         cursor.store(0, 0, 0)
-        gallery.look()
+        channel_set.look()
         store.log.append([b"one"])
         files.fail(FLUSHING, input_output_error, once=True)
         with pytest.raises(StorageError):
@@ -93,7 +93,7 @@ def test_offsets_that_were_left_out_are_no_pace(path: Path) -> None:
         end = store.log.append([b"two"]) + 11
         cursor.store(end, 2, 0)
         store.cursors.close(cursor)
-        (picture,) = gallery.look()
+        (picture,) = channel_set.look()
         assert end > 1 << 39
         for pace in (picture.pace, picture.paces["billing"]):
             assert pace.bytes_per_second == pytest.approx(11 * pace.per_second)
@@ -103,49 +103,49 @@ def test_nothing_is_changed(path: Path) -> None:
     """No byte of the channel is another one afterwards, and no name is registered."""
     fill(path, 100)
     before = contents(path)
-    with Gallery([str(path)]) as gallery:
-        gallery.look()
-        gallery.look()
+    with ChannelSet([str(path)]) as channel_set:
+        channel_set.look()
+        channel_set.look()
     assert contents(path) == before
 
 
 def test_channels_that_come_and_go(memory: Path) -> None:
     """One that is made is shown, one that is removed is not, and one that is replaced is the new one."""
-    with Gallery([str(memory / "*")]) as gallery:
-        assert gallery.look() == []
+    with ChannelSet([str(memory / "*")]) as channel_set:
+        assert channel_set.look() == []
         fill(memory / "a", 10)
         (memory / "no channel").mkdir()
-        assert [picture.path.name for picture in gallery.look()] == ["a"]
+        assert [picture.path.name for picture in channel_set.look()] == ["a"]
         fill(memory / "b", 20)
-        assert [picture.path.name for picture in gallery.look()] == ["a", "b"]
+        assert [picture.path.name for picture in channel_set.look()] == ["a", "b"]
         shutil.rmtree(memory / "a")
-        assert [picture.path.name for picture in gallery.look()] == ["b"]
+        assert [picture.path.name for picture in channel_set.look()] == ["b"]
         shutil.rmtree(memory / "b")
         fill(memory / "b", 30)
-        (picture,) = gallery.look()
+        (picture,) = channel_set.look()
         assert picture.figures is not None
         assert picture.figures.messages == 30
 
 
 def test_directories_of_channels(memory: Path) -> None:
-    """A directory stands for the channels in it."""
+    """A directory means all channels in it."""
     fill(memory / "a", 10)
     fill(memory / "b", 10)
-    with Gallery([str(memory)]) as gallery:
-        assert [picture.path.name for picture in gallery.look()] == ["a", "b"]
+    with ChannelSet([str(memory)]) as channel_set:
+        assert [picture.path.name for picture in channel_set.look()] == ["a", "b"]
 
 
 def test_a_channel_that_cannot_be_read(path: Path) -> None:
-    """Is shown with the reason; the others are shown as ever, and so is it once it is mended."""
+    """It is shown with the reason and the others as usual, and it is shown normally once it is repaired."""
     fill(path, 10)
     whole = (path / "channel.json").read_text()
     (path / "channel.json").write_text("{")
-    with Gallery([str(path)]) as gallery:
-        pictures = gallery.look()
+    with ChannelSet([str(path)]) as channel_set:
+        pictures = channel_set.look()
         assert "is damaged" in str(pictures[0].problem)
         assert any("is not a channel" in line for line in drawn(pictures, 200))
         (path / "channel.json").write_text(whole)
-        assert gallery.look()[0].problem is None
+        assert channel_set.look()[0].problem is None
 
 
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 140, 200])
@@ -154,8 +154,8 @@ def test_it_fits_the_terminal(path: Path, width: int) -> None:
     fill(path, 1000)
     for number in range(3):
         subscribe(path, f"a consumer whose name is rather long {number}", number + 1)
-    with Gallery([str(path)]) as gallery:
-        lines = drawn(gallery.look(), width)
+    with ChannelSet([str(path)]) as channel_set:
+        lines = drawn(channel_set.look(), width)
     assert max(map(len, lines)) <= width
     assert any("1,000" in line for line in lines)
     assert any("999" in line for line in lines)
@@ -169,17 +169,17 @@ def test_what_does_not_fit_is_counted(path: Path) -> None:
     fill(path, 10)
     for number in range(30):
         subscribe(path, f"c{number:02}", 1)
-    with Gallery([str(path)]) as gallery:
-        lines = drawn(gallery.look(), 80, 24)
+    with ChannelSet([str(path)]) as channel_set:
+        lines = drawn(channel_set.look(), 80, 24)
     assert len(lines) <= 24
     assert lines[-1].startswith("11 more lines")
 
 
 def test_the_wider_the_more(path: Path) -> None:
-    """What is left out first is what is needed least, and names have room before details do."""
+    """The least important columns are left out first, and names get width before details do."""
     fill(path, 10)
-    with Gallery([str(path)]) as gallery:
-        headings = {width: drawn(gallery.look(), width)[1].split()[3:] for width in (20, 40, 60, 80, 120)}
+    with ChannelSet([str(path)]) as channel_set:
+        headings = {width: drawn(channel_set.look(), width)[1].split()[3:] for width in (20, 40, 60, 80, 120)}
     assert headings[20] == []
     assert headings[40] == ["MSG/S", "MESSAGES", "OPEN"]
     assert headings[60] == ["MSG/S", "MESSAGES", "BYTES", "OPEN", "HISTORY"]
@@ -192,12 +192,12 @@ def test_a_consumer_that_was_seen_to_move(path: Path) -> None:
     with (
         blocking.open_channel(path, Order) as channel,
         channel.receiver("billing") as receiver,
-        Gallery([str(path)]) as gallery,
+        ChannelSet([str(path)]) as channel_set,
     ):
         receiver.receive()
-        gallery.look()
+        channel_set.look()
         receiver.receive()
-        (picture,) = gallery.look()
+        (picture,) = channel_set.look()
         assert picture.figures is not None
         assert picture.idle(picture.figures.consumers[0]) == 0.0
 
@@ -207,15 +207,15 @@ def test_a_channel_that_is_sealed(path: Path) -> None:
     fill(path, 1)
     with blocking.open_channel(path, Order) as channel:
         channel.seal()
-    with Gallery([str(path)]) as gallery:
-        line = drawn(gallery.look(), 80)[2]
+    with ChannelSet([str(path)]) as channel_set:
+        line = drawn(channel_set.look(), 80)[2]
     assert line.startswith("…")  # of a path that is too long the end is shown
     assert "/orders sealed" in line
 
 
 def test_nothing_to_look_at_once(memory: Path) -> None:
-    """Is wrong usage: nothing else would tell a script that a name is misspelt."""
-    assert error("top", memory / "x", "--once", code=2) == f"there is no channel at {memory / 'x'}"
+    """A path that matches no channel is wrong usage: a script has no other way to notice a misspelt name."""
+    assert error("top", memory / "x", "--once", code=2) == f"there is no channel at {memory / 'x'}; check the path"
 
 
 def test_a_dumb_terminal(path: Path) -> None:
@@ -261,8 +261,8 @@ def test_ctrl_c_is_how_one_ends_it(path: Path) -> None:
     assert interrupt(process)[0] == 0
 
 
-def test_a_reader_that_has_gone(path: Path) -> None:
-    """A broken pipe ends it with the exit code of one."""
+def test_a_closed_output_pipe(path: Path) -> None:
+    """A broken pipe ends the command with the exit code of one."""
     fill(path, 10)
     process = start("top", path, "--json", "-i", "0.05")
     assert process.stdout is not None
@@ -288,7 +288,7 @@ def _in_a_terminal(path: Path, end: Callable[[subprocess.Popen[bytes], int], obj
         end(process, ours)
         while b"\x1b[?1049l" not in shown:
             shown += os.read(ours, 65536)
-        code = process.wait(PATIENCE)
+        code = process.wait(TIMEOUT)
     assert termios.tcgetattr(theirs) == before
     assert b"Traceback" not in shown
     os.close(ours)
@@ -314,9 +314,9 @@ def test_a_signal_ends_it(path: Path, number: signal.Signals, code: int) -> None
     assert _in_a_terminal(path, lambda process, _: process.send_signal(number), 80)[0] == code
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
-def test_who_waits(path: Path) -> None:
-    """Threads and event loops that wait for a message are counted, as long as they live."""
+@pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
+def test_waiters(path: Path) -> None:
+    """Threads and event loops that wait for a message are counted as long as they live."""
     fill(path, 10)
     program = (
         "import sys\nfrom filechannel import blocking\nfrom tests.cli.shell import Order\n"
@@ -324,17 +324,17 @@ def test_who_waits(path: Path) -> None:
         "print(flush=True)\nreceiver.receive()\n"
     )
     command = [sys.executable, "-c", program, str(path)]
-    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        with Gallery([str(path)]) as gallery:
+        with ChannelSet([str(path)]) as channel_set:
             while True:  # it goes to sleep in its own time
-                (picture,) = gallery.look()
+                (picture,) = channel_set.look()
                 assert picture.figures is not None
                 if picture.figures.waiting_for_messages:
                     break
             process.kill()
-            process.wait(PATIENCE)
-            (picture,) = gallery.look()
+            process.wait(TIMEOUT)
+            (picture,) = channel_set.look()
             assert picture.figures is not None
             assert picture.figures.waiting_for_messages == 0

@@ -27,7 +27,7 @@ def test_a_whole_channel(path: Path) -> None:
 
 
 def test_damage_has_the_exit_code_1(path: Path) -> None:
-    """With where it is, and which command goes on."""
+    """The output names the offset and the next command to run."""
     fill(path, 1000)
     damage(path)
     text = run("verify", path, code=1).stdout
@@ -56,30 +56,30 @@ def test_payloads_of_raw_channels_are_all_right(path: Path) -> None:
 
 
 def test_where_there_is_no_channel(path: Path) -> None:
-    """Is wrong usage."""
+    """A path without a channel is wrong usage."""
     for command in ("verify", "repair"):
-        assert error(command, path, code=2) == f"there is no channel at {path}"
+        assert error(command, path, code=2) == f"there is no channel at {path}; check the path"
 
 
 def test_a_repair_is_shown_before_it_is_done(path: Path) -> None:
-    """Nothing changes without --apply; with it, only what was damaged is gone."""
+    """Nothing changes without --apply; with it, only the damaged part is removed."""
     fill(path, 1000)
     damage(path)
     plan = report("repair", path, code=1)
     assert not plan["applied"]
     assert len(plan["actions"]) == 1
     told = run("repair", path, code=1).stdout
-    assert told.endswith(f"nothing was changed. This does it:\n  filechannel repair {path} --apply\n")
+    assert told.endswith(f"nothing was changed. To apply:\n  filechannel repair {path} --apply\n")
     assert not report("verify", path, code=1)["clean"]
     done = report("repair", path, "--apply")
     assert done["actions"] == plan["actions"]
     assert done["clean"]
     assert report("verify", path)["clean"]
     assert len(orders(path)) == 1000 - report("verify", path)["lost"] - 1
-    assert run("repair", path).stdout == "there is nothing to mend\n"
+    assert run("repair", path).stdout == "there is nothing to repair\n"
 
 
-def test_whoever_has_it_open_is_named(path: Path) -> None:
+def test_processes_that_have_it_open_are_named(path: Path) -> None:
     """A repair needs the channel for itself."""
     fill(path, 1000)
     damage(path)
@@ -90,7 +90,7 @@ def test_whoever_has_it_open_is_named(path: Path) -> None:
 
 
 def test_a_lost_manifest_is_taken_from_elsewhere(path: Path) -> None:
-    """Without knowing what the messages are it says so; a like channel tells it."""
+    """Without the message type the repair says so; a channel of the same type supplies it."""
     fill(path, 100)
     like = fill(path.with_name("like"), 10)
     (path / "channel.json").write_text("{")
@@ -123,7 +123,7 @@ def test_the_end_of_a_killed_repair_is_another_one(path: Path) -> None:
 
 
 def test_what_follows_a_lost_beginning_stays(path: Path, boots: Boots) -> None:
-    """After a power cut, a channel whose first segment is gone keeps every message behind it, with its number."""
+    """After a power cut, a channel whose first segment is missing keeps every later message, with its sequence."""
     fill(path, 300)
     boots.again()
     first, *rest = segments_of(path)
@@ -137,7 +137,7 @@ def test_what_follows_a_lost_beginning_stays(path: Path, boots: Boots) -> None:
 
 
 def test_without_a_manifest_nothing_is_done_over_and_over(path: Path) -> None:
-    """What opening the channel would mend waits until it can be opened; then everything is mended."""
+    """What opening the channel would fix waits until it can be opened; then everything is fixed."""
     fill(path, 100)
     like = fill(path.with_name("like"), 1)
     (path / "channel.json").unlink()
@@ -154,8 +154,8 @@ def test_without_a_manifest_nothing_is_done_over_and_over(path: Path) -> None:
     assert len(orders(path)) == 100
 
 
-def test_a_directory_in_place_of_the_control_file(path: Path) -> None:
-    """It is put aside, and the end of the log is found anew."""
+def test_a_directory_instead_of_the_control_file(path: Path) -> None:
+    """It is moved to the quarantine, and recovery finds the end of the log again."""
     fill(path, 100)
     (path / "control").unlink()
     (path / "control").mkdir()

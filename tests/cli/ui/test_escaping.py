@@ -19,9 +19,9 @@ import pytest
 
 from filechannel import ChannelOptions, blocking
 from filechannel._errors import repair_command
-from filechannel._shell import command, shell_words
-from filechannel.cli.escaping import safe, safe_json
-from tests.cli.shell import PATIENCE
+from filechannel._shell_quoting import command, shell_words
+from filechannel.cli.ui.escaping import safe, safe_json
+from tests.cli.shell import TIMEOUT
 
 TITLE = "\x1b]0;pwned\x07"
 EVIL = f"{TITLE}\x1b[5m\x9b5m\rforged\nforged\x7f\u202e\u2066\u200b\u2028\ufeff\U000e0041"
@@ -41,7 +41,7 @@ class Order(msgspec.Struct, rename={"sku": FIELD}):
 
 @pytest.fixture
 def hostile(memory: Path) -> Path:
-    """A channel whose path, consumers, fields, messages and stray files are called like commands to a terminal."""
+    """A channel whose path, consumers, fields, messages and unknown files have names that are terminal commands."""
     path = memory / EVIL_NAME
     with blocking.open_channel(path, Order, options=ChannelOptions(segment_size=4096)) as channel:
         channel.receiver(EVIL).close()
@@ -139,7 +139,7 @@ def encoded(words: list[str | Path]) -> list[str]:
 
 
 def output(script: Path, given: list[list[str | Path]], *, in_a_terminal: bool, **variables: str) -> bytes:
-    """Run commands one after the other, and return the bytes that all of them have written."""
+    """Run commands in order, and return the bytes that all of them have written."""
     script.write_text(json.dumps([encoded(words) for words in given]))
     program = [sys.executable, "-m", "tests.cli.forks", str(script)]
     environment = os.environ | {"TERM": "xterm-256color"} | variables
@@ -148,7 +148,7 @@ def output(script: Path, given: list[list[str | Path]], *, in_a_terminal: bool, 
         with subprocess.Popen(
             program, env=environment, stdin=nothing, stdout=pipe, stderr=subprocess.STDOUT
         ) as process:
-            return process.communicate(timeout=10 * PATIENCE)[0]
+            return process.communicate(timeout=10 * TIMEOUT)[0]
     ours, theirs = pty.openpty()
     with subprocess.Popen(program, env=environment, stdin=theirs, stdout=theirs, stderr=theirs) as process:
         os.close(theirs)
@@ -230,7 +230,7 @@ def say(**_):
 app.app = say
 app.run()
 """
-    done = subprocess.run([sys.executable, "-c", program, EVIL], capture_output=True, timeout=PATIENCE, check=True)
+    done = subprocess.run([sys.executable, "-c", program, EVIL], capture_output=True, timeout=TIMEOUT, check=True)
     logged, *rest = done.stderr.split(b"\n")
     assert logged == safe(EVIL).encode()
     assert len(rest) > 5

@@ -1,4 +1,4 @@
-"""What goes wrong: a short message, the right exit code, never a traceback, nothing half done."""
+"""Failures: a short message, the right exit code, never a traceback, nothing half done."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from unittest.mock import ANY
 import pytest
 
 from filechannel import blocking
-from filechannel._storage import codecs
-from filechannel.cli import formats
-from filechannel.cli.failures import explain
+from filechannel._storage.segments import compression_codecs
+from filechannel.cli.transfer import formats
+from filechannel.cli.ui.failures import explain
 from tests.cli.shell import SMALL, Order, error, fill, finish, interrupt, orders, real, run, run_as, start
-from tests.processes.crew import Crew
+from tests.file_systems import mounted_tmpfs, run_or_skip
+from tests.processes.workers import Workers
 
 SOMEBODY = 54321
 by_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
@@ -64,7 +65,7 @@ def test_not_a_channel(command: list[str], path: Path) -> None:
 
 @each_command
 def test_a_damaged_manifest(command: list[str], channel: Path) -> None:
-    """It is told what is wrong with the file, and what mends it; a channel is there, so it is no wrong usage."""
+    """The error says what is wrong with the file and what fixes it; a channel exists, so it is not wrong usage."""
     mends = f"filechannel repair --like OTHER {channel} --apply"
     (channel / "channel.json").write_text('{"format": 1,')
     text = error(*about(command, channel), code=1)
@@ -78,7 +79,7 @@ def test_a_damaged_manifest(command: list[str], channel: Path) -> None:
 @pytest.mark.parametrize("command", [["info"], ["tail"], ["consumers"], ["gc", "--dry-run"], ["export"]], ids=" ".join)
 @pytest.mark.parametrize("damage", ["missing", "cut off", "zeros"])
 def test_a_damaged_control_file(command: list[str], channel: Path, damage: str) -> None:
-    """Who only reads cannot tell where the log ends, and says what finds it."""
+    """A read-only command cannot know where the log ends, and names the command that finds it."""
     control = channel / "control"
     content = control.read_bytes()
     control.write_bytes(content[:100] if damage == "cut off" else bytes(len(content)))
@@ -91,22 +92,22 @@ def test_a_damaged_control_file(command: list[str], channel: Path, damage: str) 
 
 @by_root
 @each_command
-def test_somebody_without_rights(crew: Crew, command: list[str], channel: Path) -> None:
-    """Who may not look is told who may, and nothing is changed."""
+def test_a_user_without_permission(workers: Workers, command: list[str], channel: Path) -> None:
+    """The error names the owner, and nothing is changed."""
     channel.parent.chmod(0o711)
     if command[0] in ("send", "import"):
         command = [*command, *(["--file", os.devnull] if command[0] == "send" else [])]
     rehearsal = about(command, channel.with_name("nothing"))
-    code, text = crew.start(run_as, SOMEBODY, about(command, channel), rehearsal).result()
+    code, text = workers.start(run_as, SOMEBODY, about(command, channel), rehearsal).result()
     assert code == 1
     assert text.startswith(f"filechannel: user {SOMEBODY} may not read {channel} (Permission denied: ")
-    assert text.endswith(f"{channel} belongs to root, mode 0700\n")
+    assert text.endswith(f"{channel} belongs to root, mode 0700: run the command as root, or ask root for access\n")
     assert len(orders(channel)) == 100
 
 
 @by_root
-def test_the_right_to_read_is_enough_for_a_report(crew: Crew, path: Path) -> None:
-    """Who may not write looks at everything, and is told so when it is about to change something."""
+def test_the_right_to_read_is_enough_for_a_report(workers: Workers, path: Path) -> None:
+    """A user without write permission can read everything, and gets an error for each change."""
     fill(path, 100)
     path.parent.chmod(0o711)
     for found in [path, *path.rglob("*")]:
@@ -114,16 +115,16 @@ def test_the_right_to_read_is_enough_for_a_report(crew: Crew, path: Path) -> Non
     before = {each: each.stat().st_mtime_ns for each in [path, *path.rglob("*")]}
     for command in (["info"], ["tail"], ["consumers"], ["gc", "--dry-run"], ["export"]):
         arguments = [command[0], str(path), *command[1:]]
-        assert crew.start(run_as, SOMEBODY, arguments, arguments).result() == (0, ANY)
+        assert workers.start(run_as, SOMEBODY, arguments, arguments).result() == (0, ANY)
     assert {each: each.stat().st_mtime_ns for each in [path, *path.rglob("*")]} == before
     arguments = ["send", str(path), "--file", os.devnull]
-    code, text = crew.start(run_as, SOMEBODY, arguments, arguments).result()
+    code, text = workers.start(run_as, SOMEBODY, arguments, arguments).result()
     assert code == 1
     assert f"user {SOMEBODY} may not change {path}" in text
 
 
 def test_a_report_changes_nothing(channel: Path) -> None:
-    """Not a byte of any file, and no file comes or goes."""
+    """A report changes no byte of any file, and creates and deletes no file."""
     before = {each: each.read_bytes() for each in channel.rglob("*") if each.is_file()}
     for command in (["info"], ["tail"], ["consumers"], ["gc", "--dry-run"], ["export"]):
         assert real(command[0], channel, *command[1:])[0] == 0
@@ -131,7 +132,7 @@ def test_a_report_changes_nothing(channel: Path) -> None:
 
 
 def test_a_damaged_record(channel: Path) -> None:
-    """Reading ends there with the place, or goes on behind it if that was asked for."""
+    """Reading ends there with the offset, or skips the record if that was asked for."""
     segment = min((channel / "segments").glob("*.seg"))
     content = bytearray(segment.read_bytes())
     content[1000] ^= 0xFF
@@ -139,15 +140,16 @@ def test_a_damaged_record(channel: Path) -> None:
     text = error("tail", channel, "--from", "earliest")
     assert text.startswith(f"{segment.name} is damaged at offset ")
     assert "checksum" in text
-    assert f"filechannel repair {channel} --apply" in text
+    assert text.endswith(f"; 'filechannel repair {channel}' shows what can be repaired")
+    assert error("tail", channel, "--from", "seq:50") == text
     code, out, _ = real("tail", channel, "--from", "earliest", "--skip-damage")
     assert code == 0
     assert len(out.splitlines()) == 99
 
 
 @pytest.mark.parametrize("command", [["tail", "-n", "100000"], ["tail", "--json", "-n", "100000"], ["export"]])
-def test_whoever_reads_the_output_may_go(command: list[str], path: Path) -> None:
-    """A broken pipe ends it quietly."""
+def test_the_reader_of_the_output_may_exit(command: list[str], path: Path) -> None:
+    """A broken pipe ends the command quietly."""
     fill(path, 5000)
     process = start(command[0], path, *command[1:], stdin=subprocess.DEVNULL)
     assert process.stdout is not None
@@ -157,8 +159,8 @@ def test_whoever_reads_the_output_may_go(command: list[str], path: Path) -> None
     assert finish(process) == (141, "", "")
 
 
-def test_a_report_to_nobody(channel: Path) -> None:
-    """Also one that is written in the last moment."""
+def test_a_report_to_a_closed_pipe(channel: Path) -> None:
+    """Also a report that is written at the last moment."""
     reader, writer = os.pipe()
     os.close(reader)
     assert real("info", channel, stdout=writer) == (141, "", "")
@@ -190,7 +192,7 @@ def test_ctrl_c_while_it_sends(channel: Path) -> None:
 
 
 def test_sigterm_leaves_nothing_behind(path: Path) -> None:
-    """An import that is terminated in the middle has imported nothing, and its draft is gone."""
+    """An import that is terminated halfway has imported nothing, and its draft is deleted."""
     fill(path, 1)
     process = start("import", path.with_name("copy"), "--like", path)
     assert process.stdin is not None
@@ -204,8 +206,40 @@ def test_sigterm_leaves_nothing_behind(path: Path) -> None:
     assert os.listdir(path.parent) == [path.name]
 
 
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_during_a_finalizer_is_not_lost(name: str, code: int) -> None:
+    """Python drops the exception that its handler raises there; the process ends all the same."""
+    program = f"""
+import os, signal, sys
+import typer
+from filechannel.cli.ui.failures import end_when_terminated, reporting
+
+class Finalized:
+    def __del__(self):
+        os.kill(os.getpid(), signal.{name})
+        sys.stderr.write("")  # a bytecode at which the handler runs
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+end_when_terminated()
+def run():
+    Finalized()
+    print("dropped", flush=True)
+    os.read(0, 1)
+try:
+    reporting(run)()
+except typer.Exit as ended:
+    sys.exit(ended.exit_code)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert process.wait(60) == code
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def test_where_it_happened(path: Path) -> None:
-    """`FILECHANNEL_DEBUG=1` shows it, for whoever looks for a bug."""
+    """`FILECHANNEL_DEBUG=1` shows the traceback, to find a bug."""
     process = start("info", path, environment={"FILECHANNEL_DEBUG": "1"})
     _, err = process.communicate(timeout=60)
     assert b"Traceback" in err
@@ -213,10 +247,10 @@ def test_where_it_happened(path: Path) -> None:
 
 
 def test_a_bug_is_named_in_a_line(channel: Path) -> None:
-    """What nobody thought of has no traceback either, and the exit code 1."""
+    """An unexpected exception has no traceback either, and exit code 1."""
     shutil.rmtree(channel / "segments")
     program = (
-        "import sys, filechannel.cli.info as m\n"
+        "import sys, filechannel.cli.commands.info as m\n"
         "def fail(*_): raise ZeroDivisionError('oh')\n"
         "m.facts = fail\n"
         "from filechannel.cli import main; main()"
@@ -228,21 +262,38 @@ def test_a_bug_is_named_in_a_line(channel: Path) -> None:
     assert done.stderr == "filechannel: ZeroDivisionError: oh (FILECHANNEL_DEBUG=1 shows where)\n"
 
 
-def test_no_room_for_the_output(channel: Path) -> None:
-    """A full disk behind stdout is told, once."""
+def test_a_full_disk_behind_stdout(channel: Path) -> None:
+    """The error is printed once."""
     with open("/dev/full", "wb") as full:
         for command in (["info"], ["tail"], ["export"], ["info", "--json"]):
             code, _, err = real(command[0], channel, *command[1:], stdout=full)
             assert (code, err) == (1, "filechannel: No space left on device\n"), command
 
 
-def test_a_name_that_is_no_text(memory: Path) -> None:
+@by_root
+def test_a_read_only_mount(tmp_path: Path) -> None:
+    """Commands that change something say what to do in a shell, and name no argument of the library."""
+    with mounted_tmpfs(tmp_path, 8 << 20) as mounted:
+        channel = fill(mounted / "orders", 100)
+        run_or_skip("mount", "-o", "remount,ro", mounted)
+        advice = "Read-only file system; mount the file system for writing"
+        for command in (
+            ["gc"],
+            ["send", "--file", os.devnull],
+            ["send", "--atomic", "--file", os.devnull],
+            ["compress"],
+        ):
+            assert error(*command, channel) == f"{channel}/control: {advice}"
+        assert error("export", channel, mounted / "x.jsonl") == f"{mounted}/x.jsonl: {advice}"
+
+
+def test_a_name_that_is_not_text(memory: Path) -> None:
     """A path may consist of any bytes."""
     odd = memory / os.fsdecode(b"odd\xff")
     fill(odd, 1)
     assert real("info", odd)[0] == real("info", odd, "--json")[0] == 0
     code, _, err = real("info", memory / os.fsdecode(b"none\xff"))
-    assert (code, err) == (2, f"filechannel: there is no channel at {memory}/none\\udcff\n")
+    assert (code, err) == (2, f"filechannel: there is no channel at {memory}/none\\udcff; check the path\n")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +301,7 @@ def test_a_name_that_is_no_text(memory: Path) -> None:
     [
         ("send CHANNEL <&-", 1, "Bad file descriptor"),
         ("import CHANNEL <&-", 1, "Bad file descriptor"),
-        ("consumers remove CHANNEL audit <&-", 2, "not a terminal: give --yes"),
+        ("consumers remove CHANNEL audit <&-", 2, "stdin is not a terminal: add --yes"),
         ("info CHANNEL >&-", 1, "Bad file descriptor"),
         ("export CHANNEL >&-", 1, "Bad file descriptor"),
         ("verify CHANNEL 2>&-", 0, ""),
@@ -273,8 +324,8 @@ def test_streams_that_are_closed(channel: Path, command: str, code: int, text: s
     ("number", "advice"),
     [
         (errno.EMFILE, "ulimit -n"),
-        (errno.EACCES, "check who may read and write it"),
-        (errno.EIO, "the log of the kernel"),
+        (errno.EACCES, "check the permissions of it"),
+        (errno.EIO, "the kernel's log"),
         (errno.ENOENT, None),
     ],
     ids=lambda value: errno.errorcode.get(value, ""),
@@ -308,12 +359,12 @@ def test_a_fifo_under_the_name_of_a_draft_is_not_waited_for(path: Path, tmp_path
         ),
         (("repair", "CHANNEL", "--like", "DIRECTORY"), "DIRECTORY is not a channel: it has no channel.json"),
         (("compress", "CHANNEL", "--level", "3"), "filechannel: --level needs --method"),
-        (("consumers", "remove", "CHANNEL", "bill"), "filechannel: not a terminal: give --yes"),
+        (("consumers", "remove", "CHANNEL", "bill"), "filechannel: stdin is not a terminal: add --yes"),
         (("info", "DIRECTORY"), "filechannel: DIRECTORY is not a channel: it has no channel.json"),
         (("doctor", "DIRECTORY"), "filechannel: DIRECTORY is not a channel: it has no channel.json"),
         (("verify", "DIRECTORY"), "filechannel: DIRECTORY is not a channel: it has no channel.json"),
-        (("tail", "CHANNEL", "--from", "seq:x"), "'seq:x' is not a place in a channel: give 'earliest', 'latest', an"),
-        (("tail", "CHANNEL", "--from", "seq:-1"), "'seq:-1' is not a place in a channel: give 'earliest', 'latest'"),
+        (("tail", "CHANNEL", "--from", "seq:x"), "'seq:x' is not a position in a channel: use 'earliest', 'latest'"),
+        (("tail", "CHANNEL", "--from", "seq:-1"), "'seq:-1' is not a position in a channel: use 'earliest', 'latest'"),
         (("tail", "CHANNEL", "--from", "7"), "Invalid value for --from: no record begins at offset 7: the next one"),
         (("export", "CHANNEL", "--from", "7"), "Invalid value for --from: no record begins at offset 7: the next one"),
         (("export", "CHANNEL", "--to", "7"), "Invalid value for --to: no record begins at offset 7: the next one"),
@@ -324,10 +375,10 @@ def test_a_fifo_under_the_name_of_a_draft_is_not_waited_for(path: Path, tmp_path
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_wrong_usage_is_told_in_the_words_of_the_command_line(
+def test_wrong_usage_is_reported_in_the_terms_of_the_command_line(
     channel: Path, tmp_path: Path, arguments: tuple[str, ...], told: str
 ) -> None:
-    """With the path or the option that is meant, and the exit code 2; nothing is changed."""
+    """The error names the path or option that is meant, with exit code 2; nothing is changed."""
     with blocking.open_channel(channel, Order) as opened:
         opened.receiver("bill").close()
     places = {"CHANNEL": channel, "DIRECTORY": tmp_path / "directory", "NOTHING": tmp_path / "nothing"}
@@ -341,22 +392,22 @@ def test_wrong_usage_is_told_in_the_words_of_the_command_line(
 
 
 def test_a_method_that_is_not_installed(channel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is told before anything is done, with the command that installs it."""
+    """The error comes before anything is done, with the command that installs the method."""
 
     def nothing(_: str) -> NoReturn:
         raise ImportError
 
-    monkeypatch.setattr(codecs, "import_module", nothing)
-    codecs.codec.cache_clear()
+    monkeypatch.setattr(compression_codecs, "import_module", nothing)
+    compression_codecs.codec.cache_clear()
     try:
         told = error("compress", channel, "--method", "lz4")
     finally:
-        codecs.codec.cache_clear()
+        compression_codecs.codec.cache_clear()
     assert told == "lz4 is not installed: pip install 'filechannel[lz4]'"
 
 
 def test_a_format_that_is_not_installed(channel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names the file if its name tells the format, and else the option."""
+    """The error names the file if its extension gives the format, else the option."""
     monkeypatch.setattr(formats, "find_spec", lambda _: None)
     needs = "Parquet needs pyarrow and pyspark: pip install 'filechannel[spark]'"
     assert f"Invalid value for FILE: o.parquet: {needs}" in run("export", channel, "o.parquet", code=2).stderr
@@ -372,4 +423,4 @@ def test_a_time_that_is_yet_to_come_is_the_end(channel: Path, start: str) -> Non
     assert run("tail", channel, "--from", start).stdout == ""
     assert run("export", channel, "--from", start).stdout == ""
     assert run("export", channel, "--to", start).stdout.count("\n") == 100
-    assert run("seek", channel, "bill", start).stdout.endswith("0 messages to come\n")
+    assert run("seek", channel, "bill", start).stdout.endswith("0 messages left\n")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from filechannel.cli.escaping import safe
-from filechannel.cli.output import plain
-from filechannel.cli.wording import counted, size, span
+from filechannel.cli.ui.escaping import safe
+from filechannel.cli.ui.humanize import counted, size, span
+from filechannel.cli.ui.output import plain
 from tests.cli.shell import fill, real
 
 

@@ -13,15 +13,7 @@ import msgspec
 import pytest
 
 from filechannel._format.layout import BATCH_CONTINUES
-from tests.format.pages import (
-    FOREVER,
-    new_control,
-    new_segment,
-    packed_record,
-    packed_records,
-    size_of,
-    tail_of,
-)
+from tests.format.pages import FOREVER, new_control, new_segment, packed_record, packed_records, size_of, tail_of
 
 
 class RefusedError(Exception):
@@ -37,7 +29,7 @@ class Bench:
 
     def __init__(
         self,
-        twin: SimpleNamespace,
+        impl: SimpleNamespace,
         encode: Callable[[Any], Any] | None = None,
         encode_into: Callable[[Any, bytearray], object] | None = None,
         exact: tuple[type, ...] = (),
@@ -45,13 +37,13 @@ class Bench:
         room: int = 4096,
         window: int | None = None,
     ) -> None:
-        self.control, self.segment, self.room = new_control(), new_segment(room), room
+        self.control, self.segment, self.capacity = new_control(), new_segment(room), room
         self.overflowed: list[list[bytes]] = []
         self.refused: list[tuple[object, Exception | None, int | None]] = []
-        self.writer = twin.Writer(self.control, 1, room, self.overflow, None)
+        self.writer = impl.Writer(self.control, 1, room, self.overflow, None)
         self.writer.bind(self.segment, 0)
         self.writer.open_window(room if window is None else window, FOREVER)
-        self.path = twin.SendPath(self.writer, encode, self.refuse, encode_into, exact)
+        self.path = impl.SendPath(self.writer, encode, self.refuse, encode_into, exact)
 
     def overflow(self, payloads: list[bytes]) -> int:
         """Note what overflowed."""
@@ -66,7 +58,7 @@ class Bench:
     @property
     def untouched(self) -> bool:
         """Whether nothing was written and nothing published."""
-        return self.segment == new_segment(self.room) and tail_of(self.control) == (0, 0, 0)
+        return self.segment == new_segment(self.capacity) and tail_of(self.control) == (0, 0, 0)
 
 
 def encode_text(item: str) -> bytes:
@@ -74,18 +66,18 @@ def encode_text(item: str) -> bytes:
     return item.encode("ascii")
 
 
-def test_an_item_is_encoded_and_appended(twin: SimpleNamespace) -> None:
+def test_an_item_is_encoded_and_appended(impl: SimpleNamespace) -> None:
     """The offset is the answer."""
-    bench = Bench(twin, encode_text)
+    bench = Bench(impl, encode_text)
     assert bench.path.put("a") == 0
     assert bench.path.put("bb") == 9
     assert bench.segment[64:].startswith(packed_record(b"a", 0) + packed_record(b"bb", 9))
     assert tail_of(bench.control) == (19, 2, 0)
 
 
-def test_a_buffer_is_its_own_payload(twin: SimpleNamespace) -> None:
+def test_a_buffer_is_its_own_payload(impl: SimpleNamespace) -> None:
     """Without an encoder, the bytes that are put are written, in whatever they come."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     buffers = [
         b"a",
         type("Payload", (bytes,), {})(b"b"),
@@ -101,13 +93,13 @@ def test_a_buffer_is_its_own_payload(twin: SimpleNamespace) -> None:
     end = size_of(*payloads)
     assert bench.segment[64:].startswith(packed_records(payloads, 0))
     assert bench.path.put_all(buffers) == end
-    assert twin.scan_records(bench.segment, 64, 64 + 2 * end, 0)[:2] == (64 + 2 * end, 14)
+    assert impl.scan_records(bench.segment, 64, 64 + 2 * end, 0)[:2] == (64 + 2 * end, 14)
     assert bench.path.encode_all(buffers, 0) == payloads
 
 
-def test_a_buffer_that_changes_later_does_not_change_what_was_sent(twin: SimpleNamespace) -> None:
+def test_a_buffer_that_changes_later_does_not_change_what_was_sent(impl: SimpleNamespace) -> None:
     """The payload is a copy, for overflow too."""
-    bench = Bench(twin, window=0)
+    bench = Bench(impl, window=0)
     buffer = bytearray(b"before")
     bench.path.put(buffer)
     buffer[:] = b"after!"
@@ -115,27 +107,27 @@ def test_a_buffer_that_changes_later_does_not_change_what_was_sent(twin: SimpleN
     buffer.extend(b"and it can still grow")
 
 
-def test_a_list_is_one_batch(twin: SimpleNamespace) -> None:
+def test_a_list_is_one_batch(impl: SimpleNamespace) -> None:
     """Its first offset is the answer."""
-    bench = Bench(twin, encode_text)
+    bench = Bench(impl, encode_text)
     bench.path.put("first")
     assert bench.path.put_all(["a", "b"]) == 13
     expected = packed_record(b"a", 13, BATCH_CONTINUES) + packed_record(b"b", 22)
     assert bench.segment[64 + 13 :].startswith(expected)
 
 
-def test_what_is_not_simple_goes_to_overflow_encoded(twin: SimpleNamespace) -> None:
+def test_what_is_not_simple_is_passed_to_overflow_encoded(impl: SimpleNamespace) -> None:
     """Encoding is done once."""
-    bench = Bench(twin, encode_text, window=0)
+    bench = Bench(impl, encode_text, window=0)
     assert bench.path.put("a") == 4711
     assert bench.path.put_all(["b", "c"]) == 4711
     assert bench.path.put_all([]) == 4711
     assert bench.overflowed == [[b"a"], [b"b", b"c"], []]
 
 
-def test_items_can_be_encoded_without_sending(twin: SimpleNamespace) -> None:
+def test_items_can_be_encoded_without_sending(impl: SimpleNamespace) -> None:
     """The list of payloads is the answer."""
-    bench = Bench(twin, encode_text)
+    bench = Bench(impl, encode_text)
     assert bench.path.encode_all(["a", "b"], 0) == [b"a", b"b"]
     assert bench.path.encode_all([], 5) == []
     assert bench.untouched
@@ -144,9 +136,9 @@ def test_items_can_be_encoded_without_sending(twin: SimpleNamespace) -> None:
 # What does not fit
 
 
-def test_an_error_of_the_encoder_is_refused_with_its_cause(twin: SimpleNamespace) -> None:
+def test_an_error_of_the_encoder_is_refused_with_its_cause(impl: SimpleNamespace) -> None:
     """Nothing was written."""
-    bench = Bench(twin, encode_text)
+    bench = Bench(impl, encode_text)
     with pytest.raises(RefusedError):
         bench.path.put("\N{SNOWMAN}")
     ((item, error, index),) = bench.refused
@@ -157,9 +149,9 @@ def test_an_error_of_the_encoder_is_refused_with_its_cause(twin: SimpleNamespace
 
 
 @pytest.mark.parametrize("payload", [None, "text", bytearray(b"x"), 5])
-def test_an_encoder_must_return_bytes(twin: SimpleNamespace, payload: object) -> None:
+def test_an_encoder_must_return_bytes(impl: SimpleNamespace, payload: object) -> None:
     """Its mistake is refused like any other."""
-    bench = Bench(twin, lambda item: payload)
+    bench = Bench(impl, lambda item: payload)
     with pytest.raises(RefusedError):
         bench.path.put("x")
     with pytest.raises(RefusedError):
@@ -171,9 +163,9 @@ def test_an_encoder_must_return_bytes(twin: SimpleNamespace, payload: object) ->
 
 
 @pytest.mark.parametrize("item", [None, "text", [1], 5])
-def test_without_an_encoder_only_buffers_are_sent(twin: SimpleNamespace, item: object) -> None:
-    """There is no error yet to tell; refuse makes one. A number is not that many zeros."""
-    bench = Bench(twin)
+def test_without_an_encoder_only_buffers_are_sent(impl: SimpleNamespace, item: object) -> None:
+    """There is no error yet to raise; refuse makes one. A number is not that many zeros."""
+    bench = Bench(impl)
     for put in (bench.path.put, lambda i: bench.path.put_all([i]), lambda i: bench.path.encode_all([i], 5)):
         with pytest.raises(RefusedError):
             put(item)
@@ -181,9 +173,9 @@ def test_without_an_encoder_only_buffers_are_sent(twin: SimpleNamespace, item: o
     assert bench.untouched
 
 
-def test_a_buffer_that_cannot_be_read_is_refused_with_its_cause(twin: SimpleNamespace) -> None:
+def test_a_buffer_that_cannot_be_read_is_refused_with_its_cause(impl: SimpleNamespace) -> None:
     """A released view, for example."""
-    bench, view = Bench(twin), memoryview(b"x")
+    bench, view = Bench(impl), memoryview(b"x")
     view.release()
     with pytest.raises(RefusedError):
         bench.path.put(view)
@@ -191,9 +183,9 @@ def test_a_buffer_that_cannot_be_read_is_refused_with_its_cause(twin: SimpleName
     assert bench.untouched
 
 
-def test_a_bad_item_of_a_list_names_its_index(twin: SimpleNamespace) -> None:
+def test_a_bad_item_of_a_list_names_its_index(impl: SimpleNamespace) -> None:
     """Counted from where the caller says, and nothing of the batch is written."""
-    bench = Bench(twin, encode_text)
+    bench = Bench(impl, encode_text)
     with pytest.raises(RefusedError):
         bench.path.put_all(["a", "b", "\N{SNOWMAN}", "d"])
     with pytest.raises(RefusedError):
@@ -202,13 +194,13 @@ def test_a_bad_item_of_a_list_names_its_index(twin: SimpleNamespace) -> None:
     assert bench.untouched
 
 
-def test_an_interruption_of_the_encoder_is_not_refused(twin: SimpleNamespace) -> None:
-    """What is not an Exception goes through."""
+def test_an_interruption_of_the_encoder_is_not_refused(impl: SimpleNamespace) -> None:
+    """What is not an Exception passes through."""
 
     def encode(item: object) -> bytes:
         raise StopNow
 
-    bench = Bench(twin, encode)
+    bench = Bench(impl, encode)
     for put in (bench.path.put, lambda item: bench.path.put_all([item])):
         with pytest.raises(StopNow):
             put("x")
@@ -216,16 +208,16 @@ def test_an_interruption_of_the_encoder_is_not_refused(twin: SimpleNamespace) ->
     assert bench.untouched
 
 
-def test_refuse_must_raise(twin: SimpleNamespace) -> None:
+def test_refuse_must_raise(impl: SimpleNamespace) -> None:
     """Otherwise there would be a payload that is none."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     for encode, into in (
         (encode_text, None),
         (lambda item: None, None),
         (encode_text, lambda item, buffer: 1 / 0),
         (None, None),
     ):
-        path = twin.SendPath(bench.writer, encode, lambda *arguments: None, into, (int,))
+        path = impl.SendPath(bench.writer, encode, lambda *arguments: None, into, (int,))
         with pytest.raises(SystemError, match="refuse\\(\\) must raise"):
             path.put(5)
         with pytest.raises(SystemError, match="refuse\\(\\) must raise"):
@@ -237,13 +229,13 @@ def test_refuse_must_raise(twin: SimpleNamespace) -> None:
 
 
 def encode_into(item: str, buffer: bytearray) -> None:
-    """Encode text into a buffer, in a way that can be told from encode_text."""
+    """Encode text into a buffer, with a result that differs from encode_text."""
     buffer[:] = b"into " + item.encode("ascii")
 
 
-def test_items_of_exact_types_are_encoded_into_a_buffer(twin: SimpleNamespace) -> None:
-    """Whatever the buffer held before; others, subclasses too, go through encode."""
-    bench = Bench(twin, lambda item: b"plain", encode_into, (str, bytes))
+def test_items_of_exact_types_are_encoded_into_a_buffer(impl: SimpleNamespace) -> None:
+    """Whatever the buffer contained before; others, subclasses too, are encoded by encode."""
+    bench = Bench(impl, lambda item: b"plain", encode_into, (str, bytes))
     for item in ("a", type("Text", (str,), {})("b"), 5, "longer than before", "c"):
         bench.path.put(item)
     payloads = [b"into a", b"plain", b"plain", b"into longer than before", b"into c"]
@@ -251,15 +243,15 @@ def test_items_of_exact_types_are_encoded_into_a_buffer(twin: SimpleNamespace) -
     assert bench.refused == []
 
 
-def test_no_exact_type_means_no_buffer(twin: SimpleNamespace) -> None:
+def test_no_exact_type_means_no_buffer(impl: SimpleNamespace) -> None:
     """Then encode does all of it."""
-    bench = Bench(twin, encode_text, encode_into)
+    bench = Bench(impl, encode_text, encode_into)
     assert bench.path.encode_all(["a"], 0) == [b"a"]
 
 
-def test_a_batch_may_be_encoded_both_ways(twin: SimpleNamespace) -> None:
+def test_a_batch_may_be_encoded_both_ways(impl: SimpleNamespace) -> None:
     """In order, however large it grows."""
-    bench = Bench(twin, lambda item: b"%d" % item, encode_into, (str,), room=1 << 17)
+    bench = Bench(impl, lambda item: b"%d" % item, encode_into, (str,), room=1 << 17)
     items: list[Any] = [number if number % 3 else "x" * number for number in range(300)]
     payloads = [b"%d" % number if number % 3 else b"into " + b"x" * number for number in range(300)]
     assert bench.path.encode_all(items, 0) == payloads
@@ -271,13 +263,13 @@ def test_a_batch_may_be_encoded_both_ways(twin: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 65536, 65537, 200_000])
-def test_a_buffer_grows_and_shrinks_with_its_items(twin: SimpleNamespace, size: int) -> None:
+def test_a_buffer_grows_and_shrinks_with_its_items(impl: SimpleNamespace, size: int) -> None:
     """Nothing of one message shows in the next."""
 
     def encode_into(item: int, buffer: bytearray) -> None:
         buffer[:] = b"x" * item
 
-    bench = Bench(twin, encode_text, encode_into, (int,), room=1 << 20)
+    bench = Bench(impl, encode_text, encode_into, (int,), room=1 << 20)
     sizes = [3, size, 0, size, 5]
     for each in sizes:
         bench.path.put(each)
@@ -285,9 +277,9 @@ def test_a_buffer_grows_and_shrinks_with_its_items(twin: SimpleNamespace, size: 
     assert bench.path.encode_all(sizes, 0) == [b"x" * each for each in sizes]
 
 
-def test_what_goes_to_overflow_is_bytes(twin: SimpleNamespace) -> None:
-    """Of its own: the buffer is used again."""
-    bench = Bench(twin, encode_text, encode_into, (str,), window=0)
+def test_what_goes_to_overflow_is_bytes(impl: SimpleNamespace) -> None:
+    """A copy: the buffer is used again."""
+    bench = Bench(impl, encode_text, encode_into, (str,), window=0)
     bench.path.put("a")
     bench.path.put_all(["b", "c"])
     bench.path.put("d")
@@ -295,7 +287,7 @@ def test_what_goes_to_overflow_is_bytes(twin: SimpleNamespace) -> None:
     assert {type(payload) for payloads in bench.overflowed for payload in payloads} == {bytes}
 
 
-def test_an_encoder_may_keep_the_buffer(twin: SimpleNamespace) -> None:
+def test_an_encoder_may_keep_the_buffer(impl: SimpleNamespace) -> None:
     """Then it is not used again, and a view of it does not hinder the next message."""
     kept: list[object] = []
 
@@ -303,14 +295,14 @@ def test_an_encoder_may_keep_the_buffer(twin: SimpleNamespace) -> None:
         buffer[:] = item.encode()
         kept.extend((buffer, memoryview(buffer)))
 
-    bench = Bench(twin, encode_text, encode_into, (str,))
+    bench = Bench(impl, encode_text, encode_into, (str,))
     for item in ("first", "second", "third"):
         bench.path.put(item)
     assert [bytes(one) for one in kept] == [b"first"] * 2 + [b"second"] * 2 + [b"third"] * 2
     assert bench.segment[64:].startswith(packed_records([b"first", b"second", b"third"], 0))
 
 
-def test_an_encoder_may_send_on_the_same_path(twin: SimpleNamespace) -> None:
+def test_an_encoder_may_send_on_the_same_path(impl: SimpleNamespace) -> None:
     """What it sends comes first, and neither disturbs the other."""
 
     def encode_into(item: int, buffer: bytearray) -> None:
@@ -318,15 +310,15 @@ def test_an_encoder_may_send_on_the_same_path(twin: SimpleNamespace) -> None:
         if item:
             bench.path.put(item - 1)
 
-    bench = Bench(twin, encode_text, encode_into, (int,))
+    bench = Bench(impl, encode_text, encode_into, (int,))
     bench.path.put(3)
     assert bench.segment[64:].startswith(packed_records([b"%d" % number * 20 for number in range(4)], 0))
 
 
-def test_msgspec_encodes_into_the_buffer(twin: SimpleNamespace) -> None:
+def test_msgspec_encodes_into_the_buffer(impl: SimpleNamespace) -> None:
     """Its encoders are called directly."""
     encoder = msgspec.msgpack.Encoder()
-    bench = Bench(twin, encoder.encode, encoder.encode_into, (dict,), room=1 << 16)
+    bench = Bench(impl, encoder.encode, encoder.encode_into, (dict,), room=1 << 16)
     items = [{"number": number, "text": "t" * number} for number in range(100)]
     for item in items:
         bench.path.put(item)
@@ -339,9 +331,9 @@ def test_msgspec_encodes_into_the_buffer(twin: SimpleNamespace) -> None:
     assert isinstance(bench.refused[0][1], TypeError)
 
 
-def test_an_error_of_encode_into_is_refused_with_its_cause(twin: SimpleNamespace) -> None:
+def test_an_error_of_encode_into_is_refused_with_its_cause(impl: SimpleNamespace) -> None:
     """And the next message is fine."""
-    bench = Bench(twin, encode_text, encode_into, (str,))
+    bench = Bench(impl, encode_text, encode_into, (str,))
     with pytest.raises(RefusedError):
         bench.path.put("\N{SNOWMAN}")
     with pytest.raises(RefusedError):
@@ -358,9 +350,9 @@ def test_an_error_of_encode_into_is_refused_with_its_cause(twin: SimpleNamespace
 
 
 @pytest.mark.parametrize("items", [None, (), ("a",), "ab", iter(["a"]), type("L", (list,), {})(["a"])])
-def test_items_must_be_a_list(twin: SimpleNamespace, items: object) -> None:
+def test_items_must_be_a_list(impl: SimpleNamespace, items: object) -> None:
     """Exactly: what can be walked only once, or answers anything, is made a list by the caller."""
-    bench = Bench(twin, encode_text)
+    bench = Bench(impl, encode_text)
     with pytest.raises(TypeError, match="items must be a list"):
         bench.path.put_all(items)
     with pytest.raises(TypeError, match="items must be a list"):
@@ -369,22 +361,22 @@ def test_items_must_be_a_list(twin: SimpleNamespace, items: object) -> None:
 
 @pytest.mark.parametrize("change", [list.pop, list.clear, lambda items: items.append("more")])
 def test_a_list_that_changes_size_while_it_is_encoded_is_an_error(
-    twin: SimpleNamespace, change: Callable[[list[str]], object]
+    impl: SimpleNamespace, change: Callable[[list[str]], object]
 ) -> None:
-    """Nobody knows what was meant, so nothing is sent."""
+    """It is unknown what was meant, so nothing is sent."""
     items = ["a", "b", "c"]
 
     def encode(item: str) -> bytes:
         change(items)
         return b"x"
 
-    bench = Bench(twin, encode)
+    bench = Bench(impl, encode)
     with pytest.raises(RuntimeError, match="the list changed size while it was encoded"):
         bench.path.put_all(items)
     assert bench.untouched
 
 
-def test_an_item_that_leaves_its_list_while_it_is_encoded_stays_alive(twin: SimpleNamespace) -> None:
+def test_an_item_that_leaves_its_list_while_it_is_encoded_stays_alive(impl: SimpleNamespace) -> None:
     """The encoder may replace it."""
     items: list[Any] = [["a"], ["b"]]
 
@@ -393,73 +385,73 @@ def test_an_item_that_leaves_its_list_while_it_is_encoded_stays_alive(twin: Simp
         gc.collect()
         return item[0].encode()
 
-    bench = Bench(twin, encode)
+    bench = Bench(impl, encode)
     assert bench.path.encode_all(items, 0) == [b"a", b"b"]
 
 
-# In turn
+# With a time slice
 
 
-def test_a_deferred_writer_is_left_alone(twin: SimpleNamespace) -> None:
+def test_a_deferred_writer_is_left_alone(impl: SimpleNamespace) -> None:
     """A coroutine has to wait for the flush: None, and nothing done, not even encoded."""
     encoded: list[object] = []
-    bench = Bench(twin, lambda item: encoded.append(item) or b"x")
+    bench = Bench(impl, lambda item: encoded.append(item) or b"x")
     assert bench.path.deferred is False
     bench.writer.defer(True)
     assert bench.path.deferred is True
-    assert bench.path.put_in_turn("a") is None
+    assert bench.path.put_or_yield("a") is None
     assert encoded == []
     assert bench.untouched
     bench.writer.defer(False)
-    twin.begin_turn()
-    assert bench.path.put_in_turn("a") == 0
+    impl.begin_slice()
+    assert bench.path.put_or_yield("a") == 0
 
 
-def test_put_in_turn_refuses_like_put(twin: SimpleNamespace) -> None:
+def test_put_in_turn_refuses_like_put(impl: SimpleNamespace) -> None:
     """The error names no index."""
-    bench = Bench(twin)
-    twin.begin_turn()
+    bench = Bench(impl)
+    impl.begin_slice()
     with pytest.raises(RefusedError):
-        bench.path.put_in_turn(5)
+        bench.path.put_or_yield(5)
     assert bench.refused == [(5, None, None)]
 
 
 # Arguments and life
 
 
-def test_a_send_path_needs_a_writer_and_a_tuple(twin: SimpleNamespace) -> None:
+def test_a_send_path_needs_a_writer_and_a_tuple(impl: SimpleNamespace) -> None:
     """Wrong types are named."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     with pytest.raises(TypeError, match="writer must be a Writer, not int"):
-        twin.SendPath(5, None, None, None)
+        impl.SendPath(5, None, None, None)
     for exact in ([bytes], bytes, None):
         with pytest.raises(TypeError, match="exact must be a tuple of types"):
-            twin.SendPath(bench.writer, None, None, None, exact)
+            impl.SendPath(bench.writer, None, None, None, exact)
     with pytest.raises(TypeError):
-        twin.SendPath()
+        impl.SendPath()
     with pytest.raises((TypeError, AttributeError)):
-        twin.SendPath.__new__(twin.SendPath).put(b"x")
+        impl.SendPath.__new__(impl.SendPath).put(b"x")
 
 
 @pytest.mark.parametrize("first", [-1, 1 << 64])
-def test_the_first_index_has_64_unsigned_bits(twin: SimpleNamespace, first: int) -> None:
+def test_the_first_index_has_64_unsigned_bits(impl: SimpleNamespace, first: int) -> None:
     """Anything else is an error, not another index."""
     with pytest.raises(OverflowError, match="value does not fit the word"):
-        Bench(twin).path.encode_all([b"x"], first)
+        Bench(impl).path.encode_all([b"x"], first)
 
 
-def test_a_send_path_keeps_its_writer_alive(twin: SimpleNamespace) -> None:
-    """Nobody else needs to hold it."""
-    bench = Bench(twin)
+def test_a_send_path_keeps_its_writer_alive(impl: SimpleNamespace) -> None:
+    """It needs no other reference."""
+    bench = Bench(impl)
     path = bench.path
     del bench
     gc.collect()
     assert path.put(b"x") == 0
 
 
-def test_a_send_path_in_a_cycle_is_collected(twin: SimpleNamespace) -> None:
+def test_a_send_path_in_a_cycle_is_collected(impl: SimpleNamespace) -> None:
     """Its callbacks are usually methods of the object that holds it."""
-    bench = Bench(twin, encode_text)
+    bench = Bench(impl, encode_text)
     alive = weakref.ref(bench)
     del bench
     gc.collect()

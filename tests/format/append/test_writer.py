@@ -26,6 +26,7 @@ from filechannel._format.layout import (
     FLUSHES_STEP,
     FLUSHING_SEGMENTS,
     INDEX_CHECKED,
+    LARGEST_OFFSET,
     MAX_PAYLOAD,
     REGISTRATIONS,
     RESERVED_END,
@@ -62,7 +63,7 @@ class Bench:
 
     def __init__(
         self,
-        twin: SimpleNamespace,
+        impl: SimpleNamespace,
         *,
         room: int = 4096,
         window: int | None = None,
@@ -73,24 +74,24 @@ class Bench:
         max_payload: int = MAX_PAYLOAD,
         control: bytearray | None = None,
     ) -> None:
-        self.twin = twin
+        self.impl = impl
         self.control = new_control(begin if end is None else end, sequence, begin) if control is None else control
         self.segment = new_segment(room)
         self.overflowed: list[list[bytes]] = []
         self.locked_at_overflow: list[int] = []
         self.notified: list[tuple[int, int]] = []
-        self.writer = twin.Writer(self.control, OWNER, max_payload, self.overflow, self.notify)
+        self.writer = impl.Writer(self.control, OWNER, max_payload, self.overflow, self.notify)
         self.writer.bind(self.segment, begin)
         self.writer.open_window(begin + (room if window is None else window), index_due)
 
     def overflow(self, payloads: list[bytes]) -> int:
-        """Note what overflowed and who had the word."""
+        """Note what overflowed and the holder of the writer lock."""
         self.overflowed.append(payloads)
         self.locked_at_overflow.append(self.word(WRITER_LOCK, 4))
         return OVERFLOWED
 
     def notify(self) -> None:
-        """Note what was published and who had the word."""
+        """Note what was published and the holder of the writer lock."""
         self.notified.append((self.word(WRITE_TAIL), self.word(WRITER_LOCK, 4)))
 
     def word(self, position: int, width: int = 8) -> int:
@@ -102,16 +103,16 @@ class Bench:
         self.control[position : position + width] = value.to_bytes(width, "little")
 
     def take(self) -> None:
-        """Take the word and go on at the tail, as `Log` does."""
-        assert self.twin.take_word(self.control, WRITER_LOCK, OWNER, 0)
+        """Acquire the writer lock and continue at the tail, as `Log` does."""
+        assert self.impl.take_word(self.control, WRITER_LOCK, OWNER, 0)
         self.writer.start()
 
     def release(self) -> None:
-        """Free the word."""
-        self.twin.release_word(self.control, WRITER_LOCK)
+        """Release the writer lock."""
+        self.impl.release_word(self.control, WRITER_LOCK)
 
     def defer(self, deferred: bool) -> None:
-        """Let the writer and the control page agree on who publishes."""
+        """Let the writer and the control page agree on what publishes."""
         self.writer.defer(deferred)
         self.set_word(STATE, STATE_DEFERRED if deferred else 0, 4)
 
@@ -133,9 +134,9 @@ def batch_of(payloads: list[bytes], offset: int = 0) -> bytes:
 # The fast path
 
 
-def test_append_writes_a_record_and_publishes_it(twin: SimpleNamespace) -> None:
+def test_append_writes_a_record_and_publishes_it(impl: SimpleNamespace) -> None:
     """The record lies behind the header, the tail behind the record, and the lock is free."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     assert bench.writer.append(b"hello") == 0
     assert bench.records.startswith(packed_record(b"hello", 0))
     assert tail_of(bench.control) == (13, 1, 0)
@@ -144,19 +145,19 @@ def test_append_writes_a_record_and_publishes_it(twin: SimpleNamespace) -> None:
     assert bench.overflowed == bench.notified == []
 
 
-def test_offsets_and_sequences_go_on_from_the_tail(twin: SimpleNamespace) -> None:
-    """A writer that comes later begins where the last one ended, wherever the segment lies."""
+def test_offsets_and_sequences_continue_from_the_tail(impl: SimpleNamespace) -> None:
+    """A later writer begins where the last one ended, whatever the segment's offset."""
     begin = 3 << 40
-    bench = Bench(twin, begin=begin, end=begin + 100, sequence=55)
+    bench = Bench(impl, begin=begin, end=begin + 100, sequence=55)
     assert bench.writer.append(b"abc") == begin + 100
     assert bench.records[100:].startswith(packed_record(b"abc", begin + 100))
     assert tail_of(bench.control) == (begin + 111, 56, begin)
 
 
-def test_every_length_is_appended(twin: SimpleNamespace) -> None:
+def test_every_length_is_appended(impl: SimpleNamespace) -> None:
     """Payloads of 0 to 1100 bytes lie one behind the other without a gap."""
     payloads = [random.Random(length).randbytes(length) for length in range(1101)]
-    bench = Bench(twin, room=size_of(*payloads))
+    bench = Bench(impl, room=size_of(*payloads))
     offset = 0
     for payload in payloads:
         assert bench.writer.append(payload) == offset
@@ -166,9 +167,9 @@ def test_every_length_is_appended(twin: SimpleNamespace) -> None:
     assert bench.overflowed == []
 
 
-def test_a_list_is_appended_as_one_batch(twin: SimpleNamespace) -> None:
+def test_a_list_is_appended_as_one_batch(impl: SimpleNamespace) -> None:
     """Every record but the last says that the batch continues; the tail moves once."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     payloads = [b"", b"a", b"bb", b"\xff" * 300]
     assert bench.writer.append_all(payloads) == 0
     assert bench.records.startswith(batch_of(payloads))
@@ -178,11 +179,11 @@ def test_a_list_is_appended_as_one_batch(twin: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("remainder", range(17))
-def test_every_remainder_at_the_end_of_the_window(twin: SimpleNamespace, remainder: int) -> None:
-    """What fits to the byte is written; what does not goes to overflow and touches nothing."""
+def test_every_remainder_at_the_end_of_the_window(impl: SimpleNamespace, remainder: int) -> None:
+    """What fits to the byte is written; what does not is passed to overflow and changes nothing."""
     payloads = [b"abc", b"0123456789"]
     used = size_of(*payloads)
-    bench = Bench(twin, room=200, window=used + remainder)
+    bench = Bench(impl, room=200, window=used + remainder)
     for payload in payloads:
         bench.writer.append(payload)
     before, control = bench.records, bytes(bench.control)
@@ -198,9 +199,9 @@ def test_every_remainder_at_the_end_of_the_window(twin: SimpleNamespace, remaind
     assert bench.overflowed == [[too_long], [too_long]]
 
 
-def test_a_batch_that_does_not_fit_as_a_whole_is_not_begun(twin: SimpleNamespace) -> None:
+def test_a_batch_that_does_not_fit_as_a_whole_is_not_started(impl: SimpleNamespace) -> None:
     """Overflow gets all of it."""
-    bench = Bench(twin, room=100)
+    bench = Bench(impl, room=100)
     payloads = [b"x" * 40, b"y" * 40, b"z"]
     assert bench.writer.append_all(payloads) == OVERFLOWED
     assert bench.overflowed == [payloads]
@@ -209,18 +210,18 @@ def test_a_batch_that_does_not_fit_as_a_whole_is_not_begun(twin: SimpleNamespace
 
 
 @pytest.mark.parametrize("kind", [bytes, type("Payload", (bytes,), {})])
-def test_a_subclass_of_bytes_is_bytes(twin: SimpleNamespace, kind: type[bytes]) -> None:
+def test_a_subclass_of_bytes_is_bytes(impl: SimpleNamespace, kind: type[bytes]) -> None:
     """Its bytes are written."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     bench.writer.append(kind(b"abc"))
     bench.writer.append_all([kind(b"de")])
     assert bench.records.startswith(packed_records([b"abc", b"de"], 0))
 
 
 @pytest.mark.parametrize("appended", [1, 2, 3])
-def test_a_window_may_end_with_a_number_of_messages(twin: SimpleNamespace, appended: int) -> None:
+def test_a_window_may_end_with_a_number_of_messages(impl: SimpleNamespace, appended: int) -> None:
     """What would reach it overflows, a batch as a whole; an open window has no such end until it is set."""
-    bench = Bench(twin, sequence=5)
+    bench = Bench(impl, sequence=5)
     bench.writer.limit_window(5 + appended, 0)
     assert bench.writer.append_all([b"x"] * (appended + 1)) == OVERFLOWED
     bench.writer.append_all([b"x"] * (appended - 1))
@@ -231,9 +232,9 @@ def test_a_window_may_end_with_a_number_of_messages(twin: SimpleNamespace, appen
     assert bench.writer.append(b"z") == size_of(*[b"x"] * appended)
 
 
-def test_a_limited_window_closes_when_registrations_change(twin: SimpleNamespace) -> None:
-    """Somebody may have less room to give; without a limit nobody asks."""
-    bench = Bench(twin)
+def test_a_limited_window_closes_when_registrations_change(impl: SimpleNamespace) -> None:
+    """There may be less capacity now; without a limit it does not matter."""
+    bench = Bench(impl)
     bench.control[REGISTRATIONS] = 1
     bench.writer.append(b"a")
     bench.writer.limit_window(100, 1)
@@ -245,9 +246,9 @@ def test_a_limited_window_closes_when_registrations_change(twin: SimpleNamespace
     assert bench.writer.append(b"c") == 18
 
 
-def test_write_stops_where_the_messages_end(twin: SimpleNamespace) -> None:
-    """Control records are no messages, and are written."""
-    bench = Bench(twin)
+def test_write_stops_where_the_messages_end(impl: SimpleNamespace) -> None:
+    """Control records are not messages, and are written."""
+    bench = Bench(impl)
     bench.writer.start()
     bench.writer.limit_window(2, 0)
     assert bench.writer.write([b"a", b"b", b"c"], 0, 0) == 2
@@ -255,11 +256,11 @@ def test_write_stops_where_the_messages_end(twin: SimpleNamespace) -> None:
     assert bench.writer.pending_sequence == 2
 
 
-def test_records_are_copied_to_their_place(twin: SimpleNamespace) -> None:
+def test_records_are_copied(impl: SimpleNamespace) -> None:
     """What was written elsewhere becomes a batch, part by part, as far as the window and the messages allow."""
-    bench = Bench(twin, end=40, sequence=3)
+    bench = Bench(impl, end=40, sequence=3)
     payloads = [b"a", b"", b"ccc", b"d" * 100]
-    content = twin.join_records(payloads)
+    content = impl.join_records(payloads)
     bench.take()
     assert bench.writer.copy(content, 0, len(content), 0, BATCH_CONTINUES) == len(content)
     bench.writer.limit_window(9, 0)
@@ -275,11 +276,11 @@ def test_records_are_copied_to_their_place(twin: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 4, 8, 9, 12])
-def test_damaged_records_are_not_copied(twin: SimpleNamespace, place: int) -> None:
+def test_damaged_records_are_not_copied(impl: SimpleNamespace, place: int) -> None:
     """Those before it are, unpublished; a record that ends elsewhere, or has flags, is none either."""
-    content = bytearray(twin.join_records([b"a", b"bcd"]))
+    content = bytearray(impl.join_records([b"a", b"bcd"]))
     content[place] ^= 1
-    bench = Bench(twin)
+    bench = Bench(impl)
     bench.take()
     with pytest.raises(ValueError, match=r"checksum mismatch|record reaches beyond the end"):
         bench.writer.copy(content, 0, len(content), 0, 0)
@@ -295,80 +296,80 @@ def test_damaged_records_are_not_copied(twin: SimpleNamespace, place: int) -> No
 # Overflow: called exactly when something is not simple
 
 
-def test_overflow_gets_a_list_of_the_payload_and_its_answer_is_the_answer(twin: SimpleNamespace) -> None:
+def test_overflow_gets_a_list_of_the_payload_and_its_answer_is_the_answer(impl: SimpleNamespace) -> None:
     """It is called without the writer word, so that it can take it."""
-    bench = Bench(twin, window=0)
+    bench = Bench(impl, window=0)
     assert bench.writer.append(b"abc") == OVERFLOWED
     assert bench.overflowed == [[b"abc"]]
     assert bench.locked_at_overflow == [0]
 
 
-def test_an_error_of_overflow_is_the_error(twin: SimpleNamespace) -> None:
+def test_an_error_of_overflow_is_the_error(impl: SimpleNamespace) -> None:
     """Nothing is added to it."""
 
     def overflow(payloads: list[bytes]) -> int:
         raise OSError(28, "no room")
 
-    writer = twin.Writer(new_control(), OWNER, 100, overflow, None)
+    writer = impl.Writer(new_control(), OWNER, 100, overflow, None)
     with pytest.raises(OSError, match="no room"):
         writer.append(b"")
     with pytest.raises(OSError, match="no room"):
         writer.append_all([b""])
 
 
-def test_an_empty_list_is_for_overflow_to_answer(twin: SimpleNamespace) -> None:
-    """There is no record to give an offset for."""
-    bench = Bench(twin)
+def test_an_empty_list_is_for_overflow_to_answer(impl: SimpleNamespace) -> None:
+    """There is no record to return an offset for."""
+    bench = Bench(impl)
     assert bench.writer.append_all([]) == OVERFLOWED
     assert bench.overflowed == [[]]
 
 
-def test_a_writer_without_a_segment_overflows(twin: SimpleNamespace) -> None:
+def test_a_writer_without_a_segment_overflows(impl: SimpleNamespace) -> None:
     """Before the first bind and after an unbind."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     bench.writer.unbind()
     assert bench.writer.append(b"x") == OVERFLOWED
-    fresh = twin.Writer(bench.control, OWNER, 100, bench.overflow, bench.notify)
+    fresh = impl.Writer(bench.control, OWNER, 100, bench.overflow, bench.notify)
     assert fresh.append(b"x") == OVERFLOWED
     assert bench.word(WRITER_LOCK, 4) == 0
 
 
-def test_a_bound_segment_has_no_window_until_one_is_opened(twin: SimpleNamespace) -> None:
+def test_a_bound_segment_has_no_window_until_one_is_opened(impl: SimpleNamespace) -> None:
     """Another segment's window means nothing."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     bench.writer.bind(new_segment(4096), 0)
     assert bench.writer.append(b"x") == OVERFLOWED
 
 
-def test_a_sealed_channel_overflows(twin: SimpleNamespace) -> None:
+def test_a_sealed_channel_overflows(impl: SimpleNamespace) -> None:
     """Whatever the state says, the fast path is only for a channel in its plain state."""
     for state in (STATE_SEALED, 2, 0xFFFFFFFF):
-        bench = Bench(twin)
+        bench = Bench(impl)
         bench.set_word(STATE, state, 4)
         assert bench.writer.append(b"x") == OVERFLOWED
         assert bench.writer.append_all([b"x"]) == OVERFLOWED
         assert bench.records == bytes(4096)
 
 
-def test_a_due_index_overflows(twin: SimpleNamespace) -> None:
+def test_a_due_index_overflows(impl: SimpleNamespace) -> None:
     """The wall clock is compared with index_due, in nanoseconds since the epoch."""
     for due, simple in ((0, False), (1, False), (1_600_000_000 * 10**9, False), (FOREVER, True)):
-        bench = Bench(twin, index_due=due)
+        bench = Bench(impl, index_due=due)
         assert (bench.writer.append(b"x") == 0) is simple
 
 
-def test_a_payload_beyond_the_limit_overflows(twin: SimpleNamespace) -> None:
+def test_a_payload_beyond_the_limit_overflows(impl: SimpleNamespace) -> None:
     """The limit itself is simple; one more is for overflow to refuse, alone or in a batch."""
-    bench = Bench(twin, max_payload=10)
+    bench = Bench(impl, max_payload=10)
     assert bench.writer.append(b"x" * 10) == 0
     assert bench.writer.append(b"x" * 11) == OVERFLOWED
     assert bench.writer.append_all([b"", b"x" * 11, b""]) == OVERFLOWED
     assert bench.writer.append_all([b"x" * 10, b""]) == 18
 
 
-def test_a_taken_writer_word_overflows(twin: SimpleNamespace) -> None:
-    """Whoever has it keeps it."""
-    bench = Bench(twin)
+def test_a_held_writer_lock_overflows(impl: SimpleNamespace) -> None:
+    """Its holder keeps it."""
+    bench = Bench(impl)
     bench.set_word(WRITER_LOCK, 99, 4)
     assert bench.writer.append(b"x") == OVERFLOWED
     assert bench.writer.append_all([b"x"]) == OVERFLOWED
@@ -377,18 +378,18 @@ def test_a_taken_writer_word_overflows(twin: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("end", [0, 99, 1000 + 4097, (1 << 64) - 8, (1 << 64) - 1])
-def test_a_tail_outside_the_window_overflows(twin: SimpleNamespace, end: int) -> None:
+def test_a_tail_outside_the_window_overflows(impl: SimpleNamespace, end: int) -> None:
     """Before the segment, behind it, and where adding a length would wrap around."""
-    bench = Bench(twin, begin=1000, end=end)
+    bench = Bench(impl, begin=1000, end=end)
     assert bench.writer.append(b"") == OVERFLOWED
     assert bench.writer.append(bytes(100)) == OVERFLOWED
     assert bench.writer.append_all([b"", bytes(100)]) == OVERFLOWED
     assert bench.records == bytes(4096)
 
 
-def test_a_torn_tail_overflows(twin: SimpleNamespace) -> None:
-    """Where no slot agrees with the offset nothing is written; starting by hand says so."""
-    bench = Bench(twin)
+def test_a_torn_tail_overflows(impl: SimpleNamespace) -> None:
+    """Where no slot agrees with the offset nothing is written; an explicit start raises."""
+    bench = Bench(impl)
     bench.control[WRITE_TAIL + TAIL_SLOTS[0] + 8] ^= 1
     assert bench.writer.append(b"x") == OVERFLOWED
     assert bench.locked_at_overflow == [0]
@@ -396,9 +397,9 @@ def test_a_torn_tail_overflows(twin: SimpleNamespace) -> None:
         bench.writer.start()
 
 
-def test_another_epoch_overflows(twin: SimpleNamespace) -> None:
+def test_another_epoch_overflows(impl: SimpleNamespace) -> None:
     """The active segment, its file or the durability is another: the one that is bound may not be written to."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     for epoch in (1, 0xFFFFFFFF):
         bench.set_word(EPOCH, epoch, 4)
         assert bench.writer.current is False
@@ -413,11 +414,11 @@ def test_another_epoch_overflows(twin: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 5, 0xFFFFFFFE, 0xFFFFFFFF])
-def test_a_change_is_seen_by_every_writer_but_the_one_who_makes_it(twin: SimpleNamespace, epoch: int) -> None:
-    """It counts the epoch up, and from the largest to zero."""
-    bench = Bench(twin)
+def test_a_change_is_seen_by_every_writer_but_the_one_that_makes_it(impl: SimpleNamespace, epoch: int) -> None:
+    """It increments the epoch, and from the largest to zero."""
+    bench = Bench(impl)
     bench.set_word(EPOCH, epoch, 4)
-    other = twin.Writer(bench.control, OWNER + 1, 100, bench.overflow, bench.notify)
+    other = impl.Writer(bench.control, OWNER + 1, 100, bench.overflow, bench.notify)
     for writer in (bench.writer, other):
         writer.bind(bench.segment, 0)
         writer.open_window(4096, FOREVER)
@@ -428,9 +429,9 @@ def test_a_change_is_seen_by_every_writer_but_the_one_who_makes_it(twin: SimpleN
     assert bench.writer.append(b"x") == 0
 
 
-def test_a_writer_is_current_as_long_as_nothing_changed(twin: SimpleNamespace) -> None:
+def test_a_writer_is_current_as_long_as_nothing_changed(impl: SimpleNamespace) -> None:
     """It has a segment, and the state is the one it writes in."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     assert bench.writer.current is True
     bench.set_word(STATE, STATE_SEALED, 4)
     assert bench.writer.current is False
@@ -448,9 +449,9 @@ def test_a_writer_is_current_as_long_as_nothing_changed(twin: SimpleNamespace) -
 # Publishing
 
 
-def test_the_slots_of_the_tail_alternate(twin: SimpleNamespace) -> None:
+def test_the_slots_of_the_tail_alternate(impl: SimpleNamespace) -> None:
     """Each publish fills the slot that did not count, and leaves the other as it was."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     places = [WRITE_TAIL + distance for distance in TAIL_SLOTS]
     previous = [bytes(bench.control[place : place + TAIL_SLOT.size]) for place in places]
     for count in range(1, 8):
@@ -464,9 +465,9 @@ def test_the_slots_of_the_tail_alternate(twin: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("slot", [0, 1])
-def test_the_slot_that_agrees_with_the_offset_counts(twin: SimpleNamespace, slot: int) -> None:
-    """The other may be half filled by a writer who died: it is the next to be filled."""
-    bench = Bench(twin, end=80, sequence=4)
+def test_the_slot_that_agrees_with_the_offset_counts(impl: SimpleNamespace, slot: int) -> None:
+    """The other may be half filled by a dead writer: it is the next to be filled."""
+    bench = Bench(impl, end=80, sequence=4)
     set_tail(bench.control, WRITE_TAIL, 80, 4, 0, slot)
     torn = WRITE_TAIL + TAIL_SLOTS[1 - slot]
     bench.control[torn : torn + TAIL_SLOT.size] = b"\xdd" * TAIL_SLOT.size
@@ -475,9 +476,9 @@ def test_the_slot_that_agrees_with_the_offset_counts(twin: SimpleNamespace, slot
     assert bench.control[torn : torn + TAIL_SLOT.size] == packed_tail_slot(89, 5, 0)
 
 
-def test_a_slot_with_the_right_end_and_a_wrong_checksum_does_not_count(twin: SimpleNamespace) -> None:
+def test_a_slot_with_the_right_end_and_a_wrong_checksum_does_not_count(impl: SimpleNamespace) -> None:
     """A writer died while filling it, for the very end that the other slot has."""
-    bench = Bench(twin, end=80, sequence=4)
+    bench = Bench(impl, end=80, sequence=4)
     torn = bytearray(packed_tail_slot(80, 9, 0))
     torn[-1] ^= 1
     place = WRITE_TAIL + TAIL_SLOTS[0]
@@ -487,10 +488,10 @@ def test_a_slot_with_the_right_end_and_a_wrong_checksum_does_not_count(twin: Sim
     assert tail_of(bench.control) == (88, 5, 0)
 
 
-def test_the_tail_of_another_writer_is_followed(twin: SimpleNamespace) -> None:
-    """Two writers of one channel take turns without losing a record."""
-    first = Bench(twin)
-    second = twin.Writer(first.control, OWNER + 1, 100, first.overflow, first.notify)
+def test_the_tail_of_another_writer_is_followed(impl: SimpleNamespace) -> None:
+    """Two writers of one channel alternate without losing a record."""
+    first = Bench(impl)
+    second = impl.Writer(first.control, OWNER + 1, 100, first.overflow, first.notify)
     second.bind(first.segment, 0)
     second.open_window(4096, FOREVER)
     payloads = [bytes([number]) * number for number in range(20)]
@@ -500,9 +501,9 @@ def test_the_tail_of_another_writer_is_followed(twin: SimpleNamespace) -> None:
     assert tail_of(first.control) == (size_of(*payloads), 20, 0)
 
 
-def test_the_reserved_end_covers_what_was_written(twin: SimpleNamespace) -> None:
-    """Whoever takes over from a dead writer wipes up to it."""
-    bench = Bench(twin)
+def test_the_reserved_end_covers_what_was_written(impl: SimpleNamespace) -> None:
+    """A process that takes over from a dead writer wipes up to it."""
+    bench = Bench(impl)
     bench.writer.append(b"abc")
     assert bench.word(RESERVED_END) == 11
     bench.writer.append_all([b"d", b"e"])
@@ -512,9 +513,9 @@ def test_the_reserved_end_covers_what_was_written(twin: SimpleNamespace) -> None
 # Deferred publishing
 
 
-def test_deferred_moves_only_the_append_tail(twin: SimpleNamespace) -> None:
-    """Readers see nothing of it, and nobody is told."""
-    bench = Bench(twin)
+def test_deferred_moves_only_the_append_tail(impl: SimpleNamespace) -> None:
+    """Readers see nothing of it, and no waiter is woken."""
+    bench = Bench(impl)
     bench.writer.append(b"seen")
     set_tail(bench.control, APPEND_TAIL, 12, 1, 0)
     visible = bytes(bench.control[WRITE_TAIL:APPEND_TAIL])
@@ -529,18 +530,18 @@ def test_deferred_moves_only_the_append_tail(twin: SimpleNamespace) -> None:
     assert bench.word(WAKE, 4) == WAKE_LOOPS
 
 
-def test_a_deferred_writer_can_still_tell_waiters_by_hand(twin: SimpleNamespace) -> None:
+def test_a_deferred_writer_can_still_wake_waiters_explicitly(impl: SimpleNamespace) -> None:
     """The flusher that publishes for it does."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     bench.defer(True)
     bench.set_word(WAKE, WAKE_LOOPS, 4)
-    bench.writer.tell_waiters()
+    bench.writer.wake_receivers()
     assert len(bench.notified) == 1
 
 
-def test_deferring_can_end(twin: SimpleNamespace) -> None:
+def test_deferring_can_end(impl: SimpleNamespace) -> None:
     """The visible tail is looked up again."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     bench.defer(True)
     assert bench.writer.append(b"abc") == 0
     bench.defer(False)
@@ -554,13 +555,13 @@ def test_deferring_can_end(twin: SimpleNamespace) -> None:
 class CutOff:
     """A deferred writer whose segment is a file that is cut off, as if its file system had shut down."""
 
-    def __init__(self, twin: SimpleNamespace, directory: Path) -> None:
-        self.bench = Bench(twin)
+    def __init__(self, impl: SimpleNamespace, directory: Path) -> None:
+        self.bench = Bench(impl)
         self.path = directory / "segment"
         self.path.write_bytes(self.bench.segment)
         with self.path.open("r+b") as file:
             self.pages = mmap.mmap(file.fileno(), 0)
-        if not twin.populate(self.pages, 0, 1):
+        if not impl.populate(self.pages, 0, 1):
             pytest.skip("this kernel cannot tell")
         self.bench.writer.bind(self.pages, 0)
         self.bench.writer.open_window(len(self.bench.segment) - SEGMENT_HEADER_SIZE, FOREVER)
@@ -573,9 +574,9 @@ class CutOff:
 
 
 @pytest.mark.parametrize("running", [FLUSHING_SEGMENTS, FLUSHES_STEP])
-def test_a_segment_that_cannot_be_stored_to_overflows(twin: SimpleNamespace, tmp_path: Path, running: int) -> None:
+def test_a_segment_that_cannot_be_stored_to_overflows(impl: SimpleNamespace, tmp_path: Path, running: int) -> None:
     """After a flush, and while one is running, pages are made writable before they are stored to."""
-    cut_off = CutOff(twin, tmp_path)
+    cut_off = CutOff(impl, tmp_path)
     bench = cut_off.bench
     bench.set_word(FLUSHES, running, 4)
     assert bench.writer.append(b"abc") == 11
@@ -595,9 +596,9 @@ def test_a_segment_that_cannot_be_stored_to_overflows(twin: SimpleNamespace, tmp
         bench.writer.write([b"abc"], 0, 0)
 
 
-def test_the_state_of_the_channel_decides_who_publishes(twin: SimpleNamespace) -> None:
-    """A writer that was not told of a change goes to overflow, which looks."""
-    bench = Bench(twin)
+def test_the_state_of_the_channel_decides_what_publishes(impl: SimpleNamespace) -> None:
+    """A writer that does not know of a change passes to overflow, which checks."""
+    bench = Bench(impl)
     bench.set_word(STATE, STATE_DEFERRED, 4)
     assert bench.writer.append(b"x") == OVERFLOWED
     bench.writer.defer(True)
@@ -613,9 +614,11 @@ def test_the_state_of_the_channel_decides_who_publishes(twin: SimpleNamespace) -
     ("wake", "after"),
     [(2, 4), (3, 4), (0x102, 0x104), (0x103, 0x104), (0xFFFFFFFA, 0xFFFFFFFC), (0xFFFFFFFE, 0), (0xFFFFFFFF, 0)],
 )
-def test_an_armed_loop_is_told_once(twin: SimpleNamespace, wake: int, after: int) -> None:
-    """Both bits go, the generation moves, and notify is called after the publish and without the writer word."""
-    bench = Bench(twin)
+def test_an_armed_loop_is_woken_once(impl: SimpleNamespace, wake: int, after: int) -> None:
+    """Both bits are cleared, the generation changes, and notify is called after the publish and without the writer
+    lock.
+    """
+    bench = Bench(impl)
     bench.set_word(WAKE, wake, 4)
     bench.writer.append(b"x")
     assert bench.word(WAKE, 4) == after
@@ -625,58 +628,60 @@ def test_an_armed_loop_is_told_once(twin: SimpleNamespace, wake: int, after: int
 
 
 @pytest.mark.parametrize(("wake", "after"), [(1, 4), (0x101, 0x104), (0xFFFFFFFD, 0)])
-def test_loops_are_not_told_of_threads(twin: SimpleNamespace, wake: int, after: int) -> None:
-    """A thread sleeps on the word itself: its bit goes and the generation moves, but notify is not called."""
-    bench = Bench(twin)
+def test_loops_are_not_notified_for_threads(impl: SimpleNamespace, wake: int, after: int) -> None:
+    """A thread sleeps on the wake word itself: its bit is cleared and the generation changes, but
+    notify is not called.
+    """
+    bench = Bench(impl)
     bench.set_word(WAKE, wake, 4)
     bench.writer.append(b"x")
     assert bench.word(WAKE, 4) == after
     assert bench.notified == []
 
 
-@pytest.mark.parametrize("call", ["append", "append_all", "tell_waiters"])
-def test_a_thread_that_sleeps_is_woken(twin: SimpleNamespace, call: str) -> None:
-    """By whoever publishes, and by the flusher that publishes for others."""
-    bench = Bench(twin)
+@pytest.mark.parametrize("call", ["append", "append_all", "wake_receivers"])
+def test_a_thread_that_sleeps_is_woken(impl: SimpleNamespace, call: str) -> None:
+    """By a publisher, and by the flusher that publishes for others."""
+    bench = Bench(impl)
     armed = 0x100 | WAKE_THREADS
     bench.set_word(WAKE, armed, 4)
     woken: list[bool] = []
-    thread = threading.Thread(target=lambda: woken.append(twin.wait_word(bench.control, WAKE, armed, 60)))
+    thread = threading.Thread(target=lambda: woken.append(impl.wait_word(bench.control, WAKE, armed, 60)))
     thread.start()
-    arguments: dict[str, list[object]] = {"append": [b"x"], "append_all": [[b"x"]], "tell_waiters": []}
+    arguments: dict[str, list[object]] = {"append": [b"x"], "append_all": [[b"x"]], "wake_receivers": []}
     getattr(bench.writer, call)(*arguments[call])
     thread.join(30)
     assert woken == [True]
 
 
 @pytest.mark.parametrize("wake", [0, 4, 0xFFFFFFFC])
-def test_nobody_is_told_when_nobody_is_armed(twin: SimpleNamespace, wake: int) -> None:
+def test_no_waiter_is_woken_when_none_is_armed(impl: SimpleNamespace, wake: int) -> None:
     """The word stays as it is."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     bench.set_word(WAKE, wake, 4)
     bench.writer.append(b"x")
     bench.writer.append_all([b"x", b"y"])
-    bench.writer.tell_waiters()
+    bench.writer.wake_receivers()
     assert bench.notified == []
     assert bench.word(WAKE, 4) == wake
 
 
-def test_overflow_does_not_tell_anybody(twin: SimpleNamespace) -> None:
-    """Whoever publishes does."""
-    bench = Bench(twin, window=0)
+def test_overflow_wakes_no_waiter(impl: SimpleNamespace) -> None:
+    """The publisher does."""
+    bench = Bench(impl, window=0)
     bench.set_word(WAKE, WAKE_LOOPS, 4)
     bench.writer.append(b"x")
     assert bench.notified == []
 
 
-def test_an_error_of_notify_comes_out_after_the_publish(twin: SimpleNamespace) -> None:
-    """The record is there and the word is free."""
+def test_an_error_of_notify_comes_out_after_the_publish(impl: SimpleNamespace) -> None:
+    """The record is stored and the lock is free."""
     control = new_control()
 
     def notify() -> None:
         raise OSError("no pipe")
 
-    writer = twin.Writer(control, OWNER, 100, None, notify)
+    writer = impl.Writer(control, OWNER, 100, None, notify)
     writer.bind(new_segment(100), 0)
     writer.open_window(100, FOREVER)
     control[WAKE] = WAKE_LOOPS
@@ -690,9 +695,9 @@ def test_an_error_of_notify_comes_out_after_the_publish(twin: SimpleNamespace) -
 # The parts that Log.append is made of
 
 
-def test_starting_goes_on_at_the_tail(twin: SimpleNamespace) -> None:
-    """At the one that is moved, whoever moved it last; the word is the business of whoever starts."""
-    bench = Bench(twin, begin=0, end=40, sequence=3)
+def test_starting_continues_at_the_tail(impl: SimpleNamespace) -> None:
+    """At the one that is moved, whichever writer moved it last; the lock is the caller's responsibility."""
+    bench = Bench(impl, begin=0, end=40, sequence=3)
     bench.writer.append(b"")
     set_tail(bench.control, WRITE_TAIL, 60, 5, 0)
     assert bench.writer.start() is None
@@ -703,9 +708,9 @@ def test_starting_goes_on_at_the_tail(twin: SimpleNamespace) -> None:
     assert bench.word(WRITER_LOCK, 4) == 0
 
 
-def test_starting_looks_at_the_slots_again(twin: SimpleNamespace) -> None:
-    """Whoever died before us may have left another sequence at the very offset that we remember."""
-    bench = Bench(twin)
+def test_starting_reads_the_slots_again(impl: SimpleNamespace) -> None:
+    """A dead writer may have left another sequence at the very offset that we remember."""
+    bench = Bench(impl)
     bench.writer.append(b"")
     set_tail(bench.control, WRITE_TAIL, 8, 7, 0, slot=0)
     bench.control[WRITE_TAIL + TAIL_SLOTS[1]] ^= 1
@@ -713,9 +718,9 @@ def test_starting_looks_at_the_slots_again(twin: SimpleNamespace) -> None:
     assert bench.writer.pending_sequence == 7
 
 
-def test_write_copies_without_publishing(twin: SimpleNamespace) -> None:
+def test_write_copies_without_publishing(impl: SimpleNamespace) -> None:
     """The reserved end covers all that is written, and never less than what is published."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     bench.take()
     payloads = [b"a", b"bb", b"ccc"]
     assert bench.writer.write(payloads, 0, 0) == 3
@@ -729,9 +734,9 @@ def test_write_copies_without_publishing(twin: SimpleNamespace) -> None:
     bench.release()
 
 
-def test_write_stops_where_the_window_ends_and_goes_on_in_another(twin: SimpleNamespace) -> None:
-    """One batch may run through several segments; it is published once."""
-    bench = Bench(twin, room=25)
+def test_write_stops_where_the_window_ends_and_continues_in_another(impl: SimpleNamespace) -> None:
+    """One batch may span several segments; it is published once."""
+    bench = Bench(impl, room=25)
     payloads = [b"aaaa", b"bbbb", b"cccc"]
     bench.take()
     assert bench.writer.write(payloads, 0, 0) == 2
@@ -749,9 +754,9 @@ def test_write_stops_where_the_window_ends_and_goes_on_in_another(twin: SimpleNa
     assert tail_of(bench.control) == (36, 3, 24)
 
 
-def test_control_records_are_written_but_not_counted(twin: SimpleNamespace) -> None:
+def test_control_records_are_written_but_not_counted(impl: SimpleNamespace) -> None:
     """The offset moves, the sequence does not."""
-    bench = Bench(twin, sequence=5)
+    bench = Bench(impl, sequence=5)
     bench.take()
     assert bench.writer.write([b"\x01seal"], 0, CONTROL_RECORD) == 1
     bench.writer.publish()
@@ -760,19 +765,19 @@ def test_control_records_are_written_but_not_counted(twin: SimpleNamespace) -> N
     assert tail_of(bench.control) == (13, 5, 0)
 
 
-def test_a_batch_can_be_left_open(twin: SimpleNamespace) -> None:
+def test_a_batch_can_be_left_open(impl: SimpleNamespace) -> None:
     """Messages and a control record behind them become one batch."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     bench.take()
     bench.writer.write([b"a"], 0, BATCH_CONTINUES)
     bench.writer.write([b"position"], 0, CONTROL_RECORD)
     bench.writer.publish()
-    assert twin.scan_records(bench.segment, 64, 64 + 25, 0) == (64 + 25, 1, 64 + 25, 64 + 9)
+    assert impl.scan_records(bench.segment, 64, 64 + 25, 0) == (64 + 25, 1, 64 + 25, 64 + 9)
 
 
-def test_what_was_not_published_is_forgotten_by_whoever_comes_next(twin: SimpleNamespace) -> None:
-    """Its bytes are overwritten, its sequence given again."""
-    bench = Bench(twin)
+def test_uncommitted_records_are_forgotten_by_the_next_writer(impl: SimpleNamespace) -> None:
+    """Its bytes are overwritten, its sequence is used again."""
+    bench = Bench(impl)
     bench.take()
     bench.writer.write([b"never seen"], 0, 0)
     bench.release()
@@ -780,9 +785,9 @@ def test_what_was_not_published_is_forgotten_by_whoever_comes_next(twin: SimpleN
     assert tail_of(bench.control) == (12, 1, 0)
 
 
-def test_publishing_without_a_start_is_refused(twin: SimpleNamespace) -> None:
+def test_publishing_without_a_start_is_refused(impl: SimpleNamespace) -> None:
     """Which slot is free is known only after the tail was looked at."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     before = bytes(bench.control)
     with pytest.raises(RuntimeError, match="publish"):
         bench.writer.publish()
@@ -794,9 +799,9 @@ def test_publishing_without_a_start_is_refused(twin: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("flags", [1, 5, (1 << 30) - 1, 1 << 32, (1 << 64) - 1])
-def test_flags_that_are_none_are_refused_before_anything_is_written(twin: SimpleNamespace, flags: int) -> None:
+def test_flags_that_are_none_are_refused_before_anything_is_written(impl: SimpleNamespace, flags: int) -> None:
     """They would change the length."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     bench.take()
     before = bytes(bench.control)
     with pytest.raises(ValueError, match="payload or flags do not fit the word"):
@@ -805,18 +810,18 @@ def test_flags_that_are_none_are_refused_before_anything_is_written(twin: Simple
     assert bytes(bench.control) == before
 
 
-def test_an_index_behind_the_list_writes_nothing(twin: SimpleNamespace) -> None:
+def test_an_index_behind_the_list_writes_nothing(impl: SimpleNamespace) -> None:
     """It is the answer."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     bench.take()
     for index in (1, 2, 1 << 40, (1 << 64) - 1):
         assert bench.writer.write([b"x"], index, 0) == index
     assert bench.records == bytes(4096)
 
 
-def test_a_list_that_changes_under_its_index_does_no_harm(twin: SimpleNamespace) -> None:
+def test_a_list_that_changes_under_its_index_does_no_harm(impl: SimpleNamespace) -> None:
     """Arguments are looked at before the list is."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     bench.take()
     payloads: list[object] = [b"x", b"y"]
 
@@ -834,9 +839,9 @@ def test_a_list_that_changes_under_its_index_does_no_harm(twin: SimpleNamespace)
 
 
 @pytest.mark.parametrize("end", [0, 999, 1101, 1 << 32, 1 << 63, (1 << 64) - 1])
-def test_a_window_must_lie_inside_the_segment(twin: SimpleNamespace, end: int) -> None:
-    """Not before its begin, not beyond its room."""
-    writer = twin.Writer(new_control(), OWNER, 100, None, None)
+def test_a_window_must_lie_inside_the_segment(impl: SimpleNamespace, end: int) -> None:
+    """Not before its begin, not beyond its size."""
+    writer = impl.Writer(new_control(), OWNER, 100, None, None)
     with pytest.raises(ValueError, match="window is not inside the segment"):
         writer.open_window(end, FOREVER)
     writer.bind(new_segment(100), 1000)
@@ -846,9 +851,9 @@ def test_a_window_must_lie_inside_the_segment(twin: SimpleNamespace, end: int) -
         writer.open_window(inside, FOREVER)
 
 
-def test_a_segment_must_have_a_header(twin: SimpleNamespace) -> None:
+def test_a_segment_must_have_a_header(impl: SimpleNamespace) -> None:
     """A shorter one is refused, and what was bound before stays."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     for size in (0, 1, 63):
         with pytest.raises(ValueError, match="segment is shorter than its header"):
             bench.writer.bind(bytearray(size), 0)
@@ -864,17 +869,17 @@ def test_a_segment_must_have_a_header(twin: SimpleNamespace) -> None:
     assert bench.writer.append(b"") == OVERFLOWED
 
 
-def test_the_longest_payload_is_found(twin: SimpleNamespace) -> None:
+def test_the_longest_payload_is_found(impl: SimpleNamespace) -> None:
     """Of none it is zero."""
-    writer = Bench(twin).writer
+    writer = Bench(impl).writer
     assert writer.longest([b"a", b"abc", b""]) == 3
     assert writer.longest([]) == 0
 
 
-def test_the_last_offsets_there_are(twin: SimpleNamespace) -> None:
-    """Up to 2**64 - 1, and not one byte more."""
-    top = (1 << 64) - 1
-    bench = Bench(twin, begin=top - 100, room=4096, window=100)
+def test_the_last_offsets_there_are(impl: SimpleNamespace) -> None:
+    """Up to the largest one, and not one byte more."""
+    top = LARGEST_OFFSET
+    bench = Bench(impl, begin=top - 100, room=4096, window=100)
     assert bench.writer.append(b"x" * 80) == top - 100
     assert bench.writer.append(b"x" * 5) == OVERFLOWED
     assert bench.writer.append(b"x" * 4) == top - 12
@@ -883,10 +888,47 @@ def test_the_last_offsets_there_are(twin: SimpleNamespace) -> None:
     assert bench.records[100:] == bytes(4096 - 100)
 
 
-def test_bound_memory_cannot_move(twin: SimpleNamespace) -> None:
+@pytest.mark.parametrize("number", [LARGEST_OFFSET + 1, (1 << 63) + 5, (1 << 64) - 1])
+def test_a_tail_with_a_number_that_is_too_large_is_not_believed(impl: SimpleNamespace, number: int) -> None:
+    """The end, its sequence and the begin of its segment are no larger than the largest offset."""
+    for end, sequence, begin in ((number, 0, 0), (0, number, 0), (0, 0, number)):
+        writer = impl.Writer(new_control(end, sequence, begin), OWNER, MAX_PAYLOAD, None, None)
+        with pytest.raises(ValueError, match="no tail slot"):
+            writer.start()
+    impl.Writer(new_control(*[LARGEST_OFFSET] * 3), OWNER, MAX_PAYLOAD, None, None).start()
+
+
+@pytest.mark.parametrize(("end", "sequence"), [(LARGEST_OFFSET, 0), (1000, LARGEST_OFFSET)])
+def test_the_writer_does_not_roll_to_offsets_that_are_too_large(
+    impl: SimpleNamespace, end: int, sequence: int, tmp_path: Path
+) -> None:
+    """A prepared file is not used if its offsets or sequences could become larger than the largest one."""
+    spare = tmp_path / "spare"
+    for beyond, expected in ((1, None), (0, 0)):
+        spare.write_bytes(bytes(SEGMENT_HEADER_SIZE + 100))
+        found, directory = spare.stat(), os.open(tmp_path, os.O_RDONLY)
+        last, number = (end, sequence - 100 + beyond) if sequence else (end - 100 + beyond, 1)
+        bench = Bench(impl, room=50, begin=last - 50, end=last - 50, sequence=number - 1)
+        bench.take()
+        bench.writer.bind(bench.segment, last - 50)  # no other writer has written to it
+        bench.writer.open_window(last, FOREVER)
+        bench.release()
+        assert bench.writer.append(bytes(42)) == last - 50
+        names = b"spare", b"%020d.seg" % 0
+        following = bytearray(SEGMENT_HEADER_SIZE + 100)
+        identity = found.st_dev, found.st_ino
+        bench.writer.prepare_next(
+            None, following, bytes(SEGMENT_HEADER_SIZE), *identity, *names, 0, 100, lambda: None, None, directory
+        )
+        os.close(directory)
+        started = bench.writer.fast_roll(b"x")
+        assert started == (None if expected is None else last)
+
+
+def test_bound_memory_cannot_move(impl: SimpleNamespace) -> None:
     """A bytearray does not resize and a map does not close while a writer holds it; afterwards they do."""
     control, segment = new_control(), mmap.mmap(-1, mmap.PAGESIZE)
-    writer = twin.Writer(control, OWNER, 100, None, None)
+    writer = impl.Writer(control, OWNER, 100, None, None)
     writer.bind(segment, 0)
     with pytest.raises(BufferError):
         segment.close()
@@ -901,9 +943,9 @@ def test_bound_memory_cannot_move(twin: SimpleNamespace) -> None:
     control.extend(b"more")
 
 
-def test_another_bind_lets_go_of_the_first(twin: SimpleNamespace) -> None:
+def test_another_bind_releases_the_first(impl: SimpleNamespace) -> None:
     """A segment that was rolled can be closed."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     first = mmap.mmap(-1, mmap.PAGESIZE)
     bench.writer.bind(first, 0)
     bench.writer.bind(bench.segment, 0)
@@ -914,9 +956,9 @@ def test_another_bind_lets_go_of_the_first(twin: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("payload", [None, "text", 5, bytearray(b"x"), memoryview(b"x"), [b"x"]])
-def test_a_payload_must_be_bytes(twin: SimpleNamespace, payload: object) -> None:
+def test_a_payload_must_be_bytes(impl: SimpleNamespace, payload: object) -> None:
     """Anything that could change while it is copied is refused, and says where in the list it was."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     with pytest.raises(TypeError, match=f"payload must be bytes, not {type(payload).__name__}"):
         bench.writer.append(payload)
     with pytest.raises(TypeError, match="payload 1 must be bytes"):
@@ -929,60 +971,60 @@ def test_a_payload_must_be_bytes(twin: SimpleNamespace, payload: object) -> None
 
 
 @pytest.mark.parametrize("payloads", [None, (), (b"x",), b"x", iter([b"x"]), type("L", (list,), {})([b"x"])])
-def test_payloads_must_be_a_list(twin: SimpleNamespace, payloads: object) -> None:
+def test_payloads_must_be_a_list(impl: SimpleNamespace, payloads: object) -> None:
     """Exactly: a subclass could answer anything."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     with pytest.raises(TypeError, match="payloads must be a list of bytes"):
         bench.writer.append_all(payloads)
     with pytest.raises(TypeError, match="payloads must be a list of bytes"):
         bench.writer.write(payloads, 0, 0)
 
 
-def test_a_control_page_must_be_whole_and_writable(twin: SimpleNamespace) -> None:
+def test_a_control_page_must_be_whole_and_writable(impl: SimpleNamespace) -> None:
     """Shorter ones, read-only ones and things without bytes are refused."""
     for size in (0, 8, CONTROL_SIZE - 1):
         with pytest.raises(ValueError, match="control page is too short"):
-            twin.Writer(bytearray(size), OWNER, 100, None, None)
+            impl.Writer(bytearray(size), OWNER, 100, None, None)
     with pytest.raises(BufferError):
-        twin.Writer(bytes(CONTROL_SIZE), OWNER, 100, None, None)
+        impl.Writer(bytes(CONTROL_SIZE), OWNER, 100, None, None)
     with pytest.raises(TypeError):
-        twin.Writer(None, OWNER, 100, None, None)
+        impl.Writer(None, OWNER, 100, None, None)
 
 
 @pytest.mark.parametrize("owner", [-1, 1 << 32, 1 << 64])
-def test_an_owner_is_a_word(twin: SimpleNamespace, owner: int) -> None:
-    """One that was cut to 32 bits could be nobody, or somebody else."""
+def test_an_owner_is_a_word(impl: SimpleNamespace, owner: int) -> None:
+    """One that was cut to 32 bits could be no process, or another one."""
     with pytest.raises(OverflowError, match="value does not fit the word"):
-        twin.Writer(new_control(), owner, 100, None, None)
+        impl.Writer(new_control(), owner, 100, None, None)
 
 
-def test_a_limit_beyond_the_format_is_that_of_the_format(twin: SimpleNamespace) -> None:
+def test_a_limit_beyond_the_format_is_that_of_the_format(impl: SimpleNamespace) -> None:
     """A length has 30 bits, whatever the options say; a negative limit is an error."""
-    twin.Writer(new_control(), OWNER, (1 << 64) - 1, None, None)
+    impl.Writer(new_control(), OWNER, (1 << 64) - 1, None, None)
     for limit in (-1, 1 << 64):
         with pytest.raises(OverflowError, match="value does not fit the word"):
-            twin.Writer(new_control(), OWNER, limit, None, None)
+            impl.Writer(new_control(), OWNER, limit, None, None)
 
 
 # Threads and life
 
 
-def test_threads_share_a_writer(twin: SimpleNamespace) -> None:
+def test_threads_share_a_writer(impl: SimpleNamespace) -> None:
     """Every record is there once, those of each thread in its order."""
-    bench = Bench(twin, room=1 << 16)
+    bench = Bench(impl, room=1 << 16)
     threads, messages = 4, 200
 
     def overflow(payloads: list[bytes]) -> int:
-        while not twin.take_word(bench.control, WRITER_LOCK, OWNER, 0.001):
+        while not impl.take_word(bench.control, WRITER_LOCK, OWNER, 0.001):
             os.sched_yield()
         writer.start()
         start = writer.pending
         writer.write(payloads, 0, 0)
         writer.publish()
-        twin.release_word(bench.control, WRITER_LOCK)
+        impl.release_word(bench.control, WRITER_LOCK)
         return start
 
-    writer = twin.Writer(bench.control, OWNER, 100, overflow, bench.notify)
+    writer = impl.Writer(bench.control, OWNER, 100, overflow, bench.notify)
     writer.bind(bench.segment, 0)
     writer.open_window(1 << 16, FOREVER)
 
@@ -1000,22 +1042,22 @@ def test_threads_share_a_writer(twin: SimpleNamespace) -> None:
     seen = [bench.records[position + 8 : position + 10] for position in range(0, end, 10)]
     for name in range(threads):
         assert [number for who, number in seen if who == name] == list(range(messages))
-    assert twin.scan_records(bench.segment, 64, 64 + end, 0)[1] == threads * messages
+    assert impl.scan_records(bench.segment, 64, 64 + end, 0)[1] == threads * messages
 
 
-def test_a_writer_in_a_cycle_is_collected(twin: SimpleNamespace) -> None:
+def test_a_writer_in_a_cycle_is_collected(impl: SimpleNamespace) -> None:
     """Its callbacks are usually methods of the object that holds it."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     alive = weakref.ref(bench)
     del bench
     gc.collect()
     assert alive() is None
 
 
-def test_a_writer_in_a_cycle_may_hold_views(twin: SimpleNamespace) -> None:
+def test_a_writer_in_a_cycle_may_hold_views(impl: SimpleNamespace) -> None:
     """Collecting it releases them, in whatever order the collector takes things apart."""
     for _ in range(3):
-        bench = Bench(twin, control=memoryview(new_control()))
+        bench = Bench(impl, control=memoryview(new_control()))
         bench.view = memoryview(new_segment(100))
         bench.writer.bind(bench.view, 0)
         alive = weakref.ref(bench)
@@ -1024,14 +1066,14 @@ def test_a_writer_in_a_cycle_may_hold_views(twin: SimpleNamespace) -> None:
         assert alive() is None
 
 
-def test_a_writer_is_made_whole_or_not_at_all(twin: SimpleNamespace) -> None:
+def test_a_writer_is_created_completely_or_not_at_all(impl: SimpleNamespace) -> None:
     """There is no way to call a method of one that was never given its pages."""
     with pytest.raises((TypeError, AttributeError)):
-        twin.Writer.__new__(twin.Writer).append(b"x")
+        impl.Writer.__new__(impl.Writer).append(b"x")
     with pytest.raises(TypeError):
-        twin.Writer()
+        impl.Writer()
     with pytest.raises(TypeError):
-        twin.Writer(control=new_control(), owner=1, max_payload=1, overflow=None, notify=None)
+        impl.Writer(control=new_control(), owner=1, max_payload=1, overflow=None, notify=None)
 
 
 # Marks for the index
@@ -1039,12 +1081,12 @@ def test_a_writer_is_made_whole_or_not_at_all(twin: SimpleNamespace) -> None:
 
 def taken(bench: Bench) -> list[tuple[int, int]]:
     """Take the marks, without their times."""
-    return [(offset, sequence) for offset, sequence, _ in INDEX_CHECKED.iter_unpack(bench.writer.take_marks())]
+    return [(offset, sequence) for offset, sequence, _ in INDEX_CHECKED.iter_unpack(bench.writer.take_index_entries())]
 
 
-def test_one_record_in_64_kib_is_marked(twin: SimpleNamespace) -> None:
+def test_one_record_in_64_kib_is_marked(impl: SimpleNamespace) -> None:
     """The first of a segment, and then the first that begins so far behind the last mark, inside batches too."""
-    bench = Bench(twin, room=300_000, sequence=5)
+    bench = Bench(impl, room=300_000, sequence=5)
     for _ in range(100):
         bench.writer.append(bytes(992))  # 1,000 bytes a record
     bench.writer.append_all([bytes(992)] * 100)
@@ -1054,9 +1096,9 @@ def test_one_record_in_64_kib_is_marked(twin: SimpleNamespace) -> None:
     assert taken(bench) == []
 
 
-def test_the_next_record_can_be_marked_at_once(twin: SimpleNamespace) -> None:
-    """When it is time for an entry, and when a segment was bound anew, which forgets the marks of the one before."""
-    bench = Bench(twin)
+def test_the_next_record_can_be_marked_at_once(impl: SimpleNamespace) -> None:
+    """When it is time for an entry, and when a segment was bound, which forgets the marks of the one before."""
+    bench = Bench(impl)
     bench.writer.append(b"a")
     bench.writer.append(b"b")
     bench.writer.mark_next()
@@ -1071,18 +1113,18 @@ def test_the_next_record_can_be_marked_at_once(twin: SimpleNamespace) -> None:
     assert taken(bench) == [(45, 5)]
 
 
-def test_the_time_of_a_mark_is_when_it_was_written(twin: SimpleNamespace) -> None:
+def test_the_time_of_a_mark_is_when_it_was_written(impl: SimpleNamespace) -> None:
     """In nanoseconds since the epoch, between before and after."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     before = time.time_ns()
     bench.writer.append(b"a")
-    [(_, _, at)] = INDEX_CHECKED.iter_unpack(bench.writer.take_marks())
+    [(_, _, at)] = INDEX_CHECKED.iter_unpack(bench.writer.take_index_entries())
     assert before <= at <= time.time_ns()
 
 
-def test_marks_that_nobody_takes_do_not_pile_up(twin: SimpleNamespace) -> None:
+def test_marks_that_are_not_taken_do_not_pile_up(impl: SimpleNamespace) -> None:
     """Beyond some thousands they are left out."""
-    bench = Bench(twin, room=50_000)
+    bench = Bench(impl, room=50_000)
     for _ in range(5000):
         bench.writer.mark_next()
         bench.writer.append(b"")
@@ -1104,30 +1146,30 @@ def present_pages(map_: mmap.mmap) -> list[int]:
     return [number for number, entry in enumerate(entries) if entry >> 63]
 
 
-def test_pages_are_present_before_the_tail_comes_there(twin: SimpleNamespace, tmp_path: Path) -> None:
+def test_pages_are_present_before_the_tail_comes_there(impl: SimpleNamespace, tmp_path: Path) -> None:
     """As far as was said, further whenever half of that is used, and up to the end."""
     page, size = mmap.PAGESIZE, 512 * mmap.PAGESIZE
     file = tmp_path / "segment"
     file.touch()
     os.truncate(file, size)
     with file.open("r+b") as opened, mmap.mmap(opened.fileno(), size) as segment:
-        if not twin.populate(segment, 0, 1):
+        if not impl.populate(segment, 0, 1):
             pytest.skip("this kernel does not populate pages")
-        bench = Bench(twin)
+        bench = Bench(impl)
         bench.writer.bind(segment, 0)
         bench.writer.open_window(500 * page, FOREVER)
         bench.writer.stay_ahead(200 * page, 64 * page)
         for until, reach in (0, 64), (31, 64), (32, 96), (63, 96), (130, 192), (160, 200), (199, 200):
             while bench.writer.pending < until * page:
                 bench.writer.append(bytes(page - 8))
-            twin.populate_settle()
+            impl.populate_wait()
             assert set(range(reach)) <= set(present_pages(segment))
         bench.writer.unbind()
 
 
-def test_pages_are_asked_for_inside_the_segment_only(twin: SimpleNamespace) -> None:
+def test_pages_are_asked_for_inside_the_segment_only(impl: SimpleNamespace) -> None:
     """Neither behind its end nor before what is written already."""
-    bench = Bench(twin, room=100)
+    bench = Bench(impl, room=100)
     bench.writer.append(bytes(30))
     for end in 20, 101:
         with pytest.raises(ValueError, match="not inside"):
@@ -1140,9 +1182,9 @@ def test_pages_are_asked_for_inside_the_segment_only(twin: SimpleNamespace) -> N
 # Others
 
 
-def test_a_writer_knows_whether_others_have_written_to_its_segment(twin: SimpleNamespace) -> None:
+def test_a_writer_knows_whether_others_have_written_to_its_segment(impl: SimpleNamespace) -> None:
     """From the beginning on, and not what they wrote before."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     bench.take()
     bench.release()
     bench.writer.bind(bench.segment, 0)

@@ -1,4 +1,4 @@
-"""Messages become columns in Arrow's layout: the same ones in both twins, whole rows or none."""
+"""Messages become columns in Arrow's layout: the same ones in both implementations, whole rows or none."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from filechannel._format.columns import KINDS
-from tests.format.twins import native_twin, pure_twin, why_no_native_twin
+from filechannel._format.arrow.columns import KINDS
+from tests.format.implementations import native_implementation, pure_implementation, why_no_native_core
 
 pack = msgspec.msgpack.encode
 INT = ("int", False, ())
@@ -76,9 +76,9 @@ def _values(kind: str, fields: Any, length: int, offsets: Any, data: Any, inner:
     return [date(1970, 1, 1) + timedelta(days=number) for number in numbers] if kind == "date" else list(numbers)
 
 
-def table(twin: SimpleNamespace, plan: Any, *messages: Any) -> list[Any]:
+def table(impl: SimpleNamespace, plan: Any, *messages: Any) -> list[Any]:
     """Return messages that went through columns."""
-    columns = twin.Columns(plan)
+    columns = impl.Columns(plan)
     for number, message in enumerate(messages):
         columns.put(pack(message), number)
     result, offsets = columns.finish()
@@ -116,54 +116,54 @@ def table(twin: SimpleNamespace, plan: Any, *messages: Any) -> list[Any]:
         ("decimal", Decimal("1E+19")),
     ],
 )
-def test_a_value_comes_back(twin: SimpleNamespace, kind: str, value: Any) -> None:
+def test_a_value_comes_back(impl: SimpleNamespace, kind: str, value: Any) -> None:
     """What msgspec writes of a value is that value in its column."""
     plan = (kind, False, ())
-    assert table(twin, plan, value, value) == [value, value]
+    assert table(impl, plan, value, value) == [value, value]
 
 
-def test_a_moment_without_a_zone_is_taken_as_it_stands(twin: SimpleNamespace) -> None:
+def test_a_moment_without_a_zone_is_taken_as_it_stands(impl: SimpleNamespace) -> None:
     """A naive datetime, which is a text in a message, is that time in UTC."""
     naive = datetime(2024, 5, 17, 12, 30, 1, 5)  # noqa: DTZ001 - the point of it
-    assert table(twin, ("timestamp", False, ()), naive) == [naive.replace(tzinfo=UTC)]
+    assert table(impl, ("timestamp", False, ()), naive) == [naive.replace(tzinfo=UTC)]
 
 
-def test_whole_numbers_are_numbers(twin: SimpleNamespace) -> None:
+def test_whole_numbers_are_numbers(impl: SimpleNamespace) -> None:
     """An int in a column of floats, or of decimals, is that number."""
-    assert table(twin, ("float", False, ()), 3, 1 << 63) == [3.0, float(1 << 63)]
-    assert table(twin, ("decimal", False, ()), -7) == [Decimal(-7)]
+    assert table(impl, ("float", False, ()), 3, 1 << 63) == [3.0, float(1 << 63)]
+    assert table(impl, ("decimal", False, ()), -7) == [Decimal(-7)]
 
 
-def test_fields_are_told_by_their_names(twin: SimpleNamespace) -> None:
-    """In any order, with others in between, which are passed whatever they are."""
+def test_fields_are_identified_by_their_names(impl: SimpleNamespace) -> None:
+    """In any order, with others in between, which are skipped whatever they are."""
     plan = plan_of(id=INT, sku=STRING)
     more = {"deep": [{"a": [1, {"b": b"x"}]}] * 20, "when": EPOCH, "none": None}
-    assert table(twin, plan, {"sku": "pen", **more, "id": 1}, {"id": 2, "sku": "ink"}) == [
+    assert table(impl, plan, {"sku": "pen", **more, "id": 1}, {"id": 2, "sku": "ink"}) == [
         {"id": 1, "sku": "pen"},
         {"id": 2, "sku": "ink"},
     ]
 
 
-def test_fields_are_told_by_their_positions(twin: SimpleNamespace) -> None:
-    """An array has its fields where the plan says; others are passed."""
+def test_fields_are_identified_by_their_positions(impl: SimpleNamespace) -> None:
+    """An array has its fields where the plan says; others are skipped."""
     plan = ("struct", False, ((1, None, "id", INT), (3, pack("?"), "sku", STRING)))
-    assert table(twin, plan, ["Tag", 1, [2, 3], "pen", "more"], ["Tag", 2]) == [
+    assert table(impl, plan, ["Tag", 1, [2, 3], "pen", "more"], ["Tag", 2]) == [
         {"id": 1, "sku": "pen"},
         {"id": 2, "sku": "?"},
     ]
 
 
-def test_what_is_missing_has_its_default(twin: SimpleNamespace) -> None:
+def test_what_is_missing_has_its_default(impl: SimpleNamespace) -> None:
     """Without one it is null where it may be, and else the message is refused."""
     plan = ("struct", False, (("a", pack([1, 2]), "a", listed(INT)), ("b", None, "b", ("int", True, ()))))
-    assert table(twin, plan, {}, {"b": 5, "a": []}) == [{"a": [1, 2], "b": None}, {"a": [], "b": 5}]
+    assert table(impl, plan, {}, {"b": 5, "a": []}) == [{"a": [1, 2], "b": None}, {"a": [], "b": 5}]
     with pytest.raises(ValueError, match=r"^sku: it is missing$"):
-        table(twin, plan_of(sku=STRING), {})
+        table(impl, plan_of(sku=STRING), {})
 
 
-def test_nothing_is_null_until_something_is(twin: SimpleNamespace) -> None:
+def test_nothing_is_null_until_something_is(impl: SimpleNamespace) -> None:
     """There is no map of nulls before the first one; then it covers what came before."""
-    columns = twin.Columns(("bool", True, ()))
+    columns = impl.Columns(("bool", True, ()))
     for value in (True, False):
         columns.put(pack(value), 0)
     assert columns.finish()[0] == (2, 0, None, None, b"\x01", ())
@@ -172,12 +172,12 @@ def test_nothing_is_null_until_something_is(twin: SimpleNamespace) -> None:
     assert columns.finish()[0] == (11, 1, b"\xff\x05", None, b"\xff\x05", ())
 
 
-def test_what_a_null_contains_takes_its_place(twin: SimpleNamespace) -> None:
-    """In a struct that is null each field has a place too: null, or whatever."""
+def test_a_null_fills_its_children(impl: SimpleNamespace) -> None:
+    """In a struct that is null each field has an entry too: null, or any value."""
     inner = ("struct", True, (("x", None, "x", INT), ("y", None, "y", ("string", True, ()))))
     plan = plan_of(point=inner, tags=listed(STRING, nullable=True))
     rows = [{"point": None, "tags": None}, {"point": {"x": 1, "y": "a"}, "tags": ["t"]}]
-    assert table(twin, plan, *rows) == rows
+    assert table(impl, plan, *rows) == rows
 
 
 @pytest.mark.parametrize(
@@ -185,24 +185,24 @@ def test_what_a_null_contains_takes_its_place(twin: SimpleNamespace) -> None:
     [
         (plan_of(id=INT), {"id": "x"}, "id: it is of another type"),
         (plan_of(id=INT), {"id": 1 << 63}, "id: it is too large for a signed number of 64 bits"),
-        (plan_of(id=INT), {"id": None}, "id: it is null, which it may not be"),
+        (plan_of(id=INT), {"id": None}, "id: it is null, which is not allowed"),
         (plan_of(id=INT), {"id": True}, "id: it is of another type"),
         (plan_of(id=INT), [1], "it is of another type"),
-        (plan_of(id=INT), {1: 2}, "a name in it is no text"),
-        (plan_of(on=("date", False, ())), {"on": "2023-02-29"}, "on: it is no date"),
-        (plan_of(on=("date", False, ())), {"on": "2023-2-9"}, "on: it is no date"),
-        (plan_of(at=("timestamp", False, ())), {"at": "12:00"}, "at: it is no date and time"),
-        (plan_of(at=("timestamp", False, ())), {"at": msgspec.msgpack.Ext(5, b"")}, "at: it is no date and time"),
-        (plan_of(a=("decimal", False, ())), {"a": "1e-19"}, "a: it is no decimal of at most 20 digits before"),
-        (plan_of(a=("decimal", False, ())), {"a": "NaN"}, "a: it is no decimal of at most 20 digits before"),
+        (plan_of(id=INT), {1: 2}, "a name in it is not text"),
+        (plan_of(on=("date", False, ())), {"on": "2023-02-29"}, "on: it is not a date"),
+        (plan_of(on=("date", False, ())), {"on": "2023-2-9"}, "on: it is not a date"),
+        (plan_of(at=("timestamp", False, ())), {"at": "12:00"}, "at: it is not a date and time"),
+        (plan_of(at=("timestamp", False, ())), {"at": msgspec.msgpack.Ext(5, b"")}, "at: it is not a date and time"),
+        (plan_of(a=("decimal", False, ())), {"a": "1e-19"}, "a: it is not a decimal of at most 20 digits before"),
+        (plan_of(a=("decimal", False, ())), {"a": "NaN"}, "a: it is not a decimal of at most 20 digits before"),
         (plan_of(a=listed(plan_of(b=INT))), {"a": [{"b": 1}, {"b": ""}]}, "b: it is of another type"),
         (plan_of(a=listed(INT)), {"a": [1, ""]}, "item: it is of another type"),
         (plan_of(a=mapped(STRING, INT)), {"a": {"x": ""}}, "value: it is of another type"),
     ],
 )
-def test_a_message_that_does_not_fit_is_refused(twin: SimpleNamespace, plan: Any, message: Any, reason: str) -> None:
+def test_a_message_that_does_not_fit_is_refused(impl: SimpleNamespace, plan: Any, message: Any, reason: str) -> None:
     """The error names the innermost field, and nothing of the message stays."""
-    columns = twin.Columns(plan)
+    columns = impl.Columns(plan)
     with pytest.raises(ValueError, match=f"^{reason}"):
         columns.put(pack(message), 0)
     assert columns.length == 0
@@ -212,54 +212,54 @@ def test_a_message_that_does_not_fit_is_refused(twin: SimpleNamespace, plan: Any
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (b"", "it is no MessagePack"),
-        (b"\xc1", "it is no MessagePack"),
-        (b"\x81\xa2id", "id: it is no MessagePack"),
-        (b"\x81\xa5id", "it is no MessagePack"),
-        (b"\xdf\xff\xff\xff\xff", "it is no MessagePack"),
-        (b"\x82\xa2id\x01\xa2id\x02", "id: it is there twice"),
-        (b"\x81\xa2id\x01\x00", "there is something behind the message"),
-        (b"\x82\xa2id\x01\xa1x\xdd\x00\x00\xff\xff", "it is no MessagePack"),
+        (b"", "it is not MessagePack"),
+        (b"\xc1", "it is not MessagePack"),
+        (b"\x81\xa2id", "id: it is not MessagePack"),
+        (b"\x81\xa5id", "it is not MessagePack"),
+        (b"\xdf\xff\xff\xff\xff", "it is not MessagePack"),
+        (b"\x82\xa2id\x01\xa2id\x02", "id: it occurs twice"),
+        (b"\x81\xa2id\x01\x00", "the message is followed by other bytes"),
+        (b"\x82\xa2id\x01\xa1x\xdd\x00\x00\xff\xff", "it is not MessagePack"),
     ],
 )
-def test_bytes_that_are_no_message_are_refused(twin: SimpleNamespace, payload: bytes, reason: str) -> None:
+def test_bytes_that_are_not_a_message_are_refused(impl: SimpleNamespace, payload: bytes, reason: str) -> None:
     """Whatever the bytes are, there is a reason and no row."""
-    columns = twin.Columns(plan_of(id=INT))
+    columns = impl.Columns(plan_of(id=INT))
     with pytest.raises(ValueError, match=f"^{reason}$"):
         columns.put(payload, 0)
     assert columns.length == 0
 
 
-def test_without_a_plan_messages_are_taken_as_they_are(twin: SimpleNamespace) -> None:
+def test_without_a_plan_messages_are_taken_as_they_are(impl: SimpleNamespace) -> None:
     """Whatever they contain, each is one value of one column."""
-    columns = twin.Columns(None)
+    columns = impl.Columns(None)
     for payload in (b"", b"\xc1", pack({"id": 1})):
         columns.put(payload, 5)
     result, _ = columns.finish()
     assert read(("binary", False, ()), result) == [b"", b"\xc1", pack({"id": 1})]
 
 
-def test_a_text_is_utf_8(twin: SimpleNamespace) -> None:
-    """Surrogates, overlong forms and cut characters are refused, as Arrow would."""
+def test_a_text_is_utf_8(impl: SimpleNamespace) -> None:
+    """Surrogates, overlong encodings and cut characters are refused, as Arrow would."""
     for text in (b"\xed\xa0\x80", b"\xc0\xaf", b"\xe2\x82", b"\xf4\x90\x80\x80", b"\x80", b"abcdefgh\xff"):
-        columns = twin.Columns(STRING)
-        with pytest.raises(ValueError, match="it is no UTF-8"):
+        columns = impl.Columns(STRING)
+        with pytest.raises(ValueError, match="it is not UTF-8"):
             columns.put(bytes([0xA0 | len(text)]) + text, 0)
 
 
-def _records(twin: SimpleNamespace, payloads: list[tuple[int, bytes]], offset: int) -> bytearray:
+def _records(impl: SimpleNamespace, payloads: list[tuple[int, bytes]], offset: int) -> bytearray:
     buffer = bytearray(sum(8 + len(payload) for _, payload in payloads))
     position = 0
     for flags, payload in payloads:
-        position = twin.write_record(buffer, position, offset + position, flags, payload)
+        position = impl.write_record(buffer, position, offset + position, flags, payload)
     return buffer
 
 
-def test_messages_are_taken_from_records(twin: SimpleNamespace) -> None:
-    """As many as are wanted, each with its offset; what is no message is passed."""
+def test_messages_are_taken_from_records(impl: SimpleNamespace) -> None:
+    """As many as are wanted, each with its offset; what is not a message is skipped."""
     control, continues = 1 << 30, 1 << 31
-    buffer = _records(twin, [(0, pack(1)), (control, b"seal"), (continues, pack(2)), (0, pack(3))], 1000)
-    columns = twin.Columns(INT)
+    buffer = _records(impl, [(0, pack(1)), (control, b"seal"), (continues, pack(2)), (0, pack(3))], 1000)
+    columns = impl.Columns(INT)
     position, taken = columns.take(buffer, 0, len(buffer), 1000, 2)
     assert (position, taken) == (30, 2)
     assert columns.take(buffer, position, len(buffer), 1000 + position, 9) == (len(buffer), 1)
@@ -268,12 +268,12 @@ def test_messages_are_taken_from_records(twin: SimpleNamespace) -> None:
     assert struct.unpack("<3Q", offsets) == (1000, 1021, 1030)
 
 
-def test_what_cannot_be_taken_waits_for_what_comes_before(twin: SimpleNamespace) -> None:
-    """A message that does not fit, or a damaged record, is told when it is the first one."""
+def test_an_unusable_message_waits_for_those_before_it(impl: SimpleNamespace) -> None:
+    """A message that does not fit, or a damaged record, is reported when it is the first one."""
     for spoil, reason in ((False, "it is of another type"), (True, "checksum mismatch")):
-        buffer = _records(twin, [(0, pack(1)), (0, pack("x")), (0, pack(3))], 0)
+        buffer = _records(impl, [(0, pack(1)), (0, pack("x")), (0, pack(3))], 0)
         buffer[18] ^= spoil
-        columns = twin.Columns(INT)
+        columns = impl.Columns(INT)
         position, taken = columns.take(buffer, 0, len(buffer), 0, 9)
         assert (position, taken) == (9, 1)
         with pytest.raises(ValueError, match=reason):
@@ -282,10 +282,10 @@ def test_what_cannot_be_taken_waits_for_what_comes_before(twin: SimpleNamespace)
         assert read(INT, columns.finish()[0]) == [1, 3]
 
 
-def test_a_row_that_was_rolled_back_leaves_no_bits(twin: SimpleNamespace) -> None:
+def test_a_row_that_was_rolled_back_leaves_no_bits(impl: SimpleNamespace) -> None:
     """The unused bits of the last byte, of values and of validity, are zero, as if the row had never been there."""
     plan = plan_of(flag=("bool", True, ()), number=INT)
-    columns = twin.Columns(plan)
+    columns = impl.Columns(plan)
     columns.put(pack({"flag": None, "number": 1}), 0)
     with pytest.raises(ValueError, match="number"):
         columns.put(pack({"flag": True, "number": "x"}), 1)
@@ -293,10 +293,10 @@ def test_a_row_that_was_rolled_back_leaves_no_bits(twin: SimpleNamespace) -> Non
     assert fields[0][:5] == (1, 1, b"\0", None, b"\0")
 
 
-def test_a_record_that_reaches_beyond_the_end_is_refused(twin: SimpleNamespace) -> None:
+def test_a_record_that_reaches_beyond_the_end_is_refused(impl: SimpleNamespace) -> None:
     """Nothing is read beyond the range, and the range lies inside the buffer."""
-    buffer = _records(twin, [(0, pack("x" * 20))], 0)
-    columns = twin.Columns(STRING)
+    buffer = _records(impl, [(0, pack("x" * 20))], 0)
+    columns = impl.Columns(STRING)
     for stop in (4, 8, len(buffer) - 1):
         with pytest.raises(ValueError, match="record reaches beyond the end"):
             columns.take(buffer, 0, stop, 0, 1)
@@ -314,22 +314,22 @@ def test_a_record_that_reaches_beyond_the_end_is_refused(twin: SimpleNamespace) 
         "int",
     ],
 )
-def test_a_plan_that_is_none_is_refused(twin: SimpleNamespace, plan: Any) -> None:
+def test_a_plan_that_is_none_is_refused(impl: SimpleNamespace, plan: Any) -> None:
     """An unknown kind, a wrong number of fields, names and positions mixed."""
     with pytest.raises(ValueError, match=r"kind|fields|tuple"):
-        twin.Columns(plan)
+        impl.Columns(plan)
 
 
-def test_a_plan_is_not_nested_without_end(twin: SimpleNamespace) -> None:
+def test_a_plan_is_not_nested_without_end(impl: SimpleNamespace) -> None:
     """Beyond 64 levels a plan is refused."""
     plan = INT
     for _ in range(65):
         plan = listed(plan)
     with pytest.raises(ValueError, match="too deeply"):
-        twin.Columns(plan)
+        impl.Columns(plan)
 
 
-# Both twins at once
+# Both implementations at once
 
 SCALARS = {
     "bool": st.booleans(),
@@ -380,13 +380,13 @@ def as_read(plan: Any, value: Any) -> Any:
 
 @settings(suppress_health_check=[HealthCheck.too_slow])  # on a machine that is busy
 @given(st.data())
-def test_any_table_comes_back_the_same_from_both_twins(data: Any) -> None:
-    """Rows of any type are what was sent, and both twins lay them out to the byte alike."""
+def test_any_table_is_the_same_from_both_implementations(data: Any) -> None:
+    """Rows of any type are what was sent, and both implementations lay them out to the byte alike."""
     plan, values = data.draw(plans_with_values())
     rows = data.draw(st.lists(values, max_size=12))
     results = []
-    for twin in [pure_twin()] + [native_twin()] * (why_no_native_twin() is None):
-        columns = twin.Columns(plan)
+    for impl in [pure_implementation()] + [native_implementation()] * (why_no_native_core() is None):
+        columns = impl.Columns(plan)
         for number, row in enumerate(rows):
             columns.put(pack(row), number)
         results.append(columns.finish())
@@ -394,12 +394,14 @@ def test_any_table_comes_back_the_same_from_both_twins(data: Any) -> None:
     assert all(result == results[0] for result in results)
 
 
-@pytest.mark.skipif(why_no_native_twin() is not None, reason="there is nothing to compare with")
+@pytest.mark.skipif(why_no_native_core() is not None, reason="there is nothing to compare with")
 @settings(max_examples=300)
 @given(st.data())
 @example(None)
-def test_both_twins_agree_on_garbage(data: Any) -> None:
-    """Bytes that are cut, changed or made up are taken by both twins or by neither, for the same reason."""
+def test_both_implementations_agree_on_garbage(data: Any) -> None:
+    """Bytes that are cut, changed or made up are accepted by both implementations or by neither,
+    for the same reason.
+    """
     if data is None:
         return
     plan, values = data.draw(plans_with_values())
@@ -409,8 +411,8 @@ def test_both_twins_agree_on_garbage(data: Any) -> None:
             payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
     payload = payload[: data.draw(st.integers(0, len(payload)))] + data.draw(st.binary(max_size=2))
     outcomes = []
-    for twin in (pure_twin(), native_twin()):
-        columns = twin.Columns(plan)
+    for impl in (pure_implementation(), native_implementation()):
+        columns = impl.Columns(plan)
         try:
             columns.put(payload, 0)
             outcomes.append(columns.finish())
@@ -420,22 +422,22 @@ def test_both_twins_agree_on_garbage(data: Any) -> None:
     assert repr(outcomes[0]) == repr(outcomes[1])
 
 
-def test_names_of_any_length_in_any_order(twin: SimpleNamespace) -> None:
+def test_names_of_any_length_in_any_order(impl: SimpleNamespace) -> None:
     """A field is found by its whole name, however long, wherever it comes and whatever begins alike."""
     names = ["n" * length for length in (1, 2, 6, 7, 8, 9, 15, 31, 32, 300)] + ["nnnnnnnx", "nnnnnnnnx"]
     plan = plan_of(**dict.fromkeys(names, ("int", True, ())))
     row = {name: number * 50 for number, name in enumerate(names)}
     backwards, last = dict(reversed(row.items())), {"other": 1, names[-1]: None}
-    assert table(twin, plan, row, backwards, last, {}) == [row, row, dict.fromkeys(names), dict.fromkeys(names)]
+    assert table(impl, plan, row, backwards, last, {}) == [row, row, dict.fromkeys(names), dict.fromkeys(names)]
 
 
-def test_short_texts_are_checked(twin: SimpleNamespace) -> None:
+def test_short_texts_are_checked(impl: SimpleNamespace) -> None:
     """Texts of up to eight bytes and beyond, at the very end of a message and before something else."""
     plan = plan_of(a=("string", False, ()), b=("string", True, ()))
     for size in range(12):
         for text in ("x" * size, "ü" * (size // 2)):
             rows = [{"a": text, "b": text * 9}, {"a": text, "b": text}, {"b": None, "a": text}]
-            assert table(twin, plan, *rows) == rows
-        wrong = twin.Columns(plan)
-        with pytest.raises(ValueError, match="it is no UTF-8"):
+            assert table(impl, plan, *rows) == rows
+        wrong = impl.Columns(plan)
+        with pytest.raises(ValueError, match="it is not UTF-8"):
             wrong.put(b"\x82\xa1a" + bytes([0xA0 + size + 1]) + b"x" * size + b"\xff" + b"\xa1b\xa8abcdefgh", 0)

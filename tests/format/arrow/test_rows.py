@@ -1,4 +1,4 @@
-"""Columns in Arrow's layout become messages: the same bytes in both twins, and those that msgspec writes."""
+"""Columns in Arrow's layout become messages: the same bytes in both implementations, and those that msgspec writes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from filechannel._format.rows import KINDS, LEFT_OUT, REFUSED, WRITTEN
-from tests.format.twins import native_twin, pure_twin, why_no_native_twin
+from filechannel._format.arrow.rows import KINDS, LEFT_OUT, REFUSED, WRITTEN
+from tests.format.implementations import native_implementation, pure_implementation, why_no_native_core
 
 pack = msgspec.msgpack.encode
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -105,10 +105,10 @@ def _micros(moment: datetime) -> int:
     return (moment.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
 
 
-def messages(twin: SimpleNamespace, how: Any, values: list[Any], skip: int = 0) -> list[bytes]:
+def messages(impl: SimpleNamespace, how: Any, values: list[Any], skip: int = 0) -> list[bytes]:
     """Return what rows have become."""
-    records, longest = twin.RowEncoder(how).encode(column(how, values, skip))
-    found = twin.split_records(records)
+    records, longest = impl.RowEncoder(how).encode(column(how, values, skip))
+    found = impl.split_records(records)
     assert longest == max(map(len, found), default=0)
     return found
 
@@ -137,27 +137,27 @@ def messages(twin: SimpleNamespace, how: Any, values: list[Any], skip: int = 0) 
         (listed(listed(shape("string"))), [[["a"], []], []]),
     ],
 )
-def test_values_are_what_msgspec_writes(twin: SimpleNamespace, how: Any, values: list[Any]) -> None:
-    """Each kind of value in its shortest form, wherever in its buffers the column begins."""
+def test_values_are_what_msgspec_writes(impl: SimpleNamespace, how: Any, values: list[Any]) -> None:
+    """Each kind of value in its shortest encoding, wherever in its buffers the column begins."""
     for skip in (0, 1, 9):
-        assert messages(twin, how, values, skip) == [pack(value) for value in values]
+        assert messages(impl, how, values, skip) == [pack(value) for value in values]
 
 
 @pytest.mark.parametrize("scale", [0, 1, 6, 7, 18, 38])
-def test_decimals_are_written_as_python_writes_them(twin: SimpleNamespace, scale: int) -> None:
+def test_decimals_are_written_as_python_writes_them(impl: SimpleNamespace, scale: int) -> None:
     """With all digits of their scale, and an exponent where that is what Python does."""
     numbers = [0, 1, -1, 10, 999999, -1234567, 10**18, 10**38 - 1, -(10**38) + 1]
     values = [Decimal((number < 0, tuple(map(int, str(abs(number)))), -scale)) for number in numbers]
     data = b"".join(number.to_bytes(16, "little", signed=True) for number in numbers)
-    records, _ = twin.RowEncoder(shape("decimal", scale)).encode((len(numbers), 0, None, None, data, ()))
-    assert twin.split_records(records) == [pack(value) for value in values]
+    records, _ = impl.RowEncoder(shape("decimal", scale)).encode((len(numbers), 0, None, None, data, ()))
+    assert impl.split_records(records) == [pack(value) for value in values]
 
 
-def test_maps_and_structs(twin: SimpleNamespace) -> None:
+def test_maps_and_structs(impl: SimpleNamespace) -> None:
     """In the order of their columns, with a tag in front, as objects or as arrays."""
     how = mapped(shape("string"), shape("int", 8, WRITTEN))
     rows = [[("a", 1), ("b", None)], [], [(f"k{index}", index) for index in range(40)]]
-    assert messages(twin, how, rows) == [pack(dict(row)) for row in rows]
+    assert messages(impl, how, rows) == [pack(dict(row)) for row in rows]
     inner = fielded(WRITTEN, x=shape("int", 8), y=shape("string", 0, LEFT_OUT))
     how = fielded(texts=[pack("type") + pack("t")], a=shape("int", 8), b=inner)
     x, y, a, b = map(pack, ("x", "y", "a", "b"))
@@ -167,14 +167,14 @@ def test_maps_and_structs(twin: SimpleNamespace) -> None:
         {"type": "t", "a": 3, "b": None},
         {"type": "t", "a": 4, "b": {"x": 5}},
     ]
-    assert messages(twin, how, given_rows) == list(map(pack, expected))
+    assert messages(impl, how, given_rows) == list(map(pack, expected))
     how = shape("struct", 1, REFUSED, [pack("t")], [(b"", shape("int", 8)), (b"", shape("bool", 0, WRITTEN))])
     columns = tuple(column(field, values) for (_, field), values in zip(how[4], ([1, 2], [None, True]), strict=True))
-    records, _ = twin.RowEncoder(how).encode((2, 0, None, None, None, columns))
-    assert twin.split_records(records) == [pack(["t", 1, None]), pack(["t", 2, True])]
+    records, _ = impl.RowEncoder(how).encode((2, 0, None, None, None, columns))
+    assert impl.split_records(records) == [pack(["t", 1, None]), pack(["t", 2, True])]
 
 
-def test_struct_of_many_fields(twin: SimpleNamespace) -> None:
+def test_struct_of_many_fields(impl: SimpleNamespace) -> None:
     """More fields than a short head can count, some of them left out."""
     names = [f"f{index}" for index in range(20)]
     how = fielded(**{name: shape("int", 8, LEFT_OUT) for name in names})
@@ -184,30 +184,30 @@ def test_struct_of_many_fields(twin: SimpleNamespace) -> None:
         {name: index for index, name in enumerate(names)},
         {name: index for index, name in enumerate(names) if index % 2},
     ]
-    assert messages(twin, how, [full, some]) == list(map(pack, expected))
+    assert messages(impl, how, [full, some]) == list(map(pack, expected))
 
 
-def test_whole_messages(twin: SimpleNamespace) -> None:
+def test_whole_messages(impl: SimpleNamespace) -> None:
     """Without a shape, the bytes are the messages, and null is none."""
     values = [b"", b"abc", bytes(100000)]
-    records, longest = twin.RowEncoder(None).encode(column(shape("binary"), values, 3))
-    assert (twin.split_records(records), longest) == (values, 100000)
+    records, longest = impl.RowEncoder(None).encode(column(shape("binary"), values, 3))
+    assert (impl.split_records(records), longest) == (values, 100000)
     with pytest.raises(ValueError, match="row 1: it is null"):
-        twin.RowEncoder(None).encode(column(shape("binary"), [b"a", None]))
-    assert twin.RowEncoder(None).encode((0, 0, None, None, None, ())) == (b"", 0)
+        impl.RowEncoder(None).encode(column(shape("binary"), [b"a", None]))
+    assert impl.RowEncoder(None).encode((0, 0, None, None, None, ())) == (b"", 0)
 
 
 @pytest.mark.parametrize(
     ("how", "values", "reason"),
     [
-        (shape("int", 8), [1, None], "row 1: it is null, which it may not be"),
-        (shape("int", 8, LEFT_OUT), [None], "row 0: it is null, which it may not be"),
-        (shape("int", 8, texts=[pack(1), pack(2)]), [1, 2, 3], "row 2: it is none of the values that there are"),
-        (shape("string", texts=[pack("a")]), ["a", "ab"], "row 1: it is none of the values that there are"),
-        (shape("string"), [b"\xff"], "row 0: it is no UTF-8"),
-        (shape("uuid"), [UUID(int=5).hex], "row 0: it is no UUID in the usual form"),
-        (shape("uuid"), [str(UUID(int=5)).replace("-", "0")], "row 0: it is no UUID in the usual form"),
-        (shape("uuid"), ["g" + str(UUID(int=5))[1:]], "row 0: it is no UUID in the usual form"),
+        (shape("int", 8), [1, None], "row 1: it is null, which is not allowed"),
+        (shape("int", 8, LEFT_OUT), [None], "row 0: it is null, which is not allowed"),
+        (shape("int", 8, texts=[pack(1), pack(2)]), [1, 2, 3], "row 2: it is not one of the allowed values"),
+        (shape("string", texts=[pack("a")]), ["a", "ab"], "row 1: it is not one of the allowed values"),
+        (shape("string"), [b"\xff"], "row 0: it is not UTF-8"),
+        (shape("uuid"), [UUID(int=5).hex], "row 0: it is not a UUID in the usual form"),
+        (shape("uuid"), [str(UUID(int=5)).replace("-", "0")], "row 0: it is not a UUID in the usual form"),
+        (shape("uuid"), ["g" + str(UUID(int=5))[1:]], "row 0: it is not a UUID in the usual form"),
         (listed(shape("int", 8), 2), [[1, 2], [1]], "row 1: it has another number of items"),
         (mapped(shape("int", 8), shape("int", 8)), [[(1, 2), (2, 2), (1, 3)]], "row 0: it has a key twice"),
         (
@@ -219,9 +219,9 @@ def test_whole_messages(twin: SimpleNamespace) -> None:
         (fielded(x=listed(shape("int", 8))), [{pack("x"): [None]}], "row 0: it is null"),
     ],
 )
-def test_what_is_no_message(twin: SimpleNamespace, how: Any, values: list[Any], reason: str) -> None:
-    """The first row that a receiver would refuse is named, and the encoder goes on to be of use."""
-    encoder = twin.RowEncoder(how)
+def test_rows_that_are_not_messages(impl: SimpleNamespace, how: Any, values: list[Any], reason: str) -> None:
+    """The first row that a receiver would refuse is named, and the encoder stays usable."""
+    encoder = impl.RowEncoder(how)
     for _ in range(2):
         with pytest.raises(ValueError, match=reason):
             encoder.encode(column(how, values))
@@ -239,10 +239,10 @@ def test_what_is_no_message(twin: SimpleNamespace, how: Any, values: list[Any], 
         ("moment", struct.pack("<q", -(2**63))),
     ],
 )
-def test_times_that_python_has_not(twin: SimpleNamespace, kind: str, data: bytes) -> None:
+def test_times_that_python_has_not(impl: SimpleNamespace, kind: str, data: bytes) -> None:
     """A year before the first or after 9999 is refused, not written in some other way."""
     with pytest.raises(ValueError, match="row 0: it is beyond the years 1 to 9999"):
-        twin.RowEncoder(shape(kind)).encode((1, 0, None, None, data, ()))
+        impl.RowEncoder(shape(kind)).encode((1, 0, None, None, data, ()))
 
 
 @pytest.mark.parametrize(
@@ -272,10 +272,10 @@ def test_times_that_python_has_not(twin: SimpleNamespace, kind: str, data: bytes
         (shape("int", 8), (1, "0", None, None, b"", ()), r"a column is \(length, start"),
     ],
 )
-def test_columns_that_lie(twin: SimpleNamespace, how: Any, values: Any, reason: str) -> None:
+def test_columns_that_lie(impl: SimpleNamespace, how: Any, values: Any, reason: str) -> None:
     """Nothing beyond a buffer is ever looked at."""
     with pytest.raises(ValueError, match=reason):
-        twin.RowEncoder(how).encode(values)
+        impl.RowEncoder(how).encode(values)
 
 
 @pytest.mark.parametrize(
@@ -301,20 +301,20 @@ def test_columns_that_lie(twin: SimpleNamespace, how: Any, values: Any, reason: 
         (shape("struct", 0, 0, (), (("a", shape("bool")),)), "texts and keys are bytes"),
     ],
 )
-def test_shapes_that_are_none(twin: SimpleNamespace, how: Any, reason: str) -> None:
+def test_shapes_that_are_none(impl: SimpleNamespace, how: Any, reason: str) -> None:
     """A malformed shape is refused when the encoder is made."""
     with pytest.raises(ValueError, match=reason):
-        twin.RowEncoder(how)
+        impl.RowEncoder(how)
 
 
-def test_a_shape_that_goes_on_and_on(twin: SimpleNamespace) -> None:
-    """Nesting has an end."""
+def test_an_endlessly_nested_shape(impl: SimpleNamespace) -> None:
+    """The depth is bounded."""
     how = shape("bool")
     for _ in range(64):
         how = listed(how)
-    twin.RowEncoder(how)
+    impl.RowEncoder(how)
     with pytest.raises(ValueError, match="nested too deeply"):
-        twin.RowEncoder(listed(how))
+        impl.RowEncoder(listed(how))
 
 
 # Anything
@@ -392,18 +392,20 @@ def tables(draw: st.DrawFn) -> Any:
 @given(tables())
 @example((shape("decimal", 18), [(Decimal("0E-18"), Decimal("0E-18"))], 0))
 def test_anything_is_what_msgspec_writes(table: Any) -> None:
-    """Whatever the types and values, both twins write the very bytes that msgspec does."""
+    """Whatever the types and values, both implementations write the very bytes that msgspec does."""
     how, rows, skip = table
     skip = 0 if how[0] in ("struct", "list", "map") else skip
-    twins = [pure_twin()] if why_no_native_twin() else [pure_twin(), native_twin()]
-    for twin in twins:
-        assert messages(twin, how, [row[0] for row in rows], skip) == [pack(row[1]) for row in rows]
+    implementations = (
+        [pure_implementation()] if why_no_native_core() else [pure_implementation(), native_implementation()]
+    )
+    for impl in implementations:
+        assert messages(impl, how, [row[0] for row in rows], skip) == [pack(row[1]) for row in rows]
 
 
-def test_the_twins_know_the_same_kinds(twin: SimpleNamespace) -> None:
-    """Every kind of the reference can be made."""
+def test_the_implementations_know_the_same_kinds(impl: SimpleNamespace) -> None:
+    """Every kind of the reference can be created."""
     fields = {"list": 1, "map": 2}
     for kind in KINDS:
-        twin.RowEncoder(
+        impl.RowEncoder(
             shape(kind, {"int": 8, "float": 8}.get(kind, 0), 0, (), [(b"", shape("bool"))] * fields.get(kind, 0))
         )

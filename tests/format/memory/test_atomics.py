@@ -12,134 +12,134 @@ WIDTHS = [("u32", 4), ("u64", 8)]
 
 
 @pytest.mark.parametrize(("kind", "width"), WIDTHS)
-def test_a_stored_word_is_little_endian(twin: SimpleNamespace, kind: str, width: int) -> None:
+def test_a_stored_word_is_little_endian(impl: SimpleNamespace, kind: str, width: int) -> None:
     """The bytes are those of the format, whatever machine writes them; nothing beside them changes."""
     page = bytearray(b"\xaa" * 32)
     value = int.from_bytes(range(1, width + 1), "little")
-    assert getattr(twin, f"store_{kind}")(page, 8, value) is None
+    assert getattr(impl, f"store_{kind}")(page, 8, value) is None
     assert page == b"\xaa" * 8 + bytes(range(1, width + 1)) + b"\xaa" * (24 - width)
-    assert getattr(twin, f"load_{kind}")(page, 8) == value
+    assert getattr(impl, f"load_{kind}")(page, 8) == value
 
 
 @pytest.mark.parametrize(("kind", "width"), WIDTHS)
-def test_every_value_comes_back(twin: SimpleNamespace, kind: str, width: int) -> None:
+def test_every_value_comes_back(impl: SimpleNamespace, kind: str, width: int) -> None:
     """From zero to the largest, and every single bit."""
     page = bytearray(width)
     for value in (0, (1 << 8 * width) - 1, *(1 << bit for bit in range(8 * width))):
-        getattr(twin, f"store_{kind}")(page, 0, value)
-        assert getattr(twin, f"load_{kind}")(page, 0) == value
+        getattr(impl, f"store_{kind}")(page, 0, value)
+        assert getattr(impl, f"load_{kind}")(page, 0) == value
 
 
 @pytest.mark.parametrize(("kind", "width"), WIDTHS)
 @pytest.mark.parametrize("value", [-1, None, 1 << 64, -(1 << 64)])
 def test_a_value_that_does_not_fit_changes_nothing(
-    twin: SimpleNamespace, kind: str, width: int, value: int | None
+    impl: SimpleNamespace, kind: str, width: int, value: int | None
 ) -> None:
     """One more than the largest, and anything negative."""
     page = bytearray(b"\x55" * 16)
     with pytest.raises(OverflowError, match="value does not fit the word"):
-        getattr(twin, f"store_{kind}")(page, 0, 1 << 8 * width if value is None else value)
+        getattr(impl, f"store_{kind}")(page, 0, 1 << 8 * width if value is None else value)
     assert page == b"\x55" * 16
 
 
 @pytest.mark.parametrize(("kind", "width"), WIDTHS)
-def test_a_position_must_be_an_aligned_word_inside(twin: SimpleNamespace, kind: str, width: int) -> None:
+def test_a_position_must_be_an_aligned_word_inside(impl: SimpleNamespace, kind: str, width: int) -> None:
     """Unaligned, partly or wholly behind the buffer, and where position plus width would wrap around."""
     page = bytearray(b"\x55" * 16)
     bad = [1, 2, 3, 16 - width + 1, 16, 16 + width, 1 << 32, 1 << 63, (1 << 64) - width, (1 << 64) - 1]
     for position in bad:
         with pytest.raises(ValueError, match="position is not an aligned word inside the buffer"):
-            getattr(twin, f"load_{kind}")(page, position)
+            getattr(impl, f"load_{kind}")(page, position)
         with pytest.raises(ValueError, match="position is not an aligned word inside the buffer"):
-            getattr(twin, f"store_{kind}")(page, position, 0)
+            getattr(impl, f"store_{kind}")(page, position, 0)
     for position in (-1, -8, 1 << 64, -(1 << 80)):
         with pytest.raises(OverflowError, match="value does not fit the word"):
-            getattr(twin, f"load_{kind}")(page, position)
+            getattr(impl, f"load_{kind}")(page, position)
         with pytest.raises(OverflowError, match="value does not fit the word"):
-            getattr(twin, f"store_{kind}")(page, position, 0)
+            getattr(impl, f"store_{kind}")(page, position, 0)
     assert page == b"\x55" * 16
 
 
-def test_a_buffer_shorter_than_a_word_has_none(twin: SimpleNamespace) -> None:
+def test_a_buffer_shorter_than_a_word_has_none(impl: SimpleNamespace) -> None:
     """An empty buffer included."""
     for size in range(4):
         with pytest.raises(ValueError, match="inside the buffer"):
-            twin.load_u32(bytes(size), 0)
+            impl.load_u32(bytes(size), 0)
     for size in range(8):
         with pytest.raises(ValueError, match="inside the buffer"):
-            twin.load_u64(bytes(size), 0)
+            impl.load_u64(bytes(size), 0)
 
 
-def test_a_word_of_a_read_only_buffer_can_only_be_loaded(twin: SimpleNamespace) -> None:
-    """Stores say so, even a swap that would not happen."""
+def test_a_word_of_a_read_only_buffer_can_only_be_loaded(impl: SimpleNamespace) -> None:
+    """Stores raise, even a swap that would not happen."""
     page = bytes(range(8))
-    assert twin.load_u64(page, 0) == 0x0706050403020100
+    assert impl.load_u64(page, 0) == 0x0706050403020100
     for store in (
-        lambda: twin.store_u32(page, 0, 1),
-        lambda: twin.store_u64(page, 0, 1),
-        lambda: twin.swap_if_u32(page, 0, 7, 1),
+        lambda: impl.store_u32(page, 0, 1),
+        lambda: impl.store_u64(page, 0, 1),
+        lambda: impl.swap_if_u32(page, 0, 7, 1),
     ):
         with pytest.raises(BufferError):
             store()
     assert page == bytes(range(8))
 
 
-def test_a_swap_happens_only_if_the_word_is_as_expected(twin: SimpleNamespace) -> None:
-    """And it tells whether it did."""
+def test_a_swap_happens_only_if_the_word_is_as_expected(impl: SimpleNamespace) -> None:
+    """And it returns whether it did."""
     page = bytearray(8)
-    twin.store_u32(page, 4, 5)
-    assert twin.swap_if_u32(page, 4, 6, 9) is False
-    assert twin.load_u32(page, 4) == 5
-    assert twin.swap_if_u32(page, 4, 5, 9) is True
-    assert twin.load_u32(page, 4) == 9
+    impl.store_u32(page, 4, 5)
+    assert impl.swap_if_u32(page, 4, 6, 9) is False
+    assert impl.load_u32(page, 4) == 5
+    assert impl.swap_if_u32(page, 4, 5, 9) is True
+    assert impl.load_u32(page, 4) == 9
     assert page[:4] == bytes(4)
 
 
 @pytest.mark.parametrize(("expected", "value"), [(-1, 0), (0, -1), (1 << 32, 0), (0, 1 << 32)])
-def test_a_swap_takes_words_only(twin: SimpleNamespace, expected: int, value: int) -> None:
+def test_a_swap_takes_words_only(impl: SimpleNamespace, expected: int, value: int) -> None:
     """A value that was cut to 32 bits could look like the one that is there."""
     page = bytearray(8)
     with pytest.raises(OverflowError, match="value does not fit the word"):
-        twin.swap_if_u32(page, 0, expected, value)
+        impl.swap_if_u32(page, 0, expected, value)
     assert page == bytes(8)
 
 
-def test_a_swap_is_won_by_one_thread_at_a_time(twin: SimpleNamespace) -> None:
+def test_a_swap_is_won_by_one_thread_at_a_time(impl: SimpleNamespace) -> None:
     """Threads that count with swaps lose no step."""
     page, steps, threads = bytearray(4), 2000, 4
 
     def count() -> None:
         for _ in range(steps):
-            seen = twin.load_u32(page, 0)
-            while not twin.swap_if_u32(page, 0, seen, seen + 1):
-                seen = twin.load_u32(page, 0)
+            seen = impl.load_u32(page, 0)
+            while not impl.swap_if_u32(page, 0, seen, seen + 1):
+                seen = impl.load_u32(page, 0)
 
     running = [threading.Thread(target=count) for _ in range(threads)]
     for thread in running:
         thread.start()
     for thread in running:
         thread.join()
-    assert twin.load_u32(page, 0) == steps * threads
+    assert impl.load_u32(page, 0) == steps * threads
 
 
-def test_no_view_of_a_map_stays_behind(twin: SimpleNamespace) -> None:
+def test_no_view_of_a_map_stays_behind(impl: SimpleNamespace) -> None:
     """A map can be closed after any of the calls, failed ones too; a closed one is an error."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
-    twin.store_u32(page, 0, 1)
-    twin.store_u64(page, 8, 1)
-    assert twin.load_u32(page, 0) == twin.load_u64(page, 8) == 1
-    assert twin.swap_if_u32(page, 0, 1, 2)
+    impl.store_u32(page, 0, 1)
+    impl.store_u64(page, 8, 1)
+    assert impl.load_u32(page, 0) == impl.load_u64(page, 8) == 1
+    assert impl.swap_if_u32(page, 0, 1, 2)
     with pytest.raises(ValueError, match="aligned word"):
-        twin.load_u64(page, 1)
+        impl.load_u64(page, 1)
     with pytest.raises(ValueError, match="aligned word"):
-        twin.store_u64(page, mmap.PAGESIZE, 1)
+        impl.store_u64(page, mmap.PAGESIZE, 1)
     page.close()
     with pytest.raises(ValueError, match="closed"):
-        twin.load_u32(page, 0)
+        impl.load_u32(page, 0)
     with pytest.raises(ValueError, match="closed"):
-        twin.store_u32(page, 0, 0)
+        impl.store_u32(page, 0, 0)
 
 
-def test_a_fence_answers_nothing(twin: SimpleNamespace) -> None:
+def test_a_fence_answers_nothing(impl: SimpleNamespace) -> None:
     """It only orders."""
-    assert twin.fence() is None
+    assert impl.fence() is None

@@ -16,11 +16,11 @@ import pytest
 from anyio import ClosedResourceError
 
 from filechannel._format.layout import GROUP_DUE, GROUP_NEXT, GROUP_SIZE, WAKE
-from filechannel._format.map import close_pending
-from filechannel._format.nothing import NOTHING
+from filechannel._format.memory.closable_map import close_pending
+from filechannel._format.sentinel import NOTHING
 from tests.format.pages import new_control, new_cursor, new_segment, packed_record
 
-PATIENCE = 60  # seconds; nothing here takes as long
+TIMEOUT = 60  # seconds; nothing here takes as long
 
 
 @pytest.fixture
@@ -32,9 +32,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make_map(twin: SimpleNamespace, path: Path) -> Callable[[], Any]:
+def make_map(impl: SimpleNamespace, path: Path) -> Callable[[], Any]:
     """What maps all of it."""
-    module = importlib.import_module(f"filechannel._format.{'map' if twin.name == 'pure' else '_core'}")
+    module = importlib.import_module(f"filechannel._format.{'memory.closable_map' if impl.name == 'pure' else '_core'}")
 
     def make() -> Any:
         with path.open("r+b") as file:
@@ -54,30 +54,30 @@ def is_mapped(path: Path) -> bool:
     return str(path) in Path("/proc/self/maps").read_text()
 
 
-def settle(twin: SimpleNamespace) -> None:
-    """Let the pure implementation notice that a view is gone, which it does when something else is closed."""
-    if twin.name == "pure":
+def acknowledge(impl: SimpleNamespace) -> None:
+    """Let the pure implementation notice that a view was deleted, which it does when something else is closed."""
+    if impl.name == "pure":
         close_pending()
 
 
 def no_callback(*_: object) -> int:
-    """Stand in for a callback that is never called."""
+    """Use instead of a callback that is never called."""
     raise AssertionError
 
 
-def make_reader(twin: SimpleNamespace, control: object, cursor: object = None, decode: object = None) -> Any:
+def make_reader(impl: SimpleNamespace, control: object, cursor: object = None, decode: object = None) -> Any:
     """Return a reader without callbacks."""
-    return twin.Reader(control, cursor, decode, no_callback, no_callback, no_callback)
+    return impl.Reader(control, cursor, decode, no_callback, no_callback, no_callback)
 
 
-def test_a_map_is_used_like_any_other(map_: Any, twin: SimpleNamespace) -> None:
+def test_a_map_is_used_like_any_other(map_: Any, impl: SimpleNamespace) -> None:
     """It has a length, takes bytes and words, and is one of Python's maps."""
     assert isinstance(map_, mmap.mmap)
     assert len(map_) == GROUP_SIZE
     map_[:4] = b"\1\2\3\4"
     map_[4] = 5
     assert map_[:5] == b"\1\2\3\4\5"
-    assert (map_[4], twin.load_u32(map_, 0)) == (5, 0x04030201)
+    assert (map_[4], impl.load_u32(map_, 0)) == (5, 0x04030201)
 
 
 def test_closing_unmaps_at_once(map_: Any, path: Path) -> None:
@@ -88,7 +88,7 @@ def test_closing_unmaps_at_once(map_: Any, path: Path) -> None:
     map_.close()
 
 
-def test_a_closed_map_refuses_everything(map_: Any, twin: SimpleNamespace) -> None:
+def test_a_closed_map_refuses_everything(map_: Any, impl: SimpleNamespace) -> None:
     """What a closed channel would raise, and not what Python says of its own maps."""
     map_.close()
     for refused in (
@@ -96,18 +96,18 @@ def test_a_closed_map_refuses_everything(map_: Any, twin: SimpleNamespace) -> No
         lambda: map_[:4],
         lambda: map_.__setitem__(0, 1),
         lambda: map_.__setitem__(slice(0, 1), b"1"),
-        lambda: twin.load_u32(map_, 0),
-        lambda: twin.store_u64(map_, 0, 1),
-        lambda: twin.take_word(map_, 0, 1, 0),
-        lambda: twin.Writer(map_, 1, 1, no_callback, no_callback),
-        lambda: make_reader(twin, map_),
+        lambda: impl.load_u32(map_, 0),
+        lambda: impl.store_u64(map_, 0, 1),
+        lambda: impl.take_word(map_, 0, 1, 0),
+        lambda: impl.Writer(map_, 1, 1, no_callback, no_callback),
+        lambda: make_reader(impl, map_),
     ):
         with pytest.raises(ClosedResourceError):
             refused()
 
 
-def test_a_map_in_use_stays_until_it_is_released(map_: Any, path: Path, twin: SimpleNamespace) -> None:
-    """A view that exists can be used; another one cannot be had, and the last one that goes unmaps."""
+def test_a_map_in_use_stays_until_it_is_released(map_: Any, path: Path, impl: SimpleNamespace) -> None:
+    """An existing view can be used; another one cannot be created, and the last one to be released unmaps."""
     first, second = memoryview(map_), memoryview(map_)
     map_.close()
     first[:2] = b"ok"
@@ -117,45 +117,45 @@ def test_a_map_in_use_stays_until_it_is_released(map_: Any, path: Path, twin: Si
     first.release()
     assert is_mapped(path)
     second.release()
-    settle(twin)
+    acknowledge(impl)
     assert not is_mapped(path)
 
 
-def test_releasing_a_view_keeps_the_error_that_is_raised(map_: Any, path: Path, twin: SimpleNamespace) -> None:
-    """Unmapping happens wherever a view goes, also on the way out of a call that failed."""
+def test_releasing_a_view_keeps_the_error_that_is_raised(map_: Any, path: Path, impl: SimpleNamespace) -> None:
+    """Unmapping happens wherever a view is released, also on the way out of a call that failed."""
 
     class Closing:
         def __index__(self) -> int:
             map_.close()
             raise ZeroDivisionError
 
-    writer = twin.Writer(new_control(), 1, 100, no_callback, no_callback)
+    writer = impl.Writer(new_control(), 1, 100, no_callback, no_callback)
     writer.bind(map_, 0)
     with pytest.raises(ZeroDivisionError):
         writer.open_window(Closing(), 0)
     assert is_mapped(path)
     writer.unbind()
-    settle(twin)
+    acknowledge(impl)
     assert not is_mapped(path)
 
 
-def test_a_thread_that_sleeps_on_a_word_keeps_the_map(map_: Any, path: Path, twin: SimpleNamespace) -> None:
+def test_a_thread_that_sleeps_on_a_word_keeps_the_map(map_: Any, path: Path, impl: SimpleNamespace) -> None:
     """It is unmapped when that call returns; the thread that sleeps notices nothing."""
-    if twin.name == "pure":
+    if impl.name == "pure":
         pytest.skip("a thread that sleeps there uses no memory of the map")
     answers: list[bool] = []
-    thread = threading.Thread(target=lambda: answers.append(twin.wait_word(map_, WAKE, 0, 0.5)))
+    thread = threading.Thread(target=lambda: answers.append(impl.wait_word(map_, WAKE, 0, 0.5)))
     thread.start()
     wait_until_asleep(thread, path)
     map_.close()
     assert is_mapped(path) or not thread.is_alive()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert (answers, is_mapped(path)) == ([False], False)
 
 
 def wait_until_asleep(thread: threading.Thread, path: Path) -> None:
     """Wait until a thread sleeps on a word of a file."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while time.monotonic() < until and not is_asleep(thread, path):
         pass
 
@@ -171,10 +171,10 @@ def is_asleep(thread: threading.Thread, path: Path) -> bool:
 # Writers
 
 
-def test_a_closed_writer_lets_go_of_its_maps(make_map: Callable[[], Any], path: Path, twin: SimpleNamespace) -> None:
-    """All of them: control page, segment and the file that was to follow."""
+def test_a_closed_writer_releases_its_maps(make_map: Callable[[], Any], path: Path, impl: SimpleNamespace) -> None:
+    """All of them: control page, segment and the prepared file."""
     control, segment, following = make_map(), make_map(), make_map()
-    writer = twin.Writer(control, 1, 100, no_callback, no_callback)
+    writer = impl.Writer(control, 1, 100, no_callback, no_callback)
     writer.bind(segment, 0)
     names = b"/" + b"0" * 20, b"/" + b"1" * 20
     writer.prepare_next(object(), following, bytes(64), 0, 0, *names, 1, 100, no_callback, None, 0)
@@ -183,11 +183,11 @@ def test_a_closed_writer_lets_go_of_its_maps(make_map: Callable[[], Any], path: 
     assert is_mapped(path)
     writer.close()
     writer.close()
-    settle(twin)
+    acknowledge(impl)
     assert not is_mapped(path)
 
 
-def test_a_closed_writer_refuses_everything(twin: SimpleNamespace) -> None:
+def test_a_closed_writer_refuses_everything(impl: SimpleNamespace) -> None:
     """And keeps no callback: it is not part of a reference cycle any more."""
 
     class Callback:
@@ -195,7 +195,7 @@ def test_a_closed_writer_refuses_everything(twin: SimpleNamespace) -> None:
             raise AssertionError
 
     callback = Callback()
-    writer = twin.Writer(new_control(), 1, 100, callback, callback)
+    writer = impl.Writer(new_control(), 1, 100, callback, callback)
     writer.bind(new_segment(1000), 0)
     writer.start()
     writer.open_window(500, (1 << 64) - 1)
@@ -216,18 +216,18 @@ def test_a_closed_writer_refuses_everything(twin: SimpleNamespace) -> None:
         with pytest.raises(ClosedResourceError):
             refused()
     with pytest.raises(ClosedResourceError):
-        twin.SendPath(writer, None, no_callback, None, ()).put(b"b")
-    assert (writer.current, writer.go_on(b"b"), writer.tell_waiters()) == (False, None, None)
+        impl.SendPath(writer, None, no_callback, None, ()).put(b"b")
+    assert (writer.current, writer.fast_roll(b"b"), writer.wake_receivers()) == (False, None, None)
 
 
-def test_a_writer_may_be_closed_by_its_own_callback(twin: SimpleNamespace) -> None:
+def test_a_writer_may_be_closed_by_its_own_callback(impl: SimpleNamespace) -> None:
     """What it returns is what the append returns."""
 
     def overflow(_: object) -> int:
         writer.close()
         return 7
 
-    writer = twin.Writer(new_control(), 1, 100, overflow, no_callback)
+    writer = impl.Writer(new_control(), 1, 100, overflow, no_callback)
     assert writer.append(b"a") == 7
     with pytest.raises(ClosedResourceError):
         writer.append(b"a")
@@ -236,10 +236,10 @@ def test_a_writer_may_be_closed_by_its_own_callback(twin: SimpleNamespace) -> No
 # Readers
 
 
-def test_a_released_reader_lets_go_of_its_maps(make_map: Callable[[], Any], path: Path, twin: SimpleNamespace) -> None:
-    """All of them, and of its callbacks; it finds nothing any more."""
+def test_a_released_reader_releases_its_maps(make_map: Callable[[], Any], path: Path, impl: SimpleNamespace) -> None:
+    """All of them, and its callbacks; it finds nothing any more."""
     control, cursor, segment = make_map(), make_map(), make_map()
-    reader = make_reader(twin, control, cursor)
+    reader = make_reader(impl, control, cursor)
     reader.bind(segment, 0)
     reader.move(5, 3)
     for each in (control, cursor, segment):
@@ -251,7 +251,7 @@ def test_a_released_reader_lets_go_of_its_maps(make_map: Callable[[], Any], path
     assert (reader.may_have_more, reader.drained, reader.ready, reader.next_due) == (False, False, 0, 0)
     reader.move(6, 4)
     reader.bind(new_segment(1000), 0)
-    reader.tell_room(no_callback)
+    reader.notify_capacity(no_callback)
     assert (reader.take(), reader.move_from(6, 7, 5)) == (NOTHING, False)
     with pytest.raises(ClosedResourceError):
         reader.sleep_with(bytearray(8), 0.0)
@@ -260,25 +260,25 @@ def test_a_released_reader_lets_go_of_its_maps(make_map: Callable[[], Any], path
     assert reader.release() is False
 
 
-def test_a_released_member_of_a_group_lets_go_of_its_file(map_: Any, path: Path, twin: SimpleNamespace) -> None:
-    """It stands where the group stood, has nothing, and takes nothing."""
-    reader = make_reader(twin, new_control(1000))
-    twin.store_u64(map_, GROUP_NEXT, 40)
-    twin.store_u64(map_, GROUP_DUE, (1 << 64) - 1)
+def test_a_released_member_of_a_group_releases_its_file(map_: Any, path: Path, impl: SimpleNamespace) -> None:
+    """Its position is the group's last one, it has nothing, and receives nothing."""
+    reader = make_reader(impl, new_control(1000))
+    impl.store_u64(map_, GROUP_NEXT, 40)
+    impl.store_u64(map_, GROUP_DUE, (1 << 64) - 1)
     reader.share(map_, 1, 10**9, no_callback)
     assert reader.offset == 40
     map_.close()
     reader.release()
     assert not is_mapped(path)
     assert (reader.offset, reader.take(), reader.take_many(2), reader.outstanding) == (40, NOTHING, [], 0)
-    assert (reader.ack(1), reader.nack(None), reader.settle(40, 1), reader.coming(5)) == (False, False, False, [])
+    assert (reader.ack(1), reader.nack(None), reader.acknowledge(40, 1), reader.coming(5)) == (False, False, False, [])
     assert (reader.place_of(40, 1), reader.refused(40), reader.take_lost(), reader.full) == (-1, None, [], False)
     reader.forget()
-    assert reader.must_tell() is False
+    assert reader.must_wake() is False
 
 
-def test_a_reader_may_be_released_by_its_own_decode(map_: Any, path: Path, twin: SimpleNamespace) -> None:
-    """Its maps go when that call returns, with the message that was being decoded."""
+def test_a_reader_may_be_released_by_its_own_decode(map_: Any, path: Path, impl: SimpleNamespace) -> None:
+    """Its maps are released when that call returns, with the message that was being decoded."""
     record = packed_record(b"a", 0)
     control, was_mapped = map_, list[bool]()
     control[: len(new_control())] = bytes(new_control(len(record), 1))
@@ -289,23 +289,23 @@ def test_a_reader_may_be_released_by_its_own_decode(map_: Any, path: Path, twin:
         was_mapped.append(is_mapped(path))
         return bytes(payload)
 
-    reader = make_reader(twin, control, new_cursor(), decode)
+    reader = make_reader(impl, control, new_cursor(), decode)
     reader.bind(new_segment(100, record), 0)
     assert reader.take_many(5) == [b"a"]
     assert (was_mapped, is_mapped(path)) == ([True], False)
     assert reader.take() is NOTHING
 
 
-def test_a_thread_that_sleeps_for_a_message_keeps_the_page(map_: Any, path: Path, twin: SimpleNamespace) -> None:
+def test_a_thread_that_sleeps_for_a_message_keeps_the_page(map_: Any, path: Path, impl: SimpleNamespace) -> None:
     """It is unmapped when that thread comes back, which finds nothing to take."""
-    if twin.name == "pure":
+    if impl.name == "pure":
         pytest.skip("there threads sleep elsewhere")
     map_[: len(new_control())] = bytes(new_control())
-    reader = make_reader(twin, map_)
+    reader = make_reader(impl, map_)
     sleepers = bytearray(8)
     reader.sleep_with(sleepers, 0.0)
 
-    class Core(twin.ReceiveCore):  # type: ignore[misc, name-defined]
+    class Core(impl.ReceiveCore):  # type: ignore[misc, name-defined]
         def _receive_here_slowly(self, left: float) -> object:
             return ("slowly", reader.take())
 
@@ -316,5 +316,5 @@ def test_a_thread_that_sleeps_for_a_message_keeps_the_page(map_: Any, path: Path
     wait_until_asleep(thread, path)
     reader.release()
     map_.close()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert (answers, is_mapped(path), sleepers) == ([("slowly", NOTHING)], False, bytearray(8))

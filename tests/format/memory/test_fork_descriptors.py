@@ -1,7 +1,7 @@
-"""Descriptors that a forked child does not keep: the cases of `forking_cases.py`, in a process of their own.
+"""Descriptors that a forked child does not keep: the cases of `forking_cases.py`, in a separate process.
 
 What other tests leave behind in this one (channels, event loops, threads) starts over in a child too, and may open
-files under the very numbers that are looked at.
+files under the very numbers that are checked.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_a_child_keeps_what_it_shall_and_nothing_else() -> None:
-    """Every case holds on every twin that there is."""
+    """Every case holds on every available implementation."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(
         [*command, "tests/format/forking_cases.py"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False

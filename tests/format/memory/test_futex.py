@@ -23,8 +23,8 @@ from filechannel._format.layout import CONTENDED
 
 OWNER = 7 << 22 | 9 << 1
 LONG = 60.0
-"""Longer than any test: whoever sleeps so long was not woken."""
-EVERYBODY = (1 << 31) - 1
+"""Longer than any test: a thread that sleeps so long was not woken."""
+ALL = (1 << 31) - 1
 AT = 8
 
 
@@ -41,77 +41,77 @@ def running(*work: Callable[[], Any]) -> Iterator[list[Future[Any]]]:
         yield [threads.submit(piece) for piece in work]
 
 
-def wake_until_done(twin: SimpleNamespace, page: Any, futures: list[Future[Any]], count: int = EVERYBODY) -> None:
-    """Wake whoever sleeps until all have come back: they may not have gone to sleep yet."""
+def wake_until_done(impl: SimpleNamespace, page: Any, futures: list[Future[Any]], count: int = ALL) -> None:
+    """Wake all sleepers until all have returned: they may not have fallen asleep yet."""
     until = time.monotonic() + LONG / 2
     while not all(future.done() for future in futures) and time.monotonic() < until:
-        twin.wake_word(page, AT, count)
+        impl.wake_word(page, AT, count)
         time.sleep(0)
 
 
-def wait_for_sleeper(twin: SimpleNamespace, page: Any, count: int = 1) -> None:
-    """Return when so many threads sleep on the word, with all of them awake again and told to."""
+def wait_for_sleeper(impl: SimpleNamespace, page: Any, count: int = 1) -> None:
+    """Return when so many threads sleep on the word, with all of them awake again."""
     woken = 0
     while woken < count:
-        woken += twin.wake_word(page, AT, count - woken)
+        woken += impl.wake_word(page, AT, count - woken)
 
 
 # Lock words
 
 
-def test_a_free_word_is_taken_and_a_taken_one_is_not(twin: SimpleNamespace, page: bytearray) -> None:
-    """Not even by whoever has it; the words beside it stay as they are."""
-    assert twin.take_word(page, AT, OWNER, 0) is True
-    assert twin.load_u32(page, AT) == OWNER
-    assert twin.take_word(page, AT, OWNER, 0) is False
-    assert twin.take_word(page, AT, 1 << 22, 0.001) is False
-    assert twin.load_u32(page, AT) == OWNER
+def test_a_free_lock_is_acquired_and_a_held_one_is_not(impl: SimpleNamespace, page: bytearray) -> None:
+    """Not even by its holder; the words beside it stay as they are."""
+    assert impl.take_word(page, AT, OWNER, 0) is True
+    assert impl.load_u32(page, AT) == OWNER
+    assert impl.take_word(page, AT, OWNER, 0) is False
+    assert impl.take_word(page, AT, 1 << 22, 0.001) is False
+    assert impl.load_u32(page, AT) == OWNER
     assert page[:AT] == bytes(AT)
     assert page[AT + 4 :] == bytes(64 - AT - 4)
 
 
 @pytest.mark.parametrize("word", [OWNER, OWNER | CONTENDED, CONTENDED, 0xFFFFFFFF, 0])
-def test_releasing_frees_the_word(twin: SimpleNamespace, page: bytearray, word: int) -> None:
+def test_releasing_frees_the_word(impl: SimpleNamespace, page: bytearray, word: int) -> None:
     """Whatever it says."""
-    twin.store_u32(page, AT, word)
-    assert twin.release_word(page, AT) is None
-    assert twin.load_u32(page, AT) == 0
+    impl.store_u32(page, AT, word)
+    assert impl.release_word(page, AT) is None
+    assert impl.load_u32(page, AT) == 0
 
 
-def test_a_word_that_becomes_free_is_taken(twin: SimpleNamespace, page: bytearray) -> None:
-    """By a thread that tries, while the one who frees it needs the GIL."""
-    twin.store_u32(page, AT, OWNER)
-    with running(lambda: twin.take_word(page, AT, 99, LONG)) as [taken]:
-        twin.release_word(page, AT)
+def test_a_lock_that_becomes_free_is_acquired(impl: SimpleNamespace, page: bytearray) -> None:
+    """By a thread that tries, while the one that frees it needs the GIL."""
+    impl.store_u32(page, AT, OWNER)
+    with running(lambda: impl.take_word(page, AT, 99, LONG)) as [taken]:
+        impl.release_word(page, AT)
         assert taken.result(LONG) is True
-    assert twin.load_u32(page, AT) == 99
+    assert impl.load_u32(page, AT) == 99
 
 
-def test_releasing_a_contended_word_wakes_one_who_sleeps(twin: SimpleNamespace, page: bytearray) -> None:
-    """And then the next one, who said again that there are others."""
+def test_releasing_a_contended_lock_wakes_one_sleeper(impl: SimpleNamespace, page: bytearray) -> None:
+    """And then the next one, which announced again that there are others."""
     word = OWNER | CONTENDED
-    twin.store_u32(page, AT, word)
-    with running(*[lambda: twin.wait_word(page, AT, word, LONG)] * 2) as sleepers:
+    impl.store_u32(page, AT, word)
+    with running(*[lambda: impl.wait_word(page, AT, word, LONG)] * 2) as sleepers:
         while not all(sleeper.done() for sleeper in sleepers):
-            twin.release_word(page, AT)
-            twin.store_u32(page, AT, word)
+            impl.release_word(page, AT)
+            impl.store_u32(page, AT, word)
         assert [sleeper.result() for sleeper in sleepers] == [True, True]
 
 
-def test_threads_that_take_and_release_exclude_each_other(twin: SimpleNamespace, page: bytearray) -> None:
-    """What they count under the word they count right, whether they spin for it or sleep."""
+def test_threads_that_take_and_release_exclude_each_other(impl: SimpleNamespace, page: bytearray) -> None:
+    """What they count under the lock they count right, whether they spin for it or sleep."""
     counted, rounds = [0], 300
 
     def count() -> None:
         for _ in range(rounds):
-            while not twin.take_word(page, AT, OWNER, 1e-5):
-                seen = twin.load_u32(page, AT)
-                if seen and (seen & CONTENDED or twin.swap_if_u32(page, AT, seen, seen | CONTENDED)):
-                    twin.wait_word(page, AT, seen | CONTENDED, 0.01)
+            while not impl.take_word(page, AT, OWNER, 1e-5):
+                seen = impl.load_u32(page, AT)
+                if seen and (seen & CONTENDED or impl.swap_if_u32(page, AT, seen, seen | CONTENDED)):
+                    impl.wait_word(page, AT, seen | CONTENDED, 0.01)
             seen = counted[0]
             time.sleep(0)
             counted[0] = seen + 1
-            twin.release_word(page, AT)
+            impl.release_word(page, AT)
 
     with running(*[count] * 4) as threads:
         for thread in threads:
@@ -124,76 +124,76 @@ def test_threads_that_take_and_release_exclude_each_other(twin: SimpleNamespace,
 
 @pytest.mark.parametrize("value", [0, 1, OWNER, 0xFFFFFFFF])
 def test_waiting_for_a_word_that_is_different_returns_at_once(
-    twin: SimpleNamespace, page: bytearray, value: int
+    impl: SimpleNamespace, page: bytearray, value: int
 ) -> None:
-    """True: something changed, so look again."""
-    twin.store_u32(page, AT, value)
-    assert twin.wait_word(page, AT, value ^ 1, LONG) is True
-    assert twin.wait_word(page, AT, value ^ 0x80000000, LONG) is True
+    """True: something changed, so check again."""
+    impl.store_u32(page, AT, value)
+    assert impl.wait_word(page, AT, value ^ 1, LONG) is True
+    assert impl.wait_word(page, AT, value ^ 0x80000000, LONG) is True
 
 
 @pytest.mark.parametrize("seconds", [0, 0.0, 0.01, True])
-def test_waiting_ends_when_the_time_is_up(twin: SimpleNamespace, page: bytearray, seconds: float) -> None:
+def test_waiting_ends_when_the_time_is_up(impl: SimpleNamespace, page: bytearray, seconds: float) -> None:
     """False, and not before."""
     before = time.monotonic()
-    assert twin.wait_word(page, AT, 0, seconds) is False
+    assert impl.wait_word(page, AT, 0, seconds) is False
     assert time.monotonic() - before >= seconds
 
 
 @pytest.mark.parametrize("seconds", [-1, -1e-9, float("nan"), float("inf"), -float("inf"), 1e6 + 1, 1 << 70])
 def test_a_time_is_between_nothing_and_a_million_seconds(
-    twin: SimpleNamespace, page: bytearray, seconds: float
+    impl: SimpleNamespace, page: bytearray, seconds: float
 ) -> None:
     """Negative ones, none at all, and what no clock can hold."""
     for call in (
-        lambda: twin.wait_word(page, AT, 0, seconds),
-        lambda: twin.take_word(page, AT, OWNER, seconds),
-        lambda: twin.spin_above(page, AT, 0, seconds),
+        lambda: impl.wait_word(page, AT, 0, seconds),
+        lambda: impl.take_word(page, AT, OWNER, seconds),
+        lambda: impl.spin_above(page, AT, 0, seconds),
     ):
         with pytest.raises(ValueError, match="seconds must be between 0 and a million"):
             call()
     assert page == bytes(64)
 
 
-def test_a_sleeper_is_woken_by_another_thread(twin: SimpleNamespace, page: bytearray) -> None:
+def test_a_sleeper_is_woken_by_another_thread(impl: SimpleNamespace, page: bytearray) -> None:
     """Although the word stays as it was."""
-    with running(lambda: twin.wait_word(page, AT, 0, LONG)) as [sleeper]:
-        wait_for_sleeper(twin, page)
+    with running(lambda: impl.wait_word(page, AT, 0, LONG)) as [sleeper]:
+        wait_for_sleeper(impl, page)
         assert sleeper.result(LONG / 2) is True
     assert page == bytes(64)
 
 
-def test_as_many_are_woken_as_asked_for(twin: SimpleNamespace, page: bytearray) -> None:
+def test_as_many_are_woken_as_asked_for(impl: SimpleNamespace, page: bytearray) -> None:
     """None of none; the count is how many there were."""
-    assert twin.wake_word(page, AT, EVERYBODY) == 0
-    with running(*[lambda: twin.wait_word(page, AT, 0, LONG)] * 3) as sleepers:
-        assert twin.wake_word(page, AT, 0) == 0
-        wait_for_sleeper(twin, page, 3)
+    assert impl.wake_word(page, AT, ALL) == 0
+    with running(*[lambda: impl.wait_word(page, AT, 0, LONG)] * 3) as sleepers:
+        assert impl.wake_word(page, AT, 0) == 0
+        wait_for_sleeper(impl, page, 3)
         assert [sleeper.result(LONG / 2) for sleeper in sleepers] == [True] * 3
-    assert twin.wake_word(page, AT, EVERYBODY) == 0
+    assert impl.wake_word(page, AT, ALL) == 0
 
 
-def test_whoever_sleeps_on_another_word_sleeps_on(twin: SimpleNamespace, page: bytearray) -> None:
+def test_a_sleeper_on_another_word_keeps_sleeping(impl: SimpleNamespace, page: bytearray) -> None:
     """The word beside it, and the same position of another buffer."""
-    with running(lambda: twin.wait_word(page, AT, 0, LONG)) as [sleeper]:
-        assert twin.wake_word(page, AT + 4, EVERYBODY) == 0
-        assert twin.wake_word(page, AT - 4, EVERYBODY) == 0
-        assert twin.wake_word(bytearray(64), AT, EVERYBODY) == 0
-        wait_for_sleeper(twin, page)
+    with running(lambda: impl.wait_word(page, AT, 0, LONG)) as [sleeper]:
+        assert impl.wake_word(page, AT + 4, ALL) == 0
+        assert impl.wake_word(page, AT - 4, ALL) == 0
+        assert impl.wake_word(bytearray(64), AT, ALL) == 0
+        wait_for_sleeper(impl, page)
         assert sleeper.result(LONG / 2) is True
 
 
-def test_the_word_is_found_through_any_view_of_it(twin: SimpleNamespace) -> None:
+def test_the_word_is_found_through_any_view_of_it(impl: SimpleNamespace) -> None:
     """Two maps of one object in a process are one word if they are the same memory."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
-    with running(lambda: twin.wait_word(page, AT, 0, LONG)) as [sleeper]:
-        while not twin.wake_word(memoryview(page)[AT:], 0, 1):
+    with running(lambda: impl.wait_word(page, AT, 0, LONG)) as [sleeper]:
+        while not impl.wake_word(memoryview(page)[AT:], 0, 1):
             time.sleep(0)
         assert sleeper.result(LONG / 2) is True
     page.close()
 
 
-def test_no_view_stays_behind(twin: SimpleNamespace) -> None:
+def test_no_view_stays_behind(impl: SimpleNamespace) -> None:
     """A map can be closed after any of the calls, failed ones too; a closed one is an error."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
     calls: list[tuple[str, tuple[Any, ...]]] = [
@@ -206,61 +206,61 @@ def test_no_view_stays_behind(twin: SimpleNamespace) -> None:
         ("take_bits", (2,)),
     ]
     for name, arguments in calls:
-        getattr(twin, name)(page, AT, *arguments)
+        getattr(impl, name)(page, AT, *arguments)
         with pytest.raises(ValueError, match="aligned word"):
-            getattr(twin, name)(page, AT + 1, *arguments)
+            getattr(impl, name)(page, AT + 1, *arguments)
     page.close()
     for name, arguments in calls:
         with pytest.raises(ValueError, match="closed"):
-            getattr(twin, name)(page, AT, *arguments)
+            getattr(impl, name)(page, AT, *arguments)
 
 
 @pytest.mark.parametrize("position", [1, 2, 3, 61, 64, 1 << 40, (1 << 64) - 4])
-def test_a_position_is_an_aligned_word_inside(twin: SimpleNamespace, page: bytearray, position: int) -> None:
+def test_a_position_is_an_aligned_word_inside(impl: SimpleNamespace, page: bytearray, position: int) -> None:
     """As for loads and stores."""
     for call in (
-        lambda: twin.take_word(page, position, OWNER, 0),
-        lambda: twin.release_word(page, position),
-        lambda: twin.wait_word(page, position, 0, 0),
-        lambda: twin.wake_word(page, position, 1),
-        lambda: twin.spin_above(page, position, 0, 0),
-        lambda: twin.set_bit(page, position, 0),
-        lambda: twin.take_bits(page, position, 1),
+        lambda: impl.take_word(page, position, OWNER, 0),
+        lambda: impl.release_word(page, position),
+        lambda: impl.wait_word(page, position, 0, 0),
+        lambda: impl.wake_word(page, position, 1),
+        lambda: impl.spin_above(page, position, 0, 0),
+        lambda: impl.set_bit(page, position, 0),
+        lambda: impl.take_bits(page, position, 1),
     ):
         with pytest.raises(ValueError, match="position is not an aligned word inside the buffer"):
             call()
     assert page == bytes(64)
 
 
-def test_a_read_only_buffer_can_only_be_watched(twin: SimpleNamespace) -> None:
-    """Whoever sleeps must be able to say so first."""
+def test_a_read_only_buffer_can_only_be_watched(impl: SimpleNamespace) -> None:
+    """A sleeper must be able to announce itself first."""
     page = bytes(64)
     for call in (
-        lambda: twin.take_word(page, AT, OWNER, 0),
-        lambda: twin.release_word(page, AT),
-        lambda: twin.wait_word(page, AT, 0, 0),
-        lambda: twin.wake_word(page, AT, 1),
-        lambda: twin.set_bit(page, AT, 0),
-        lambda: twin.take_bits(page, AT, 1),
+        lambda: impl.take_word(page, AT, OWNER, 0),
+        lambda: impl.release_word(page, AT),
+        lambda: impl.wait_word(page, AT, 0, 0),
+        lambda: impl.wake_word(page, AT, 1),
+        lambda: impl.set_bit(page, AT, 0),
+        lambda: impl.take_bits(page, AT, 1),
     ):
         with pytest.raises(BufferError):
             call()
-    assert twin.spin_above(page, AT, 0, 0) is False
+    assert impl.spin_above(page, AT, 0, 0) is False
 
 
 # Other threads, signals
 
 
 @pytest.mark.parametrize("call", ["wait_word", "take_word", "spin_above"])
-def test_other_threads_go_on_meanwhile(twin: SimpleNamespace, page: bytearray, call: str) -> None:
-    """The GIL is let go of: this thread can end what the other waits for, which has an hour to wait."""
-    twin.store_u64(page, AT, 1)
+def test_other_threads_run_in_between(impl: SimpleNamespace, page: bytearray, call: str) -> None:
+    """The GIL is released: this thread can end what the other waits for, which has an hour to wait."""
+    impl.store_u64(page, AT, 1)
     arguments = {"wait_word": (1,), "take_word": (OWNER,), "spin_above": (1 << 40,)}[call]
     started = threading.Event()
 
     def wait() -> bool:
         started.set()
-        return bool(getattr(twin, call)(page, AT, *arguments, 3600))
+        return bool(getattr(impl, call)(page, AT, *arguments, 3600))
 
     with running(wait) as [waiting]:
         assert started.wait(LONG)
@@ -269,11 +269,11 @@ def test_other_threads_go_on_meanwhile(twin: SimpleNamespace, page: bytearray, c
             turns += 1
             time.sleep(0)
         if call == "wait_word":
-            wake_until_done(twin, page, [waiting])
+            wake_until_done(impl, page, [waiting])
         elif call == "take_word":
-            twin.release_word(page, AT)
+            impl.release_word(page, AT)
         else:
-            twin.store_u64(page, AT, 1 << 41)
+            impl.store_u64(page, AT, 1 << 41)
         assert waiting.result(LONG) is True
 
 
@@ -281,8 +281,8 @@ class Interrupted(BaseException):
     """As Ctrl-C would be."""
 
 
-def test_a_signal_interrupts_whoever_sleeps(twin: SimpleNamespace, page: bytearray) -> None:
-    """Its handler runs, and what that raises comes out."""
+def test_a_signal_interrupts_a_sleeper(impl: SimpleNamespace, page: bytearray) -> None:
+    """Its handler runs, and what that raises is raised."""
 
     def interrupt(number: int, frame: object) -> None:
         raise Interrupted
@@ -291,20 +291,20 @@ def test_a_signal_interrupts_whoever_sleeps(twin: SimpleNamespace, page: bytearr
     main = threading.get_ident()
     try:
         with running(lambda: _signal_when_asleep(main)), pytest.raises(Interrupted):
-            twin.wait_word(page, AT, 0, LONG)
+            impl.wait_word(page, AT, 0, LONG)
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert twin.wake_word(page, AT, EVERYBODY) == 0
-    assert twin.wait_word(page, AT, 0, 0) is False
+    assert impl.wake_word(page, AT, ALL) == 0
+    assert impl.wait_word(page, AT, 0, 0) is False
 
 
 def _signal_when_asleep(thread: int) -> None:
-    """Send a signal to a thread once it has had time to go to sleep."""
+    """Send a signal to a thread once it has had time to fall asleep."""
     time.sleep(0.05)
     signal.pthread_kill(thread, signal.SIGUSR1)
 
 
-def test_a_signal_that_raises_nothing_lets_the_caller_look_again(twin: SimpleNamespace, page: bytearray) -> None:
+def test_a_signal_that_raises_nothing_lets_the_caller_look_again(impl: SimpleNamespace, page: bytearray) -> None:
     """The handler has run when waiting ends, at the latest when the time is up."""
     ran: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: ran.append(number))
@@ -312,7 +312,7 @@ def test_a_signal_that_raises_nothing_lets_the_caller_look_again(twin: SimpleNam
     try:
         with running(lambda: _signal_when_asleep(main)):
             while not ran:
-                twin.wait_word(page, AT, 0, 0.2)
+                impl.wait_word(page, AT, 0, 0.2)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert ran == [signal.SIGUSR1]
@@ -345,72 +345,72 @@ def test_control_c_ends_a_program_that_sleeps(pure: str) -> None:
 # Watching
 
 
-def test_a_double_word_is_watched(twin: SimpleNamespace, page: bytearray) -> None:
+def test_a_double_word_is_watched(impl: SimpleNamespace, page: bytearray) -> None:
     """Until it is above a value, not as long as it is that value."""
-    twin.store_u64(page, AT, 5)
-    assert twin.spin_above(page, AT, 4, 0) is True
-    assert twin.spin_above(page, AT, 5, 0) is False
-    assert twin.spin_above(page, AT, 5, 0.01) is False
-    twin.store_u64(page, AT, (1 << 64) - 1)
-    assert twin.spin_above(page, AT, (1 << 64) - 2, 0) is True
-    assert twin.spin_above(page, AT, (1 << 64) - 1, 0) is False
+    impl.store_u64(page, AT, 5)
+    assert impl.spin_above(page, AT, 4, 0) is True
+    assert impl.spin_above(page, AT, 5, 0) is False
+    assert impl.spin_above(page, AT, 5, 0.01) is False
+    impl.store_u64(page, AT, (1 << 64) - 1)
+    assert impl.spin_above(page, AT, (1 << 64) - 2, 0) is True
+    assert impl.spin_above(page, AT, (1 << 64) - 1, 0) is False
 
 
 # Bits
 
 
-def test_bits_are_set_and_taken(twin: SimpleNamespace, page: bytearray) -> None:
+def test_bits_are_set_and_taken(impl: SimpleNamespace, page: bytearray) -> None:
     """Each once, in order, and only those inside the range."""
     for bit in (0, 5, 63):
-        assert twin.set_bit(page, AT, bit) is None
-        twin.set_bit(page, AT, bit)
-        twin.set_bit(page, AT + 16, bit)
-    twin.set_bit(page, 0, 3)
-    twin.set_bit(page, 48, 3)
-    assert twin.load_u64(page, AT) == 1 << 63 | 1 << 5 | 1
-    assert twin.take_bits(page, AT, 0) == []
-    assert twin.take_bits(page, AT, 5) == [0, 5, 63, 128, 133, 191]
-    assert twin.take_bits(page, AT, 5) == []
+        assert impl.set_bit(page, AT, bit) is None
+        impl.set_bit(page, AT, bit)
+        impl.set_bit(page, AT + 16, bit)
+    impl.set_bit(page, 0, 3)
+    impl.set_bit(page, 48, 3)
+    assert impl.load_u64(page, AT) == 1 << 63 | 1 << 5 | 1
+    assert impl.take_bits(page, AT, 0) == []
+    assert impl.take_bits(page, AT, 5) == [0, 5, 63, 128, 133, 191]
+    assert impl.take_bits(page, AT, 5) == []
     assert page == b"\x08" + bytes(47) + b"\x08" + bytes(15)
 
 
 @pytest.mark.parametrize("bit", [-1, 64, 1 << 40, 1 << 64])
-def test_a_double_word_has_64_bits(twin: SimpleNamespace, page: bytearray, bit: int) -> None:
+def test_a_double_word_has_64_bits(impl: SimpleNamespace, page: bytearray, bit: int) -> None:
     """A bit beyond is none of the next word."""
     with pytest.raises(OverflowError, match="value does not fit the word"):
-        twin.set_bit(page, AT, bit)
+        impl.set_bit(page, AT, bit)
     assert page == bytes(64)
 
 
 @pytest.mark.parametrize("words", [8, 9, 1 << 61, (1 << 64) - 1])
-def test_bits_are_taken_inside_the_buffer(twin: SimpleNamespace, words: int) -> None:
+def test_bits_are_taken_inside_the_buffer(impl: SimpleNamespace, words: int) -> None:
     """Not one word more, and where the length in bytes would wrap around; nothing is cleared then."""
     page = bytearray(b"\x01" * 64)
     with pytest.raises(ValueError, match="range is not inside the buffer"):
-        twin.take_bits(page, AT, words)
+        impl.take_bits(page, AT, words)
     assert page == b"\x01" * 64
-    assert len(twin.take_bits(page, AT, 7)) == 7 * 8
+    assert len(impl.take_bits(page, AT, 7)) == 7 * 8
 
 
-def test_no_bit_is_lost_between_threads(twin: SimpleNamespace, page: bytearray) -> None:
+def test_no_bit_is_lost_between_threads(impl: SimpleNamespace, page: bytearray) -> None:
     """Whatever is set while others take is taken then or later."""
     rounds = 200
     found: list[int] = []
 
     def set_bits(bit: int) -> None:
         for _ in range(rounds):
-            twin.set_bit(page, AT, bit)
-            while twin.load_u64(page, AT) >> bit & 1:
+            impl.set_bit(page, AT, bit)
+            while impl.load_u64(page, AT) >> bit & 1:
                 time.sleep(0)
 
     with running(*[lambda bit=bit: set_bits(bit) for bit in (0, 1, 63)]) as setting:
         until = time.monotonic() + LONG
         while not all(thread.done() for thread in setting) and time.monotonic() < until:
-            found += twin.take_bits(page, AT, 1)
+            found += impl.take_bits(page, AT, 1)
     assert sorted(found) == [0] * rounds + [1] * rounds + [63] * rounds
 
 
-# Other processes: the native twin only
+# Other processes: the native core only
 
 
 ECHO = """
@@ -427,62 +427,62 @@ for turn in range(1, 101):
 """
 
 
-def test_processes_wake_each_other_through_a_file(twin: SimpleNamespace, tmp_path: Path) -> None:
+def test_processes_wake_each_other_through_a_file(impl: SimpleNamespace, tmp_path: Path) -> None:
     """A hundred times to and fro: a wakeup that only threads of one process get would be lost."""
-    if twin.name == "pure":
-        pytest.skip("the pure twin has a channel for itself")
+    if impl.name == "pure":
+        pytest.skip("the pure implementation has a channel for itself")
     path = tmp_path / "words"
     path.write_bytes(bytes(4096))
     with path.open("r+b") as file:
         page = mmap.mmap(file.fileno(), 4096)
     other = subprocess.Popen([sys.executable, "-c", ECHO, str(path)])
     for turn in range(1, 101):
-        twin.store_u32(page, 0, turn)
-        twin.wake_word(page, 0, 1)
-        while twin.load_u32(page, 64) != turn:
-            assert twin.wait_word(page, 64, turn - 1, 30), "a wakeup was lost"
+        impl.store_u32(page, 0, turn)
+        impl.wake_word(page, 0, 1)
+        while impl.load_u32(page, 64) != turn:
+            assert impl.wait_word(page, 64, turn - 1, 30), "a wakeup was lost"
     assert other.wait(30) == 0
     page.close()
 
 
-def test_processes_take_a_word_from_each_other(twin: SimpleNamespace) -> None:
-    """What four of them count under the word, in memory that they share, they count right."""
-    if twin.name == "pure":
-        pytest.skip("the pure twin has a channel for itself")
+def test_processes_exclude_each_other_with_a_lock(impl: SimpleNamespace) -> None:
+    """What four of them count under the lock, in memory that they share, they count right."""
+    if impl.name == "pure":
+        pytest.skip("the pure implementation has a channel for itself")
     page, rounds = mmap.mmap(-1, mmap.PAGESIZE), 500
-    children = [child for child in (_fork_to_count(twin, page, rounds) for _ in range(4)) if child]
+    children = [child for child in (_fork_to_count(impl, page, rounds) for _ in range(4)) if child]
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
     assert codes == [0] * 4
     assert struct.unpack_from("<Q", page, 64) == (4 * rounds,)
     page.close()
 
 
-def _fork_to_count(twin: SimpleNamespace, page: mmap.mmap, rounds: int) -> int:
+def _fork_to_count(impl: SimpleNamespace, page: mmap.mmap, rounds: int) -> int:
     child = os.fork()
     if child:
         return child
     code = 1
     try:
         for _ in range(rounds):
-            while not twin.take_word(page, AT, OWNER, 1e-5):
-                seen = twin.load_u32(page, AT)
-                if seen and (seen & CONTENDED or twin.swap_if_u32(page, AT, seen, seen | CONTENDED)):
-                    twin.wait_word(page, AT, seen | CONTENDED, 0.01)
+            while not impl.take_word(page, AT, OWNER, 1e-5):
+                seen = impl.load_u32(page, AT)
+                if seen and (seen & CONTENDED or impl.swap_if_u32(page, AT, seen, seen | CONTENDED)):
+                    impl.wait_word(page, AT, seen | CONTENDED, 0.01)
             seen = struct.unpack_from("<Q", page, 64)[0]
             os.sched_yield()
             struct.pack_into("<Q", page, 64, seen + 1)
-            twin.release_word(page, AT)
+            impl.release_word(page, AT)
         code = 0
     finally:
         os._exit(code)
 
 
 @pytest.mark.parametrize("word", [0, 1, 2, 3, 4, 7, 0xFFFFFFFF])
-def test_waiters_are_taken_once(twin: SimpleNamespace, word: int) -> None:
+def test_waiters_are_taken_once(impl: SimpleNamespace, word: int) -> None:
     """The bits are cleared and begin another generation; without any nothing changes."""
     words = bytearray(8)
     words[4:] = word.to_bytes(4, "little")
-    assert twin.wake_waiters(words, 4) == word & 3
+    assert impl.wake_waiters(words, 4) == word & 3
     expected = (word + 4) & 0xFFFFFFFC if word & 3 else word
     assert int.from_bytes(words[4:], "little") == expected
-    assert twin.wake_waiters(words, 4) == 0
+    assert impl.wake_waiters(words, 4) == 0

@@ -16,7 +16,7 @@ from typing import Any, cast
 import pytest
 
 from filechannel._errors import Busy, StorageError
-from filechannel._format import PURE, mutex, populate, words
+from filechannel._format import PURE, populate
 from filechannel._format.layout import (
     CONTENDED,
     CONTROL_FLUSHES_STEP,
@@ -27,8 +27,9 @@ from filechannel._format.layout import (
     LOCK_SLOT_SHIFT,
     PAGE,
 )
+from filechannel._format.memory import atomics, mutex
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 PROCESS = 3 << LOCK_SLOT_SHIFT | 5 << LOCK_GENERATION_SHIFT
 AT = 8
 _CORES: list[Any] = [mutex] if PURE else [mutex, import_module("filechannel._format._core")]
@@ -52,7 +53,7 @@ def in_thread(work: Callable[[], object]) -> object:
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert not thread.is_alive()
     return found[0]
 
@@ -79,15 +80,15 @@ class Shared:
 
     @property
     def word(self) -> int:
-        """What the word says."""
-        return words.load_u32(self.words, AT)
+        """The value of the lock word."""
+        return atomics.load_u32(self.words, AT)
 
     def take(self, _slept: bool) -> int:
-        """Take the word if it is free or names no process."""
+        """Acquire the lock if it is free or names no process."""
         seen = self.word
         if seen >> LOCK_SLOT_SHIFT:
             return seen
-        words.store_u32(self.words, AT, PROCESS)
+        atomics.store_u32(self.words, AT, PROCESS)
         if self.is_pure:
             self.lock.took()
         return 0
@@ -99,7 +100,7 @@ class Shared:
     def sleep(self, seen: int) -> None:
         """Let the other process free it."""
         self.slept.append(seen)
-        words.store_u32(self.words, AT, 0)
+        atomics.store_u32(self.words, AT, 0)
 
 
 def test_one_thread_holds_it_as_often_as_it_likes(core: Any) -> None:
@@ -155,10 +156,10 @@ def test_the_word_is_freed_with_the_outermost_guard(core: Any) -> None:
     assert shared.word == shared.lock.user == 0
 
 
-def test_a_word_that_is_taken_is_slept_for_without_the_mutex(core: Any) -> None:
+def test_a_held_lock_is_slept_for_without_the_mutex(core: Any) -> None:
     """Or `Busy`, where the thread may not sleep; the word stays as it was."""
     shared = Shared(core)
-    words.store_u32(shared.words, AT, 9 << LOCK_SLOT_SHIFT)
+    atomics.store_u32(shared.words, AT, 9 << LOCK_SLOT_SHIFT)
     with pytest.raises(Busy), shared.held(lambda: False):
         raise AssertionError
     assert shared.word == 9 << LOCK_SLOT_SHIFT
@@ -175,7 +176,7 @@ def test_a_word_whose_block_was_interrupted_names_no_process(core: Any, contende
 
     def interrupted() -> None:
         with shared.held():
-            words.store_u32(shared.words, AT, PROCESS | contended)
+            atomics.store_u32(shared.words, AT, PROCESS | contended)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -198,8 +199,8 @@ def test_a_word_whose_guard_was_dropped_names_no_process(core: Any) -> None:
     assert is_free(shared.lock)
 
 
-def test_an_error_of_whoever_takes_the_word_unlocks_the_mutex(core: Any) -> None:
-    """It had the word already, which names no process then."""
+def test_an_error_while_acquiring_the_lock_unlocks_the_mutex(core: Any) -> None:
+    """It had the lock already, which names no process then."""
     shared = Shared(core)
 
     def take(slept: bool) -> int:
@@ -255,17 +256,17 @@ class CutOff:
 def test_a_look_at_the_page_counts_until_its_file_is_flushed(core: Any, tmp_path: Path, flushes: int) -> None:
     """Flushes of other files do not matter; after one of this file, and while one is running, it is asked again."""
     cut_off = CutOff(core, tmp_path, counted=True)
-    words.store_u32(cut_off.pages, 0, FLUSHES_STEP | FLUSHING_SEGMENTS)
+    atomics.store_u32(cut_off.pages, 0, FLUSHES_STEP | FLUSHING_SEGMENTS)
     assert cut_off.lock.can_store() is True
-    words.store_u32(cut_off.pages, 0, flushes)
+    atomics.store_u32(cut_off.pages, 0, flushes)
     assert cut_off.lock.can_store() is False
     assert cut_off.lock.can_store() is False
 
 
-def test_a_look_at_the_page_counts_for_a_second(core: Any, tmp_path: Path) -> None:
-    """The kernel may have written the page out by itself."""
+def test_a_check_of_the_page_counts_for_a_second(core: Any, tmp_path: Path) -> None:
+    """The kernel may have written the page out."""
     cut_off = CutOff(core, tmp_path, counted=True)
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT
     while cut_off.lock.can_store():
         assert time.monotonic() < until
         time.sleep(0.05)

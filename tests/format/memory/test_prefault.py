@@ -12,141 +12,141 @@ from types import SimpleNamespace
 import pytest
 
 
-def test_the_content_of_populated_pages_stays(twin: SimpleNamespace, tmp_path: Path) -> None:
-    """Any range of a map, whole pages or not; the answer tells whether the system can."""
+def test_the_content_of_populated_pages_stays(impl: SimpleNamespace, tmp_path: Path) -> None:
+    """Any range of a map, whole pages or not; the result is whether the system can."""
     path = tmp_path / "pages"
     path.write_bytes(bytes(range(256)) * 256)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
         before = bytes(pages)
-        answers = {twin.populate(pages, 0, len(pages)), twin.populate(pages, 5000, 3), twin.populate(pages, 4096, 8192)}
+        answers = {impl.populate(pages, 0, len(pages)), impl.populate(pages, 5000, 3), impl.populate(pages, 4096, 8192)}
         assert answers in ({True}, {False})
         assert bytes(pages) == before
 
 
-def test_nothing_to_populate_is_fine(twin: SimpleNamespace) -> None:
+def test_nothing_to_populate_is_fine(impl: SimpleNamespace) -> None:
     """At the very end, too."""
     with mmap.mmap(-1, 8192) as pages:
-        assert twin.populate(pages, 0, 0) is True
-        assert twin.populate(pages, 8192, 0) is True
+        assert impl.populate(pages, 0, 0) is True
+        assert impl.populate(pages, 8192, 0) is True
 
 
 @pytest.mark.parametrize(
     ("position", "size"), [(0, 8193), (8192, 1), (8193, 0), (1, (1 << 64) - 1), ((1 << 64) - 1, 1)]
 )
-def test_a_range_must_lie_inside(twin: SimpleNamespace, position: int, size: int) -> None:
+def test_a_range_must_lie_inside(impl: SimpleNamespace, position: int, size: int) -> None:
     """Not partly, and not where the sum would wrap around."""
     with mmap.mmap(-1, 8192) as pages:
         with pytest.raises(ValueError, match="range is not inside the buffer"):
-            twin.populate(pages, position, size)
+            impl.populate(pages, position, size)
         with pytest.raises(OverflowError, match="value does not fit the word"):
-            twin.populate(pages, -1, 0)
+            impl.populate(pages, -1, 0)
 
 
-def test_pages_that_cannot_be_written_are_refused(twin: SimpleNamespace) -> None:
+def test_pages_that_cannot_be_written_are_refused(impl: SimpleNamespace) -> None:
     """A closed map is an error as well."""
     with pytest.raises(BufferError):
-        twin.populate(bytes(8192), 0, 1)
+        impl.populate(bytes(8192), 0, 1)
     pages = mmap.mmap(-1, 8192)
-    twin.populate(pages, 0, 8192)
+    impl.populate(pages, 0, 8192)
     pages.close()
     with pytest.raises(ValueError, match="closed"):
-        twin.populate(pages, 0, 1)
+        impl.populate(pages, 0, 1)
 
 
-def test_a_store_that_would_kill_is_foreseen(twin: SimpleNamespace, tmp_path: Path) -> None:
+def test_a_store_that_would_kill_is_foreseen(impl: SimpleNamespace, tmp_path: Path) -> None:
     """A page behind the end of a file that was cut off cannot be stored to; the pages before it can, and stay as is."""
     path = tmp_path / "pages"
     path.write_bytes(b"." * 12288)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
-        assert twin.can_store(pages, 0, 12288)
+        assert impl.can_store(pages, 0, 12288)
         os.truncate(path, 5000)
-        assert twin.can_store(pages, 100, 8000) is True
-        if not twin.populate(pages, 0, 1):
+        assert impl.can_store(pages, 100, 8000) is True
+        if not impl.populate(pages, 0, 1):
             pytest.skip("this kernel cannot tell")
-        assert twin.can_store(pages, 8192, 1) is False
-        assert twin.can_store(pages, 8000, 200) is False
-        assert twin.can_store(pages, 8192, 0) is True
+        assert impl.can_store(pages, 8192, 1) is False
+        assert impl.can_store(pages, 8000, 200) is False
+        assert impl.can_store(pages, 8192, 0) is True
         assert pages[:5000] == b"." * 5000
 
 
-def test_memory_can_be_stored_to(twin: SimpleNamespace) -> None:
-    """Whatever is not a file, as far as it goes; a range must lie inside, and nothing else is taken for memory."""
-    assert twin.can_store(bytearray(100), 0, 100) is True
+def test_memory_can_be_stored_to(impl: SimpleNamespace) -> None:
+    """What is not a file, as far as it reaches; a range must be inside, and nothing else is taken for memory."""
+    assert impl.can_store(bytearray(100), 0, 100) is True
     with pytest.raises(ValueError, match="range is not inside the buffer"):
-        twin.can_store(bytearray(100), 50, 51)
+        impl.can_store(bytearray(100), 50, 51)
     with pytest.raises(BufferError):
-        twin.can_store(bytes(100), 0, 1)
+        impl.can_store(bytes(100), 0, 1)
 
 
-def test_pages_are_populated_in_the_background(twin: SimpleNamespace) -> None:
-    """Their content stays; once settled the maps are free."""
+def test_pages_are_populated_in_the_background(impl: SimpleNamespace) -> None:
+    """Their content stays; once the work is done the maps are free."""
     maps = [mmap.mmap(-1, 1 << 20) for _ in range(10)]
     for number, pages in enumerate(maps):
         pages[5000] = number
-        twin.populate_soon(pages, 4096 * number, 65536)
+        impl.populate_soon(pages, 4096 * number, 65536)
         pages[5001] = number
-    twin.populate_settle()
-    twin.populate_settle()
+    impl.populate_wait()
+    impl.populate_wait()
     for number, pages in enumerate(maps):
         assert pages[5000:5002] == bytes([number, number])
         pages.close()
 
 
-def test_what_waits_in_the_background_keeps_its_map(twin: SimpleNamespace) -> None:
-    """It can be closed when the work is done, not before; somebody else's work frees it as well."""
+def test_pending_background_work_keeps_its_map(impl: SimpleNamespace) -> None:
+    """It can be closed when the work is done, not before; other work frees it as well."""
     first, second = mmap.mmap(-1, 1 << 20), mmap.mmap(-1, 1 << 20)
-    twin.populate_soon(first, 0, 1 << 20)
-    if twin.name == "native":
+    impl.populate_soon(first, 0, 1 << 20)
+    if impl.name == "native":
         with pytest.raises(BufferError):
             first.close()
-    twin.populate_soon(second, 0, 1)
-    twin.populate_settle()
+    impl.populate_soon(second, 0, 1)
+    impl.populate_wait()
     first.close()
     second.close()
 
 
-def test_the_background_refuses_what_the_foreground_does(twin: SimpleNamespace) -> None:
+def test_the_background_refuses_what_the_foreground_does(impl: SimpleNamespace) -> None:
     """At once, and it keeps nothing of it."""
     with mmap.mmap(-1, 8192) as pages:
         for position, size in ((0, 8193), (8193, 0), ((1 << 64) - 1, 2)):
             with pytest.raises(ValueError, match="range is not inside the buffer"):
-                twin.populate_soon(pages, position, size)
+                impl.populate_soon(pages, position, size)
         with pytest.raises(OverflowError, match="value does not fit the word"):
-            twin.populate_soon(pages, -1, 0)
+            impl.populate_soon(pages, -1, 0)
     with pytest.raises(BufferError):
-        twin.populate_soon(bytes(8192), 0, 1)
+        impl.populate_soon(bytes(8192), 0, 1)
 
 
-def test_a_forked_child_has_a_background_of_its_own(twin: SimpleNamespace) -> None:
+def test_a_forked_child_has_a_background_of_its_own(impl: SimpleNamespace) -> None:
     """What the parent left waiting is the parent's; the child neither hangs nor touches it."""
     script = (
         "import mmap, os, sys\n"
-        "from tests.format.twins import native_twin, pure_twin\n"
-        f"twin = {twin.name}_twin()\n"
+        "from tests.format.implementations import native_implementation, pure_implementation\n"
+        f"impl = {impl.name}_implementation()\n"
         "pages = mmap.mmap(-1, 1 << 20)\n"
-        "for _ in range(50): twin.populate_soon(pages, 0, 1 << 20)\n"
+        "for _ in range(50): impl.populate_soon(pages, 0, 1 << 20)\n"
         "child = os.fork()\n"
-        "twin.populate_settle()\n"
-        "twin.populate_soon(pages, 0, 1 << 20)\n"
-        "twin.populate_settle()\n"
+        "impl.populate_wait()\n"
+        "impl.populate_soon(pages, 0, 1 << 20)\n"
+        "impl.populate_wait()\n"
         "if not child: os._exit(0)\n"
         "sys.exit(os.waitpid(child, 0)[1])\n"
     )
-    root = Path(__file__).parent.parent.parent
+    root = Path(__file__).parents[3]
     result = subprocess.run([sys.executable, "-c", script], cwd=root, check=False, timeout=60, capture_output=True)
     assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("access", [mmap.ACCESS_WRITE, mmap.ACCESS_READ], ids=["writable", "read-only"])
 def test_a_map_shows_a_file_whose_descriptor_it_does_not_keep(
-    twin: SimpleNamespace, tmp_path: Path, access: int
+    impl: SimpleNamespace, tmp_path: Path, access: int
 ) -> None:
-    """What is written through either is in both; a twin that cannot do it leaves the map as it was."""
+    """What is written through either is in both; an implementation that cannot do it leaves the map as it was."""
     path = tmp_path / "pages"
     path.write_bytes(b"file" * 2048)
     with path.open("r+b") as file, mmap.mmap(-1, 8192, access=access) as pages:
         open_before = len(os.listdir("/proc/self/fd"))
-        shown = twin.show_file(pages, file.fileno())
+        shown = impl.show_file(pages, file.fileno())
         assert len(os.listdir("/proc/self/fd")) == open_before
         assert pages[:4] == (b"file" if shown else bytes(4))
         file.write(b"over")
@@ -157,13 +157,13 @@ def test_a_map_shows_a_file_whose_descriptor_it_does_not_keep(
             assert path.read_bytes()[:8] == b"overmaps"
 
 
-def test_only_a_map_can_show_a_file(twin: SimpleNamespace, tmp_path: Path) -> None:
+def test_only_a_map_can_show_a_file(impl: SimpleNamespace, tmp_path: Path) -> None:
     """And only a file that is open: other memory is never touched."""
     with (tmp_path / "pages").open("w+b") as file, mmap.mmap(-1, 4096) as pages:
         for other in (bytearray(4096), bytes(4096), memoryview(pages), None):
             with pytest.raises(TypeError, match="a map is needed"):
-                twin.show_file(other, file.fileno())
-        assert twin.show_file(pages, file.fileno()) is False  # which is shorter
-        assert twin.show_file(pages, 1 << 20) is False
-        assert twin.show_file(pages, 1 << 40) is False
+                impl.show_file(other, file.fileno())
+        assert impl.show_file(pages, file.fileno()) is False  # which is shorter
+        assert impl.show_file(pages, 1 << 20) is False
+        assert impl.show_file(pages, 1 << 40) is False
         assert pages[:] == bytes(4096)

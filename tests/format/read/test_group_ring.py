@@ -1,4 +1,4 @@
-"""Readers that share: what one has no other gets, until it is settled, given back or lost."""
+"""Readers that share: what one has no other gets, until it is acked, returned or lost."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from filechannel._format import NOTHING
 from filechannel._format.layout import (
+    CAPACITY_WAKE,
+    CAPACITY_WATCHED,
     CONTROL_RECORD,
     ENTRY,
     ENTRY_ATTEMPT_SHIFT,
@@ -30,15 +32,13 @@ from filechannel._format.layout import (
     GROUP_RING,
     GROUP_SIZE,
     GROUP_TAIL,
-    ROOM,
-    ROOM_WATCHED,
     STATE,
     STATE_SEALED,
     WAKE_LOOPS,
     WRITE_TAIL,
 )
 from tests.format.pages import cursor_of, packed_record, set_tail
-from tests.format.test_reader import Bench, DamagedError, RefusedError, StopNow
+from tests.format.read.test_reader import Bench, DamagedError, RefusedError, StopNow
 
 NEVER = (1 << 64) - 1
 LEASE = 3600 * 10**9
@@ -65,20 +65,20 @@ class Members:
     """Some readers that share the same records."""
 
     def __init__(
-        self, twin: SimpleNamespace, total: int = 10, count: int = 2, lease: int = LEASE, **options: Any
+        self, impl: SimpleNamespace, total: int = 10, count: int = 2, lease: int = LEASE, **options: Any
     ) -> None:
         self.group = bytearray(GROUP_SIZE)
         put(self.group, GROUP_DUE, NEVER)
         self.tended = 0
         self.answer: object = None
         payloads = options.pop("payloads", [bytes([n]) for n in range(total)])
-        self.benches = [Bench(twin, payloads, **options) for _ in range(count)]
+        self.benches = [Bench(impl, payloads, **options) for _ in range(count)]
         for number, bench in enumerate(self.benches):
             bench.reader.share(self.group, OWNER + (number << 22), lease, self.tend)
         self.readers = [bench.reader for bench in self.benches]
 
     def tend(self, reader: object) -> object:
-        """Note that somebody was asked to look."""
+        """Note that a check was requested."""
         assert reader in self.readers
         self.tended += 1
         put(self.group, GROUP_DUE, NEVER)
@@ -87,12 +87,12 @@ class Members:
         return self.answer
 
 
-def test_each_gets_what_no_other_has(twin: SimpleNamespace) -> None:
+def test_each_gets_what_no_other_has(impl: SimpleNamespace) -> None:
     """In order, whichever way it is taken, with a position that follows the oldest."""
-    members = Members(twin)
+    members = Members(impl)
     a, b = members.readers
-    twin.begin_turn()
-    assert (a.take(), b.take(), a.take_in_turn(), b.take_record()) == (b"\0", b"\1", b"\2", (b"\3", 27, 3))
+    impl.begin_slice()
+    assert (a.take(), b.take(), a.take_or_yield(), b.take_record()) == (b"\0", b"\1", b"\2", (b"\3", 27, 3))
     assert a.take_many(2) == [b"\4", b"\5"]
     item, offset, sequence, attempt, token = b.take_delivery()
     assert (item, offset, sequence, attempt) == (b"\6", 54, 6, 1)
@@ -102,8 +102,8 @@ def test_each_gets_what_no_other_has(twin: SimpleNamespace) -> None:
     assert cursor_of(members.group) == (SIZE, 1)
     assert b.ack(1)
     assert cursor_of(members.group) == (27, 3)
-    assert b.settle(54, token)
-    assert not b.settle(54, token)
+    assert b.acknowledge(54, token)
+    assert not b.acknowledge(54, token)
     assert b.ack(1)
     assert a.ack(2)
     assert not a.ack(1)
@@ -111,13 +111,13 @@ def test_each_gets_what_no_other_has(twin: SimpleNamespace) -> None:
     assert (word(members.group, GROUP_HEAD), word(members.group, GROUP_TAIL), members.tended) == (7, 7, 0)
 
 
-def test_sharing_begins_once(twin: SimpleNamespace) -> None:
+def test_sharing_begins_once(impl: SimpleNamespace) -> None:
     """Neither twice nor while holding, and in a file that is large enough."""
-    members = Members(twin)
+    members = Members(impl)
     for call in (lambda: members.readers[0].share(members.group, 2, 5, None), members.readers[0].hold):
         with pytest.raises(ValueError, match="said before"):
             call()
-    bench = Bench(twin, [b"a"])
+    bench = Bench(impl, [b"a"])
     with pytest.raises(ValueError, match="group is too short"):
         bench.reader.share(bytearray(GROUP_SIZE - 1), 2, 5, None)
     bench.reader.hold()
@@ -125,16 +125,16 @@ def test_sharing_begins_once(twin: SimpleNamespace) -> None:
         bench.reader.share(members.group, 2, 5, None)
 
 
-def test_a_reader_that_does_not_share(twin: SimpleNamespace) -> None:
+def test_a_reader_that_does_not_share(impl: SimpleNamespace) -> None:
     """Has nothing to say about a group."""
-    reader = Bench(twin, [b"a"]).reader
-    assert (reader.place_of(0, 1), reader.refused(0), reader.take_lost(), reader.must_tell()) == (-1, None, [], False)
+    reader = Bench(impl, [b"a"]).reader
+    assert (reader.place_of(0, 1), reader.refused(0), reader.take_lost(), reader.must_wake()) == (-1, None, [], False)
     assert (reader.full, reader.release()) == (False, False)
 
 
-def test_what_is_given_back_comes_first(twin: SimpleNamespace) -> None:
-    """To anybody, oldest first, counted or not."""
-    members = Members(twin)
+def test_returned_messages_are_delivered_first(impl: SimpleNamespace) -> None:
+    """To any member, oldest first, counted or not."""
+    members = Members(impl)
     a, b = members.readers
     taken = [a.take_delivery() for _ in range(4)]
     assert a.give_back(taken[2][1], taken[2][4], 0, False)
@@ -148,18 +148,18 @@ def test_what_is_given_back_comes_first(twin: SimpleNamespace) -> None:
     assert (a.outstanding, b.outstanding) == (0, 5)
 
 
-def test_attempts_are_counted_up_to_a_limit(twin: SimpleNamespace) -> None:
+def test_attempts_are_counted_up_to_a_limit(impl: SimpleNamespace) -> None:
     """Which is stored as such."""
-    members = Members(twin, 1, 1)
+    members = Members(impl, 1, 1)
     reader = members.readers[0]
     for number in range(ENTRY_ATTEMPTS + 5):
         assert reader.take_delivery()[3] == min(number + 1, ENTRY_ATTEMPTS)
         assert reader.nack(1)
 
 
-def test_what_is_delayed_says_when(twin: SimpleNamespace) -> None:
+def test_what_is_delayed_says_when(impl: SimpleNamespace) -> None:
     """A member has to look then, or within a second if that is earlier; no member gets it before."""
-    members = Members(twin, 1)
+    members = Members(impl, 1)
     a, b = members.readers
     _, offset, _, _, token = a.take_delivery()
     assert 0 < a.next_due <= time.monotonic_ns() + 10**9
@@ -172,9 +172,9 @@ def test_what_is_delayed_says_when(twin: SimpleNamespace) -> None:
     assert entry(members.group, 0)[4] == due
 
 
-def test_what_is_delayed_too_late_stays_as_it_is(twin: SimpleNamespace) -> None:
-    """The lease of whoever has it now does not end later."""
-    members = Members(twin, 1)
+def test_a_delay_that_comes_too_late_changes_nothing(impl: SimpleNamespace) -> None:
+    """The lease of the current member does not end later."""
+    members = Members(impl, 1)
     a, b = members.readers
     _, offset, _, _, token = a.take_delivery()
     put(members.group, GROUP_RING, token & ~ENTRY_STATE | ENTRY_READY)
@@ -186,23 +186,23 @@ def test_what_is_delayed_too_late_stays_as_it_is(twin: SimpleNamespace) -> None:
     assert entry(members.group, 0) == before
 
 
-def test_only_whoever_has_it_settles_it(twin: SimpleNamespace) -> None:
-    """What has moved on is lost, and told once."""
-    members = Members(twin)
+def test_only_its_member_acks_a_message(impl: SimpleNamespace) -> None:
+    """A message that was redelivered is lost to it, and reported once."""
+    members = Members(impl)
     a, b = members.readers
     _, offset, _, _, token = a.take_delivery()
     a.take_delivery()
     assert (a.place_of(offset, token), b.place_of(offset, token), a.place_of(offset + 1, token)) == (0, -1, -1)
-    assert not b.settle(offset, token)
+    assert not b.acknowledge(offset, token)
     ready = token & ~ENTRY_STATE | ENTRY_READY
     put(members.group, GROUP_RING, ready + (1 << ENTRY_ATTEMPT_SHIFT))
     put(members.group, GROUP_READY, 1)
     assert b.take_delivery()[2:4] == (0, 2)
     assert (a.outstanding, b.outstanding) == (1, 1)
     assert a.ack(1)
-    assert a.must_tell()
-    assert (a.take_lost(), a.take_lost(), a.must_tell()) == ([(offset, token)], [], False)
-    assert not a.settle(offset, token)
+    assert a.must_wake()
+    assert (a.take_lost(), a.take_lost(), a.must_wake()) == ([(offset, token)], [], False)
+    assert not a.acknowledge(offset, token)
     assert not a.give_back(offset, token, 0, True)
     assert (a.outstanding, cursor_of_or_none(members.group)) == (1, None)
 
@@ -212,8 +212,8 @@ def cursor_of_or_none(group: bytearray) -> tuple[int, int] | None:
     return cursor_of(group) if word(group, 64) else None
 
 
-def test_one_that_does_not_decode_is_set_apart(twin: SimpleNamespace) -> None:
-    """It is settled by itself; with others in the same call it waits for the next."""
+def test_an_undecodable_message_is_delivered_separately(impl: SimpleNamespace) -> None:
+    """It is acked separately; with others in the same call it waits for the next."""
 
     def decode(payload: Any) -> bytes:
         if bytes(payload) == b"\1":
@@ -222,7 +222,7 @@ def test_one_that_does_not_decode_is_set_apart(twin: SimpleNamespace) -> None:
             raise StopNow
         return bytes(payload)
 
-    members = Members(twin, 5, decode=decode)
+    members = Members(impl, 5, decode=decode)
     a, b = members.readers
     assert a.take_many(4) == [b"\0"]
     assert a.ready == 1
@@ -238,20 +238,20 @@ def test_one_that_does_not_decode_is_set_apart(twin: SimpleNamespace) -> None:
         a.take_many(5)
     assert (a.outstanding, a.ready) == (2, 1)
     assert a.nack(None)
-    assert a.settle(SIZE, token)
+    assert a.acknowledge(SIZE, token)
     assert a.refused(SIZE) is None
     assert [b.take_delivery()[2:4] for _ in range(2)] == [(0, 2), (2, 2)]
 
 
-def test_a_full_ring(twin: SimpleNamespace) -> None:
-    """Nothing new comes before something is settled, which has to be told."""
-    members = Members(twin, payloads=[b"x"] * (GROUP_ENTRIES + 2))
+def test_a_full_ring(impl: SimpleNamespace) -> None:
+    """No new message is delivered before one is acked, which has to wake waiters."""
+    members = Members(impl, payloads=[b"x"] * (GROUP_ENTRIES + 2))
     a, b = members.readers
     assert len(a.take_many(GROUP_ENTRIES + 2)) == GROUP_ENTRIES
     assert (a.full, b.full, b.take(), b.take_many(3)) == (True, True, NOTHING, [])
-    assert not a.must_tell()
+    assert not a.must_wake()
     assert a.ack(1)
-    assert (a.must_tell(), a.must_tell(), b.full) == (True, False, False)
+    assert (a.must_wake(), a.must_wake(), b.full) == (True, False, False)
     assert b.take_delivery()[2] == GROUP_ENTRIES
     assert a.nack(None)
     assert (b.take_delivery()[2], b.outstanding) == (1, 2)
@@ -266,9 +266,9 @@ WRONG: dict[int, tuple[int, ...]] = {
 
 
 @pytest.mark.parametrize(("position", "value"), [(at, value) for at, values in WRONG.items() for value in values])
-def test_words_that_contradict_each_other_are_left_to_python(twin: SimpleNamespace, position: int, value: int) -> None:
+def test_words_that_contradict_each_other_are_left_to_python(impl: SimpleNamespace, position: int, value: int) -> None:
     """No loop over more entries than there are, nothing is handed out or stored, and the owner of the file is asked."""
-    members = Members(twin)
+    members = Members(impl)
     a, b = members.readers
     assert a.take_many(2) == [b"\0", b"\1"]
     put(members.group, position, value)
@@ -285,22 +285,22 @@ def test_words_that_contradict_each_other_are_left_to_python(twin: SimpleNamespa
     assert members.group == before
     assert a.ack(2)
     is_noticed = word(members.group, GROUP_HEAD) == 0 and word(members.group, GROUP_TAIL) > 0
-    assert (a.must_tell(), a.must_tell()) == (is_noticed, False)
+    assert (a.must_wake(), a.must_wake()) == (is_noticed, False)
     assert cursor_of_or_none(members.group) is None
 
 
-def test_words_that_python_finds_in_order_do_not_loop(twin: SimpleNamespace) -> None:
+def test_words_that_python_finds_in_order_do_not_loop(impl: SimpleNamespace) -> None:
     """If the owner of the file sees no damage again and again, that is an error, too."""
-    members = Members(twin)
+    members = Members(impl)
     put(members.group, GROUP_TAIL, NEVER)
     with pytest.raises(ValueError, match="contradict"):
         members.readers[0].take()
 
 
-def test_what_is_no_message_is_passed(twin: SimpleNamespace) -> None:
-    """Control records belong to nobody, also at the end."""
+def test_control_records_are_skipped(impl: SimpleNamespace) -> None:
+    """Control records belong to no member, also at the end."""
     content = packed_record(b"c", 0, CONTROL_RECORD) + packed_record(b"a", 9) + packed_record(b"c", 18, CONTROL_RECORD)
-    members = Members(twin, content=content)
+    members = Members(impl, content=content)
     a, b = members.readers
     assert a.take_record() == (b"a", 9, 0)
     assert (b.take(), a.take(), b.offset, a.offset) == (NOTHING, NOTHING, 27, 27)
@@ -308,28 +308,28 @@ def test_what_is_no_message_is_passed(twin: SimpleNamespace) -> None:
     assert cursor_of(members.group) == (18, 1)
 
 
-def test_the_end_is_told(twin: SimpleNamespace) -> None:
-    """When everything in a sealed channel was handed out and settled, and not before."""
-    members = Members(twin, 2)
+def test_the_end_is_reported(impl: SimpleNamespace) -> None:
+    """When everything in a sealed channel was delivered and acked, and not before."""
+    members = Members(impl, 2)
     a, b = members.readers
     for bench in members.benches:
         bench.control[STATE] = STATE_SEALED
         set_tail(bench.control, WRITE_TAIL, 2 * SIZE, 2, 0)
     a.take()
     assert a.ack(1)
-    assert (a.drained, a.must_tell()) == (False, False)
+    assert (a.drained, a.must_wake()) == (False, False)
     a.take()
     assert b.take() is NOTHING
     assert not b.drained
     assert a.ack(1)
-    assert (a.drained, b.drained, a.must_tell()) == (True, True, True)
+    assert (a.drained, b.drained, a.must_wake()) == (True, True, True)
 
 
-def test_damage_is_nobodys(twin: SimpleNamespace) -> None:
-    """Each one who comes there is told; passed over, it is passed for all."""
+def test_damage_belongs_to_no_member(impl: SimpleNamespace) -> None:
+    """Each member that reads it gets the error; once skipped, it is skipped for all."""
     content = bytearray(packed_record(b"a", 0) + packed_record(b"b", 9) + packed_record(b"c", 18))
     content[17] ^= 1
-    members = Members(twin, content=bytes(content))
+    members = Members(impl, content=bytes(content))
     a, b = members.readers
     assert a.take() == b"a"
     for reader in (a, b):
@@ -341,9 +341,9 @@ def test_damage_is_nobodys(twin: SimpleNamespace) -> None:
     assert a.take() is NOTHING
 
 
-def test_what_comes_again_and_is_gone_is_settled(twin: SimpleNamespace) -> None:
-    """Whoever reads it finds another place, and goes on."""
-    members = Members(twin, 4)
+def test_a_message_to_be_redelivered_that_was_reclaimed_is_acked(impl: SimpleNamespace) -> None:
+    """The reader finds another position, and continues."""
+    members = Members(impl, 4)
     a, b = members.readers
     assert a.take_many(2) == [b"\0", b"\1"]
     assert a.nack(None)
@@ -359,9 +359,9 @@ def test_what_comes_again_and_is_gone_is_settled(twin: SimpleNamespace) -> None:
     assert cursor_of(members.group) == (SIZE, 1)
 
 
-def test_a_lock_that_is_taken_is_left_to_python(twin: SimpleNamespace) -> None:
+def test_a_lock_that_is_taken_is_left_to_python(impl: SimpleNamespace) -> None:
     """Which waits and lets us try again, or says that there is nothing to be had."""
-    members = Members(twin, 3)
+    members = Members(impl, 3)
     a, _ = members.readers
     members.group[GROUP_LOCK] = 2
     members.answer = False
@@ -370,28 +370,28 @@ def test_a_lock_that_is_taken_is_left_to_python(twin: SimpleNamespace) -> None:
     def free(_: object) -> None:
         members.group[GROUP_LOCK] = 0
 
-    other = Bench(twin, [b"\0"])
+    other = Bench(impl, [b"\0"])
     other.reader.share(members.group, OWNER, LEASE, free)
     assert other.reader.take() == b"\0"
     members.group[GROUP_LOCK] = 2
-    assert other.reader.ack(1)  # whoever has the lock moves the position
+    assert other.reader.ack(1)  # the lock holder moves the position
     assert cursor_of_or_none(members.group) is None
     members.group[GROUP_LOCK] = 0
-    assert not twin.move_on(members.group, OWNER)
+    assert not impl.move_on(members.group, OWNER)
     assert cursor_of(members.group) == (SIZE, 1)
 
 
-def test_what_is_due_is_left_to_python(twin: SimpleNamespace) -> None:
+def test_what_is_due_is_left_to_python(impl: SimpleNamespace) -> None:
     """Before anything is taken."""
-    members = Members(twin, 3)
+    members = Members(impl, 3)
     put(members.group, GROUP_DUE, 1)
     assert members.readers[0].take() == b"\0"
     assert members.tended == 1
 
 
-def test_a_place_that_was_passed(twin: SimpleNamespace) -> None:
-    """Is settled on the way, so that whoever makes it anew finds it so."""
-    members = Members(twin, 5)
+def test_an_entry_before_the_position(impl: SimpleNamespace) -> None:
+    """Is acked on the way, so that a rebuild finds it so."""
+    members = Members(impl, 5)
     a, b = members.readers
     a.take()
     ENTRY.pack_into(members.group, GROUP_RING + GROUP_ENTRY_SIZE, ENTRY_PASSED, 9, 27, 2, 0)
@@ -404,7 +404,7 @@ def test_a_place_that_was_passed(twin: SimpleNamespace) -> None:
     assert entry(members.group, 1)[0] & ENTRY_STATE == 0
 
 
-def test_releasing_gives_everything_back(twin: SimpleNamespace) -> None:
+def test_releasing_gives_everything_back(impl: SimpleNamespace) -> None:
     """Without counting, once, also what did not decode."""
 
     def decode(payload: Any) -> bytes:
@@ -412,7 +412,7 @@ def test_releasing_gives_everything_back(twin: SimpleNamespace) -> None:
             raise LookupError
         return bytes(payload)
 
-    members = Members(twin, 4, decode=decode)
+    members = Members(impl, 4, decode=decode)
     a, b = members.readers
     a.take()
     with pytest.raises(RefusedError):
@@ -422,13 +422,13 @@ def test_releasing_gives_everything_back(twin: SimpleNamespace) -> None:
     assert b.take_delivery()[2:4] == (0, 1)
 
 
-def test_forgetting(twin: SimpleNamespace) -> None:
-    """Somebody else has emptied the ring."""
-    members = Members(twin, 4)
+def test_forgetting(impl: SimpleNamespace) -> None:
+    """Another process has emptied the ring."""
+    members = Members(impl, 4)
     a, _ = members.readers
     _, offset, _, _, token = a.take_delivery()
     a.forget()
-    assert (a.outstanding, a.settle(offset, token), a.take_lost()) == (0, False, [])
+    assert (a.outstanding, a.acknowledge(offset, token), a.take_lost()) == (0, False, [])
 
 
 Step = tuple[Any, ...]
@@ -441,10 +441,10 @@ steps: st.SearchStrategy[list[tuple[int, Step]]] = st.lists(
             ),
             st.tuples(st.sampled_from(["take_many", "ack", "coming"]), st.integers(0, 5)),
             st.tuples(st.just("nack"), st.one_of(st.none(), st.integers(0, 5))),
-            st.tuples(st.just("settle"), st.integers(0, 9)),
+            st.tuples(st.just("acknowledge"), st.integers(0, 9)),
             st.tuples(st.just("give_back"), st.integers(0, 9), st.booleans()),
             st.tuples(st.just("lose"), st.integers(0, 9)),
-            st.tuples(st.sampled_from(["take_lost", "must_tell", "release"])),
+            st.tuples(st.sampled_from(["take_lost", "must_wake", "release"])),
         ),
     ),
     max_size=40,
@@ -452,10 +452,10 @@ steps: st.SearchStrategy[list[tuple[int, Step]]] = st.lists(
 
 
 class Run:
-    """Does steps with one twin."""
+    """Does steps with one implementation."""
 
-    def __init__(self, twin: SimpleNamespace) -> None:
-        self.members = Members(twin, 20, 3)
+    def __init__(self, impl: SimpleNamespace) -> None:
+        self.members = Members(impl, 20, 3)
         self.given: list[tuple[int, int]] = []
 
     def do(self, member: int, step: Step) -> object:
@@ -464,10 +464,12 @@ class Run:
         name, *arguments = step
         if name in ("outstanding", "ready", "offset"):
             return getattr(reader, name)
-        if name in ("settle", "give_back"):
+        if name in ("acknowledge", "give_back"):
             offset, token = self.given[arguments[0] % len(self.given)] if self.given else (0, 1)
             return (
-                reader.settle(offset, token) if name == "settle" else reader.give_back(offset, token, 0, arguments[1])
+                reader.acknowledge(offset, token)
+                if name == "acknowledge"
+                else reader.give_back(offset, token, 0, arguments[1])
             )
         if name == "lose":
             number = word(group, GROUP_HEAD) + arguments[0]
@@ -482,7 +484,7 @@ class Run:
         return result
 
     def state(self) -> object:
-        """Return everything in the group that is no time."""
+        """Return everything in the group that is not a time."""
         group = self.members.group
         words = [word(group, at) for at in (GROUP_HEAD, GROUP_TAIL, GROUP_NEXT, GROUP_NEXT_SEQUENCE, GROUP_READY)]
         return words, [entry(group, number)[:4] for number in range(25)], cursor_of_or_none(group), group[GROUP_LOCK]
@@ -492,7 +494,9 @@ class Run:
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(steps=steps)
-def test_both_twins_do_the_same(both: tuple[SimpleNamespace, SimpleNamespace], steps: list[tuple[int, Step]]) -> None:
+def test_both_implementations_do_the_same(
+    both: tuple[SimpleNamespace, SimpleNamespace], steps: list[tuple[int, Step]]
+) -> None:
     """Three members, and whatever they do: the same answers, and the same ring."""
     pure, native = Run(both[0]), Run(both[1])
     for member, step in steps:
@@ -500,21 +504,21 @@ def test_both_twins_do_the_same(both: tuple[SimpleNamespace, SimpleNamespace], s
         assert pure.state() == native.state()
 
 
-def test_senders_that_wait_for_room_are_told_when_the_position_moves(twin: SimpleNamespace) -> None:
-    """However something is settled, and only then: what is handed out, or settled behind others, moves nothing."""
-    members = Members(twin)
+def test_senders_that_wait_for_capacity_are_woken_when_the_position_moves(impl: SimpleNamespace) -> None:
+    """However a message is acked, and only then: what is delivered, or acked behind others, moves nothing."""
+    members = Members(impl)
     reader, bench = members.readers[0], members.benches[0]
     told: list[tuple[int, int]] = []
-    reader.tell_room(lambda: told.append(cursor_of(members.group)))
-    bench.control[ROOM_WATCHED] = 1
-    bench.control[ROOM] |= WAKE_LOOPS
+    reader.notify_capacity(lambda: told.append(cursor_of(members.group)))
+    bench.control[CAPACITY_WATCHED] = 1
+    bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     deliveries = [reader.take_delivery() for _ in range(6)]
-    assert reader.settle(deliveries[1][1], deliveries[1][4])
+    assert reader.acknowledge(deliveries[1][1], deliveries[1][4])
     assert reader.give_back(deliveries[5][1], deliveries[5][4], 0, True)
     assert told == []
-    assert reader.settle(deliveries[0][1], deliveries[0][4])
+    assert reader.acknowledge(deliveries[0][1], deliveries[0][4])
     assert told == [(2 * SIZE, 2)]
-    bench.control[ROOM] |= WAKE_LOOPS
+    bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     assert reader.ack(1)
     assert told == [(2 * SIZE, 2), (3 * SIZE, 3)]
-    assert not reader.must_tell()
+    assert not reader.must_wake()

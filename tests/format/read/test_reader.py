@@ -20,10 +20,10 @@ import pytest
 from filechannel._format import NOTHING
 from filechannel._format.layout import (
     BATCH_CONTINUES,
+    CAPACITY_WAKE,
+    CAPACITY_WATCHED,
     CONTROL_RECORD,
     CONTROL_SIZE,
-    ROOM,
-    ROOM_WATCHED,
     SEGMENT_END,
     SEGMENT_HEADER_SIZE,
     WAKE_LOOPS,
@@ -61,7 +61,7 @@ class Bench:
 
     def __init__(
         self,
-        twin: SimpleNamespace,
+        impl: SimpleNamespace,
         payloads: list[bytes] | None = None,
         *,
         content: bytes | None = None,
@@ -82,7 +82,7 @@ class Bench:
         self.on_damage: Callable[[Any], object] | None = None
         self.refused: list[tuple[int, int, bytes, Exception]] = []
         arguments = (self.control, self.cursor, decode, self.advance, self.damaged, self.refuse)
-        self.reader = twin.Reader(*arguments)
+        self.reader = impl.Reader(*arguments)
         self.reader.move(begin, 0)
         if bound:
             self.reader.bind(self.segment, begin)
@@ -116,26 +116,26 @@ class Bench:
 # Taking
 
 
-def test_messages_come_in_order_and_then_nothing(twin: SimpleNamespace) -> None:
+def test_messages_come_in_order_and_then_nothing(impl: SimpleNamespace) -> None:
     """The same answer as often as one asks, until there is more."""
-    bench = Bench(twin, [b"a", b"", b"ccc"])
+    bench = Bench(impl, [b"a", b"", b"ccc"])
     assert [bench.reader.take() for _ in range(5)] == [b"a", b"", b"ccc", NOTHING, NOTHING]
     assert bench.advanced == 0
     assert bench.damages == []
 
 
-def test_every_length_is_taken(twin: SimpleNamespace) -> None:
+def test_every_length_is_taken(impl: SimpleNamespace) -> None:
     """Payloads of 0 to 1100 bytes come back as they were."""
     payloads = [random.Random(length).randbytes(length) for length in range(1101)]
-    bench = Bench(twin, payloads, begin=1 << 40)
+    bench = Bench(impl, payloads, begin=1 << 40)
     assert [bench.reader.take() for _ in payloads] == payloads
     assert bench.reader.offset == (1 << 40) + size_of(*payloads)
     assert bench.reader.sequence == len(payloads)
 
 
-def test_a_record_says_where_it_was(twin: SimpleNamespace) -> None:
+def test_a_record_says_where_it_was(impl: SimpleNamespace) -> None:
     """Item, offset of its first byte, number."""
-    bench = Bench(twin, [b"a", b"bb"], begin=500)
+    bench = Bench(impl, [b"a", b"bb"], begin=500)
     bench.reader.move(500, 9)
     bench.reader.bind(bench.segment, 500)
     assert bench.reader.take_record() == (b"a", 500, 9)
@@ -144,9 +144,9 @@ def test_a_record_says_where_it_was(twin: SimpleNamespace) -> None:
     assert (bench.reader.offset, bench.reader.sequence) == (519, 11)
 
 
-def test_many_are_taken_up_to_a_number(twin: SimpleNamespace) -> None:
+def test_many_are_taken_up_to_a_number(impl: SimpleNamespace) -> None:
     """Fewer when there are no more; none is an empty list."""
-    bench = Bench(twin, [bytes([n]) for n in range(10)])
+    bench = Bench(impl, [bytes([n]) for n in range(10)])
     assert bench.reader.take_many(0) == []
     assert bench.reader.take_many(-5) == []
     assert bench.reader.take_many(3) == [b"\x00", b"\x01", b"\x02"]
@@ -155,17 +155,17 @@ def test_many_are_taken_up_to_a_number(twin: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("most", [None, "3", 1.5, b"3"])
-def test_how_many_is_an_integer(twin: SimpleNamespace, most: object) -> None:
+def test_how_many_is_an_integer(impl: SimpleNamespace, most: object) -> None:
     """Nothing is taken otherwise."""
-    bench = Bench(twin, [b"a"])
+    bench = Bench(impl, [b"a"])
     with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
         bench.reader.take_many(most)
     assert bench.reader.take() == b"a"
 
 
-def test_only_what_is_published_is_taken(twin: SimpleNamespace) -> None:
-    """Valid bytes behind the tail are nobody's business yet; later ones are seen when the tail moves."""
-    bench = Bench(twin, [b"a", b"b", b"c"])
+def test_only_what_is_published_is_taken(impl: SimpleNamespace) -> None:
+    """Valid bytes behind the tail are not visible yet; they are seen when the tail moves."""
+    bench = Bench(impl, [b"a", b"b", b"c"])
     bench.publish(0)
     assert bench.reader.take() is NOTHING
     bench.publish(9)
@@ -174,9 +174,9 @@ def test_only_what_is_published_is_taken(twin: SimpleNamespace) -> None:
     assert bench.reader.take_many(10) == [b"b", b"c"]
 
 
-def test_a_tail_that_moved_is_not_looked_at_until_needed(twin: SimpleNamespace) -> None:
+def test_a_tail_that_moved_is_not_looked_at_until_needed(impl: SimpleNamespace) -> None:
     """What was known to be published is read without another look; a recovery that moves back makes the reader move."""
-    bench = Bench(twin, [b"a", b"b"])
+    bench = Bench(impl, [b"a", b"b"])
     assert bench.reader.take() == b"a"
     bench.publish(9)
     assert bench.reader.take() == b"b"
@@ -184,46 +184,46 @@ def test_a_tail_that_moved_is_not_looked_at_until_needed(twin: SimpleNamespace) 
     assert bench.reader.take() is NOTHING
 
 
-def test_control_records_are_passed_over(twin: SimpleNamespace) -> None:
-    """Never delivered, not counted, and remembered as passed even when nothing follows."""
+def test_control_records_are_skipped(impl: SimpleNamespace) -> None:
+    """Never delivered, not counted, and skipped even when nothing follows."""
     content = packed_record(b"\x01x", 0, CONTROL_RECORD)
     content += packed_record(b"a", len(content))
     content += packed_record(b"\x01y", len(content), CONTROL_RECORD | BATCH_CONTINUES)
     content += packed_record(b"\x01z", len(content), CONTROL_RECORD)
-    bench = Bench(twin, content=content)
+    bench = Bench(impl, content=content)
     assert bench.reader.take_record() == (b"a", 10, 0)
     assert bench.reader.take() is NOTHING
     assert (bench.reader.offset, bench.reader.sequence) == (len(content), 1)
     assert cursor_of(bench.cursor) == (len(content), 1)
 
 
-def test_records_of_a_batch_are_messages_like_others(twin: SimpleNamespace) -> None:
+def test_records_of_a_batch_are_messages_like_others(impl: SimpleNamespace) -> None:
     """That they belong together is the writer's and the recovery's business."""
     content = packed_record(b"a", 0, BATCH_CONTINUES) + packed_record(b"b", 9)
-    assert Bench(twin, content=content).reader.take_many(5) == [b"a", b"b"]
+    assert Bench(impl, content=content).reader.take_many(5) == [b"a", b"b"]
 
 
 # Decoding
 
 
-def test_items_are_decoded(twin: SimpleNamespace) -> None:
+def test_items_are_decoded(impl: SimpleNamespace) -> None:
     """None and NOTHING's own name included: an item can be anything."""
     table = {b"n": None, b"i": 5, b"l": []}
-    bench = Bench(twin, [b"n", b"i", b"l"], decode=table.__getitem__)
+    bench = Bench(impl, [b"n", b"i", b"l"], decode=table.__getitem__)
     assert bench.reader.take() is None
     assert bench.reader.take_record() == (5, 9, 1)
     assert bench.reader.take_many(2) == [[]]
 
 
-def test_a_payload_that_does_not_decode_is_refused(twin: SimpleNamespace) -> None:
-    """Refuse learns where it is, what follows and why; the reader stays, and can be moved on."""
-    bench = Bench(twin, [b"1", b"x", b"3"], decode=int)
+def test_a_payload_that_does_not_decode_is_refused(impl: SimpleNamespace) -> None:
+    """Refuse gets its position, the next one and the reason; the reader stays, and can be moved."""
+    bench = Bench(impl, [b"1", b"x", b"3"], decode=int)
     assert bench.reader.take() == 1
     for _ in range(2):
         with pytest.raises(RefusedError) as caught:
             bench.reader.take()
         assert isinstance(caught.value.__cause__, ValueError)
-        assert caught.value.__cause__.__traceback__ is None or twin.name == "pure"
+        assert caught.value.__cause__.__traceback__ is None or impl.name == "pure"
     offset, next_offset, payload, error = bench.refused[0]
     assert (offset, next_offset, payload) == (9, 18, b"x")
     assert isinstance(error, ValueError)
@@ -232,10 +232,10 @@ def test_a_payload_that_does_not_decode_is_refused(twin: SimpleNamespace) -> Non
     assert bench.reader.take_record() == (3, 18, 2)
 
 
-def test_refuse_must_raise(twin: SimpleNamespace) -> None:
+def test_refuse_must_raise(impl: SimpleNamespace) -> None:
     """Otherwise there would be an item that is none."""
-    bench = Bench(twin, [b"x"])
-    reader = twin.Reader(bench.control, None, int, None, None, lambda *arguments: None)
+    bench = Bench(impl, [b"x"])
+    reader = impl.Reader(bench.control, None, int, None, None, lambda *arguments: None)
     reader.bind(bench.segment, 0)
     for take in (reader.take, reader.take_record, lambda: reader.take_many(1)):
         with pytest.raises(SystemError, match="refuse\\(\\) must raise"):
@@ -243,8 +243,8 @@ def test_refuse_must_raise(twin: SimpleNamespace) -> None:
     assert reader.offset == 0
 
 
-def test_an_interruption_of_decode_is_not_refused(twin: SimpleNamespace) -> None:
-    """What is not an Exception goes through; the message comes again."""
+def test_an_interruption_of_decode_is_not_refused(impl: SimpleNamespace) -> None:
+    """What is not an Exception passes through; the message is delivered again."""
     interrupt = True
 
     def decode(payload: bytes) -> bytes:
@@ -252,7 +252,7 @@ def test_an_interruption_of_decode_is_not_refused(twin: SimpleNamespace) -> None
             raise StopNow
         return payload
 
-    bench = Bench(twin, [b"a"], decode=decode)
+    bench = Bench(impl, [b"a"], decode=decode)
     for take in (bench.reader.take, bench.reader.take_record, lambda: bench.reader.take_many(1)):
         with pytest.raises(StopNow):
             take()
@@ -267,36 +267,36 @@ def test_an_interruption_of_decode_is_not_refused(twin: SimpleNamespace) -> None
 SIZES = [3, 0, 300, 65536, 65537, 3, 200_000, 1]
 
 
-def reader_of(twin: SimpleNamespace, payloads: list[bytes], decode: Callable[..., Any], refuse: Any = None) -> Any:
+def reader_of(impl: SimpleNamespace, payloads: list[bytes], decode: Callable[..., Any], refuse: Any = None) -> Any:
     """Return a reader whose decode is done with the payload when it returns."""
     content, control = packed_records(payloads, 0), new_control()
     set_tail(control, WRITE_TAIL, len(content), 0, 0)
-    reader = twin.Reader(control, None, decode, None, None, refuse, True)
+    reader = impl.Reader(control, None, decode, None, None, refuse, True)
     reader.bind(new_segment(len(content), content), 0)
     return reader
 
 
-def test_each_payload_is_decoded_from_a_buffer_of_its_size(twin: SimpleNamespace) -> None:
+def test_each_payload_is_decoded_from_a_buffer_of_its_size(impl: SimpleNamespace) -> None:
     """Larger and smaller ones in any order."""
     payloads = [random.Random(size).randbytes(size) for size in SIZES]
-    reader = reader_of(twin, payloads, lambda payload: (len(memoryview(payload)), bytes(payload)))
+    reader = reader_of(impl, payloads, lambda payload: (len(memoryview(payload)), bytes(payload)))
     assert [reader.take() for _ in payloads] == list(zip(SIZES, payloads, strict=True))
 
 
-def test_what_a_decoder_keeps_does_not_change(twin: SimpleNamespace) -> None:
+def test_what_a_decoder_keeps_does_not_change(impl: SimpleNamespace) -> None:
     """A view of the buffer, or the buffer itself, is then its own."""
     payloads = [bytes([number]) * (5 + number % 3) for number in range(30)]
-    views = reader_of(twin, payloads, memoryview).take_many(100)
-    things = reader_of(twin, payloads, lambda payload: payload).take_many(100)
+    views = reader_of(impl, payloads, memoryview).take_many(100)
+    things = reader_of(impl, payloads, lambda payload: payload).take_many(100)
     assert [bytes(view) for view in views] == [bytes(thing) for thing in things] == payloads
 
 
-def test_the_buffer_cannot_be_written(twin: SimpleNamespace) -> None:
+def test_the_buffer_cannot_be_written(impl: SimpleNamespace) -> None:
     """A decoder only reads."""
-    assert reader_of(twin, [b"abc"], lambda payload: memoryview(payload).readonly).take() is True
+    assert reader_of(impl, [b"abc"], lambda payload: memoryview(payload).readonly).take() is True
 
 
-def test_a_payload_that_does_not_decode_from_the_buffer_is_refused_as_bytes(twin: SimpleNamespace) -> None:
+def test_a_payload_that_does_not_decode_from_the_buffer_is_refused_as_bytes(impl: SimpleNamespace) -> None:
     """Refuse may keep it."""
     refused: list[tuple[Any, ...]] = []
 
@@ -304,7 +304,7 @@ def test_a_payload_that_does_not_decode_from_the_buffer_is_refused_as_bytes(twin
         refused.append(arguments)
         raise RefusedError
 
-    reader = reader_of(twin, [b"x", b"y"], lambda payload: int(bytes(payload)), refuse)
+    reader = reader_of(impl, [b"x", b"y"], lambda payload: int(bytes(payload)), refuse)
     with pytest.raises(RefusedError):
         reader.take()
     reader.move(9, 1)
@@ -314,20 +314,20 @@ def test_a_payload_that_does_not_decode_from_the_buffer_is_refused_as_bytes(twin
     assert {type(arguments[2]) for arguments in refused} == {bytes}
 
 
-def test_msgspec_decodes_from_the_buffer(twin: SimpleNamespace) -> None:
+def test_msgspec_decodes_from_the_buffer(impl: SimpleNamespace) -> None:
     """Its decoders are called directly; a raw part of a message keeps its bytes."""
     messages = [{"number": number, "text": "t" * number} for number in range(20)]
     payloads = [msgspec.msgpack.encode(message) for message in messages]
-    plain = reader_of(twin, payloads, msgspec.msgpack.Decoder(dict[str, int | str]).decode)
+    plain = reader_of(impl, payloads, msgspec.msgpack.Decoder(dict[str, int | str]).decode)
     assert plain.take_many(100) == messages
-    raw = reader_of(twin, payloads, msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode)
+    raw = reader_of(impl, payloads, msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode)
     decoded = raw.take_many(100)
     assert [{key: msgspec.msgpack.decode(part) for key, part in one.items()} for one in decoded] == messages
     with pytest.raises(RefusedError):
-        reader_of(twin, [b"\xc1"], msgspec.msgpack.Decoder().decode, Bench(twin).refuse).take()
+        reader_of(impl, [b"\xc1"], msgspec.msgpack.Decoder().decode, Bench(impl).refuse).take()
 
 
-def test_damage_is_found_in_the_buffer_too(twin: SimpleNamespace) -> None:
+def test_damage_is_found_in_the_buffer_too(impl: SimpleNamespace) -> None:
     """The copy is checked, not what was copied."""
     content = bytearray(packed_records([b"a", b"b"], 0))
     content[17] ^= 1
@@ -337,7 +337,7 @@ def test_damage_is_found_in_the_buffer_too(twin: SimpleNamespace) -> None:
 
     control = new_control()
     set_tail(control, WRITE_TAIL, len(content), 0, 0)
-    reader = twin.Reader(control, None, bytes, None, damaged, None, True)
+    reader = impl.Reader(control, None, bytes, None, damaged, None, True)
     reader.bind(new_segment(len(content), bytes(content)), 0)
     assert reader.take_many(5) == [b"a"]
     for reason, length in (("checksum mismatch", 1), ("record reaches beyond the end", 200)):
@@ -348,7 +348,7 @@ def test_damage_is_found_in_the_buffer_too(twin: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize("reuse", [False, True])
-def test_a_record_that_claims_more_than_a_payload_may_have_is_damaged(twin: SimpleNamespace, reuse: bool) -> None:
+def test_a_record_that_claims_more_than_a_payload_may_have_is_damaged(impl: SimpleNamespace, reuse: bool) -> None:
     """Whatever its checksum says; one that has exactly as much is not."""
 
     def damaged(reader: Any, reason: str) -> None:
@@ -356,21 +356,21 @@ def test_a_record_that_claims_more_than_a_payload_may_have_is_damaged(twin: Simp
 
     content, control = packed_records([b"four", b"fives"], 0), new_control()
     set_tail(control, WRITE_TAIL, len(content), 0, 0)
-    reader = twin.Reader(control, None, bytes, None, damaged, None, reuse, 4)
+    reader = impl.Reader(control, None, bytes, None, damaged, None, reuse, 4)
     reader.bind(new_segment(len(content), content), 0)
     assert reader.take() == b"four"
     with pytest.raises(DamagedError, match="record is longer than a message may be"):
         reader.take()
     with pytest.raises(OverflowError):
-        twin.Reader(control, None, bytes, None, damaged, None, reuse, 1 << 30)
+        impl.Reader(control, None, bytes, None, damaged, None, reuse, 1 << 30)
 
 
 # Many, and an error among them
 
 
-def test_what_came_before_an_error_is_handed_out(twin: SimpleNamespace) -> None:
-    """The error comes with the next call, and again until somebody moves the reader."""
-    bench = Bench(twin, [b"1", b"2", b"x", b"4"], decode=int)
+def test_what_came_before_an_error_is_handed_out(impl: SimpleNamespace) -> None:
+    """The error comes with the next call, and again until the reader is moved."""
+    bench = Bench(impl, [b"1", b"2", b"x", b"4"], decode=int)
     assert bench.reader.take_many(10) == [1, 2]
     assert cursor_of(bench.cursor) == (18, 2)
     for _ in range(2):
@@ -380,22 +380,22 @@ def test_what_came_before_an_error_is_handed_out(twin: SimpleNamespace) -> None:
     assert bench.reader.take_many(10) == [4]
 
 
-def test_what_came_before_damage_is_handed_out(twin: SimpleNamespace) -> None:
+def test_what_came_before_damage_is_handed_out(impl: SimpleNamespace) -> None:
     """So it is where the segment ends and no other follows."""
-    bench = Bench(twin, [b"1", b"2", b"3"])
+    bench = Bench(impl, [b"1", b"2", b"3"])
     bench.segment[SEGMENT_HEADER_SIZE + 26] ^= 1
     assert bench.reader.take_many(10) == [b"1", b"2"]
     with pytest.raises(DamagedError, match="checksum mismatch"):
         bench.reader.take_many(10)
-    bench = Bench(twin, [b"1"])
+    bench = Bench(impl, [b"1"])
     bench.publish(100)
     assert bench.reader.take_many(10) == [b"1"]
     with pytest.raises(LookupError):
         bench.reader.take_many(10)
 
 
-def test_what_came_before_an_interruption_comes_again(twin: SimpleNamespace) -> None:
-    """Nobody got it, so it is not passed: neither by the reader nor by its cursor."""
+def test_messages_before_an_interruption_are_delivered_again(impl: SimpleNamespace) -> None:
+    """No caller got them, so neither the reader nor its cursor moves."""
     armed = True
 
     def decode(payload: bytes) -> bytes:
@@ -404,7 +404,7 @@ def test_what_came_before_an_interruption_comes_again(twin: SimpleNamespace) -> 
         return payload
 
     content = packed_record(b"1", 0) + packed_record(b"c", 9, CONTROL_RECORD) + packed_records([b"2", b"3"], 18)
-    bench = Bench(twin, content=content, decode=decode)
+    bench = Bench(impl, content=content, decode=decode)
     with pytest.raises(StopNow):
         bench.reader.take_many(10)
     assert (bench.reader.offset, bench.reader.sequence) == (0, 0)
@@ -417,9 +417,9 @@ def test_what_came_before_an_interruption_comes_again(twin: SimpleNamespace) -> 
 # Segments
 
 
-def test_a_reader_without_a_segment_asks_for_one(twin: SimpleNamespace) -> None:
+def test_a_reader_without_a_segment_asks_for_one(impl: SimpleNamespace) -> None:
     """But only when there is something to read."""
-    bench = Bench(twin, [b"a"], bound=False)
+    bench = Bench(impl, [b"a"], bound=False)
     bench.publish(0)
     assert bench.reader.take() is NOTHING
     assert bench.advanced == 0
@@ -429,11 +429,11 @@ def test_a_reader_without_a_segment_asks_for_one(twin: SimpleNamespace) -> None:
     assert bench.advanced == 1
 
 
-def test_at_the_end_of_a_segment_the_next_one_is_asked_for(twin: SimpleNamespace) -> None:
-    """Once, where `end` says so, and a batch may run over it."""
+def test_at_the_end_of_a_segment_the_next_one_is_asked_for(impl: SimpleNamespace) -> None:
+    """Once, where `end` says so, and a batch may span it."""
     first, second = packed_records([b"a", b"b"], 0), packed_record(b"c", 18, BATCH_CONTINUES)
     second += packed_record(b"d", 27)
-    bench = Bench(twin, content=first, room=100)
+    bench = Bench(impl, content=first, room=100)
     bench.segment[SEGMENT_END : SEGMENT_END + 8] = (18).to_bytes(8, "little")
     bench.publish(36)
     following = new_segment(len(second), second)
@@ -444,9 +444,9 @@ def test_at_the_end_of_a_segment_the_next_one_is_asked_for(twin: SimpleNamespace
     assert bench.advanced == 1
 
 
-def test_at_the_end_of_a_segment_nothing_is_asked_before_more_is_published(twin: SimpleNamespace) -> None:
+def test_at_the_end_of_a_segment_nothing_is_asked_before_more_is_published(impl: SimpleNamespace) -> None:
     """A finished segment whose end is the tail is just the end for now."""
-    bench = Bench(twin, [b"a"])
+    bench = Bench(impl, [b"a"])
     bench.segment[SEGMENT_END : SEGMENT_END + 8] = (9).to_bytes(8, "little")
     assert bench.reader.take() == b"a"
     assert bench.reader.take() is NOTHING
@@ -454,11 +454,11 @@ def test_at_the_end_of_a_segment_nothing_is_asked_before_more_is_published(twin:
 
 
 @pytest.mark.parametrize("remainder", range(17))
-def test_bytes_behind_the_end_of_a_segment_are_not_read(twin: SimpleNamespace, remainder: int) -> None:
+def test_bytes_behind_the_end_of_a_segment_are_not_read(impl: SimpleNamespace, remainder: int) -> None:
     """However many they are and whatever they look like."""
     content = packed_records([b"a", b"bc"], 0)
     for filler in (b"\x00", b"\xff"):
-        bench = Bench(twin, content=content + filler * remainder)
+        bench = Bench(impl, content=content + filler * remainder)
         bench.segment[SEGMENT_END : SEGMENT_END + 8] = len(content).to_bytes(8, "little")
         following = new_segment(9, packed_record(b"d", len(content)))
         bench.on_advance = lambda reader, following=following: reader.bind(following, len(content))
@@ -467,10 +467,10 @@ def test_bytes_behind_the_end_of_a_segment_are_not_read(twin: SimpleNamespace, r
         assert (bench.advanced, bench.damages) == (1, [])
 
 
-def test_a_reader_before_or_behind_its_segment_asks_for_another(twin: SimpleNamespace) -> None:
+def test_a_reader_before_or_behind_its_segment_asks_for_another(impl: SimpleNamespace) -> None:
     """It never reads outside the one it has."""
     for offset in (0, 99, 118, 1000):
-        bench = Bench(twin, [b"a", b"b"], begin=100)
+        bench = Bench(impl, [b"a", b"b"], begin=100)
         bench.publish(2000)
         bench.reader.move(offset, 0)
         with pytest.raises(LookupError):
@@ -478,46 +478,46 @@ def test_a_reader_before_or_behind_its_segment_asks_for_another(twin: SimpleName
         assert bench.advanced == 1
 
 
-def test_advance_may_move_the_reader(twin: SimpleNamespace) -> None:
+def test_advance_may_move_the_reader(impl: SimpleNamespace) -> None:
     """Over a gap that recovery left, for example."""
     jump = 1 << 40
     content = packed_record(b"after", jump)
-    bench = Bench(twin, [b"before"])
+    bench = Bench(impl, [b"before"])
     following = new_segment(len(content), content)
 
-    def jump_over(reader: Any) -> None:
+    def skip_gap(reader: Any) -> None:
         reader.bind(following, jump)
         reader.move(jump, reader.sequence)
 
-    bench.on_advance = jump_over
+    bench.on_advance = skip_gap
     bench.publish(jump + len(content))
     assert bench.reader.take_record() == (b"before", 0, 0)
     assert bench.reader.take_record() == (b"after", jump, 1)
 
 
-def test_a_segment_that_ends_before_its_begin_is_not_read(twin: SimpleNamespace) -> None:
+def test_a_segment_that_ends_before_its_begin_is_not_read(impl: SimpleNamespace) -> None:
     """A header that is being rewritten may say anything."""
-    bench = Bench(twin, [b"a"], begin=100)
+    bench = Bench(impl, [b"a"], begin=100)
     bench.segment[SEGMENT_END : SEGMENT_END + 8] = (5).to_bytes(8, "little")
     with pytest.raises(LookupError):
         bench.reader.take()
 
 
-def test_the_last_offsets_there_are(twin: SimpleNamespace) -> None:
-    """A segment whose room would reach beyond 2**64 is read up to the tail."""
+def test_the_last_offsets_there_are(impl: SimpleNamespace) -> None:
+    """A segment whose end would reach beyond 2**64 is read up to the tail."""
     top = (1 << 64) - 1
     content = packed_record(b"last", top - 12)
     control = new_control(top, 1, top - 12)
-    reader = twin.Reader(control, None, None, None, None, None)
+    reader = impl.Reader(control, None, None, None, None, None)
     reader.move(top - 12, 0)
     reader.bind(new_segment(500, content), top - 12)
     assert reader.take_record() == (b"last", top - 12, 0)
     assert reader.take() is NOTHING
 
 
-def test_a_segment_must_have_a_header(twin: SimpleNamespace) -> None:
+def test_a_segment_must_have_a_header(impl: SimpleNamespace) -> None:
     """A shorter one is refused, and what was bound before stays."""
-    bench = Bench(twin, [b"a"])
+    bench = Bench(impl, [b"a"])
     for size in (0, 1, 63):
         with pytest.raises(ValueError, match="segment is shorter than its header"):
             bench.reader.bind(bytearray(size), 0)
@@ -529,10 +529,10 @@ def test_a_segment_must_have_a_header(twin: SimpleNamespace) -> None:
     assert bench.advanced == 0
 
 
-def test_read_only_pages_are_enough_for_reading(twin: SimpleNamespace) -> None:
+def test_read_only_pages_are_enough_for_reading(impl: SimpleNamespace) -> None:
     """A reader without a cursor writes nothing."""
-    bench = Bench(twin, [b"a", b"b"])
-    reader = twin.Reader(bytes(bench.control), None, None, None, None, None)
+    bench = Bench(impl, [b"a", b"b"])
+    reader = impl.Reader(bytes(bench.control), None, None, None, None, None)
     reader.bind(bytes(bench.segment), 0)
     assert reader.take_many(5) == [b"a", b"b"]
 
@@ -540,9 +540,9 @@ def test_read_only_pages_are_enough_for_reading(twin: SimpleNamespace) -> None:
 # Damage
 
 
-def test_damage_is_reported_with_its_reason(twin: SimpleNamespace) -> None:
-    """The reader stands at the record, and stays there while `damaged` raises."""
-    bench = Bench(twin, [b"a", b"b"])
+def test_damage_is_reported_with_its_reason(impl: SimpleNamespace) -> None:
+    """The reader is at the record, and stays there while `damaged` raises."""
+    bench = Bench(impl, [b"a", b"b"])
     bench.segment[SEGMENT_HEADER_SIZE + 17] ^= 1
     assert bench.reader.take() == b"a"
     for _ in range(2):
@@ -558,9 +558,9 @@ def test_damage_is_reported_with_its_reason(twin: SimpleNamespace) -> None:
     ]
 
 
-def test_a_reader_that_damaged_moved_goes_on(twin: SimpleNamespace) -> None:
-    """It looks again, as often as it takes."""
-    bench = Bench(twin, [b"a", b"b", b"c", b"d"])
+def test_a_reader_that_damaged_moved_continues(impl: SimpleNamespace) -> None:
+    """It checks again, as often as it takes."""
+    bench = Bench(impl, [b"a", b"b", b"c", b"d"])
     bench.segment[SEGMENT_HEADER_SIZE + 17] ^= 1
     bench.segment[SEGMENT_HEADER_SIZE + 26] ^= 1
     bench.on_damage = lambda reader: reader.move(reader.offset + 9, reader.sequence + 1)
@@ -569,9 +569,9 @@ def test_a_reader_that_damaged_moved_goes_on(twin: SimpleNamespace) -> None:
     assert bench.reader.sequence == 4
 
 
-def test_a_record_that_was_mended_meanwhile_is_read(twin: SimpleNamespace) -> None:
-    """A segment that was recycled under the reader is bound anew by `damaged`."""
-    bench = Bench(twin, [b"old"])
+def test_a_record_that_became_valid_is_read(impl: SimpleNamespace) -> None:
+    """A segment that was recycled under the reader is bound again by `damaged`."""
+    bench = Bench(impl, [b"old"])
     fresh = new_segment(11, packed_record(b"new", 0))
     bench.segment[SEGMENT_HEADER_SIZE + 8] ^= 1
     bench.on_damage = lambda reader: reader.bind(fresh, 0)
@@ -579,9 +579,9 @@ def test_a_record_that_was_mended_meanwhile_is_read(twin: SimpleNamespace) -> No
     assert bench.damages == [(0, "checksum mismatch")]
 
 
-def test_a_zero_filled_page_gives_no_message(twin: SimpleNamespace) -> None:
+def test_a_zero_filled_page_gives_no_message(impl: SimpleNamespace) -> None:
     """Even if the tail says that there are some."""
-    bench = Bench(twin, content=bytes(200))
+    bench = Bench(impl, content=bytes(200))
     with pytest.raises(DamagedError, match="checksum mismatch"):
         bench.reader.take()
 
@@ -589,9 +589,9 @@ def test_a_zero_filled_page_gives_no_message(twin: SimpleNamespace) -> None:
 # Cursors
 
 
-def test_each_take_is_stored_in_the_cursor(twin: SimpleNamespace) -> None:
+def test_each_take_is_stored_in_the_cursor(impl: SimpleNamespace) -> None:
     """In the slot of its generation; the other keeps what it had."""
-    bench = Bench(twin, [b"a", b"b", b"c"], cursor=new_cursor())
+    bench = Bench(impl, [b"a", b"b", b"c"], cursor=new_cursor())
     assert cursor_slots(bench.cursor) == [None, (1, 0, 0)]
     bench.reader.take()
     assert cursor_slots(bench.cursor) == [(2, 9, 1), (1, 0, 0)]
@@ -604,25 +604,25 @@ def test_each_take_is_stored_in_the_cursor(twin: SimpleNamespace) -> None:
     assert cursor_slots(bench.cursor) == [(4, 27, 3), (3, 18, 2)]
 
 
-def test_a_move_is_stored_in_the_cursor(twin: SimpleNamespace) -> None:
+def test_a_move_is_stored_in_the_cursor(impl: SimpleNamespace) -> None:
     """Backwards as well."""
-    bench = Bench(twin, [b"a", b"b"])
+    bench = Bench(impl, [b"a", b"b"])
     bench.reader.take_many(2)
     bench.reader.move(9, 1)
     assert cursor_of(bench.cursor) == (9, 1)
     assert bench.reader.take_record() == (b"b", 9, 1)
 
 
-def test_senders_that_wait_for_room_are_told_of_every_move(twin: SimpleNamespace) -> None:
-    """Once each time they say that they wait, after the cursor was stored, and only if anybody is to look."""
-    bench = Bench(twin, [b"a"] * 12)
+def test_senders_that_wait_for_capacity_are_woken_by_every_move(impl: SimpleNamespace) -> None:
+    """Once each time they announce that they wait, after the cursor was stored, and only if there is a capacity."""
+    bench = Bench(impl, [b"a"] * 12)
     told: list[tuple[int, int]] = []
     expected: list[tuple[int, int]] = []
-    bench.reader.tell_room(lambda: told.append(cursor_of(bench.cursor)))
-    bench.control[ROOM] |= WAKE_LOOPS
+    bench.reader.notify_capacity(lambda: told.append(cursor_of(bench.cursor)))
+    bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     bench.reader.take()
-    assert told == []  # nobody said that it is to be watched
-    bench.control[ROOM_WATCHED] = 1
+    assert told == []  # the cursor is not watched
+    bench.control[CAPACITY_WATCHED] = 1
     for move in (
         bench.reader.take,
         bench.reader.take_record,
@@ -630,73 +630,71 @@ def test_senders_that_wait_for_room_are_told_of_every_move(twin: SimpleNamespace
         lambda: bench.reader.move(0, 0),
         lambda: bench.reader.move_from(9, 18, 2),
     ):
-        bench.control[ROOM] |= WAKE_LOOPS | WAKE_THREADS
+        bench.control[CAPACITY_WAKE] |= WAKE_LOOPS | WAKE_THREADS
         move()
         expected.append(cursor_of(bench.cursor))
-        assert bench.control[ROOM] & (WAKE_LOOPS | WAKE_THREADS) == 0
-        bench.reader.take()  # nobody waits
+        assert bench.control[CAPACITY_WAKE] & (WAKE_LOOPS | WAKE_THREADS) == 0
+        bench.reader.take()  # no sender waits
     assert told == expected
 
 
-def test_senders_that_wait_for_room_are_told_of_acknowledgements(twin: SimpleNamespace) -> None:
-    """Not of what is handed out: that moves nothing."""
-    bench = Bench(twin, [b"a", b"b", b"c"])
+def test_senders_that_wait_for_capacity_are_woken_by_acks(impl: SimpleNamespace) -> None:
+    """Not by a delivery: that moves nothing."""
+    bench = Bench(impl, [b"a", b"b", b"c"])
     told: list[tuple[int, int]] = []
-    bench.control[ROOM_WATCHED] = 1
-    bench.reader.tell_room(lambda: told.append(cursor_of(bench.cursor)))
+    bench.control[CAPACITY_WATCHED] = 1
+    bench.reader.notify_capacity(lambda: told.append(cursor_of(bench.cursor)))
     bench.reader.hold()
-    bench.control[ROOM] |= WAKE_LOOPS
+    bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     _, offset, _, _, token = bench.reader.take_delivery()
     bench.reader.take()
     assert told == []
-    assert bench.reader.settle(offset, token)
+    assert bench.reader.acknowledge(offset, token)
     assert told == [(9, 1)]
-    bench.control[ROOM] |= WAKE_LOOPS
+    bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     assert bench.reader.ack(1)
     assert told == [(9, 1), (18, 2)]
 
 
-def test_what_goes_wrong_while_telling_takes_no_message_away(
-    twin: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is reported as what cannot be raised there; what a signal handler may have raised is raised a little later.
+def test_an_error_while_waking_loses_no_message(impl: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is reported as an unraisable error; what a signal handler may have raised is raised a little later.
 
     The pure implementation does that with Ctrl-C alone.
     """
-    bench = Bench(twin, [b"a", b"b"])
+    bench = Bench(impl, [b"a", b"b"])
     reported: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(unraisable.exc_type))
-    bench.control[ROOM_WATCHED] = 1
+    bench.control[CAPACITY_WATCHED] = 1
     errors: list[type[BaseException]] = [OSError, KeyboardInterrupt]
-    if twin.Reader.__module__.endswith("_core"):
+    if impl.Reader.__module__.endswith("_core"):
         errors[1] = ZeroDivisionError
 
     def fail() -> None:
         raise errors.pop(0)
 
-    bench.reader.tell_room(fail)
-    bench.control[ROOM] |= WAKE_LOOPS
+    bench.reader.notify_capacity(fail)
+    bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     assert bench.reader.take() == b"a"
     assert reported == [OSError]
     expected = errors[0]
-    bench.control[ROOM] |= WAKE_LOOPS
+    bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
 
-    def take_and_go_on() -> None:
+    def take_and_continue() -> None:
         bench.reader.take()
         time.sleep(5)
 
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever an earlier test has left there
     try:
         with pytest.raises(expected):
-            take_and_go_on()
+            take_and_continue()
     finally:
         signal.signal(signal.SIGINT, handler)
     assert bench.reader.sequence == 2
 
 
-def test_a_reader_moves_from_where_it_is_expected(twin: SimpleNamespace) -> None:
-    """And only from there: whoever went on meanwhile is not moved back."""
-    bench = Bench(twin, [b"a", b"b", b"c"])
+def test_a_reader_moves_from_where_it_is_expected(impl: SimpleNamespace) -> None:
+    """And only from there: a reader that has moved on is not moved back."""
+    bench = Bench(impl, [b"a", b"b", b"c"])
     assert bench.reader.move_from(0, 9, 1) is True
     assert cursor_of(bench.cursor) == (9, 1)
     assert bench.reader.move_from(0, 18, 2) is False
@@ -708,35 +706,35 @@ def test_a_reader_moves_from_where_it_is_expected(twin: SimpleNamespace) -> None
 
 
 @pytest.mark.parametrize("arguments", [(-1, 0, 0), (0, -1, 0), (0, 0, 1 << 64), (0, 1 << 64, 0)])
-def test_a_conditional_move_takes_64_unsigned_bits(twin: SimpleNamespace, arguments: tuple[int, int, int]) -> None:
+def test_a_conditional_move_takes_64_unsigned_bits(impl: SimpleNamespace, arguments: tuple[int, int, int]) -> None:
     """The reader stays where it was."""
-    bench = Bench(twin, [b"a"])
+    bench = Bench(impl, [b"a"])
     with pytest.raises(OverflowError, match="value does not fit the word"):
         bench.reader.move_from(*arguments)
     assert bench.reader.take() == b"a"
 
 
-def test_a_conditional_move_while_reading_is_refused(twin: SimpleNamespace) -> None:
+def test_a_conditional_move_while_reading_is_refused(impl: SimpleNamespace) -> None:
     """It is for others; callbacks move."""
 
     def decode(payload: bytes) -> bytes:
-        with pytest.raises(RuntimeError, match="being read by the same thread already"):
+        with pytest.raises(RuntimeError, match="the same thread is already reading"):
             reader.move_from(0, 9, 1)
         return payload
 
-    bench = Bench(twin, [b"a"])
-    reader = twin.Reader(bench.control, None, decode, None, None, None)
+    bench = Bench(impl, [b"a"])
+    reader = impl.Reader(bench.control, None, decode, None, None, None)
     reader.bind(bench.segment, 0)
     assert reader.take() == b"a"
 
 
 @pytest.mark.parametrize("generation", [1, 2, 7, 8, (1 << 63) + 1])
-def test_a_cursor_goes_on_from_the_newest_generation(twin: SimpleNamespace, generation: int) -> None:
+def test_a_cursor_continues_from_the_newest_generation(impl: SimpleNamespace, generation: int) -> None:
     """The slot that counts is not the one that is filled next."""
     cursor = new_cursor()
     set_cursor(cursor, generation - 1, 1, 1)
     set_cursor(cursor, generation, 5, 5)
-    reader = twin.Reader(new_control(), cursor, None, None, None, None)
+    reader = impl.Reader(new_control(), cursor, None, None, None, None)
     reader.move(77, 7)
     slots = cursor_slots(cursor)
     assert slots[generation % 2] == (generation, 5, 5)
@@ -744,7 +742,7 @@ def test_a_cursor_goes_on_from_the_newest_generation(twin: SimpleNamespace, gene
 
 
 @pytest.mark.parametrize("generation", [6, 7])
-def test_a_torn_slot_is_the_next_to_be_filled(twin: SimpleNamespace, generation: int) -> None:
+def test_a_torn_slot_is_the_next_to_be_filled(impl: SimpleNamespace, generation: int) -> None:
     """Whatever generation it claims: the only whole slot is never written over."""
     for claimed in (generation + 1, generation + 100, generation + 101, 0, (1 << 64) - 1):
         cursor = new_cursor()
@@ -752,42 +750,42 @@ def test_a_torn_slot_is_the_next_to_be_filled(twin: SimpleNamespace, generation:
         torn = 64 * (1 - generation % 2)
         cursor[torn : torn + 8] = claimed.to_bytes(8, "little")
         cursor[torn + 8 : torn + 36] = b"\x11" * 28
-        reader = twin.Reader(new_control(), cursor, None, None, None, None)
+        reader = impl.Reader(new_control(), cursor, None, None, None, None)
         reader.move(77, 7)
         slots = cursor_slots(cursor)
         assert slots[generation % 2] == (generation, 5, 5)
         assert slots[1 - generation % 2] == (generation + 1, 77, 7)
 
 
-def test_a_cursor_has_the_time(twin: SimpleNamespace) -> None:
+def test_a_cursor_has_the_time(impl: SimpleNamespace) -> None:
     """Nanoseconds since the epoch, so that a consumer's idleness can be seen."""
-    bench = Bench(twin)
+    bench = Bench(impl)
     assert int.from_bytes(bench.cursor[64 + 24 : 64 + 32], "little") > 1_600_000_000 * 10**9
 
 
-def test_a_cursor_leaves_the_rest_of_its_page_alone(twin: SimpleNamespace) -> None:
+def test_a_cursor_leaves_the_rest_of_its_page_alone(impl: SimpleNamespace) -> None:
     """The owner's note lies behind the slots."""
     cursor = bytearray(b"\xcc" * 4096)
-    reader = twin.Reader(new_control(), cursor, None, None, None, None)
+    reader = impl.Reader(new_control(), cursor, None, None, None, None)
     for number in range(4):
         reader.move(number, number)
     assert cursor[36:64] == b"\xcc" * 28
     assert cursor[100:] == b"\xcc" * (4096 - 100)
 
 
-def test_a_cursor_must_be_whole_and_writable(twin: SimpleNamespace) -> None:
+def test_a_cursor_must_be_whole_and_writable(impl: SimpleNamespace) -> None:
     """Shorter ones and read-only ones are refused."""
     for size in (0, 64, 127):
         with pytest.raises(ValueError, match="cursor is too short"):
-            twin.Reader(new_control(), bytearray(size), None, None, None, None)
+            impl.Reader(new_control(), bytearray(size), None, None, None, None)
     with pytest.raises(BufferError):
-        twin.Reader(new_control(), bytes(4096), None, None, None, None)
-    twin.Reader(new_control(), bytearray(128), None, None, None, None)
+        impl.Reader(new_control(), bytes(4096), None, None, None, None)
+    impl.Reader(new_control(), bytearray(128), None, None, None, None)
 
 
-def test_a_released_reader_has_nothing_to_take(twin: SimpleNamespace) -> None:
-    """It lets go of segment and cursor, writes no more, and asks for no other segment."""
-    bench = Bench(twin, [b"a", b"b"])
+def test_a_released_reader_has_nothing_to_take(impl: SimpleNamespace) -> None:
+    """It releases segment and cursor, writes no more, and asks for no other segment."""
+    bench = Bench(impl, [b"a", b"b"])
     bench.reader.take()
     bench.reader.release()
     bench.reader.release()
@@ -803,10 +801,10 @@ def test_a_released_reader_has_nothing_to_take(twin: SimpleNamespace) -> None:
 # Memory
 
 
-def test_bound_memory_cannot_move(twin: SimpleNamespace) -> None:
+def test_bound_memory_cannot_move(impl: SimpleNamespace) -> None:
     """A bytearray does not resize and a map does not close while a reader holds it; afterwards they do."""
     cursor, segment = new_cursor(), mmap.mmap(-1, mmap.PAGESIZE)
-    reader = twin.Reader(new_control(), cursor, None, None, None, None)
+    reader = impl.Reader(new_control(), cursor, None, None, None, None)
     reader.bind(segment, 0)
     with pytest.raises(BufferError):
         segment.close()
@@ -820,9 +818,9 @@ def test_bound_memory_cannot_move(twin: SimpleNamespace) -> None:
     cursor.clear()
 
 
-def test_a_reader_may_lose_its_segment_while_it_decodes(twin: SimpleNamespace) -> None:
+def test_a_reader_may_lose_its_segment_while_it_decodes(impl: SimpleNamespace) -> None:
     """The payload was copied before."""
-    bench = Bench(twin, [b"a", b"b"], bound=False)
+    bench = Bench(impl, [b"a", b"b"], bound=False)
     segment = mmap.mmap(-1, mmap.PAGESIZE)
     segment[: len(bench.segment)] = bytes(bench.segment)
 
@@ -832,28 +830,28 @@ def test_a_reader_may_lose_its_segment_while_it_decodes(twin: SimpleNamespace) -
             segment.close()
         return payload
 
-    reader = twin.Reader(bench.control, bench.cursor, decode, bench.advance, bench.damaged, bench.refuse)
+    reader = impl.Reader(bench.control, bench.cursor, decode, bench.advance, bench.damaged, bench.refuse)
     reader.bind(segment, 0)
     bench.reader = reader
     assert reader.take_many(5) == [b"a"]
     assert reader.take() is NOTHING
 
 
-def test_a_reader_in_a_cycle_is_collected(twin: SimpleNamespace) -> None:
+def test_a_reader_in_a_cycle_is_collected(impl: SimpleNamespace) -> None:
     """Its callbacks are usually methods of the object that holds it."""
-    bench = Bench(twin, [b"a"])
+    bench = Bench(impl, [b"a"])
     alive = weakref.ref(bench)
     del bench
     gc.collect()
     assert alive() is None
 
 
-def test_a_reader_in_a_cycle_may_hold_views(twin: SimpleNamespace) -> None:
+def test_a_reader_in_a_cycle_may_hold_views(impl: SimpleNamespace) -> None:
     """Collecting it releases them, in whatever order the collector takes things apart."""
     for _ in range(3):
-        bench = Bench(twin, [b"a"])
+        bench = Bench(impl, [b"a"])
         bench.views = [memoryview(new_control()), memoryview(new_cursor()), memoryview(new_segment(100))]
-        bench.reader = twin.Reader(bench.views[0], bench.views[1], bench.advance, *[bench.advance] * 3)
+        bench.reader = impl.Reader(bench.views[0], bench.views[1], bench.advance, *[bench.advance] * 3)
         bench.reader.bind(bench.views[2], 0)
         alive = weakref.ref(bench)
         del bench
@@ -864,19 +862,19 @@ def test_a_reader_in_a_cycle_may_hold_views(twin: SimpleNamespace) -> None:
 # One at a time
 
 
-def test_reading_while_reading_is_refused(twin: SimpleNamespace) -> None:
+def test_reading_while_reading_is_refused(impl: SimpleNamespace) -> None:
     """A decode or callback that reads the same reader gets an error, not a deadlock."""
     inside: list[type[BaseException]] = []
 
     def decode(payload: bytes) -> bytes:
         for again in (reader.take, reader.take_record, lambda: reader.take_many(1)):
-            with pytest.raises(RuntimeError, match="being read by the same thread already") as caught:
+            with pytest.raises(RuntimeError, match="the same thread is already reading") as caught:
                 again()
             inside.append(caught.type)
         return payload
 
-    bench = Bench(twin, [b"a", b"b"])
-    reader = twin.Reader(bench.control, bench.cursor, decode, None, None, None)
+    bench = Bench(impl, [b"a", b"b"])
+    reader = impl.Reader(bench.control, bench.cursor, decode, None, None, None)
     reader.bind(bench.segment, 0)
     assert reader.take() == b"a"
     assert reader.take_many(1) == [b"b"]
@@ -884,9 +882,9 @@ def test_reading_while_reading_is_refused(twin: SimpleNamespace) -> None:
     assert reader.take() is NOTHING
 
 
-def test_a_reader_is_free_again_after_an_error(twin: SimpleNamespace) -> None:
+def test_a_reader_is_free_again_after_an_error(impl: SimpleNamespace) -> None:
     """Of decode, of a callback, or of reading while reading."""
-    bench = Bench(twin, [b"x"], decode=int)
+    bench = Bench(impl, [b"x"], decode=int)
     for _ in range(3):
         with pytest.raises(RefusedError):
             bench.reader.take()
@@ -896,24 +894,24 @@ def test_a_reader_is_free_again_after_an_error(twin: SimpleNamespace) -> None:
             bench.reader.take_many(1)
 
 
-def test_a_move_while_decoding_does_not_move_the_message(twin: SimpleNamespace) -> None:
+def test_a_move_while_decoding_does_not_move_the_message(impl: SimpleNamespace) -> None:
     """The reader ends up behind what it hands out, with the number that follows."""
-    bench = Bench(twin, [b"a", b"b"])
+    bench = Bench(impl, [b"a", b"b"])
 
     def decode(payload: bytes) -> bytes:
         reader.move(500, 50)
         return payload
 
-    reader = twin.Reader(bench.control, None, decode, None, None, None)
+    reader = impl.Reader(bench.control, None, decode, None, None, None)
     reader.bind(bench.segment, 0)
     assert reader.take_record() == (b"a", 0, 0)
     assert (reader.offset, reader.sequence) == (9, 1)
 
 
 @pytest.mark.parametrize("arguments", [(-1, 0), (0, -1), (1 << 64, 0), (0, 1 << 64)])
-def test_a_move_takes_64_unsigned_bits(twin: SimpleNamespace, arguments: tuple[int, int]) -> None:
+def test_a_move_takes_64_unsigned_bits(impl: SimpleNamespace, arguments: tuple[int, int]) -> None:
     """The reader stays where it was."""
-    bench = Bench(twin, [b"a"])
+    bench = Bench(impl, [b"a"])
     before = bytes(bench.cursor)
     with pytest.raises(OverflowError, match="value does not fit the word"):
         bench.reader.move(*arguments)
@@ -921,17 +919,17 @@ def test_a_move_takes_64_unsigned_bits(twin: SimpleNamespace, arguments: tuple[i
     assert bench.reader.take() == b"a"
 
 
-def test_threads_share_a_reader(twin: SimpleNamespace) -> None:
-    """Each message goes to one thread, in order within each, although decode lets others in."""
+def test_threads_share_a_reader(impl: SimpleNamespace) -> None:
+    """Each message is delivered to one thread, in order within each, although decode lets others run."""
     messages = 400
-    bench = Bench(twin, [number.to_bytes(2, "big") for number in range(messages)])
+    bench = Bench(impl, [number.to_bytes(2, "big") for number in range(messages)])
     gate = threading.Lock()
 
     def decode(payload: bytes) -> int:
         with gate:  # Python code: another thread may run here
             return int.from_bytes(payload, "big")
 
-    reader = twin.Reader(bench.control, bench.cursor, decode, None, None, None)
+    reader = impl.Reader(bench.control, bench.cursor, decode, None, None, None)
     reader.bind(bench.segment, 0)
     taken: list[list[int]] = [[] for _ in range(4)]
 
@@ -955,18 +953,18 @@ def test_threads_share_a_reader(twin: SimpleNamespace) -> None:
 # Arguments
 
 
-def test_a_control_page_must_be_whole(twin: SimpleNamespace) -> None:
+def test_a_control_page_must_be_whole(impl: SimpleNamespace) -> None:
     """Shorter ones and things without bytes are refused."""
     for size in (0, 8, CONTROL_SIZE - 1):
         with pytest.raises(ValueError, match="control page is too short"):
-            twin.Reader(bytearray(size), None, None, None, None, None)
+            impl.Reader(bytearray(size), None, None, None, None, None)
     with pytest.raises(TypeError):
-        twin.Reader(None, None, None, None, None, None)
+        impl.Reader(None, None, None, None, None, None)
 
 
-def test_a_reader_is_made_whole_or_not_at_all(twin: SimpleNamespace) -> None:
+def test_a_reader_is_created_completely_or_not_at_all(impl: SimpleNamespace) -> None:
     """There is no way to call a method of one that was never given its pages."""
     with pytest.raises((TypeError, AttributeError)):
-        twin.Reader.__new__(twin.Reader).take()
+        impl.Reader.__new__(impl.Reader).take()
     with pytest.raises(TypeError):
-        twin.Reader()
+        impl.Reader()

@@ -12,14 +12,14 @@ import pytest
 from filechannel._format import NOTHING
 from filechannel._format.layout import STATE, STATE_SEALED
 from tests.format.pages import cursor_of, packed_record
-from tests.format.test_reader import Bench, DamagedError, RefusedError, StopNow
+from tests.format.read.test_reader import Bench, DamagedError, RefusedError, StopNow
 
 FAR = (1 << 64) - 1
 
 
-def holding(twin: SimpleNamespace, count: int = 10, **options: Any) -> Bench:
-    """Return a bench whose reader holds, with records of one byte: each takes nine."""
-    bench = Bench(twin, [bytes([n]) for n in range(count)], **options)
+def holding(impl: SimpleNamespace, count: int = 10, **options: Any) -> Bench:
+    """Return a bench whose reader tracks acks, with records of one byte: each has nine."""
+    bench = Bench(impl, [bytes([n]) for n in range(count)], **options)
     bench.reader.hold()
     return bench
 
@@ -29,46 +29,46 @@ def values(items: list[bytes]) -> list[int]:
     return [item[0] for item in items]
 
 
-def test_a_reader_that_does_not_hold_has_nothing_to_acknowledge(twin: SimpleNamespace) -> None:
+def test_a_reader_that_does_not_hold_has_nothing_to_acknowledge(impl: SimpleNamespace) -> None:
     """Its cursor follows what is handed out."""
-    bench = Bench(twin, [b"a", b"b"])
+    bench = Bench(impl, [b"a", b"b"])
     reader = bench.reader
     assert reader.take_delivery() == (b"a", 0, 0, 1, 0)
     assert cursor_of(bench.cursor) == (9, 1)
     assert (reader.outstanding, reader.ready, reader.next_due, reader.coming(5)) == (0, 0, 0, [])
-    assert [reader.ack(1), reader.nack(1), reader.nack(None), reader.settle(0, 1)] == [False] * 4
+    assert [reader.ack(1), reader.nack(1), reader.nack(None), reader.acknowledge(0, 1)] == [False] * 4
     assert not reader.give_back(0, 1, 0, True)
     reader.forget()
     assert cursor_of(bench.cursor) == (9, 1)
 
 
-def test_holding_begins_once(twin: SimpleNamespace) -> None:
+def test_holding_begins_once(impl: SimpleNamespace) -> None:
     """A second time it is a mistake."""
     with pytest.raises(ValueError, match="said before"):
-        holding(twin).reader.hold()
+        holding(impl).reader.hold()
 
 
-def test_the_cursor_follows_the_oldest(twin: SimpleNamespace) -> None:
+def test_the_cursor_follows_the_oldest(impl: SimpleNamespace) -> None:
     """Whichever way they are taken and acknowledged."""
-    bench = holding(twin)
+    bench = holding(impl)
     reader = bench.reader
-    twin.begin_turn()
-    assert (reader.take(), reader.take_in_turn(), reader.take_record()) == (b"\0", b"\1", (b"\2", 18, 2))
+    impl.begin_slice()
+    assert (reader.take(), reader.take_or_yield(), reader.take_record()) == (b"\0", b"\1", (b"\2", 18, 2))
     assert values(reader.take_many(2)) == [3, 4]
     assert reader.take_delivery() == (b"\5", 45, 5, 1, 5)
     assert (reader.outstanding, cursor_of(bench.cursor)) == (6, (0, 0))
     assert reader.ack(2)
     assert (reader.outstanding, cursor_of(bench.cursor)) == (4, (18, 2))
-    assert reader.settle(45, 5)
+    assert reader.acknowledge(45, 5)
     assert cursor_of(bench.cursor) == (18, 2)
     assert not reader.ack(4)
     assert reader.ack(3)
     assert cursor_of(bench.cursor) == (54, 6)
 
 
-def test_many_are_held(twin: SimpleNamespace) -> None:
-    """More than there was room for at first, again and again."""
-    bench = Bench(twin, [b"x"] * 5000)
+def test_many_are_outstanding(impl: SimpleNamespace) -> None:
+    """More than the first allocation, repeatedly."""
+    bench = Bench(impl, [b"x"] * 5000)
     bench.reader.hold()
     for taken in range(0, 5000, 50):
         bench.reader.take_many(50)
@@ -79,9 +79,9 @@ def test_many_are_held(twin: SimpleNamespace) -> None:
     assert [bench.reader.take_record()[2] for _ in range(2500)] == list(range(2500, 5000))
 
 
-def test_retrying_for_ever_takes_no_memory(twin: SimpleNamespace) -> None:
+def test_retrying_for_ever_takes_no_memory(impl: SimpleNamespace) -> None:
     """A message that fails again and again is held once."""
-    bench = holding(twin, 2)
+    bench = holding(impl, 2)
     bench.reader.take()
     tracemalloc.start()
     try:
@@ -93,9 +93,9 @@ def test_retrying_for_ever_takes_no_memory(twin: SimpleNamespace) -> None:
         tracemalloc.stop()
 
 
-def test_what_is_given_back_comes_first_and_in_order(twin: SimpleNamespace) -> None:
-    """Also when it is given back out of order, while others are outstanding."""
-    bench = holding(twin)
+def test_returned_messages_are_delivered_first_and_in_order(impl: SimpleNamespace) -> None:
+    """Also when they are returned out of order, while others are outstanding."""
+    bench = holding(impl)
     taken = [bench.reader.take_delivery() for _ in range(6)]
     for number in (4, 1, 3):
         assert bench.reader.give_back(taken[number][1], taken[number][4], 0, number != 3)
@@ -104,9 +104,9 @@ def test_what_is_given_back_comes_first_and_in_order(twin: SimpleNamespace) -> N
     assert bench.reader.offset == 63
 
 
-def test_what_is_delayed_comes_when_it_is_due(twin: SimpleNamespace) -> None:
+def test_what_is_delayed_comes_when_it_is_due(impl: SimpleNamespace) -> None:
     """Not before, and the earliest is known."""
-    bench = holding(twin, 3)
+    bench = holding(impl, 3)
     taken = [bench.reader.take_delivery() for _ in range(3)]
     dues = (FAR, FAR - 5, 1)
     for (_, offset, _, _, token), due in zip(taken, dues, strict=True):
@@ -119,21 +119,21 @@ def test_what_is_delayed_comes_when_it_is_due(twin: SimpleNamespace) -> None:
     assert cursor_of(bench.cursor) == (0, 0)
 
 
-def test_only_the_call_that_handed_it_out_settles_it(twin: SimpleNamespace) -> None:
-    """What came again has another token."""
-    bench = holding(twin)
+def test_only_the_call_that_delivered_it_acks_it(impl: SimpleNamespace) -> None:
+    """A redelivered message has another token."""
+    bench = holding(impl)
     _, offset, _, _, token = bench.reader.take_delivery()
-    assert not bench.reader.settle(offset, token + 1)
-    assert not bench.reader.settle(offset + 1, token)
+    assert not bench.reader.acknowledge(offset, token + 1)
+    assert not bench.reader.acknowledge(offset + 1, token)
     assert bench.reader.give_back(offset, token, 0, True)
-    assert not bench.reader.settle(offset, token)
+    assert not bench.reader.acknowledge(offset, token)
     assert bench.reader.take_delivery()[4] != token
     assert not bench.reader.give_back(offset, token, 0, True)
 
 
-def test_moving_keeps_what_was_before(twin: SimpleNamespace) -> None:
+def test_moving_keeps_what_was_before(impl: SimpleNamespace) -> None:
     """What begins there or later comes anyway."""
-    bench = holding(twin)
+    bench = holding(impl)
     bench.reader.take_many(6)
     bench.reader.nack(3)
     bench.reader.move(36, 4)
@@ -145,8 +145,8 @@ def test_moving_keeps_what_was_before(twin: SimpleNamespace) -> None:
     assert cursor_of(bench.cursor) == (0, 0)
 
 
-def test_an_interrupted_batch_comes_again(twin: SimpleNamespace) -> None:
-    """What was new is as if it had not been taken; what came again comes again, and no attempt is counted."""
+def test_an_interrupted_batch_is_delivered_again(impl: SimpleNamespace) -> None:
+    """What was new is as if it had not been delivered; redelivered ones are redelivered, and no attempt is counted."""
     interrupted = True
 
     def decode(payload: bytes) -> bytes:
@@ -154,7 +154,7 @@ def test_an_interrupted_batch_comes_again(twin: SimpleNamespace) -> None:
             raise StopNow
         return bytes(payload)
 
-    bench = holding(twin, decode=decode)
+    bench = holding(impl, decode=decode)
     bench.reader.take_many(3)
     bench.reader.nack(2)
     with pytest.raises(StopNow):
@@ -164,9 +164,9 @@ def test_an_interrupted_batch_comes_again(twin: SimpleNamespace) -> None:
     assert [bench.reader.take_delivery()[2:4] for _ in range(3)] == [(1, 2), (2, 2), (3, 1)]
 
 
-def test_damage_of_what_comes_again_is_told(twin: SimpleNamespace) -> None:
-    """As often as one asks; skipped, it is gone, and the others come."""
-    bench = holding(twin, 5)
+def test_damage_of_a_message_to_be_redelivered_is_an_error(impl: SimpleNamespace) -> None:
+    """At each call; skipped, it is forgotten, and the others are delivered."""
+    bench = holding(impl, 5)
     bench.reader.take_many(4)
     bench.reader.nack(3)
     bench.segment[64 + 18 + 8] ^= 1
@@ -181,9 +181,9 @@ def test_damage_of_what_comes_again_is_told(twin: SimpleNamespace) -> None:
     assert cursor_of(bench.cursor) == (45, 5)
 
 
-def test_a_callback_may_move_beyond_everything(twin: SimpleNamespace) -> None:
-    """As when all of it was dropped: what waited is gone, and we go on there."""
-    bench = holding(twin, 6)
+def test_a_callback_may_move_beyond_everything(impl: SimpleNamespace) -> None:
+    """As when all of it was dropped: waiting messages are forgotten, and the reader continues there."""
+    bench = holding(impl, 6)
     bench.reader.take_many(4)
     bench.reader.nack(3)
     bench.segment[64 + 9 + 8] ^= 1
@@ -195,7 +195,7 @@ def test_a_callback_may_move_beyond_everything(twin: SimpleNamespace) -> None:
     assert cursor_of(bench.cursor) == (54, 6)
 
 
-def test_what_does_not_decode_any_more_stays(twin: SimpleNamespace) -> None:
+def test_what_does_not_decode_any_more_stays(impl: SimpleNamespace) -> None:
     """It is refused as often as one asks, and nothing moves."""
     decodes = True
 
@@ -204,7 +204,7 @@ def test_what_does_not_decode_any_more_stays(twin: SimpleNamespace) -> None:
             raise LookupError
         return bytes(payload)
 
-    bench = holding(twin, 3, decode=decode)
+    bench = holding(impl, 3, decode=decode)
     bench.reader.take()
     bench.reader.nack(None)
     decodes = False
@@ -215,11 +215,11 @@ def test_what_does_not_decode_any_more_stays(twin: SimpleNamespace) -> None:
     assert values(bench.reader.take_many(9)) == [0, 1, 2]
 
 
-def test_control_records_do_not_move_the_cursor_past_what_is_held(twin: SimpleNamespace) -> None:
+def test_control_records_do_not_move_the_cursor_past_unacked_messages(impl: SimpleNamespace) -> None:
     """They are passed when what is before them is acknowledged."""
     content = packed_record(b"a", 0)
     content += packed_record(b"\1x", len(content), 1 << 30)
-    bench = Bench(twin, content=content)
+    bench = Bench(impl, content=content)
     bench.reader.hold()
     assert (bench.reader.take(), bench.reader.take()) == (b"a", NOTHING)
     assert cursor_of(bench.cursor) == (0, 0)
@@ -227,9 +227,9 @@ def test_control_records_do_not_move_the_cursor_past_what_is_held(twin: SimpleNa
     assert cursor_of(bench.cursor) == (19, 1)
 
 
-def test_a_sealed_channel_is_drained_when_nothing_is_held(twin: SimpleNamespace) -> None:
-    """Neither outstanding nor to come again."""
-    bench = holding(twin, 1)
+def test_a_sealed_channel_is_drained_when_nothing_is_unacked(impl: SimpleNamespace) -> None:
+    """Neither outstanding nor to be redelivered."""
+    bench = holding(impl, 1)
     assert not bench.reader.drained
     bench.control[STATE] = STATE_SEALED
     assert bench.reader.drained
@@ -242,30 +242,30 @@ def test_a_sealed_channel_is_drained_when_nothing_is_held(twin: SimpleNamespace)
     assert bench.reader.drained
 
 
-def test_a_released_reader_settles_nothing(twin: SimpleNamespace) -> None:
-    """What it held comes again for whoever owns the name next."""
-    bench = holding(twin)
+def test_a_released_reader_acks_nothing(impl: SimpleNamespace) -> None:
+    """Its messages are redelivered to the next owner of the name."""
+    bench = holding(impl)
     _, offset, _, _, token = bench.reader.take_delivery()
     bench.reader.release()
     assert not bench.reader.ack(1)
     assert not bench.reader.nack(None)
-    assert not bench.reader.settle(offset, token)
+    assert not bench.reader.acknowledge(offset, token)
     assert not bench.reader.give_back(offset, token, 0, True)
     assert cursor_of(bench.cursor) == (0, 0)
 
 
-def test_acks_while_another_thread_decodes(twin: SimpleNamespace) -> None:
-    """The one that is being decoded again is nobody's yet, and what is acked meanwhile is stored."""
-    inside, go_on = threading.Event(), threading.Event()
+def test_acks_while_another_thread_decodes(impl: SimpleNamespace) -> None:
+    """The one that is being decoded again has no owner yet, and what is acked at the same time is stored."""
+    inside, fast_roll = threading.Event(), threading.Event()
     slow = False
 
     def decode(payload: bytes) -> bytes:
         if slow:
             inside.set()
-            assert go_on.wait(60)
+            assert fast_roll.wait(60)
         return bytes(payload)
 
-    bench = holding(twin, 4, decode=decode)
+    bench = holding(impl, 4, decode=decode)
     bench.reader.take_many(3)
     bench.reader.nack(1)
     slow = True
@@ -275,7 +275,7 @@ def test_acks_while_another_thread_decodes(twin: SimpleNamespace) -> None:
     assert inside.wait(60)
     acking = threading.Thread(target=lambda: taken.append(bench.reader.ack(2)))
     acking.start()
-    go_on.set()
+    fast_roll.set()
     thread.join(60)
     acking.join(60)
     assert sorted(map(str, taken)) == sorted(map(str, [b"\2", True]))
@@ -285,26 +285,26 @@ def test_acks_while_another_thread_decodes(twin: SimpleNamespace) -> None:
 # The base of the receivers
 
 
-def core_on(twin: SimpleNamespace, bench: Bench) -> tuple[Any, list[object]]:
-    """Return a receiver that acknowledges, and what went the slow way."""
+def core_on(impl: SimpleNamespace, bench: Bench) -> tuple[Any, list[object]]:
+    """Return a receiver that acknowledges, and what took the slow path."""
     slow: list[object] = []
 
-    class Receiver(twin.AckCore):
+    class Receiver(impl.AckCore):
         def _ack_slowly(self, n: object) -> None:
             slow.append(n)
 
         def _drained(self) -> None:
             slow.append("drained")
 
-    receiver = twin.own_receive(Receiver)()
+    receiver = impl.own_receive(Receiver)()
     receiver._attach(bench.reader)
     return receiver, slow
 
 
-def test_ack_is_done_at_once_if_it_can(twin: SimpleNamespace) -> None:
+def test_ack_is_done_at_once_if_it_can(impl: SimpleNamespace) -> None:
     """One, or as many as are said, by position or by name."""
-    bench = holding(twin)
-    receiver, slow = core_on(twin, bench)
+    bench = holding(impl)
+    receiver, slow = core_on(impl, bench)
     bench.reader.take_many(6)
     assert receiver.ack() is None
     assert receiver.ack(2) is None
@@ -312,10 +312,10 @@ def test_ack_is_done_at_once_if_it_can(twin: SimpleNamespace) -> None:
     assert (bench.reader.outstanding, cursor_of(bench.cursor), slow) == (0, (54, 6), [])
 
 
-def test_what_is_odd_about_an_ack_goes_the_slow_way(twin: SimpleNamespace) -> None:
-    """Too many, no number, or detached: the slow way says so."""
-    bench = holding(twin)
-    receiver, slow = core_on(twin, bench)
+def test_an_unusual_ack_takes_the_slow_path(impl: SimpleNamespace) -> None:
+    """Too many, not a number, or detached: the slow path raises."""
+    bench = holding(impl)
+    receiver, slow = core_on(impl, bench)
     bench.reader.take()
     odd = [2, 0, -1, 1 << 80, -(1 << 80), True, 1.0, "1", None]
     for count in odd:
@@ -329,10 +329,10 @@ def test_what_is_odd_about_an_ack_goes_the_slow_way(twin: SimpleNamespace) -> No
             receiver.ack(*arguments, **names)
 
 
-def test_the_last_ack_of_a_sealed_channel_is_told(twin: SimpleNamespace) -> None:
-    """Whoever waits for the end is to be woken."""
-    bench = holding(twin, 2)
-    receiver, slow = core_on(twin, bench)
+def test_the_last_ack_of_a_sealed_channel_is_reported(impl: SimpleNamespace) -> None:
+    """A waiter for the end is to be woken."""
+    bench = holding(impl, 2)
+    receiver, slow = core_on(impl, bench)
     bench.reader.take_many(2)
     bench.control[STATE] = STATE_SEALED
     receiver.ack()
@@ -341,9 +341,9 @@ def test_the_last_ack_of_a_sealed_channel_is_told(twin: SimpleNamespace) -> None
     assert slow == ["drained"]
 
 
-def test_the_outlook_is_where_the_cursor_goes_if_all_is_settled(twin: SimpleNamespace) -> None:
-    """Before what comes again behind it; there is none if something older comes again."""
-    bench = holding(twin)
+def test_the_outlook_is_where_the_cursor_moves_if_all_is_acked(impl: SimpleNamespace) -> None:
+    """Before what is redelivered behind it; there is none if something older is redelivered."""
+    bench = holding(impl)
     reader = bench.reader
     assert reader.outlook() == (0, 0, 0)
     assert values(reader.take_many(4)) == [0, 1, 2, 3]
@@ -352,29 +352,31 @@ def test_the_outlook_is_where_the_cursor_goes_if_all_is_settled(twin: SimpleName
     assert reader.outlook() == (3, 27, 3)
     assert reader.give_back(9, 1, FAR, True)
     assert reader.outlook() is None
-    assert (reader.settle(0, 1), reader.settle(18, 1)) == (True, True)
+    assert (reader.acknowledge(0, 1), reader.acknowledge(18, 1)) == (True, True)
     assert reader.outlook() == (0, 9, 1)
     reader.release()
     assert reader.outlook() is None
 
 
-def test_everything_before_an_offset_is_settled(twin: SimpleNamespace) -> None:
-    """Whatever became of it; what comes again behind it still does."""
-    bench = holding(twin)
+def test_everything_before_an_offset_is_acked(impl: SimpleNamespace) -> None:
+    """Whatever happened to it; what is to be redelivered behind it still is."""
+    bench = holding(impl)
     reader = bench.reader
     assert values(reader.take_many(6)) == [0, 1, 2, 3, 4, 5]
-    assert (reader.settle(9, 1), reader.give_back(18, 1, 0, True), reader.give_back(27, 1, FAR, True)) == (True,) * 3
+    assert (reader.acknowledge(9, 1), reader.give_back(18, 1, 0, True), reader.give_back(27, 1, FAR, True)) == (
+        True,
+    ) * 3
     assert reader.give_back(45, 1, 0, True)
-    reader.settle_before(36)
+    reader.acknowledge_before(36)
     assert (reader.outstanding, reader.ready, reader.next_due, cursor_of(bench.cursor)) == (1, 1, 0, (36, 4))
     assert values(reader.take_many(9)) == [5, 6, 7, 8, 9]
-    reader.settle_before(FAR)
+    reader.acknowledge_before(FAR)
     assert (reader.outstanding, reader.ready, cursor_of(bench.cursor)) == (0, 0, (90, 10))
 
 
-def test_everything_outstanding_is_given_back_uncounted(twin: SimpleNamespace) -> None:
+def test_everything_outstanding_is_returned_uncounted(impl: SimpleNamespace) -> None:
     """In order, and what was nacked before keeps its count."""
-    reader = holding(twin).reader
+    reader = holding(impl).reader
     assert values(reader.take_many(3)) == [0, 1, 2]
     assert reader.nack(1)
     reader.give_back_all()
@@ -382,12 +384,12 @@ def test_everything_outstanding_is_given_back_uncounted(twin: SimpleNamespace) -
     assert [reader.take_delivery()[3] for _ in range(3)] == [1, 1, 2]
 
 
-def test_only_who_holds_has_an_outlook(twin: SimpleNamespace) -> None:
-    """Others, and those that were released, have nothing to settle or to give back."""
-    bench = Bench(twin, [b"a", b"b"])
+def test_only_a_reader_that_tracks_acks_has_an_outlook(impl: SimpleNamespace) -> None:
+    """Others, and released ones, have nothing to ack or to return."""
+    bench = Bench(impl, [b"a", b"b"])
     assert (bench.reader.take(), bench.reader.outlook()) == (b"a", None)
-    bench.reader.settle_before(FAR)
+    bench.reader.acknowledge_before(FAR)
     bench.reader.give_back_all()
     assert cursor_of(bench.cursor) == (9, 1)
     with pytest.raises((TypeError, ValueError, OverflowError)):
-        bench.reader.settle_before(-1)
+        bench.reader.acknowledge_before(-1)

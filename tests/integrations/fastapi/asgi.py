@@ -61,7 +61,7 @@ class Stream:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Stream]:
-        """Read it while the body runs, and go then."""
+        """Read it while the body runs, and disconnect then."""
         with self._read:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._run)

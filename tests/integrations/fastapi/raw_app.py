@@ -15,7 +15,7 @@ DIRECTORY = "FILECHANNEL_RAW_APP"
 
 
 class Note(msgspec.Struct):
-    """A message with a part that is passed on as it came."""
+    """A message with a part that is passed on unparsed."""
 
     number: int
     content: msgspec.Raw

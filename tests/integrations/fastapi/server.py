@@ -17,7 +17,7 @@ from typing import Generic, Self, TypeVar
 import httpx
 
 from tests.integrations.fastapi.shop import DIRECTORY
-from tests.processes.crew import PATIENCE, until
+from tests.processes.workers import TIMEOUT, until
 
 T = TypeVar("T")
 APP = "tests.integrations.fastapi.shop:app"
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent.parent.parent
 
 
 class Server:
-    """A shop, or another app, that is open until it is told to stop, or killed."""
+    """A shop, or another app, that runs until it is stopped or killed."""
 
     def __init__(
         self, directory: Path, workers: int = 1, app: str = APP, place: str = DIRECTORY, *options: str
@@ -36,7 +36,7 @@ class Server:
         self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
         self.url = self._read_url()
         lone = httpx.Limits(max_keepalive_connections=0)  # any worker may answer the next time
-        self.client = httpx.Client(base_url=self.url, timeout=PATIENCE, limits=lone)
+        self.client = httpx.Client(base_url=self.url, timeout=TIMEOUT, limits=lone)
         until(self._answers)
 
     def _read_url(self) -> str:
@@ -54,7 +54,7 @@ class Server:
         return False
 
     def place(self, number: int) -> bool:
-        """Order something, and say whether that was accepted."""
+        """Order something, and return whether that was accepted."""
         try:
             return self.client.post("/orders", json={"id": number}).status_code == 202
         except httpx.TransportError:
@@ -68,7 +68,7 @@ class Server:
         """End it as it is meant to be ended, and return what it said since it was open."""
         self.client.close()
         self.process.send_signal(signal.SIGTERM)
-        _, said = self.process.communicate(timeout=PATIENCE)
+        _, said = self.process.communicate(timeout=TIMEOUT)
         return said
 
     def __enter__(self) -> Self:
@@ -81,7 +81,7 @@ class Server:
 
 
 class Listener(Generic[T]):
-    """A client of a stream, which comes again with the last id that it has."""
+    """A client of a stream, which reconnects with the last id that it has."""
 
     def __init__(self, path: str, read: Callable[[str], T]) -> None:
         self.received: list[T] = []
@@ -98,7 +98,7 @@ class Listener(Generic[T]):
         thread.join()
 
     def _listen(self, server: Server) -> None:
-        with suppress(httpx.TransportError), httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+        with suppress(httpx.TransportError), httpx.Client(base_url=server.url, timeout=TIMEOUT) as client:
             for event in events(client, self._path, self._last_id):
                 assert "event" not in event, event
                 if "data" in event:

@@ -77,7 +77,7 @@ async def count_done(channel: Annotated[FileChannel[Done], Depends(done.channel)
 
 @app.get("/pid")
 async def pid() -> int:
-    """Say who answers."""
+    """Return the process that answers."""
     return os.getpid()
 
 

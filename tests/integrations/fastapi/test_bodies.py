@@ -50,7 +50,7 @@ app = FastAPI()
 
 @app.post("/orders")
 async def place(order: Annotated[Order, Body(), ByMsgspec]) -> Annotated[Order, ByMsgspec]:
-    """Take one and give it back."""
+    """Accept a value and return it."""
     assert isinstance(order, Order)
     return order
 
@@ -92,7 +92,7 @@ async def test_a_body_becomes_what_it_says() -> None:
     ],
 )
 async def test_what_does_not_fit_gets_a_422(content: object, reason: str) -> None:
-    """In the form of FastAPI's own errors, with what is wrong where."""
+    """In the format of FastAPI's own errors, with the location of each."""
     response = await post("/orders", content)
     assert response.status_code == 422
     [error] = response.json()["detail"]
@@ -104,7 +104,7 @@ Json = int | float | str | list[Any] | dict[str, Any] | None
 
 
 class Box(msgspec.Struct, forbid_unknown_fields=True):
-    """What has room for anything."""
+    """A model that holds any value."""
 
     label: str = ""
     size: float = 0.0
@@ -181,6 +181,29 @@ async def test_a_large_number_fits_where_it_is_a_float(tmp_path: Path) -> None:
     """JavaScript writes 1e20 without an exponent."""
     [response] = await post_raw(tmp_path, "/boxes", b'{"size":100000000000000000000}')
     assert response.status_code == 200
+
+
+@app.post("/echo")
+async def echo(box: Annotated[Box, Body(), ByMsgspec]) -> Annotated[Box, ByMsgspec]:
+    """Give a box back."""
+    return box
+
+
+@app.post("/shelves")
+async def echo_all(shelf: list[Parcel]) -> list[Parcel]:
+    """Give models in a list back."""
+    return shelf
+
+
+@pytest.mark.parametrize(("start", "end"), [(b"[", b"]"), (b'{"a":', b"}")])
+async def test_every_body_that_is_accepted_can_be_answered_with(start: bytes, end: bytes, tmp_path: Path) -> None:
+    """A body that is nested more deeply than a response may be gets the status 422, not 500."""
+    bodies = [b'{"content":%b1%b}' % (start * depth, end * depth) for depth in (1, 126, 127, 128, 250, 260, 900)]
+    answers = await post_raw(tmp_path, "/echo", *bodies)
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 422, 422, 422, 422]
+    assert "fewer nested values" in answers[-1].json()["detail"][0]["msg"]
+    answers = await post_raw(tmp_path, "/shelves", *(b'[{"box":%b}]' % body for body in bodies))
+    assert {answer.status_code for answer in answers} == {200, 422}
 
 
 def random_json(rng: random.Random, depth: int = 4) -> bytes:

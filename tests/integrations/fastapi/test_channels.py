@@ -48,7 +48,7 @@ async def test_channels_are_open_while_the_app_runs(tmp_path: Path) -> None:
         await client.post("/orders/1")
         await client.post("/orders/2")
         assert (await client.get("/orders")).json() == 2
-        with pytest.raises(RuntimeError, match="open already"):
+        with pytest.raises(RuntimeError, match="already open"):
             async with channels.lifespan(app):
                 pass
         with pytest.raises(RuntimeError, match="the app is running"):
@@ -100,14 +100,14 @@ async def test_an_error_of_the_body_is_raised_as_it_is(tmp_path: Path) -> None:
             raise ValueError("mine")
 
 
-async def test_wrong_arguments_are_told_where_they_are(tmp_path: Path) -> None:
+async def test_wrong_arguments_are_refused_where_they_are(tmp_path: Path) -> None:
     """When the app is imported, not when it starts."""
     channels = Channels(tmp_path)
     with pytest.raises(TypeError, match="cannot be a message type"):
         channels.add("orders", anyio.Lock)
     orders = channels.add("orders", Order)
     orders.handler("billing")(lambda order: None)
-    with pytest.raises(ValueError, match="has a handler of that name already"):
+    with pytest.raises(ValueError, match="already has a handler with this name"):
         orders.handler("billing")
     with pytest.raises(TypeError, match=r"name=3: a consumer's name must be a str, not int"):
         orders.handler(3)  # type: ignore[arg-type]
@@ -116,12 +116,12 @@ async def test_wrong_arguments_are_told_where_they_are(tmp_path: Path) -> None:
     for wrong in ({"concurrency": 0}, {"concurrency": 3}, {"lease": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             orders.handler("packing", **wrong)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="handler=3: must be something to call"):
+    with pytest.raises(TypeError, match="handler=3: must be callable"):
         orders.handler("packing")(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", [3, None, b"data"])
-async def test_a_directory_that_is_no_path_is_refused_at_once(tmp_path: Path, wrong: object) -> None:
+async def test_a_directory_that_is_not_a_path_is_refused_at_once(tmp_path: Path, wrong: object) -> None:
     """Given or set later, and so is the path of a channel."""
     for wrongly in (
         lambda: Channels(wrong),  # type: ignore[arg-type]
@@ -142,8 +142,8 @@ async def test_a_directory_that_is_no_path_is_refused_at_once(tmp_path: Path, wr
         ("../escape", "leads out of the directory"),
         ("a/../../escape", "leads out of the directory"),
         ("..", "leads out of the directory"),
-        ("orders", "was added already"),
-        ("./other/../orders", "was added already"),
+        ("orders", "was already added"),
+        ("./other/../orders", "was already added"),
     ],
 )
 async def test_a_path_that_cannot_be_added_is_refused_at_once(tmp_path: Path, path: str, reason: str) -> None:
@@ -174,7 +174,7 @@ async def test_a_channel_can_be_strict_about_its_owner(tmp_path: Path) -> None:
 
 
 async def test_handlers_run_beside_the_app(tmp_path: Path) -> None:
-    """Async or not, each name gets every message; what is at work when the app ends goes on to its end."""
+    """Async or not, each name gets every message; handlers that run when the app ends complete."""
     channels = Channels(tmp_path)
     orders = channels.add("orders", Order)
     billed, packed, begun = [], [], anyio.Event()
@@ -196,7 +196,7 @@ async def test_handlers_run_beside_the_app(tmp_path: Path) -> None:
     assert (billed, packed) == ([1], [1])
 
 
-async def test_what_is_at_work_at_the_end_may_still_send(tmp_path: Path) -> None:
+async def test_a_handler_that_runs_at_the_end_may_still_send(tmp_path: Path) -> None:
     """Channels are closed when every handler has ended, in whatever order they were declared."""
     channels = Channels(tmp_path)
     before, orders, after = (channels.add(name, Order) for name in ("before", "orders", "after"))
@@ -240,8 +240,8 @@ async def test_messages_wait_for_a_process_that_serves(tmp_path: Path) -> None:
     assert handled == [Order(1)]
 
 
-async def test_a_message_that_is_given_up_goes_to_another_channel(tmp_path: Path) -> None:
-    """The channel of dead letters is one of the app's."""
+async def test_a_dead_letter_is_sent_to_another_channel(tmp_path: Path) -> None:
+    """The dead-letter channel is one of the app's."""
     channels = Channels(tmp_path)
     orders, dead = channels.add("orders", Order), channels.add("dead", DeadLetter)
 
@@ -256,10 +256,10 @@ async def test_a_message_that_is_given_up_goes_to_another_channel(tmp_path: Path
             assert [letter.reason async for letter in letters] == ["ValueError: no"]
 
 
-async def test_a_service_that_fails_is_begun_again(
+async def test_a_service_that_fails_is_restarted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The app goes on, the log says why, and the message is tried again."""
+    """The app keeps running, the log gives the reason, and the message is retried."""
     monkeypatch.setattr("filechannel.integrations.fastapi.services._SHORTEST_PAUSE", 0.001)
     channels = Channels(tmp_path)
     orders = channels.add("orders", Order)
@@ -277,12 +277,12 @@ async def test_a_service_that_fails_is_begun_again(
             with anyio.fail_after(30):
                 await (await orders.channel()).join("billing")
     assert attempts == [1, 1, 1]
-    assert caplog.text.count("a service has failed") == 2
+    assert caplog.text.count("a service failed") == 2
     assert "not yet" in caplog.text
 
 
 async def test_without_a_group_one_serves_and_others_stand_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name has one owner; when that is gone, another one takes over."""
+    """The name has one owner; when that process ends, another one takes over."""
     monkeypatch.setattr("filechannel.integrations.fastapi.services._SHORTEST_PAUSE", 0.001)
     handled: list[tuple[str, int]] = []
     apps = []

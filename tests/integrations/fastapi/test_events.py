@@ -1,4 +1,4 @@
-"""A stream of events: where it begins, goes on and ends, and what it says on the way."""
+"""A stream of events: where it begins, resumes and ends, and what it reports on the way."""
 
 from pathlib import Path
 from typing import Annotated
@@ -56,8 +56,8 @@ async def test_a_new_client_gets_what_comes_from_now_on(tmp_path: Path) -> None:
             assert await late.messages(3) == [{"id": 1}, {"id": 2}, {"id": 3}]
 
 
-async def test_a_client_goes_on_behind_the_last_event_it_had(tmp_path: Path) -> None:
-    """The id of an event, as a header or a parameter, leads to the next one, also after a restart."""
+async def test_a_client_resumes_behind_the_last_event_it_had(tmp_path: Path) -> None:
+    """The id of an event, as a header or a parameter, selects the next one, also after a restart."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         await shop.send(1, 2)
@@ -73,7 +73,7 @@ async def test_a_client_goes_on_behind_the_last_event_it_had(tmp_path: Path) -> 
 
 
 async def test_a_client_that_had_no_event_yet_misses_none(tmp_path: Path) -> None:
-    """The stream begins with an id: who goes before the first event comes back to the same place."""
+    """The stream begins with an id: a client that disconnects before the first event resumes at the same position."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         async with shop.stream().open() as stream:
@@ -85,7 +85,7 @@ async def test_a_client_that_had_no_event_yet_misses_none(tmp_path: Path) -> Non
 
 
 async def test_silence_is_filled(tmp_path: Path) -> None:
-    """While nothing happens there is a comment, with the id where to go on."""
+    """While nothing is sent the stream has a comment, with the id at which to resume."""
     shop = Shop(tmp_path, heartbeat=0.01)
     async with running(shop.channels, shop.app), shop.stream().open() as stream:
         begin = await stream.next()
@@ -113,8 +113,8 @@ async def test_silence_is_filled(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("place", ["header", "query"])
-async def test_what_is_no_id_is_refused(text: str, place: str, tmp_path: Path) -> None:
-    """An id that this channel never gave gets the status 400."""
+async def test_an_unknown_id_is_refused(text: str, place: str, tmp_path: Path) -> None:
+    """An id that is not one of this channel gets the status 400."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app) as client:
         await shop.send(1, 2)
@@ -128,8 +128,8 @@ async def test_what_is_no_id_is_refused(text: str, place: str, tmp_path: Path) -
         assert "not an id" in response.json()["detail"]
 
 
-async def test_what_is_gone_is_told(tmp_path: Path) -> None:
-    """An id whose message is not stored any more goes on with the oldest, and says how many were missed."""
+async def test_reclaimed_messages_are_reported(tmp_path: Path) -> None:
+    """A stream with the id of a reclaimed message resumes with the oldest, and says how many were missed."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         async with shop.stream().open() as stream:
@@ -145,8 +145,8 @@ async def test_what_is_gone_is_told(tmp_path: Path) -> None:
             assert await stream.messages(1) == [{"id": 4}]
 
 
-async def test_whoever_is_overtaken_is_told(tmp_path: Path) -> None:
-    """Messages that are removed before a slow client gets them are counted in its stream."""
+async def test_an_overtaken_client_gets_the_count(tmp_path: Path) -> None:
+    """Messages that are reclaimed before a slow client gets them are counted in its stream."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         await shop.send(*range(20_000))
@@ -161,8 +161,8 @@ async def test_whoever_is_overtaken_is_told(tmp_path: Path) -> None:
             assert await stream.messages(1) == [{"id": 77}]
 
 
-async def test_what_does_not_decode_is_told_and_passed(tmp_path: Path) -> None:
-    """A message of another type is an event of its own, and those behind it come."""
+async def test_an_undecodable_message_is_reported_and_skipped(tmp_path: Path) -> None:
+    """A message of another type is a separate event, and the messages after it follow."""
     shop = Shop(tmp_path)
     wrong = Channels(tmp_path)
     anything = wrong.add("orders", object)
@@ -184,7 +184,7 @@ async def test_what_does_not_decode_is_told_and_passed(tmp_path: Path) -> None:
 
 
 async def test_a_sealed_channel_has_an_end(tmp_path: Path) -> None:
-    """The last event says so, and whoever comes again is told to stay away."""
+    """The last event says so, and a client that reconnects gets a status that ends its retries."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         await shop.send(1)
@@ -215,7 +215,7 @@ async def test_streams_can_be_ended(tmp_path: Path) -> None:
         assert await stream.messages(1) == [{"id": 1}]
 
 
-async def test_a_stream_keeps_nothing_when_its_client_is_gone(tmp_path: Path) -> None:
+async def test_a_stream_keeps_nothing_after_its_client_disconnects(tmp_path: Path) -> None:
     """Neither a receiver nor a consumer is left, and no data is held back."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
@@ -228,7 +228,7 @@ async def test_a_stream_keeps_nothing_when_its_client_is_gone(tmp_path: Path) ->
 
 
 async def test_an_endpoint_chooses_what_is_shown(tmp_path: Path) -> None:
-    """`map` leaves messages out and changes others; ids go on over what was left out."""
+    """`map` leaves messages out and changes others; ids continue across those that were left out."""
     shop = Shop(tmp_path, event="order")
 
     @shop.app.get("/even", response_class=EventStream)
@@ -265,7 +265,7 @@ async def test_an_error_of_what_is_shown_ends_the_stream(tmp_path: Path) -> None
 
 
 async def test_a_slow_client_is_not_read_ahead_of(tmp_path: Path) -> None:
-    """Who does not read holds no more than a chunk in memory, and nothing when it goes."""
+    """A client that does not read holds no more than a chunk in memory, and nothing after it disconnects."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         await shop.send(*range(20_000))
@@ -279,6 +279,6 @@ async def test_a_slow_client_is_not_read_ahead_of(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"start": "middle"}, {"heartbeat": 0}, {"event": ""}, {"event": "a\nb"}])
 async def test_wrong_arguments_are_refused(wrong: dict[str, object], tmp_path: Path) -> None:
-    """Where the stream is declared, not when somebody asks for it."""
+    """Where the stream is declared, not at the first request."""
     with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
         Shop(tmp_path).orders.events(**wrong)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tests.integrations.fastapi.event_source import Event, dispatched
 from tests.integrations.fastapi.raw_app import DIRECTORY
@@ -66,7 +67,7 @@ def test_raw_fields_are_values_of_their_event(tmp_path: Path, rng: random.Random
 
 
 def test_a_raw_field_that_is_not_a_value_does_not_end_the_stream(tmp_path: Path) -> None:
-    """An event `undecodable` stands in its place, and the messages after it are sent."""
+    """An event `undecodable` is sent instead, and the messages after it are sent."""
     with Server(tmp_path, 1, APP, DIRECTORY) as server:
         for raw in (b"1", b'"\xff"', b"3"):
             text = b'{"number":0,"content":%b}' % raw
@@ -75,3 +76,20 @@ def test_a_raw_field_that_is_not_a_value_does_not_end_the_stream(tmp_path: Path)
         kinds = [each.kind for each in streamed(server, "/json")]
         assert "Traceback" not in server.stop()
     assert kinds == ["note", "undecodable", "note", "end"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"\xd4\x01\x00", b"\x91\xd4\x05\x01", b"\x81\xc0\x01", b"\x81\xc3\x01", b"\x81\x91\x01\x02"],
+    ids=["extension", "extension in a list", "key nil", "key true", "key of a list"],
+)
+def test_what_only_messagepack_expresses_does_not_end_the_stream(raw: bytes, tmp_path: Path) -> None:
+    """A MessagePack value that JSON cannot express becomes an event `undecodable`, and the next message is sent."""
+    with Server(tmp_path, 1, APP, DIRECTORY) as server:
+        for content in (b"\x01", raw, b"\x03"):
+            packed = b"\x82\xa6number\x00\xa7content" + content
+            assert server.client.post("/msgpack", content=packed).status_code == 202
+        server.client.post("/seal").raise_for_status()
+        kinds = [each.kind for each in streamed(server, "/msgpack")]
+        assert "Traceback" not in server.stop()
+    assert kinds == ["message", "undecodable", "message", "end"]

@@ -18,7 +18,7 @@ from filechannel._format import PURE
 from filechannel.blocking import open_channel
 from tests.integrations.fastapi.server import Listener, Server, events
 from tests.integrations.fastapi.shop import Done, Order
-from tests.processes.crew import until
+from tests.processes.workers import until
 
 
 def read_done(directory: Path) -> list[Done]:
@@ -38,8 +38,8 @@ def id_of(data: str) -> int:
     return msgspec.json.decode(data, type=Order).id
 
 
-def place_until_killed(server: Server, numbers: Iterator[int]) -> list[int]:
-    """Order one thing after the other, kill the server in the middle of that, and return what was accepted."""
+def order_until_killed(server: Server, numbers: Iterator[int]) -> list[int]:
+    """Order one item after another, kill the server while it answers, and return what was accepted."""
     accepted: list[int] = []
     killing = threading.Thread(target=lambda: (until(lambda: len(accepted) >= 50), server.process.kill()))
     killing.start()
@@ -55,7 +55,7 @@ def test_what_was_answered_before_a_kill_is_done_after_the_restart(tmp_path: Pat
     numbers, listener = count(), Listener("/events?since=earliest", id_of)
     for _ in range(2):
         with Server(tmp_path) as server, listener.listening(server):
-            accepted += place_until_killed(server, numbers)
+            accepted += order_until_killed(server, numbers)
     with Server(tmp_path) as server, listener.listening(server):
         assert server.place(next(numbers))
         until(lambda: server.ask("/done") >= 2 * len(set(accepted)) + 2)
@@ -70,7 +70,7 @@ def test_what_was_answered_before_a_kill_is_done_after_the_restart(tmp_path: Pat
 
 
 def test_a_stream_does_not_hold_up_a_graceful_stop(tmp_path: Path) -> None:
-    """Told to stop, the server ends streams in order, and exits as it was told."""
+    """When it is stopped, the server ends streams in order, and exits with the expected code."""
     with Server(tmp_path) as server, httpx.Client(base_url=server.url) as client:
         stream = events(client, "/events")
         assert next(stream).keys() == {"id"}
@@ -81,8 +81,8 @@ def test_a_stream_does_not_hold_up_a_graceful_stop(tmp_path: Path) -> None:
     assert server.process.returncode == -signal.SIGTERM
 
 
-def test_a_client_that_goes_ends_its_stream(tmp_path: Path) -> None:
-    """The server does not keep the receiver of a client that is gone, although nothing is sent."""
+def test_a_client_that_disconnects_ends_its_stream(tmp_path: Path) -> None:
+    """The server does not keep the receiver of a client that disconnected, although nothing is sent."""
     with Server(tmp_path) as server:
         before = server.ask("/receivers")
         with httpx.Client(base_url=server.url) as client:
@@ -92,7 +92,9 @@ def test_a_client_that_goes_ends_its_stream(tmp_path: Path) -> None:
         until(lambda: server.ask("/receivers") == before)
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin has no compare-and-swap: a process has the channel for itself")
+@pytest.mark.skipif(
+    PURE, reason="the pure implementation has no compare-and-swap: a process has the channel for itself"
+)
 def test_workers_share_the_work_and_survive_one_another(tmp_path: Path) -> None:
     """Two workers send and handle side by side; what one had when it was killed is done by the other."""
     with Server(tmp_path, workers=2) as server, ThreadPoolExecutor(4) as pool:

@@ -1,4 +1,4 @@
-"""Who is told when the process is told to stop: signals, in the main thread and in any other."""
+"""Listeners for the signals that stop the process, in the main thread and in any other."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import anyio
 import pytest
 
 from filechannel.integrations.fastapi import Channels
-from filechannel.integrations.fastapi.shutdown import told_to_stop
+from filechannel.integrations.fastapi.shutdown import notified_of_stop
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def heard() -> Iterator[list[int]]:
-    """What a server hears that listens to SIGTERM."""
+def received() -> Iterator[list[int]]:
+    """The signals that a server gets that handles SIGTERM."""
     numbers: list[int] = []
 
     def listen(number: int, frame: FrameType | None) -> None:
@@ -30,41 +30,41 @@ def heard() -> Iterator[list[int]]:
     signal.signal(signal.SIGTERM, before)
 
 
-async def test_whoever_listened_before_is_told_too(heard: list[int]) -> None:
-    """The server goes on hearing what it heard, and does so alone when the app has ended."""
+async def test_an_earlier_signal_handler_is_called_too(received: list[int]) -> None:
+    """The server gets its signals as before, and is the only handler again when the app has ended."""
     told = anyio.Event()
     listener = signal.getsignal(signal.SIGTERM)
-    with told_to_stop(told.set):
+    with notified_of_stop(told.set):
         signal.raise_signal(signal.SIGTERM)
         with anyio.fail_after(30):
             await told.wait()
-    assert heard == [signal.SIGTERM]
+    assert received == [signal.SIGTERM]
     assert signal.getsignal(signal.SIGTERM) is listener
 
 
-async def test_two_apps_in_a_process_are_both_told(heard: list[int]) -> None:
-    """One listens behind the other."""
+async def test_two_apps_in_a_process_both_get_the_signal(received: list[int]) -> None:
+    """One listener calls the other."""
     first, second = anyio.Event(), anyio.Event()
-    with told_to_stop(first.set), told_to_stop(second.set):
+    with notified_of_stop(first.set), notified_of_stop(second.set):
         signal.raise_signal(signal.SIGTERM)
         with anyio.fail_after(30):
             await first.wait()
             await second.wait()
-    assert heard == [signal.SIGTERM]
+    assert received == [signal.SIGTERM]
 
 
-def test_a_loop_that_is_over_does_not_keep_a_signal_from_others(heard: list[int]) -> None:
-    """Whoever keeps a listener longer than its app, and calls it, comes through to those before."""
+def test_a_loop_that_is_over_does_not_keep_a_signal_from_others(received: list[int]) -> None:
+    """A caller that keeps a listener longer than its app, and calls it, reaches the handlers before it."""
 
     async def be_kept() -> object:
-        with told_to_stop(lambda: None):
+        with notified_of_stop(lambda: None):
             return signal.getsignal(signal.SIGTERM)
 
     for backend in ("asyncio", "trio"):
         kept = anyio.run(be_kept, backend=backend)
         assert callable(kept)
         kept(signal.SIGTERM, None)
-    assert heard == [signal.SIGTERM] * 2
+    assert received == [signal.SIGTERM] * 2
 
 
 def test_an_app_may_run_in_any_thread(tmp_path: Path) -> None:

@@ -33,13 +33,13 @@ class Order(msgspec.Struct):
 
 @dataclass
 class Address:
-    """Where it goes."""
+    """The address of an order."""
 
     street: str
 
 
 class Customer(BaseModel):
-    """Who has ordered."""
+    """The customer of an order."""
 
     name: str
     since: datetime
@@ -89,13 +89,13 @@ def make(directory: Path, *, serve: bool = True) -> tuple[Channels, TaskQueue]:
 
 
 async def finish(queue: TaskQueue) -> None:
-    """Wait until everything was run, or given up."""
+    """Wait until every call was run, or is a dead letter."""
     with anyio.fail_after(30):
         await (await queue.channel.channel()).join("tasks")
 
 
 async def letters(queue: TaskQueue) -> list[DeadLetter]:
-    """Return what was given up."""
+    """Return the dead letters."""
     with (await queue.dead.channel()).replay() as past:
         return [letter async for letter in past]
 
@@ -117,7 +117,7 @@ async def test_a_call_is_made_as_it_was_added(tmp_path: Path) -> None:
 
 
 async def test_calls_are_stored_before_the_response_is_sent(tmp_path: Path) -> None:
-    """When the first byte of the answer goes out, everything that was added is in the channel."""
+    """When the first byte of the response is sent, every added call is in the channel."""
     channels, queue = make(tmp_path, serve=False)
     app, stored = FastAPI(), []
 
@@ -142,7 +142,7 @@ async def test_calls_are_stored_before_the_response_is_sent(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("error", [HTTPException(409), RuntimeError("broken")])
 async def test_nothing_is_stored_if_the_endpoint_fails(error: Exception, tmp_path: Path) -> None:
-    """What the client is told to have failed does not happen."""
+    """A request that fails for the client has no effect."""
     channels, queue = make(tmp_path, serve=False)
     app = FastAPI()
 
@@ -175,7 +175,7 @@ async def test_what_cannot_be_stored_is_not_answered_as_if(tmp_path: Path) -> No
 
 
 async def test_a_request_that_is_cancelled_stores_nothing(tmp_path: Path) -> None:
-    """Neither a part of its tasks nor all: nobody was told that they are."""
+    """Neither some of its tasks nor all: no client was answered."""
     channels, queue = make(tmp_path, serve=False)
     app, added = FastAPI(), anyio.Event()
 
@@ -204,8 +204,8 @@ async def test_calls_wait_for_a_process_that_serves(tmp_path: Path) -> None:
     assert called == [(Order(1), Address("Elm"), (), False, {})]
 
 
-async def test_a_call_that_fails_is_given_up_in_the_end(tmp_path: Path) -> None:
-    """After the attempts of the policy it is a dead letter, which can be sent again."""
+async def test_a_call_that_fails_becomes_a_dead_letter(tmp_path: Path) -> None:
+    """After the attempts of the policy it is a dead letter, which can be redriven."""
     channels, queue = make(tmp_path)
     async with running(channels):
         async with queue.collecting() as tasks:
@@ -216,8 +216,8 @@ async def test_a_call_that_fails_is_given_up_in_the_end(tmp_path: Path) -> None:
         assert await redrive(await queue.dead.channel(), await queue.channel.channel()) == 1
 
 
-async def test_a_function_that_is_gone_is_a_dead_letter_at_once(tmp_path: Path) -> None:
-    """A call of a function that this version of the app does not have is not tried again."""
+async def test_a_call_of_a_missing_function_is_a_dead_letter_at_once(tmp_path: Path) -> None:
+    """A call of a function that this version of the app does not have is not retried."""
     channels, queue = make(tmp_path, serve=False)
     async with running(channels), queue.collecting() as tasks:
         tasks.add_task(fail, Order(5))
@@ -227,7 +227,7 @@ async def test_a_function_that_is_gone_is_a_dead_letter_at_once(tmp_path: Path) 
         await finish(queue)
         [letter] = await letters(queue)
     assert letter.attempts == 1
-    assert letter.reason.startswith("TaskError: task 'fail': there is no function of that name")
+    assert letter.reason.startswith("TaskError: task 'fail': this app has no function with this name")
 
 
 async def with_more(order: Order, box: int) -> None:
@@ -269,7 +269,7 @@ async def test_a_function_that_takes_other_arguments_is_a_dead_letter(
         await finish(queue)
         [letter] = await letters(queue)
     assert letter.attempts == 1
-    assert "it takes other arguments than those stored" in letter.reason
+    assert "it does not accept the stored arguments" in letter.reason
     assert reason in letter.reason
 
 
@@ -307,7 +307,7 @@ async def test_only_registered_functions_are_added(function: Callable[[], object
 
 
 async def test_arguments_are_checked_where_they_are_added(tmp_path: Path) -> None:
-    """Those that the function does not take, or that are not what it says, or that nobody can store."""
+    """Arguments that the function does not take, of another type, or that cannot be stored."""
     channels, queue = make(tmp_path)
     async with running(channels):
         async with queue.collecting() as tasks:
@@ -333,7 +333,7 @@ async def test_what_can_be_a_task(tmp_path: Path) -> None:
         queue.task(inner)
     with pytest.raises(TypeError, match="'order' has no type hint"):
         queue.task(untyped)
-    with pytest.raises(ValueError, match="there is a task of that name already"):
+    with pytest.raises(ValueError, match="a task with this name exists"):
         queue.task(name="fail")(unknown)
     assert queue.task(name="something")(unknown) is unknown
     assert str(TaskError("x", "y")) == "task 'x': y; redrive() it to an app that has it"

@@ -11,22 +11,22 @@ import pytest
 from filechannel import ChannelOptions, Compression, DiskFullError, StorageError
 from filechannel._errors import Busy
 from filechannel._format import PURE
-from filechannel._maintenance import compression as module
-from filechannel._maintenance.compression import Candidate, SegmentCompressor, compress, sweep
+from filechannel._maintenance.background import compress_segment as module
+from filechannel._maintenance.background.compress_segment import Candidate, SegmentCompressor, compress, sweep
 from filechannel._offset import Offset
 from filechannel._policies import CompressionMethod
-from filechannel._storage.compressed import CompressedSegment, compressed_path
-from filechannel._storage.files import Files
-from filechannel._storage.forms import keep_one_form
-from filechannel._storage.index import index_path
-from filechannel._storage.segment import Segment
+from filechannel._storage.segments.compressed_segment import CompressedSegment, compressed_path
+from filechannel._storage.segments.plain_or_compressed import keep_one_encoding
+from filechannel._storage.segments.segment import Segment
+from filechannel._storage.segments.segment_index import index_path
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import Files
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, read_all
-from tests.storage.compressing import NO_SPARES, compress_all, compress_segment, compressed, compressed_file
-from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+from tests.storage.compressing import NO_FREE_LIST, compress_all, compress_segment, compressed, compressed_file
+from tests.storage.faults import FLUSHING, NEEDING_SPACE, FaultyFiles, disk_full, input_output_error
 
-shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+shares = pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 
 
 def _fill(store: Store, count: int = 60) -> None:
@@ -43,7 +43,7 @@ def _candidates(store: Store) -> list[Candidate]:
 
 
 def _names(path: Path) -> list[str]:
-    """Of all segments, in either form; files that wait to be written again do not count."""
+    """The names of all segments, in either encoding; files of the free list do not count."""
     names = [file.name for file in (path / "segments").iterdir() if file.suffix != ".idx"]
     return sorted(name for name in names if not name.startswith("spare-"))
 
@@ -53,7 +53,7 @@ def _names(path: Path) -> list[str]:
 
 def test_only_finished_segments_on_disk_are_candidates(path: Path, background: Background) -> None:
     """Neither the one that is written to, nor what a checkpoint does not cover."""
-    with opened(path, NO_SPARES) as store:
+    with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         assert _candidates(store) == []
         store.flusher.flush()
@@ -64,9 +64,9 @@ def test_only_finished_segments_on_disk_are_candidates(path: Path, background: B
 
 
 def test_what_may_not_be_on_disk_can_be_compressed(path: Path) -> None:
-    """A flush has failed: what can be read is written once more, and that is on disk."""
+    """A flush has failed: what can be read is written again, and that is on disk."""
     files = FaultyFiles()
-    with opened(path, NO_SPARES, files=files) as store:
+    with opened(path, NO_FREE_LIST, files=files) as store:
         _fill(store)
         files.fail(frozenset({"flush"}), input_output_error, once=True)
         with pytest.raises(StorageError):
@@ -74,9 +74,9 @@ def test_what_may_not_be_on_disk_can_be_compressed(path: Path) -> None:
     assert compress(path).segments > 1
 
 
-def test_what_is_reclaimed_is_no_candidate(path: Path) -> None:
-    """Nor is what somebody else has compressed already."""
-    with opened(path, NO_SPARES) as store:
+def test_a_reclaimed_segment_is_not_a_candidate(path: Path) -> None:
+    """Nor is one that another process has compressed already."""
+    with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
         begins = store.segments.begins
@@ -88,7 +88,7 @@ def test_what_is_reclaimed_is_no_candidate(path: Path) -> None:
 
 def test_a_segment_before_a_gap_ends_where_its_records_do(path: Path) -> None:
     """After offsets were left out the next name is not the end."""
-    with opened(path, NO_SPARES) as store:
+    with opened(path, NO_FREE_LIST) as store:
         _fill(store, 5)
         store.flusher.flush()
         with store.log.writing():
@@ -104,7 +104,7 @@ def test_a_segment_before_a_gap_ends_where_its_records_do(path: Path) -> None:
 
 def test_the_header_is_that_of_the_plain_segment(path: Path) -> None:
     """Everything that others know a segment by: begin, number, id, what came before it."""
-    with opened(path, NO_SPARES) as store:
+    with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         headers = [store.segments.get(begin).header for begin in store.segments.begins]
         compress_all(store)
@@ -127,7 +127,7 @@ def test_what_cannot_be_compressed_stays_plain(path: Path, method: CompressionMe
         assert _names(path) == names
 
 
-def test_a_few_blocks_tell_that_it_is_not_worth_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_blocks_show_that_it_is_not_worth_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large segment of noise is not compressed to the end to find out."""
     noise = random.Random(1)
     with opened(path, ChannelOptions(segment_size=1 << 18)) as store:
@@ -157,8 +157,8 @@ def test_a_block_of_noise_is_stored_as_it_is(path: Path) -> None:
 
 
 def test_a_damaged_segment_stays_plain(path: Path) -> None:
-    """One whose header or end cannot be believed, or which is cut off, is for people to look at."""
-    with opened(path, NO_SPARES) as store:
+    """One whose header or end is invalid, or which is cut off, is left for the user."""
+    with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
         first, second, third, *rest = _candidates(store)
@@ -166,19 +166,19 @@ def test_a_damaged_segment_stays_plain(path: Path) -> None:
         store.segments.get(second.begin).map[60:64] = b"none"
     with store.segments.path(third.begin).open("r+b") as file:
         file.truncate(2000)
-    with opened(path, NO_SPARES) as store:
+    with opened(path, NO_FREE_LIST) as store:
         compressor = _compressor(store)
         assert [compressor.prepare(candidate) for candidate in (first, second, third)] == [None, None, None]
         assert compress_segment(compressor, rest[0])
 
 
-# Where it goes
+# Where it is written
 
 
-def test_it_is_on_disk_before_the_plain_one_goes(path: Path) -> None:
+def test_it_is_on_disk_before_the_plain_file_is_removed(path: Path) -> None:
     """File, name, and only then the other one; the index too."""
     files = FaultyFiles()
-    with opened(path, NO_SPARES, files=files) as store:
+    with opened(path, NO_FREE_LIST, files=files) as store:
         _fill(store)
         store.flusher.flush()
         candidate = _candidates(store)[0]
@@ -200,8 +200,8 @@ def test_it_is_on_disk_before_the_plain_one_goes(path: Path) -> None:
 
 
 def test_two_at_once_do_not_disturb_each_other(path: Path) -> None:
-    """Who comes second is told that somebody is at it; when that one is dead, it begins anew."""
-    with opened(path, NO_SPARES) as store:
+    """The second one finds it locked; when the first one is dead, it starts again."""
+    with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
         before = read_all(store)
@@ -221,7 +221,7 @@ def test_a_sweep_between_creation_and_lock_does_not_stop_a_compressor(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweep removes the new file before it is locked; the compressor creates it again."""
-    with opened(path, NO_SPARES) as store:
+    with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
         candidate = _candidates(store)[0]
@@ -243,7 +243,7 @@ def test_a_sweep_between_creation_and_lock_does_not_stop_a_compressor(
 
 def test_what_is_prepared_can_be_discarded(path: Path) -> None:
     """Nothing is left, and it can be done again."""
-    with opened(path, NO_SPARES) as store:
+    with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
         names, candidate = _names(path), _candidates(store)[0]
@@ -256,7 +256,7 @@ def test_what_is_prepared_can_be_discarded(path: Path) -> None:
 
 
 def test_the_mode_is_that_of_the_channel(path: Path) -> None:
-    """Whoever may read the channel may read this."""
+    """A user who may read the channel may read this."""
     with opened(path, ChannelOptions(segment_size=4096, mode=0o640)) as store:
         _fill(store)
         begin = compress_all(store)[0]
@@ -290,7 +290,7 @@ class _Interrupting(Files):
 def test_a_segment_that_was_reclaimed_does_not_come_back(path: Path, when: str) -> None:
     """However close the two are."""
     files = _Interrupting()
-    with opened(path, NO_SPARES, files=files) as store:
+    with opened(path, NO_FREE_LIST, files=files) as store:
         _fill(store)
         store.flusher.flush()
         before = read_all(store)
@@ -304,9 +304,9 @@ def test_a_segment_that_was_reclaimed_does_not_come_back(path: Path, when: str) 
         assert read_all(store) == [message for message in before if message.offset >= candidate.following]
 
 
-def test_what_was_reclaimed_meanwhile_is_not_finished(path: Path) -> None:
+def test_a_segment_reclaimed_during_compression_is_not_finished(path: Path) -> None:
     """It is not even renamed."""
-    with opened(path, NO_SPARES) as store:
+    with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
         candidate = _candidates(store)[0]
@@ -321,7 +321,7 @@ def test_what_was_reclaimed_meanwhile_is_not_finished(path: Path) -> None:
 
 def test_a_file_that_was_used_for_something_else_is_not_believed(path: Path) -> None:
     """Its header changed while it was read: so may have what was read."""
-    with opened(path, NO_SPARES) as store:
+    with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
         candidate = _candidates(store)[0]
@@ -336,8 +336,8 @@ def test_a_file_that_was_used_for_something_else_is_not_believed(path: Path) -> 
 
 
 def test_purging_in_the_middle_leaves_nothing(path: Path) -> None:
-    """What was being compressed is gone with the rest."""
-    with opened(path, NO_SPARES) as store:
+    """What was being compressed is removed with the rest."""
+    with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
         compressor = _compressor(store)
@@ -349,14 +349,14 @@ def test_purging_in_the_middle_leaves_nothing(path: Path) -> None:
         assert payloads_of(store) == []
 
 
-# What goes wrong
+# Failures
 
 
 def _every_failure(path: Path, calls: frozenset[str], error: Callable[[Path], Exception]) -> Iterator[FaultyFiles]:
-    """Let each of some calls fail in turn, until none does."""
+    """Let each of some calls fail, one by one, until none does."""
     for number in range(1, 100):
         files = FaultyFiles()
-        with opened(path / str(number), NO_SPARES, files=files) as store:
+        with opened(path / str(number), NO_FREE_LIST, files=files) as store:
             _fill(store)
             store.flusher.flush()
             before, names, candidate = read_all(store), _names(path / str(number)), _candidates(store)[0]
@@ -374,7 +374,7 @@ def _every_failure(path: Path, calls: frozenset[str], error: Callable[[Path], Ex
             if done and not files.failures:
                 return
             compress_segment(_compressor(store), candidate)
-            keep_one_form(store.files, store.segments, candidate.begin)
+            keep_one_encoding(store.files, store.segments, candidate.begin)
             assert isinstance(store.segments.get(candidate.begin), CompressedSegment)
             assert read_all(store) == before
     raise AssertionError("it never ends")
@@ -382,18 +382,18 @@ def _every_failure(path: Path, calls: frozenset[str], error: Callable[[Path], Ex
 
 @pytest.mark.parametrize(
     ("calls", "error"),
-    [(NEEDING_ROOM, disk_full), (FLUSHING, input_output_error), (frozenset({"unlink"}), input_output_error)],
+    [(NEEDING_SPACE, disk_full), (FLUSHING, input_output_error), (frozenset({"unlink"}), input_output_error)],
     ids=["disk full", "flush", "unlink"],
 )
 def test_whatever_fails_is_cleaned_up_and_done_later(
     path: Path, calls: frozenset[str], error: Callable[[Path], Exception]
 ) -> None:
-    """At each call in turn: all messages are there, no half-made file is, and the next attempt succeeds."""
+    """At each call, one by one: all messages are stored, no incomplete file is, and the next attempt succeeds."""
     assert sum(files.failures > 0 for files in _every_failure(path, calls, error)) >= 1
 
 
 class _FullFiles(Files):
-    """A disk on which there is no room for a compressed segment while a file waits to be written again."""
+    """A disk without space for a compressed segment while a file is in the free list."""
 
     def write_at(self, descriptor: int, data: bytes, position: int) -> None:
         """Fail or write."""
@@ -403,8 +403,8 @@ class _FullFiles(Files):
         super().write_at(descriptor, data, position)
 
 
-def test_what_one_has_saved_is_room_for_the_next(path: Path) -> None:
-    """Its plain file is removed where it would wait to be written again and keep the disk full."""
+def test_the_space_that_one_segment_saves_is_used_for_the_next(path: Path) -> None:
+    """Its plain file is deleted where the free list would keep the disk full."""
     with opened(path, files=_FullFiles()) as store:
         _fill(store)
         store.flusher.flush()
@@ -413,13 +413,13 @@ def test_what_one_has_saved_is_room_for_the_next(path: Path) -> None:
         assert payloads_of(store) == messages
 
 
-# Both forms
+# Both encodings
 
 
 @pytest.fixture
 def both(path: Path) -> Path:
-    """A channel whose first segment is there in both forms."""
-    with opened(path, NO_SPARES) as store:
+    """A channel whose first segment exists in both encodings."""
+    with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         plain = store.segments.path(0)
         content = plain.read_bytes()
@@ -428,8 +428,8 @@ def both(path: Path) -> Path:
     return path
 
 
-def test_who_comes_after_a_crash_finishes_it(both: Path) -> None:
-    """The plain form goes when the other one has been read to its end."""
+def test_the_next_process_after_a_crash_finishes_it(both: Path) -> None:
+    """The plain file is deleted when the compressed one has been read to its end."""
     with opened(both) as store:
         before = read_all(store)
         assert [candidate.begin for candidate in _candidates(store)] == [0]
@@ -439,8 +439,8 @@ def test_who_comes_after_a_crash_finishes_it(both: Path) -> None:
 
 
 @pytest.mark.parametrize("position", [10, 70, 90, -1])
-def test_a_compressed_form_that_is_damaged_is_made_again(both: Path, position: int) -> None:
-    """From the plain one, which is still there."""
+def test_a_damaged_compressed_file_is_created_again(both: Path, position: int) -> None:
+    """From the plain one, which still exists."""
     with opened(both) as store:
         before = read_all(store)
         file = compressed_file(store, 0)
@@ -466,7 +466,7 @@ def test_a_channel_is_compressed_with_nothing_open(path: Path) -> None:
     assert report.segments == segments - 1
     assert 0 < report.bytes_after < report.bytes_before / 4
     assert compress(path).segments == 0
-    with opened(path, NO_SPARES) as store:
+    with opened(path, NO_FREE_LIST) as store:
         assert read_all(store) == before
         assert store.segments.usage().compressed == segments - 1
 
@@ -476,24 +476,24 @@ def test_the_method_is_that_of_the_channel(path: Path) -> None:
     with opened(path, ChannelOptions(segment_size=1 << 16, compression=Compression(method="gzip"))) as store:
         _fill(store, 1000)
     compress(path)
-    with opened(path, NO_SPARES) as store:
+    with opened(path, NO_FREE_LIST) as store:
         assert compressed(store, Offset(0)).method == 3
         _fill(store, 400)
         begin = store.segments.begins[-2]
     compress(path, Compression(method="lz4"))
-    with opened(path, NO_SPARES) as store:
+    with opened(path, NO_FREE_LIST) as store:
         assert compressed(store, begin).method == 2
 
 
 @shares
 def test_a_segment_changes_its_form_in_a_turn_of_maintenance(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever compresses with nothing open waits for it, but not for ever, and leaves nothing behind."""
-    monkeypatch.setattr(module, "_PATIENCE", 0.05)
+    monkeypatch.setattr(module, "_LOCK_WAIT_SECONDS", 0.05)
     with opened(path, ChannelOptions(segment_size=1 << 16, spare_segments=0)) as store:
         _fill(store, 1000)
         store.flusher.flush()
         names = _names(path)
-        with store.upkeep.turn(), pytest.raises(Busy):
+        with store.maintenance_lock.held(), pytest.raises(Busy):
             compress(path)
         assert _names(path) == names
         assert compress(path).segments == len(store.segments.begins) - 1
@@ -502,9 +502,9 @@ def test_a_segment_changes_its_form_in_a_turn_of_maintenance(path: Path, monkeyp
 # What the dead leave
 
 
-def test_what_was_left_half_made_is_swept(path: Path) -> None:
-    """Whoever made it has died, and holds no lock any more; what somebody is at stays."""
-    with opened(path, NO_SPARES) as store:
+def test_incomplete_files_are_swept(path: Path) -> None:
+    """The process that created them has died, and holds no lock any more; those of a live one stay."""
+    with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
         compressor = _compressor(store)
@@ -518,9 +518,11 @@ def test_what_was_left_half_made_is_swept(path: Path) -> None:
         assert compress_segment(compressor, dead.candidate)
 
 
-def test_a_segment_that_is_reclaimed_while_its_forms_are_looked_at(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nothing to keep, and nothing to complain about."""
-    with opened(both, NO_SPARES) as store:
+def test_a_segment_that_is_reclaimed_while_its_encodings_are_compared(
+    both: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is nothing to keep, and nothing to report."""
+    with opened(both, NO_FREE_LIST) as store:
         candidate = _candidates(store)[0]
         check = CompressedSegment.open
 

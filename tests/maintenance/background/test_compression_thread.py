@@ -10,21 +10,21 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from threading import Event
+from threading import Event, get_native_id
 from threading import enumerate as threads
 
 import pytest
 
 from filechannel import ChannelOptions, Compression, DiskFullError
 from filechannel._format import PURE
-from filechannel._maintenance import compressor as module
-from filechannel._maintenance.compressor import compress_step
+from filechannel._maintenance.background import compression_thread as module
+from filechannel._maintenance.background.compression_thread import compress_step
 from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, read_all
-from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full
+from tests.storage.faults import NEEDING_SPACE, FaultyFiles, disk_full
 
-shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+shares = pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 AT_ONCE = ChannelOptions(segment_size=4096, spare_segments=0, compression=Compression(after=0.0))
 LATER = ChannelOptions(segment_size=4096, compression=Compression(after=30.0))
 
@@ -41,7 +41,7 @@ def _step_until(store: Store, is_so: Callable[[], object]) -> None:
     while not is_so():
         assert time.monotonic() < until
         compress_step(store)
-        module.COMPRESSOR.job_of(store).idle.wait(10)
+        module.JOBS.of(store).idle.wait(10)
 
 
 def _all_compressed(store: Store) -> bool:
@@ -49,7 +49,7 @@ def _all_compressed(store: Store) -> bool:
 
 
 def test_old_segments_are_compressed_in_the_background(path: Path) -> None:
-    """All but the one that is written to; whoever reads notices nothing."""
+    """All but the active one; readers notice nothing."""
     with opened(path, AT_ONCE) as store:
         _fill(store)
         before = read_all(store)
@@ -65,7 +65,7 @@ def test_young_segments_wait(path: Path) -> None:
     with opened(path, LATER) as store:
         _fill(store)
         assert 25 < compress_step(store) <= 30
-        assert module.COMPRESSOR.job_of(store).idle.is_set()
+        assert module.JOBS.of(store).idle.is_set()
         assert store.segments.usage().compressed == 0
 
 
@@ -78,7 +78,7 @@ def test_without_a_method_nothing_happens(path: Path) -> None:
 
 
 def test_a_channel_with_nothing_to_compress_is_left_alone(path: Path, background: Background) -> None:
-    """A thousand of them cost nothing; one whose last segment is on its way to disk is looked at again soon."""
+    """A thousand of them cost nothing; one whose last segment is being flushed is checked again soon."""
     with opened(path, AT_ONCE) as store:
         assert compress_step(store) == 60
         store.log.append([b"a message"])
@@ -103,18 +103,18 @@ def test_what_is_not_worth_it_is_tried_once(path: Path, monkeypatch: pytest.Monk
     with opened(path, AT_ONCE) as store:
         monkeypatch.setattr(module.SegmentCompressor, "prepare", None)
         assert compress_step(store) > 0
-        assert module.COMPRESSOR.job_of(store).idle.is_set()
+        assert module.JOBS.of(store).idle.is_set()
 
 
-def test_an_error_is_told_by_the_next_step_and_it_is_tried_again(path: Path) -> None:
-    """Whoever runs the steps logs and counts it."""
+def test_an_error_is_raised_by_the_next_step_and_it_is_retried(path: Path) -> None:
+    """The caller of the steps logs and counts it."""
     files = FaultyFiles()
     with opened(path, AT_ONCE, files=files) as store:
         _fill(store)
         before = read_all(store)
-        files.fail(NEEDING_ROOM, disk_full)
+        files.fail(NEEDING_SPACE, disk_full)
         compress_step(store)
-        module.COMPRESSOR.job_of(store).idle.wait(10)
+        module.JOBS.of(store).idle.wait(10)
         with pytest.raises(DiskFullError):
             compress_step(store)
         files.work()
@@ -122,13 +122,13 @@ def test_an_error_is_told_by_the_next_step_and_it_is_tried_again(path: Path) -> 
         assert read_all(store) == before
 
 
-def test_an_error_at_the_end_is_told_and_it_is_done_again(path: Path) -> None:
-    """What was prepared behind it is made anew: nothing is passed over."""
+def test_an_error_at_the_end_is_raised_and_it_is_repeated(path: Path) -> None:
+    """What was prepared behind it is created again: nothing is skipped."""
     files = FaultyFiles()
     with opened(path, AT_ONCE, files=files) as store:
         _fill(store)
         compress_step(store)
-        module.COMPRESSOR.job_of(store).idle.wait(10)
+        module.JOBS.of(store).idle.wait(10)
         files.fail(frozenset({"replace"}), disk_full, at=2, once=True)
         with pytest.raises(DiskFullError):
             compress_step(store)
@@ -152,24 +152,20 @@ def test_closing_ends_it_and_leaves_nothing_half_made(path: Path, monkeypatch: p
         compress_step(store)
         assert begun.wait(20)
     assert not list((path / "segments").glob("*.z"))
-    assert not [thread for thread in threads() if thread.name == "filechannel-compression" and _is_busy()]
+    assert path not in [job._store.path for job in module.JOBS._jobs.values()]
     monkeypatch.undo()
     with opened(path, AT_ONCE) as store:
         compress_step(store)
-        module.COMPRESSOR.job_of(store).idle.wait(10)
+        module.JOBS.of(store).idle.wait(10)
         assert list((path / "segments").glob("new-*.z"))
     assert not list((path / "segments").glob("*.z"))
 
 
-def _is_busy() -> bool:
-    return bool(module.COMPRESSOR._waiting)
-
-
 def test_it_rests_while_messages_are_sent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each block, for as long as that took; not at all while nobody sends."""
+    """After each block, for as long as that took; not at all while no process sends."""
     with opened(path, AT_ONCE) as store:
         _fill(store, 5)
-        job = module.COMPRESSOR.job_of(store)
+        job = module.JOBS.of(store)
         rests: list[float] = []
         monkeypatch.setattr(job._stopping, "wait", lambda rest: rests.append(rest))
         job._give_way()
@@ -189,7 +185,7 @@ def test_the_thread_has_a_low_priority(path: Path, monkeypatch: pytest.MonkeyPat
     run = module._Job.run
 
     def watched(self: module._Job) -> None:
-        found.append((os.getpriority(os.PRIO_PROCESS, module.get_native_id()), module.get_native_id()))
+        found.append((os.getpriority(os.PRIO_PROCESS, get_native_id()), get_native_id()))
         run(self)
 
     monkeypatch.setattr(module._Job, "run", watched)
@@ -202,7 +198,7 @@ def test_the_thread_has_a_low_priority(path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_several_channels_share_the_thread(path: Path) -> None:
-    """One after the other, and there is only one."""
+    """One by one, and there is only one."""
     with opened(path / "a", AT_ONCE) as first, opened(path / "b", AT_ONCE) as second:
         for store in (first, second):
             _fill(store)
@@ -213,7 +209,7 @@ def test_several_channels_share_the_thread(path: Path) -> None:
 
 @shares
 def test_the_policy_is_what_the_channel_says_now(path: Path) -> None:
-    """Whoever changed it, and although this process sends nothing, from which it would learn it."""
+    """Whichever process changed it, and although this one sends nothing, from which it would learn it."""
     with opened(path, ChannelOptions(segment_size=4096, spare_segments=0)) as store, opened(path) as other:
         _fill(store)
         compress_step(store)
@@ -223,8 +219,8 @@ def test_the_policy_is_what_the_channel_says_now(path: Path) -> None:
         _step_until(store, lambda: _all_compressed(store))
 
 
-def test_maintenance_sweeps_what_the_dead_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where nothing is compressed by itself; not in every step, since that takes a look at all names."""
+def test_maintenance_sweeps_what_dead_processes_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing is compressed automatically; not in every step, since that scans all names."""
     with opened(path, ChannelOptions(segment_size=4096)) as store:
         left = store.segments.directory / "new-00000000000000000000.seg.z"
         left.write_bytes(b"half")
@@ -233,7 +229,7 @@ def test_maintenance_sweeps_what_the_dead_left(path: Path, monkeypatch: pytest.M
         left.write_bytes(b"half")
         compress_step(store)
         assert left.exists()
-        monkeypatch.setattr(module, "_RARELY", 0.0)
+        monkeypatch.setattr(module, "_IDLE_SECONDS", 0.0)
         compress_step(store)
         assert not left.exists()
 

@@ -1,4 +1,6 @@
-"""What may go: when it is consumed, too old or too much, and never before a registered consumer has passed it."""
+"""What may be reclaimed: when it is consumed, too old or too much, and never before a registered
+consumer has read it.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ import pytest
 from filechannel import Capacity, ChannelFullError, ChannelOptions, DataExpiredError, Durability, Pin, Retention
 from filechannel._errors import Busy
 from filechannel._format import PURE, load_u32, store_u32
-from filechannel._format.layout import CURSOR_SIZE, ROOM, WAKE_LOOPS
-from filechannel._maintenance.retention import IDLE, find_plan
-from filechannel._storage.index import Mark
+from filechannel._format.layout import CAPACITY_WAKE, CURSOR_SIZE, WAKE_LOOPS
+from filechannel._maintenance.background.reclaim_by_retention import IDLE, find_plan
+from filechannel._offset import LogPosition
+from filechannel._storage.control.maintenance_lock import MaintenanceLock
 from filechannel._storage.store import Store
-from filechannel._storage.upkeep import Upkeep
 from tests.maintenance.stores import consume, consumer, files_of, fill, reclaim, set_retention
 from tests.storage.background import Background
 from tests.storage.channels import SMALL, opened, payloads_of, reader_of, take_all
@@ -24,7 +26,7 @@ from tests.storage.clocks import Clock
 
 KEEP = Retention(after_consumed="keep")
 DAY = 86400.0
-shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+shares = pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 
 
 def pin_of(store: Store) -> Pin | None:
@@ -35,8 +37,8 @@ def pin_of(store: Store) -> Pin | None:
 # Consumed
 
 
-def test_a_consumed_segment_goes_and_its_index_with_it(path: Path) -> None:
-    """What nobody has taken stays, whole segments of it."""
+def test_a_consumed_segment_is_reclaimed_with_its_index(path: Path) -> None:
+    """Unread messages stay, in whole segments."""
     with opened(path, SMALL) as store:
         sent = fill(store, 4)
         assert consume(store, 7) == sent[:7]
@@ -47,7 +49,7 @@ def test_a_consumed_segment_goes_and_its_index_with_it(path: Path) -> None:
         assert begins == {f"{begin:020}" for begin in store.segments.begins}
 
 
-def test_nothing_goes_while_nobody_is_registered(path: Path) -> None:
+def test_nothing_is_reclaimed_while_no_consumer_is_registered(path: Path) -> None:
     """However much there is, and however long."""
     with opened(path, SMALL) as store:
         sent = fill(store, 4)
@@ -68,7 +70,7 @@ def test_the_slowest_consumer_keeps_its_data(path: Path) -> None:
         assert consume(store, None, "slow") == sent[4:]
 
 
-def test_a_slow_consumer_keeps_its_data_although_limits_are_passed(path: Path, clock: Clock) -> None:
+def test_a_slow_consumer_keeps_its_data_although_limits_are_exceeded(path: Path, clock: Clock) -> None:
     """Too old and too much: both wait for it."""
     retention = Retention(max_age=DAY, max_bytes=1)
     with opened(path, ChannelOptions(segment_size=4096, retention=retention)) as store:
@@ -94,7 +96,7 @@ def test_a_removed_consumer_releases_its_data(path: Path) -> None:
         assert payloads_of(store) == sent[6:]
 
 
-def test_names_whose_time_is_over_go_first(path: Path, clock: Clock) -> None:
+def test_expired_names_are_removed_first(path: Path, clock: Clock) -> None:
     """They hold nothing back any more."""
     with opened(path, SMALL) as store:
         sent = fill(store, 4)
@@ -129,7 +131,7 @@ def test_what_is_not_acknowledged_stays(path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", bytes(CURSOR_SIZE), b"?" * CURSOR_SIZE, b"?" * 20])
 def test_a_consumer_whose_file_is_damaged_keeps_everything(path: Path, content: bytes) -> None:
-    """It may begin anew, at the oldest message; a name that stands nowhere yet holds nothing back."""
+    """It may start at the oldest message; a name without a position holds nothing back."""
     with opened(path, SMALL) as store:
         sent = fill(store, 3)
         consume(store)
@@ -145,12 +147,12 @@ def test_a_consumer_whose_file_is_damaged_keeps_everything(path: Path, content: 
         assert payloads_of(store) == []
 
 
-def test_a_consumer_whose_number_is_too_high_keeps_what_it_has_not_taken(path: Path) -> None:
+def test_a_consumer_whose_sequence_is_too_high_keeps_what_it_has_not_read(path: Path) -> None:
     """One that skipped damage can only guess how many messages were in it."""
     with opened(path, SMALL) as store:
         sent = fill(store, 3)
         cursor = store.cursors.open("skipped damage")
-        cursor.store(store.places.numbered(8).offset, 9, 0)
+        cursor.store(store.lookup.numbered(8).offset, 9, 0)
         store.cursors.close(cursor)
         reclaim(store, 0.0)
         assert payloads_of(store) == sent[6:]
@@ -165,7 +167,7 @@ def test_a_consumer_whose_number_is_too_high_keeps_what_it_has_not_taken(path: P
 
 
 def test_what_is_consumed_need_not_be_on_disk(path: Path, background: Background) -> None:
-    """Nothing is flushed but positions and the checkpoint: what goes is whole batches."""
+    """Only positions and the checkpoint are flushed: what is reclaimed is whole batches."""
     with opened(path, SMALL) as store:
         for number in range(10):
             store.log.append([bytes([number]) * 1300])
@@ -179,13 +181,13 @@ def test_what_is_consumed_need_not_be_on_disk(path: Path, background: Background
         assert checkpoint.sequence == 6
 
 
-def test_a_batch_goes_only_as_far_as_it_is_on_disk(path: Path) -> None:
-    """One that lies in many segments, of which the first are consumed, must not lose its end in a power cut."""
+def test_a_batch_is_reclaimed_only_as_far_as_it_is_on_disk(path: Path) -> None:
+    """One in many segments, of which the first are consumed, must not lose its end in a power cut."""
     with opened(path, SMALL) as store:
         store.log.append([bytes([number]) * 2000 for number in range(12)])
         consume(store, 9)
         with pytest.raises(Busy):
-            reclaim(store)  # whoever writes brings it to disk, in a moment
+            reclaim(store)  # the writer flushes it, in a moment
         assert len(payloads_of(store)) == 12
         reclaim(store, 0.0)
         assert 3 <= len(payloads_of(store)) <= 4
@@ -223,7 +225,7 @@ def test_an_idle_channel_gives_its_disk_back(path: Path, clock: Clock) -> None:
 
 
 def test_an_idle_channel_with_nothing_in_it_can_be_opened(path: Path) -> None:
-    """With no segment at all, and it goes on where it ended."""
+    """With no segment at all, and it resumes where it ended."""
     with opened(path, SMALL) as store:
         fill(store, 2)
         consume(store)
@@ -238,8 +240,8 @@ def test_an_idle_channel_with_nothing_in_it_can_be_opened(path: Path) -> None:
 
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC])
-def test_a_sealed_channel_gives_everything_back(path: Path, durability: Durability) -> None:
-    """Once everybody has taken the last message, and it stays sealed; even for one who did not look at the end."""
+def test_a_sealed_channel_frees_everything(path: Path, durability: Durability) -> None:
+    """Once every consumer has read the last message, and it stays sealed; even for one that did not read the end."""
     with opened(path, ChannelOptions(segment_size=4096, durability=durability)) as store:
         fill(store, 2)
         store.seal()
@@ -255,7 +257,7 @@ def test_a_sealed_channel_gives_everything_back(path: Path, durability: Durabili
 
 
 @shares
-def test_who_sends_goes_on_when_another_process_has_reclaimed_its_segment(path: Path) -> None:
+def test_a_sender_continues_when_another_process_has_reclaimed_its_segment(path: Path) -> None:
     """In a fresh one, and its readers follow."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         with consumer(store) as reader:
@@ -264,11 +266,11 @@ def test_who_sends_goes_on_when_another_process_has_reclaimed_its_segment(path: 
                 assert reader.native.take() == b"%d" % number
                 reclaim(other, 0.0)
                 assert files_of(store) == []
-        assert other.upkeep.reclaimed[0] == 20
+        assert other.maintenance_lock.reclaimed[0] == 20
 
 
-def test_a_consumer_before_offsets_that_were_left_out_misses_nothing(path: Path) -> None:
-    """It stands at the end of the log before a jump; what lies in between is no message, and no error either."""
+def test_a_consumer_before_an_offset_gap_misses_nothing(path: Path) -> None:
+    """It is at the end of the log before a gap, which is neither a message nor an error."""
     with opened(path, SMALL) as store:
         fill(store, 1)
         consume(store)
@@ -284,7 +286,7 @@ def test_a_consumer_before_offsets_that_were_left_out_misses_nothing(path: Path)
 
 
 def test_what_is_to_be_kept_is_kept(path: Path) -> None:
-    """Although everybody has taken it: a late name sees all of it."""
+    """Although every consumer has read it: a late name sees all of it."""
     with opened(path, ChannelOptions(segment_size=4096, retention=KEEP)) as store:
         sent = fill(store, 4)
         consume(store)
@@ -294,7 +296,7 @@ def test_what_is_to_be_kept_is_kept(path: Path) -> None:
 
 
 @pytest.mark.parametrize("after_consumed", ["keep", "delete"])
-def test_what_is_too_old_goes(path: Path, clock: Clock, after_consumed: str) -> None:
+def test_old_segments_are_reclaimed(path: Path, clock: Clock, after_consumed: str) -> None:
     """A segment is as old as the beginning of the next one; the last as the last message, as far as was seen."""
     retention = Retention(after_consumed=after_consumed, max_age=DAY)  # type: ignore[arg-type]
     with opened(path, ChannelOptions(segment_size=4096, retention=retention)) as store:
@@ -322,23 +324,23 @@ def test_a_message_that_comes_in_the_middle_is_not_too_old(
         sent = fill(store, 1)
         reclaim(store)
         clock.pass_seconds(DAY)
-        quiet = Upkeep.quiet
+        quiet = MaintenanceLock.quiet
 
-        def send_meanwhile(self: Upkeep, end: int) -> int:
+        def send_first(self: MaintenanceLock, end: int) -> int:
             found = quiet(self, end)
-            monkeypatch.setattr(Upkeep, "quiet", quiet)
+            monkeypatch.setattr(MaintenanceLock, "quiet", quiet)
             store.log.append([b"young"])
             return found
 
-        monkeypatch.setattr(Upkeep, "quiet", send_meanwhile)
+        monkeypatch.setattr(MaintenanceLock, "quiet", send_first)
         with suppress(Busy):
             reclaim(store)
         assert payloads_of(store)[-1] == b"young"
         assert payloads_of(store)[:-1] in ([], sent)
 
 
-def test_what_is_too_old_goes_although_a_header_is_damaged(path: Path, clock: Clock) -> None:
-    """The segment behind it says how old it is at least."""
+def test_old_segments_are_reclaimed_although_a_header_is_damaged(path: Path, clock: Clock) -> None:
+    """The segment behind it gives its minimum age."""
     with opened(path, ChannelOptions(segment_size=4096, retention=Retention(max_age=DAY)), mapped=2) as store:
         sent = fill(store, 5)
         with store.segments.path(store.segments.begins[1]).open("r+b") as file:
@@ -351,8 +353,8 @@ def test_what_is_too_old_goes_although_a_header_is_damaged(path: Path, clock: Cl
         assert payloads_of(store)[0] not in sent[:12]
 
 
-def test_what_is_too_much_goes(path: Path) -> None:
-    """The oldest first, and never the segment that is written to."""
+def test_segments_beyond_the_size_limit_are_reclaimed(path: Path) -> None:
+    """The oldest first, and never the active segment."""
     size = 3 * 1308
     retention = Retention(after_consumed="keep", max_bytes=2 * size)
     with opened(path, ChannelOptions(segment_size=4096, retention=retention)) as store:
@@ -379,7 +381,7 @@ def test_offsets_that_were_left_out_are_not_stored(path: Path) -> None:
 
 @shares
 def test_another_process_may_change_the_retention(path: Path) -> None:
-    """Whoever maintains the channel next knows."""
+    """The next process that maintains the channel knows."""
     with opened(path, ChannelOptions(segment_size=4096, retention=KEEP)) as store, opened(path, SMALL) as other:
         sent = fill(store, 4)
         consume(store)
@@ -390,15 +392,15 @@ def test_another_process_may_change_the_retention(path: Path) -> None:
         assert payloads_of(store) == sent[9:]
 
 
-# Who reads
+# Readers
 
 
 def test_a_replay_holds_nothing_back(path: Path) -> None:
-    """It is told what it missed, and goes on."""
+    """It gets the number it missed, and continues."""
     with opened(path, SMALL) as store:
         sent = fill(store, 5)
         replay = reader_of(store)
-        replay.move(store.places.earliest())
+        replay.move(store.lookup.earliest())
         assert replay.native.take() == sent[0]
         consume(store, 12)
         reclaim(store)
@@ -410,67 +412,67 @@ def test_a_replay_holds_nothing_back(path: Path) -> None:
         replay.close()
 
 
-def test_who_stands_anywhere_is_waited_for(path: Path) -> None:
-    """A consumer that was moved back before the decision keeps what lies there."""
+def test_a_consumer_that_was_moved_back_keeps_its_data(path: Path) -> None:
+    """A consumer that was moved back before the decision keeps what is there."""
     with opened(path, SMALL) as store:
         sent = fill(store, 5)
         with consumer(store) as reader:
             while reader.native.take() != sent[-1]:
                 pass
-            reader.move(store.places.at(store.segments.begins[1]))
-            assert store.registry.settle(reader.native.offset)
+            reader.move(store.lookup.at(store.segments.begins[1]))
+            assert store.low_watermark.retain_from(reader.native.offset)
             reclaim(store, 0.0)
             assert [message.payload for message in take_all(reader)] == sent[3:]
 
 
-def test_who_is_moved_back_in_the_middle_of_the_decision_is_waited_for(
+def test_a_consumer_that_is_moved_back_during_the_decision_keeps_its_data(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the last look at the positions and the decision: the decision is not made."""
+    """Between the last check of the positions and the decision: the decision is not made."""
     with opened(path, SMALL) as store:
         sent = fill(store, 5)
         with consumer(store) as reader:
             take_all(reader)
-            finish = store.log.finish_segment
+            finish = store.log.appender.finish_segment
 
-            def seek_meanwhile() -> None:
+            def seek_first() -> None:
                 monkeypatch.undo()
-                reader.move(Mark(store.control.oldest_offset, 0, 0))
-                assert store.registry.settle(0)
+                reader.move(LogPosition(store.control.oldest_offset, 0))
+                assert store.low_watermark.retain_from(0)
                 finish()
 
-            monkeypatch.setattr(store.log, "finish_segment", seek_meanwhile)
+            monkeypatch.setattr(store.log.appender, "finish_segment", seek_first)
             reclaim(store, 0.0)
             assert store.control.oldest_offset == 0
             assert [message.payload for message in take_all(reader)] == sent
 
 
-def test_who_comes_too_late_is_told(path: Path) -> None:
-    """A position that was stored when it was decided that what lies there goes is no place to stand."""
+def test_a_position_in_reclaimed_data_is_an_error(path: Path) -> None:
+    """A position stored after the decision to reclaim its segment is not valid."""
     with opened(path, SMALL) as store:
         fill(store, 3)
         consume(store)
         cursor = store.cursors.open("late")
-        reclaim(store)  # it stands nowhere yet
+        reclaim(store)  # it has no position yet
         cursor.store(0, 0, 0)
-        assert not store.registry.settle(0)
+        assert not store.low_watermark.retain_from(0)
         cursor.store(store.control.oldest_offset, 6, 0)
-        assert store.registry.settle(store.control.oldest_offset)
+        assert store.low_watermark.retain_from(store.control.oldest_offset)
         store.cursors.close(cursor)
 
 
-def test_seeking_by_time_and_number_works_behind_what_is_gone(path: Path) -> None:
-    """And refuses what is gone."""
+def test_seeking_by_time_and_sequence_works_behind_reclaimed_data(path: Path) -> None:
+    """And refuses what was reclaimed."""
     with opened(path, SMALL) as store:
         fill(store, 4)
         consume(store, 7)
         reclaim(store)
-        assert store.places.numbered(6).offset == store.control.oldest_offset
-        assert store.places.since(datetime(2000, 1, 1, tzinfo=UTC)).sequence == 6
+        assert store.lookup.numbered(6).offset == store.control.oldest_offset
+        assert store.lookup.since(datetime(2000, 1, 1, tzinfo=UTC)).sequence == 6
         with pytest.raises(ValueError, match="not stored"):
-            store.places.numbered(5)
+            store.lookup.numbered(5)
         with pytest.raises(ValueError, match="not in the channel"):
-            store.places.at(0)
+            store.lookup.at(0)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
@@ -488,33 +490,33 @@ def test_a_consumer_that_cannot_be_read_keeps_everything(path: Path) -> None:
 @pytest.mark.parametrize(
     ("pin", "line"),
     [
-        (Pin(reason="consumer", consumer="billing"), "consumer 'billing' has not passed it"),
+        (Pin(reason="consumer", consumer="billing"), "consumer 'billing' has not read it"),
         (Pin(reason="nobody"), "no consumer is registered, so nothing counts as consumed"),
-        (Pin(reason="keep"), "the retention says to keep it"),
-        (Pin(reason="active"), "it is the segment that is written to"),
+        (Pin(reason="keep"), "the retention keeps it"),
+        (Pin(reason="active"), "it is the active segment"),
     ],
 )
 def test_a_pin_says_in_one_line_what_it_is(pin: Pin, line: str) -> None:
-    """For people who ask why the disk is full."""
+    """For users who ask why the disk is full."""
     assert str(pin) == line
 
 
-def test_whoever_waits_for_room_is_told_when_something_went(path: Path) -> None:
-    """Without consumers everything stored counts: what is too much makes room."""
+def test_a_sender_that_waits_for_capacity_is_woken_after_a_reclaim(path: Path) -> None:
+    """Without consumers everything stored counts: the size limit frees capacity."""
     options = ChannelOptions(segment_size=4096, capacity=Capacity(max_messages=12), retention=Retention(max_bytes=8192))
     with opened(path, options) as store:
         fill(store, 4)
         with pytest.raises(ChannelFullError):
             store.log.append([b"x"])
-        store_u32(store.control.map, ROOM, WAKE_LOOPS)
+        store_u32(store.control.map, CAPACITY_WAKE, WAKE_LOOPS)
         reclaim(store)
-        assert not load_u32(store.control.map, ROOM) & WAKE_LOOPS
+        assert not load_u32(store.control.map, CAPACITY_WAKE) & WAKE_LOOPS
         assert store.backlog.used().messages < 12
         store.log.append([b"x"])
 
 
 def test_an_overtaken_consumer_holds_back_no_more_than_the_capacity(path: Path) -> None:
-    """What a full channel has dropped goes, whoever stands there; the rest waits for it."""
+    """What a full channel has dropped is reclaimed, whichever consumer is there; the rest waits for it."""
     options = ChannelOptions(segment_size=4096, capacity=Capacity(max_bytes=16384, on_full="drop_oldest"))
     with opened(path, options) as store:
         consume(store, 0)

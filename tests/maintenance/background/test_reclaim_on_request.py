@@ -1,4 +1,4 @@
-"""Reclaiming now, with nothing open or with anybody."""
+"""Reclaiming now, whether the channel is open or not."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from filechannel import ChannelNotFoundError, Pin
 from filechannel._errors import Busy
 from filechannel._format import PURE
-from filechannel._maintenance import gc as module
-from filechannel._maintenance.gc import Reclaimed, foresee, gc
-from filechannel._maintenance.retention import reclaim_after
+from filechannel._maintenance.background import reclaim_on_request as module
+from filechannel._maintenance.background.reclaim_by_retention import reclaim_after
+from filechannel._maintenance.background.reclaim_on_request import Reclaimed, foresee, gc
 from filechannel._storage.store import Store
 from tests.maintenance.stores import A_THIRD, consume, files_of, fill
 from tests.storage.channels import SMALL, opened, payloads_of
 
-shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+shares = pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 SEGMENT = 3 * (8 + A_THIRD)
 
 
@@ -33,7 +33,7 @@ def test_it_works_with_nothing_open(path: Path) -> None:
 
 
 def test_a_channel_that_is_consumed_counts_as_idle(path: Path) -> None:
-    """Whoever asks for it does not want to wait."""
+    """The caller does not want to wait."""
     with opened(path, SMALL) as store:
         fill(store, 2)
         consume(store)
@@ -44,7 +44,7 @@ def test_a_channel_that_is_consumed_counts_as_idle(path: Path) -> None:
 
 @pytest.mark.parametrize("taken", [0, 7, 12])
 def test_it_can_be_foreseen(path: Path, taken: int) -> None:
-    """What would go is what goes, and a look changes nothing."""
+    """The preview names what is then reclaimed, and changes nothing."""
     with opened(path, SMALL) as store:
         sent = fill(store, 4)
         consume(store, taken)
@@ -57,7 +57,7 @@ def test_it_can_be_foreseen(path: Path, taken: int) -> None:
 
 @shares
 def test_it_works_while_others_have_the_channel_open(path: Path) -> None:
-    """They go on."""
+    """They continue."""
     with opened(path, SMALL) as store:
         sent = fill(store, 4)
         consume(store, 7)
@@ -70,7 +70,7 @@ def test_it_ends_although_others_send_and_receive_all_the_time(path: Path, monke
     """What is consumed while it is at it may stay: it does not run after them."""
     rounds = 0
 
-    def reclaim_while_they_go_on(store: Store, idle: float) -> float:
+    def reclaim_while_they_run(store: Store, idle: float) -> float:
         nonlocal rounds
         rounds += 1
         assert rounds < 10
@@ -82,17 +82,17 @@ def test_it_ends_although_others_send_and_receive_all_the_time(path: Path, monke
     with opened(path, SMALL) as store:
         fill(store, 2)
         consume(store)
-    monkeypatch.setattr(module, "reclaim_after", reclaim_while_they_go_on)
+    monkeypatch.setattr(module, "reclaim_after", reclaim_while_they_run)
     assert gc(path).segments >= 2
 
 
 @shares
-def test_it_waits_for_whoever_is_at_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_waits_for_the_maintenance_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But not for ever."""
-    monkeypatch.setattr(module, "_PATIENCE", 0.05)
+    monkeypatch.setattr(module, "_LOCK_WAIT_SECONDS", 0.05)
     with opened(path, SMALL) as store:
         fill(store, 1)
-        with store.upkeep.turn(), pytest.raises(Busy):
+        with store.maintenance_lock.held(), pytest.raises(Busy):
             gc(path)
 
 

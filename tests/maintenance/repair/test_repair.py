@@ -12,22 +12,22 @@ import pytest
 
 from filechannel import ChannelLockedError, CorruptRecordError
 from filechannel._format.layout import CURSOR_OWNER
-from filechannel._maintenance.repair import plan_repair, repair
-from filechannel._maintenance.verify import verify
-from filechannel._storage.cursor_file import Origin, read_origin, read_term
-from filechannel._storage.ledger import Ledger
+from filechannel._maintenance.repair.repair import plan_repair, repair
+from filechannel._maintenance.verify.verification import verify
+from filechannel._storage.consumers.cursor_file import Origin, read_origin, read_term
+from filechannel._storage.idempotent_producer import IdempotentProducer
 from tests.maintenance.damage import CONSUMED, DAMAGES, SENT, back_up, make_channel, overwrite, segments_of
 from tests.maintenance.stores import consume
-from tests.maintenance.test_verify import contents
+from tests.maintenance.verify.test_verification import contents
 from tests.storage.boots import Boots
 from tests.storage.channels import opened, payloads_of, read_all
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.usefixtures("background")
 
 
-def _mended(path: Path, name: str) -> tuple[list[bytes], list[bytes]]:
-    """Damage a channel and mend it; return what has to be left, and what is."""
+def _repaired(path: Path, name: str) -> tuple[list[bytes], list[bytes]]:
+    """Damage a channel and repair it; return what has to be left, and what is."""
     sent = make_channel(path)
     like = path.with_name("like")
     make_channel(like)
@@ -42,13 +42,13 @@ def _mended(path: Path, name: str) -> tuple[list[bytes], list[bytes]]:
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_repaired_channel_is_whole(path: Path, name: str) -> None:
     """Nothing is found any more, and everything that was not damaged is read without skipping anything."""
-    left, found = _mended(path, name)
+    left, found = _repaired(path, name)
     assert found == left
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_repaired_channel_goes_on(path: Path, name: str) -> None:
-    """It takes messages, its consumers go on, and numbers are those that the messages had."""
+def test_a_repaired_channel_works(path: Path, name: str) -> None:
+    """It accepts messages, its consumers resume, and messages keep their sequences."""
     sent = make_channel(path)
     like = path.with_name("like")
     make_channel(like)
@@ -63,7 +63,7 @@ def test_a_repaired_channel_goes_on(path: Path, name: str) -> None:
         assert found == expected
         start = 0 if name == "cursor" else CONSUMED
         assert consume(store) == [payload for payload, n in expected.items() if n >= start] + [b"goes on"]
-        assert Ledger(store, "job").last == 1 or SENT - 1 in lost
+        assert IdempotentProducer(store, "job").last == 1 or SENT - 1 in lost
     assert verify(path).is_clean
 
 
@@ -113,8 +113,8 @@ def test_a_whole_channel_is_left_alone(path: Path) -> None:
     assert contents(path) == before
 
 
-def test_who_has_it_open_is_not_disturbed(path: Path) -> None:
-    """A repair is refused while anybody has the channel open, and says who."""
+def test_a_process_that_has_it_open_is_not_disturbed(path: Path) -> None:
+    """A repair is refused while a process has the channel open, and names it."""
     make_channel(path)
     with opened(path):
         DAMAGES["payload"][0](path)
@@ -141,7 +141,7 @@ def test_a_backup_by_hard_links_is_left_alone(path: Path) -> None:
     assert contents(backup) == before
 
 
-def test_who_has_a_linked_channel_open_is_not_disturbed(path: Path) -> None:
+def test_a_process_that_has_a_linked_channel_open_is_not_disturbed(path: Path) -> None:
     """The locks are those of a file that has another name: a repair sees them, is refused and changes nothing."""
     sent = make_channel(path)
     with opened(path) as store:
@@ -158,8 +158,10 @@ def test_who_has_a_linked_channel_open_is_not_disturbed(path: Path) -> None:
         assert payloads_of(store) == [*sent, b"goes on"]
 
 
-def test_without_knowing_the_messages(path: Path) -> None:
-    """A lost manifest cannot be made anew from nothing: that is said, the rest is mended, and no guess is made."""
+def test_without_the_message_type(path: Path) -> None:
+    """A lost manifest cannot be rebuilt from nothing: the report says so, the rest is repaired, and
+    no guess is made.
+    """
     make_channel(path)
     DAMAGES["manifest"][0](path)
     DAMAGES["payload"][0](path)
@@ -170,7 +172,7 @@ def test_without_knowing_the_messages(path: Path) -> None:
 
 
 def test_a_manifest_that_lost_its_options(path: Path) -> None:
-    """What can be read of a manifest stays; the rest is told by the files."""
+    """What can be read of a manifest stays; the rest is taken from the files."""
     sent = make_channel(path)
     content = json.loads((path / "channel.json").read_text())
     known = content["id"]
@@ -184,7 +186,7 @@ def test_a_manifest_that_lost_its_options(path: Path) -> None:
 
 
 def test_damage_after_a_power_cut(path: Path, boots: Boots) -> None:
-    """Damage before the checkpoint is mended first; then opening finds the end, and everything behind is there."""
+    """Damage before the checkpoint is repaired first; then opening finds the end, and everything behind is stored."""
     sent = make_channel(path)
     boots.again()
     DAMAGES["payload"][0](path)
@@ -196,7 +198,7 @@ def test_damage_after_a_power_cut(path: Path, boots: Boots) -> None:
 
 
 def test_a_segment_and_its_index_are_damaged(path: Path) -> None:
-    """A wrong index goes with a segment of which nothing is left."""
+    """A wrong index is removed with a segment of which nothing is left."""
     make_channel(path)
     segment = segments_of(path)[1]
     segment.write_bytes(bytes(segment.stat().st_size))
@@ -206,8 +208,8 @@ def test_a_segment_and_its_index_are_damaged(path: Path) -> None:
     assert verify(path).is_clean
 
 
-def test_readers_are_told_before_and_not_afterwards(path: Path) -> None:
-    """Before a repair a reader is told of damage; afterwards it passes where that was."""
+def test_readers_get_errors_before_and_not_afterwards(path: Path) -> None:
+    """Before a repair a reader gets an error; afterwards it reads across the gap."""
     make_channel(path)
     overwrite(segments_of(path)[0], 200)
     with opened(path) as store, pytest.raises(CorruptRecordError):
@@ -230,7 +232,7 @@ def test_readers_are_told_before_and_not_afterwards(path: Path) -> None:
 )
 def test_repair_may_die_at_every_step(name: str, which: str) -> None:
     """The channel is no worse, and running it again finishes."""
-    command = [sys.executable, "-m", "tests.maintenance.dying_mender", name, which]
+    command = [sys.executable, "-m", "tests.maintenance.dying_repair", name, which]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, f"{command}:\n{done.stderr}"
     assert int(done.stdout) > (200 if which == "each" else 50)
@@ -238,16 +240,16 @@ def test_repair_may_die_at_every_step(name: str, which: str) -> None:
 
 @pytest.mark.parametrize("kind", ["flushed", "copied"])
 @pytest.mark.parametrize("group", range(2))
-def test_random_damage_is_mended(group: int, kind: str) -> None:
-    """A flipped bit, a file cut off, a block overwritten, anywhere: afterwards all that was spared can be read."""
-    command = [sys.executable, "-m", "tests.maintenance.mending", str(group * 30), "30", kind]
+def test_random_damage_is_repaired(group: int, kind: str) -> None:
+    """A flipped bit, a file cut off, a block overwritten, anywhere: afterwards all undamaged messages can be read."""
+    command = [sys.executable, "-m", "tests.maintenance.repairing", str(group * 30), "30", kind]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, f"{command}:\n{done.stderr}"
     assert int(done.stdout) == 30
 
 
-def test_a_position_that_is_lost_keeps_its_term_and_its_transactions(path: Path) -> None:
-    """What is known beside the position stays known: where transactions have left it, and when the name goes."""
+def test_a_lost_position_keeps_its_expiry_and_its_transactions(path: Path) -> None:
+    """What is known beside the position stays known: where transactions have left it, and when the name expires."""
     make_channel(path)
     origin = Origin(4711, b"o" * 16)
     with opened(path, create=False) as store:

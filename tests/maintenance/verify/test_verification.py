@@ -12,10 +12,10 @@ import pytest
 
 from filechannel import ChannelNotFoundError, Durability, NotAChannelError
 from filechannel._format import PURE
-from filechannel._maintenance.repair import plan_repair
-from filechannel._maintenance.retention import reclaim_after
-from filechannel._maintenance.verify import verify
-from filechannel._storage.files import Files
+from filechannel._maintenance.background.reclaim_by_retention import reclaim_after
+from filechannel._maintenance.repair.repair import plan_repair
+from filechannel._maintenance.verify.verification import verify
+from filechannel._storage.system.os_calls import Files
 from tests.blocking.threads import until
 from tests.maintenance.damage import DAMAGES, RECORD, SENT, make_channel, overwrite, segments_of
 from tests.maintenance.stores import consume, fill
@@ -38,7 +38,7 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def test_a_whole_channel_is_clean(path: Path) -> None:
-    """All forms of segments, consumers, groups and producers: nothing is found, and every message is counted."""
+    """All encodings of segments, consumers, groups and producers: nothing is found, and every message is counted."""
     make_channel(path)
     report = verify(path)
     assert report.findings == ()
@@ -65,7 +65,7 @@ def test_damage_is_found(path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("replacement", ["link", "FIFO", "directory"])
-def test_a_lock_that_is_no_regular_file_is_found(path: Path, replacement: str) -> None:
+def test_a_lock_that_is_not_a_regular_file_is_found(path: Path, replacement: str) -> None:
     """What keeps the channel from being opened for writing is reported, although every message can be read."""
     make_channel(path)
     lock = path / "lock"
@@ -92,7 +92,7 @@ def test_nothing_is_changed(path: Path, name: str) -> None:
     assert contents(path) == before
 
 
-def test_damage_has_a_place(path: Path) -> None:
+def test_damage_has_a_position(path: Path) -> None:
     """A finding names file, position, offset and size, and the report how many messages are missing."""
     make_channel(path)
     file = segments_of(path)[1]
@@ -106,7 +106,7 @@ def test_damage_has_a_place(path: Path) -> None:
 
 
 def test_notes_do_not_count(path: Path) -> None:
-    """Files of somebody else are mentioned, and the channel is clean."""
+    """Unknown files are mentioned, and the channel is clean."""
     make_channel(path)
     for name in ("notes.txt", "segments/notes.txt", "consumers/notes.txt", "producers/notes.txt", "wake/notes.txt"):
         (path / name).write_text("mine")
@@ -169,7 +169,7 @@ def test_batches_that_run_over_segments_are_counted(path: Path) -> None:
 
 
 def test_no_such_channel(path: Path) -> None:
-    """Where there is no channel, or a file, that is an error and no finding."""
+    """A path without a channel, or a file, is an error and not a finding."""
     with pytest.raises(ChannelNotFoundError):
         verify(path)
     path.mkdir()
@@ -181,7 +181,7 @@ def test_no_such_channel(path: Path) -> None:
 
 
 def test_what_the_disk_refuses_is_a_finding(path: Path) -> None:
-    """A page that cannot be read is told with its position, and the rest is looked at."""
+    """A page that cannot be read is reported with its position, and the rest is checked."""
     make_channel(path)
     bad = segments_of(path)[1]
 
@@ -205,7 +205,7 @@ def test_what_the_disk_refuses_is_a_finding(path: Path) -> None:
 
 
 def test_progress_reaches_the_end(path: Path) -> None:
-    """Whoever waits is told how far it has come, and at the end that it has come to the end."""
+    """The callback gets the progress, and at the end that it is complete."""
     make_channel(path)
     told: list[tuple[int, int]] = []
     report = verify(path, progress=lambda done, total: told.append((done, total)), threads=1)
@@ -214,7 +214,7 @@ def test_progress_reaches_the_end(path: Path) -> None:
 
 
 def test_an_error_in_between_ends_all_threads(path: Path) -> None:
-    """Whoever reports progress may end it, as Ctrl-C does."""
+    """The progress callback may end it, as Ctrl-C does."""
     make_channel(path)
 
     def enough(done: int, _total: int) -> None:
@@ -223,14 +223,14 @@ def test_an_error_in_between_ends_all_threads(path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         verify(path, progress=enough)
-    # A thread that had not begun yet reads nothing, and ends at once.
+    # A thread that had not started yet reads nothing, and ends at once.
     until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("filechannel-verify")])
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin would need minutes")
+@pytest.mark.skipif(PURE, reason="the pure implementation would need minutes")
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC])
 def test_nothing_is_found_while_others_use_it(path: Path, durability: Durability) -> None:
-    """Segments come, are compressed, given up and written again while it looks: none of that is damage."""
+    """Segments are added, compressed, retired and recycled while it reads: none of that is damage."""
     with opened(path, ChannelOptions(segment_size=4096, durability=durability)) as store:
         fill(store, 5)
         ended = threading.Event()
@@ -242,7 +242,7 @@ def test_nothing_is_found_while_others_use_it(path: Path, durability: Durability
                     fill(store, 4)
                     compress_all(store)
                     consume(store, 11)
-                    with store.upkeep.turn():
+                    with store.maintenance_lock.held():
                         reclaim_after(store, 10.0)
             except BaseException as error:
                 failures.append(error)

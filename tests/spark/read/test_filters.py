@@ -30,10 +30,10 @@ from pyspark.sql.datasource import (
 )
 
 from filechannel.spark import schema_of
-from filechannel.spark.filters import can_push, kept
-from filechannel.spark.options import KEEPS_FILTERS_APART
-from filechannel.spark.source import ChannelSource, FilteringReader
-from filechannel.spark.tasks import Task
+from filechannel.spark.data_source import ChannelSource, FilteringReader
+from filechannel.spark.read.filters import can_push, kept
+from filechannel.spark.read.read_tasks import Task
+from filechannel.spark.source_options import KEEPS_FILTERS_APART
 from tests.spark.messages import Order, fill, orders
 
 SETTING = "spark.sql.python.filterPushdown.enabled"
@@ -147,8 +147,8 @@ def reader(path: Path) -> FilteringReader:
     ],
     ids=str,
 )
-def test_places_narrow_what_is_read(path: Path, filters: list[Filter], expected: list[int]) -> None:
-    """A range of sequences or offsets is looked up: what lies outside is not even read."""
+def test_a_filter_on_positions_narrows_what_is_read(path: Path, filters: list[Filter], expected: list[int]) -> None:
+    """A range of sequences or offsets is looked up: segments outside it are not even read."""
     fill(path, orders(1000), segment_size=4096)
     filtering = reader(path)
     assert filtering.pushFilters(filters) == []
@@ -160,7 +160,7 @@ def test_places_narrow_what_is_read(path: Path, filters: list[Filter], expected:
 
 
 def test_offsets_narrow_what_is_read(path: Path) -> None:
-    """From an offset that a row told to another."""
+    """A filter between the offsets of two rows reads only what is between them."""
     fill(path, orders(1000), segment_size=4096)
     everything = reader(path)
     offsets = [

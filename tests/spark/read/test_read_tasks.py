@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from filechannel.spark.tasks import tasks_for
+from filechannel.spark.read.read_tasks import tasks_for
 
 MIB = 1 << 20
 

@@ -18,8 +18,8 @@ from filechannel import ConsumerBusyError, FileChannelError, Retention
 from filechannel._storage.manifest import MANIFEST
 from filechannel.blocking import open_channel
 from filechannel.spark import ChannelSource, schema_of
-from filechannel.spark.stream import StreamReader
-from tests.processes.doors import HookedFiles
+from filechannel.spark.read.stream import StreamReader
+from tests.processes.hooked_files import HookedFiles
 from tests.spark.conftest import several_writers
 from tests.spark.messages import Order, fill, orders
 
@@ -56,8 +56,8 @@ def batches(target: Path) -> list[Any]:
     return [json.loads(file.read_text().splitlines()[-1]) for file in files if file.name.isdigit()]
 
 
-def test_a_query_goes_on_where_it_stopped(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """Everything there is is read once; after a restart, what came since."""
+def test_a_query_resumes_where_it_stopped(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+    """Everything stored is read once; after a restart, what was sent since."""
     fill(path, orders(300), segment_size=4096)
     assert drained(spark, path, tmp_path) == list(range(300))
     assert drained(spark, path, tmp_path) == list(range(300))
@@ -87,7 +87,7 @@ def test_batches_have_about_so_many_bytes(spark: SparkSession, path: Path, tmp_p
 def test_a_consumer_shows_how_far_the_query_is_and_holds_the_data(
     spark: SparkSession, path: Path, tmp_path: Path
 ) -> None:
-    """The name is registered at once, keeps what is not read, and stands where the last but one batch ended."""
+    """The name is registered at once, keeps unread data, and is positioned where the last but one batch ended."""
     fill(path, orders(200), segment_size=4096, retention=Retention(after_consumed="delete"))
     assert drained(spark, path, tmp_path, consumer="spark", maxRecordsPerBatch=100) == list(range(200))
     with open_channel(path, Order) as channel:
@@ -98,8 +98,8 @@ def test_a_consumer_shows_how_far_the_query_is_and_holds_the_data(
     assert drained(spark, path, tmp_path, consumer="spark") == list(range(210))
 
 
-def test_a_new_query_begins_where_the_consumer_stands(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """Without a checkpoint the name says where to begin, unless an option does."""
+def test_a_new_query_begins_at_the_consumers_position(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+    """Without a checkpoint the consumer's position is the start, unless an option sets one."""
     fill(path, orders(10))
     with open_channel(path, Order) as channel, channel.receiver("spark") as receiver:
         receiver.receive_many(4)
@@ -109,7 +109,7 @@ def test_a_new_query_begins_where_the_consumer_stands(spark: SparkSession, path:
 
 @several_writers
 def test_a_live_owner_is_not_robbed(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """A name that somebody else has is refused, and stays theirs."""
+    """A name that another process owns is refused, and stays with its owner."""
     fill(path, orders(10))
     with open_channel(path, Order) as channel, channel.receiver("spark") as receiver:
         query = drain(spark, path, tmp_path, consumer="spark")
@@ -129,8 +129,8 @@ def test_many_channels_have_their_own_offsets(spark: SparkSession, tmp_path: Pat
     assert drained(spark, tmp_path / "orders-*", tmp_path, maxRecordsPerBatch=6) == list(range(35))
 
 
-def test_a_channel_that_is_made_later_is_followed(spark: SparkSession, tmp_path: Path) -> None:
-    """One that a glob means and that was not there when the query began is read with the next batch, and goes on."""
+def test_a_channel_created_later_is_read(spark: SparkSession, tmp_path: Path) -> None:
+    """A channel that matches a glob and is created after the query started is read from the next batch on."""
     fill(tmp_path / "orders-a", orders(5))
     checkpoint = tmp_path / "checkpoint"
     found = set[int]()
@@ -159,10 +159,10 @@ def wait_until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
         assert not query.awaitTermination(0.05), "the query has ended"
 
 
-def test_a_channel_is_followed_as_soon_as_it_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a glob finds of a channel that somebody is making is passed over, step by step, until it is whole."""
+def test_a_channel_is_read_as_soon_as_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A channel that is still being created is skipped, at each step, until it is complete."""
     path = tmp_path / "orders-b"
-    monkeypatch.setattr("filechannel.spark.stream._LOOK", 0.0)
+    monkeypatch.setattr("filechannel.spark.read.stream._LOOK", 0.0)
     fill(tmp_path / "orders-a", orders(5))
     reader = ChannelSource({"path": str(tmp_path / "orders-*")}).streamReader(schema_of(Order))
     limit, looks = reader.getDefaultReadLimit(), set[str]()
@@ -174,7 +174,7 @@ def test_a_channel_is_followed_as_soon_as_it_is_one(tmp_path: Path, monkeypatch:
             looks.add(f"{call} {name}")
 
     with monkeypatch.context() as patch:
-        patch.setattr("filechannel._storage.stores.Files", lambda: HookedFiles(look))
+        patch.setattr("filechannel._storage.open_stores.Files", lambda: HookedFiles(look))
         fill(path, [])
     assert {"make_directory orders-b", "open control", "make_directory segments", f"replace {MANIFEST}.new"} <= looks
     empty = reader.latestOffset(start, limit)
@@ -220,16 +220,16 @@ def test_a_reader_is_asked_in_its_own_way(path: Path) -> None:
         ({"type": "tests.spark.messages:Point"}, "correct the option type"),
     ],
 )
-def test_wrong_options_are_told(path: Path, options: dict[str, str], expected: str) -> None:
-    """Where the query is planned, with the option and what to do."""
+def test_wrong_options_are_refused(path: Path, options: dict[str, str], expected: str) -> None:
+    """Planning the query raises an error with the option and what to do."""
     fill(path, orders(1))
     source = ChannelSource({"path": str(path), **{name.lower(): value for name, value in options.items()}})
     with pytest.raises((FileChannelError, ValueError), match=expected):
         source.streamReader(schema_of(Order))
 
 
-def test_another_channel_in_its_place_is_noticed(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """A checkpoint belongs to a channel, not to a path: a channel may be moved, and not be replaced."""
+def test_a_replaced_channel_is_noticed(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+    """A checkpoint belongs to a channel, not to a path: a channel may be moved, but not replaced."""
     fill(path, orders(10))
     assert drained(spark, path, tmp_path) == list(range(10))
     path.rename(tmp_path / "moved")
@@ -237,12 +237,12 @@ def test_another_channel_in_its_place_is_noticed(spark: SparkSession, path: Path
     assert drained(spark, tmp_path / "moved", tmp_path) == list(range(15))
     fill(path, orders(10))
     query = drain(spark, path, tmp_path)
-    with pytest.raises(PySparkException, match=r"the checkpoint speaks of channel .* another checkpointLocation"):
+    with pytest.raises(PySparkException, match=r"the checkpoint refers to channel .* another checkpointLocation"):
         query.awaitTermination()
 
 
-def test_what_is_gone_is_an_error(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """Messages that were removed before the query came to them are not passed over in silence."""
+def test_reclaimed_messages_are_an_error(spark: SparkSession, path: Path, tmp_path: Path) -> None:
+    """Messages that were reclaimed before the query read them are not skipped silently."""
     fill(path, orders(10))
     assert drained(spark, path, tmp_path) == list(range(10))
     with open_channel(path, Order) as channel, channel.sender() as sender:

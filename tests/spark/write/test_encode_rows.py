@@ -14,31 +14,19 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 from filechannel import MessageTooLargeError
 from filechannel._channel.schema import describe
 from filechannel._format import split_records
-from filechannel._storage.spans import split, windows
+from filechannel._storage.log_spans import split, windows
 from filechannel.spark import schema_of
-from filechannel.spark.channels import channel_at, opened
-from filechannel.spark.rows import Rows
-from filechannel.spark.table import Table
-from tests.spark.messages import (
-    EVERYTHING,
-    Cancel,
-    Color,
-    Everything,
-    Inner,
-    Order,
-    Pair,
-    Point,
-    Refund,
-    fill,
-    orders,
-)
+from filechannel.spark.arrow_table import Table
+from filechannel.spark.open_channels import channel_at, opened
+from filechannel.spark.write.encode_rows import Rows
+from tests.spark.messages import EVERYTHING, Cancel, Color, Everything, Inner, Order, Pair, Point, Refund, fill, orders
 
 
 def batches(path: Path) -> list[pa.RecordBatch]:
     """Return what a channel has, as Arrow."""
     manifest, schema = channel_at(path, None)
     with opened(path) as store:
-        (span,) = split(store, store.places.earliest(), store.places.latest(), 1)
+        (span,) = split(store, store.lookup.earliest(), store.lookup.latest(), 1)
         return list(Table.of(manifest.codec, schema).batches(windows(store, span), 0, 1000))
 
 
@@ -100,8 +88,8 @@ def staged(message_type: Any, arrow: pa.DataType, values: list[Any], limit: int 
     return [decode(payload) for part in parts for payload in split_records(part.content)]
 
 
-def test_what_only_the_long_way_knows() -> None:
-    """Other forms of a UUID, a key that is there twice, floats as keys and wide offsets are written all the same."""
+def test_values_that_only_the_slow_path_encodes() -> None:
+    """Other notations of a UUID, a key that occurs twice, floats as keys and wide offsets are encoded all the same."""
     key = UUID(int=5)
     assert staged(UUID, pa.string(), [key.hex, str(key), f"{{{key}}}"]) == [key] * 3
     pairs = pa.map_(pa.string(), pa.int64())
@@ -114,11 +102,11 @@ def test_what_only_the_long_way_knows() -> None:
 
 def test_rows_that_are_no_messages() -> None:
     """The field is named, whichever way found it."""
-    with pytest.raises(ValueError, match="column 'value' is 'x' in a row, which is no UUID"):
+    with pytest.raises(ValueError, match="column 'value' is 'x' in a row, which is not a UUID"):
         staged(UUID, pa.string(), [str(UUID(int=5)), "x"])
     with pytest.raises(ValueError, match="column 'value' is 'green' in a row; the field is one of"):
         staged(Color, pa.string(), ["red", "green"])
-    with pytest.raises(ValueError, match="column 'value' is null in a row, which the field may not be"):
+    with pytest.raises(ValueError, match="column 'value' is null in a row, but the field does not allow null"):
         staged(int, pa.int64(), [1, None])
     with pytest.raises(MessageTooLargeError):
         staged(str, pa.string(), ["a", "b" * 101])
@@ -137,7 +125,7 @@ def test_narrower_numbers_and_fewer_columns() -> None:
 
 def test_what_rows_cannot_be() -> None:
     """A union, and an array that lacks a field."""
-    with pytest.raises(ValueError, match=r"messages are Cancel \| Refund, which rows cannot tell apart"):
+    with pytest.raises(ValueError, match=r"messages are Cancel \| Refund, which cannot be distinguished in rows"):
         Rows("msgpack", describe(Cancel | Refund), StructType([]))
     with pytest.raises(ValueError, match="messages are arrays, which need every field, and there is no column 'right'"):
         Rows("msgpack", describe(Pair), StructType(schema_of(Pair).fields[:1]))

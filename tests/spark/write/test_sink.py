@@ -14,14 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from filechannel import Capacity, ChannelOptions, FileChannelError, Retention
-from filechannel._maintenance import retention
-from filechannel._storage.files import Files
-from filechannel._storage.parts import Records
-from filechannel._storage.staging import Staging
+from filechannel._maintenance.background import reclaim_by_retention
+from filechannel._storage.log.batch_parts import Records
+from filechannel._storage.producers.staging import Staging
+from filechannel._storage.system.os_calls import Files
 from filechannel.blocking import open_channel
 from filechannel.spark import ChannelSource, schema_of
-from filechannel.spark.options import WriteOptions
-from filechannel.spark.sink import BatchWriter, StreamWriter, Written, prepare, publish, stage
+from filechannel.spark.source_options import WriteOptions
+from filechannel.spark.write.sink import BatchWriter, StreamWriter, Written, prepare, publish, stage
 from tests.spark.conftest import several_writers
 from tests.spark.messages import EVERYTHING, Color, Everything, Older, Order, Pair, Point, fill, orders, received
 
@@ -55,7 +55,7 @@ def test_a_channel_is_made_if_the_type_is_named(spark: SparkSession, path: Path)
         write(frame(spark, orders(5)), path / "other")
 
 
-def test_everything_goes_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_round_trip_of_every_type(spark: SparkSession, tmp_path: Path) -> None:
     """What was read from one channel can be written to another of the same type."""
     fill(tmp_path / "a", [EVERYTHING], Everything)
     fill(tmp_path / "b", [], Everything)
@@ -68,7 +68,7 @@ def test_everything_goes_there_and_back(spark: SparkSession, tmp_path: Path) -> 
     [(Point, [Point(1), Point(2, 3)]), (Pair, [Pair(1), Pair(2, "s")]), (int, [3, -4]), (bytes, [b"a", b""])],
     ids=["dataclass", "array-like", "int", "raw"],
 )
-def test_other_kinds_of_messages_go_there_and_back(
+def test_a_round_trip_of_other_message_types(
     spark: SparkSession, tmp_path: Path, message_type: Any, messages: list[Any]
 ) -> None:
     """A row is a message whatever its type is made of."""
@@ -132,7 +132,7 @@ def test_a_new_checkpoint_under_the_same_name_writes_nothing_twice(spark: SparkS
 
 
 def test_a_failed_task_leaves_nothing(spark: SparkSession, path: Path) -> None:
-    """A row that is no message fails the job: nothing is published, and nothing stays behind but what is swept."""
+    """A row that is not a message fails the job: nothing is published, and the next commit sweeps the staged files."""
     fill(path, [], Everything)
     rows = spark.createDataFrame([(1,), (2,)], "id bigint")
     fill(path.parent / "older", [], Older)
@@ -173,13 +173,13 @@ def test_what_failed_attempts_left_is_swept(path: Path) -> None:
         if number:
             publish(path, [Written(staged, "q")], number)
             assert not (path / "staging").exists()
-    publish(path, [Written(staged, "q")], 2)  # again, and its file is gone
+    publish(path, [Written(staged, "q")], 2)  # the same commit again; its file is deleted
     assert received(path) == [Order(1, "a"), Order(1, "a")]
 
 
 def test_a_channel_that_only_spark_writes_to_is_maintained(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each commit removes what retention says, for perhaps nobody else ever opens the channel."""
-    monkeypatch.setattr(retention, "_PATIENCE", 0.0)  # as if the commits were a second apart
+    monkeypatch.setattr(reclaim_by_retention, "_FLUSH_WAIT_SECONDS", 0.0)  # as if the commits were a second apart
     fill(path, [], bytes, segment_size=4096, retention=Retention(max_bytes=16384))
     for number in range(40):
         staged = Staging(Files(), path, "group", 0o600).write([Records.of([b"x" * 1000])])
@@ -188,8 +188,8 @@ def test_a_channel_that_only_spark_writes_to_is_maintained(path: Path, monkeypat
         assert channel.statistics().oldest_offset > 0
 
 
-def test_a_batch_waits_for_room(path: Path) -> None:
-    """In a channel that lets senders wait, the commit of a batch does, and comes in when a consumer has made room."""
+def test_a_batch_waits_for_capacity(path: Path) -> None:
+    """With the policy to wait, the commit of a batch waits, and proceeds when a consumer has freed capacity."""
     with (
         open_channel(path, int, options=ChannelOptions(capacity=Capacity(max_messages=3))) as channel,
         channel.receiver("slow") as receiver,
@@ -207,7 +207,7 @@ def test_a_batch_waits_for_room(path: Path) -> None:
 
 
 def test_a_batch_waits_only_so_long(path: Path) -> None:
-    """`roomTimeout` bounds the wait: then nothing is published, and the error names the option and who is full."""
+    """`roomTimeout` bounds the wait: then nothing is published, and the error names the option and the full channel."""
     options = ChannelOptions(capacity=Capacity(max_messages=3))
     with (
         open_channel(path, int, options=options) as channel,
@@ -216,7 +216,7 @@ def test_a_batch_waits_only_so_long(path: Path) -> None:
     ):
         sender.send_many([0, 1, 2])
         staged = Staging(Files(), path, "group", 0o600).write([Records.of([b"\x03"])])
-        with pytest.raises(TimeoutError, match=r"option roomTimeout=0.05: after so many seconds .* is full: no room"):
+        with pytest.raises(TimeoutError, match=r"option roomTimeout=0.05: after this time .* is full: no capacity"):
             publish(path, [Written(staged, "query")], 0, 0.05)
         with pytest.raises(TimeoutError, match=r"option roomTimeout=0\.0"):
             publish(path, [Written(staged, "query")], 0, 0.0)
@@ -234,12 +234,12 @@ def test_a_batch_waits_only_so_long(path: Path) -> None:
         ({"type": "Order"}, "option type='Order': must be 'package.module:Name'"),
         ({"type": "tests.spark.messages:Point"}, "correct the option type"),
         ({"batchId": "-1"}, "option batchId='-1': must be a number, 0 or more"),
-        ({"batchId": "1"}, "options 'txnId' and 'batchId' go together"),
+        ({"batchId": "1"}, "options 'txnId' and 'batchId' must be used together"),
         ({"codec": "json"}, "option 'codec' is not known for writing; there are path, type, roomTimeout, txnId"),
     ],
 )
-def test_wrong_options_are_told(path: Path, options: dict[str, str], expected: str) -> None:
-    """Before a task begins, with the option and what it may be."""
+def test_wrong_options_are_refused(path: Path, options: dict[str, str], expected: str) -> None:
+    """The error comes before a task starts, with the option and its valid values."""
     fill(path, [])
     with pytest.raises((FileChannelError, ValueError), match=expected):
         ChannelSource({"path": str(path), **options}).writer(schema_of(Order), overwrite=False)
@@ -250,11 +250,11 @@ def test_wrong_options_are_told(path: Path, options: dict[str, str], expected: s
     [
         ("1L as id", "messages have a field 'sku', and there is no column of that name"),
         ("1L as id, 'a' as sku, 2 as more", "column 'more' is not a field of the channel's messages"),
-        ("'1' as id, 'a' as sku", "column 'id' is string, and messages have bigint there: cast it"),
+        ("'1' as id, 'a' as sku", "column 'id' is string, but messages have bigint: cast it"),
     ],
 )
-def test_wrong_columns_are_told_on_the_driver(spark: SparkSession, path: Path, rows: str, expected: str) -> None:
-    """A frame that has not the fields of a message is refused before a job begins."""
+def test_wrong_columns_are_refused_on_the_driver(spark: SparkSession, path: Path, rows: str, expected: str) -> None:
+    """A frame without the fields of a message is refused before a job starts."""
     fill(path, [])
     with pytest.raises(PySparkException, match=expected):
         write(spark.sql(f"select {rows}"), path)
@@ -284,10 +284,13 @@ def test_other_output_modes_are_refused(spark: SparkSession, tmp_path: Path, mod
 
 
 def test_values_that_a_receiver_would_refuse(spark: SparkSession, path: Path) -> None:
-    """Names that an Enum has not, and texts that are no UUID, are told before anything is published."""
+    """A name that an Enum does not have, and text that is not a UUID, are refused before anything is published."""
     fill(path, [EVERYTHING], Everything)
     rows = spark.read.format("filechannel").load(str(path))
-    for column, expected in (("color", r"'green' in a row; the field is one of \['red', 'blue'\]"), ("key", "no UUID")):
+    for column, expected in (
+        ("color", r"'green' in a row; the field is one of \['red', 'blue'\]"),
+        ("key", "not a UUID"),
+    ):
         with pytest.raises(PySparkException, match=expected):
             write(rows.selectExpr("*").withColumn(column, rows.name.substr(0, 0)).replace("", "green", [column]), path)
     assert received(path, Everything) == [EVERYTHING]

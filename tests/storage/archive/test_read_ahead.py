@@ -8,7 +8,7 @@ from threading import enumerate as threads_alive
 
 import pytest
 
-from filechannel._storage.ahead import taken_ahead
+from filechannel._storage.archive.read_ahead import read_ahead
 
 
 def _count(stop: int, ended: Event, error: Exception | None = None) -> Generator[int]:
@@ -20,21 +20,21 @@ def _count(stop: int, ended: Event, error: Exception | None = None) -> Generator
         ended.set()
 
 
-def _is_at_work() -> bool:
+def _is_running() -> bool:
     return any(thread.name == "filechannel-ahead" for thread in threads_alive())
 
 
 def test_everything_comes_in_order() -> None:
-    """All items, also if there is none; then the thread is gone."""
+    """All items, also if there are none; then the thread has ended."""
     for stop in (1, 2, 3, 500):
         ended = Event()
-        assert list(taken_ahead(_count(stop, ended))) == list(range(1, stop))
+        assert list(read_ahead(_count(stop, ended))) == list(range(1, stop))
         assert ended.is_set()
-        assert not _is_at_work()
+        assert not _is_running()
 
 
-def test_the_next_is_taken_while_one_is_used() -> None:
-    """Whoever is busy with an item finds that the next one was taken meanwhile, by another thread."""
+def test_the_next_item_is_read_while_one_is_used() -> None:
+    """While the caller uses an item, another thread reads the next one."""
     taken = Event()
     threads = list[str]()
 
@@ -44,7 +44,7 @@ def test_the_next_is_taken_while_one_is_used() -> None:
         taken.set()
         yield 2
 
-    items = taken_ahead(two())
+    items = read_ahead(two())
     assert next(items) == 1
     assert taken.wait(30)
     assert list(items) == [2]
@@ -55,22 +55,22 @@ def test_an_error_comes_behind_the_items_before_it() -> None:
     """What fails over there is raised here."""
     ended, found = Event(), list[int]()
     with pytest.raises(ValueError, match="gone"):
-        found.extend(taken_ahead(_count(4, ended, ValueError("gone"))))
-    items = taken_ahead(_count(4, ended, ValueError("gone")))
+        found.extend(read_ahead(_count(4, ended, ValueError("gone"))))
+    items = read_ahead(_count(4, ended, ValueError("gone")))
     assert [next(items) for _ in range(3)] == [1, 2, 3]
     with pytest.raises(ValueError, match="gone"):
         next(items)
-    assert not _is_at_work()
+    assert not _is_running()
 
 
-def test_who_stops_early_leaves_nothing_behind() -> None:
-    """Closed in the middle, no more is taken, the source is closed and the thread is gone."""
+def test_closing_early_leaves_nothing_behind() -> None:
+    """Closed in the middle, no more is read, the source is closed and the thread has ended."""
     ended = Event()
-    items = taken_ahead(_count(1000, ended))
+    items = read_ahead(_count(1000, ended))
     assert next(items) == 1
     items.close()
     assert ended.is_set()
-    assert not _is_at_work()
-    never = taken_ahead(_count(2, Event()))
-    never.close()  # before it began: there is no thread yet
-    assert not _is_at_work()
+    assert not _is_running()
+    never = read_ahead(_count(2, Event()))
+    never.close()  # before it started: there is no thread yet
+    assert not _is_running()

@@ -1,4 +1,4 @@
-"""How much room there is, where it is not simple: failures, overtaking, kills, and offsets that were left out."""
+"""Capacity, where it is not simple: failures, overtaking, kills, and offset gaps."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from filechannel import Capacity, ChannelFullError, ChannelOptions, DataExpiredError, Durability, StorageError
-from filechannel._format.layout import CURSOR_OWNER, OFFSET_JUMP, TRANSACTION
-from filechannel._storage.backlog import Batch
-from filechannel._storage.files import Files
-from filechannel._storage.flush import Ticket
-from filechannel._storage.index import Mark
-from filechannel._storage.parts import Lead
-from filechannel._storage.producers import Place
+from filechannel._format.layout import CURSOR_OWNER, OFFSET_GAP, TRANSACTION
+from filechannel._offset import LogPosition
+from filechannel._storage.capacity.backlog import Batch
+from filechannel._storage.durability.flusher import Ticket
+from filechannel._storage.log.batch_parts import HeaderRecord
+from filechannel._storage.producers.producer_positions import ProducerPosition
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import Files
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, reader_of
-from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+from tests.storage.faults import FLUSHING, NEEDING_SPACE, FaultyFiles, disk_full, input_output_error
 
 FULL = ChannelOptions(capacity=Capacity(max_messages=4, on_full="raise"), segment_size=4096)
 DURABLE = ChannelOptions(
@@ -29,14 +29,14 @@ DROP = ChannelOptions(capacity=Capacity(max_bytes=16384, on_full="drop_oldest"),
 
 
 class Sleeper:
-    """Somebody who waits for a commit."""
+    """A sender that waits for a commit."""
 
     def wake(self) -> None:
         """Nothing has to be done."""
 
 
 class LateFiles(Files):
-    """A file system that takes its time for a flush: something happens meanwhile, once."""
+    """A file system with a slow flush: something happens during it, once."""
 
     meanwhile: Callable[[], object] | None = None
 
@@ -48,8 +48,8 @@ class LateFiles(Files):
         super().flush(descriptor)
 
 
-def test_every_sender_of_a_flush_that_failed_is_told_and_has_its_room_back(path: Path, background: Background) -> None:
-    """Once; what comes later is on disk, in a fresh file, and counted without the offsets in between."""
+def test_every_sender_of_a_failed_flush_gets_an_error_and_its_capacity_back(path: Path, background: Background) -> None:
+    """Once; later messages are on disk, in a fresh file, and counted without the offset gap."""
     files = FaultyFiles()
     with opened(path, DURABLE, files=files) as store:
         store.log.append([b"kept"])
@@ -62,7 +62,7 @@ def test_every_sender_of_a_flush_that_failed_is_told_and_has_its_room_back(path:
             store.flusher.commit_later(ticket)
         background.run()
         assert all(isinstance(ticket.error, StorageError) for ticket in tickets)
-        assert store.control.write_offset >= OFFSET_JUMP
+        assert store.control.write_offset >= OFFSET_GAP
         assert store.backlog.used() == Batch(12, 1)
         fine = [Ticket(store.log.append([b"fine"]), Sleeper()) for _ in range(3)]
         with pytest.raises(ChannelFullError):
@@ -81,12 +81,12 @@ def test_every_sender_of_a_flush_that_failed_is_told_and_has_its_room_back(path:
         assert store.backlog.used() == Batch(48, 4)
 
 
-def test_an_overtaken_reader_that_stands_still_is_told_where_the_log_begins(path: Path) -> None:
-    """Although the files are there as long as nobody has removed them."""
+def test_an_overtaken_idle_reader_gets_where_the_log_begins(path: Path) -> None:
+    """Although the files exist as long as no process has removed them."""
     with opened(path, DROP) as store:
         cursor = store.cursors.open("slow")
         reader = reader_of(store, cursor)
-        reader.move(Mark(store.control.write_offset, 0, 0))
+        reader.move(LogPosition(store.control.write_offset, 0))
         assert store.hold(0)
         for number in range(100):
             store.log.append([b"%03d" % number + bytes(989)])
@@ -99,29 +99,31 @@ def test_an_overtaken_reader_that_stands_still_is_told_where_the_log_begins(path
         reader.close()
 
 
-def test_whoever_dies_before_the_files_are_removed_leaves_them_to_the_next(path: Path, background: Background) -> None:
-    """The log begins where it was said to; who opens it removes the rest, and consumers are still told."""
+def test_a_process_that_dies_before_the_files_are_removed_leaves_them_to_the_next(
+    path: Path, background: Background
+) -> None:
+    """The log begins where it was decided; the next open removes the rest, and consumers still get the error."""
     with opened(path, DROP) as store:
         cursor = store.cursors.open("slow")
         reader = reader_of(store, cursor)
-        reader.move(Mark(store.control.write_offset, 0, 0))
+        reader.move(LogPosition(store.control.write_offset, 0))
         reader.close()
         store.cursors.close(cursor)
         assert store.hold(0)
         for number in range(40):
             store.log.append([b"%03d" % number + bytes(989)])
         oldest = store.control.oldest_offset
-        assert store.segments.begins[0] < oldest  # nobody has run what removes them
+        assert store.segments.begins[0] < oldest  # nothing has run that removes them
         background.forget()
     with opened(path, create=False) as store:
         assert store.control.oldest_offset == oldest
         assert store.segments.begins[0] == oldest
-        position = store.roster.registrations()[0].position
+        position = store.consumer_listing.registrations()[0].position
         assert position.offset == 0
 
 
 def _send_beside_a_slow_consumer(store: Store, messages: int) -> None:
-    """Register one that takes nothing, let it go, and send."""
+    """Register a consumer that reads nothing, close it, and send."""
     cursor = store.cursors.open("slow")
     cursor.store(0, 0, 0)
     store.cursors.close(cursor)
@@ -131,10 +133,10 @@ def _send_beside_a_slow_consumer(store: Store, messages: int) -> None:
 
 
 @pytest.mark.parametrize("capacity", [None, Capacity(max_messages=1000)])
-def test_whoever_was_overtaken_is_told_whatever_the_capacity_is_then(
+def test_an_overtaken_consumer_gets_the_error_whatever_the_capacity_is_then(
     path: Path, background: Background, capacity: Capacity | None
 ) -> None:
-    """It was changed, and then everybody died before the files were removed."""
+    """It was changed, and then every process died before the files were removed."""
     with opened(path, DROP) as store:
         _send_beside_a_slow_consumer(store, 40)
         store.configure(lambda manifest: replace(manifest, options=replace(manifest.options, capacity=capacity)))
@@ -142,14 +144,14 @@ def test_whoever_was_overtaken_is_told_whatever_the_capacity_is_then(
         background.forget()
     with opened(path, create=False) as store:
         assert store.segments.begins[0] == store.control.oldest_offset > 0
-        assert store.roster.registrations()[0].position.offset == 0
+        assert store.consumer_listing.registrations()[0].position.offset == 0
 
 
 @pytest.mark.parametrize("options", [ChannelOptions(segment_size=4096), DROP])
-def test_a_purge_that_died_is_finished_by_whoever_comes_next(
+def test_a_purge_that_died_is_finished_by_the_next_process(
     path: Path, options: ChannelOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Consumers that are not there go on behind it without being told, whatever the capacity."""
+    """Closed consumers resume behind it without an error, whatever the capacity."""
     with opened(path, options) as store:
         _send_beside_a_slow_consumer(store, 12)
         monkeypatch.setattr(store.cursors, "move_unowned", _die)
@@ -158,23 +160,23 @@ def test_a_purge_that_died_is_finished_by_whoever_comes_next(
         end = store.control.write_offset
     with opened(path, create=False) as store:
         assert payloads_of(store) == []
-        position = store.roster.registrations()[0].position
+        position = store.consumer_listing.registrations()[0].position
         assert (position.offset, position.sequence) == (end, 12)
 
 
-def _die(_: Mark) -> None:
+def _die(_: LogPosition) -> None:
     raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("at", range(1, 8))
-def test_a_disk_that_is_full_while_the_oldest_make_room(path: Path, at: int) -> None:
-    """Whatever call fails, the batch is sent whole or not at all, and it goes on when there is room."""
+def test_a_full_disk_while_the_oldest_are_dropped(path: Path, at: int) -> None:
+    """Whatever call fails, the batch is sent whole or not at all, and sending works when there is space."""
     options = ChannelOptions(capacity=Capacity(max_messages=2, on_full="drop_oldest"), segment_size=4096)
     files = FaultyFiles()
     with opened(path, options, files=files) as store:
         store.log.append([b"a"])
         store.log.append([b"b"])
-        files.fail(NEEDING_ROOM, disk_full, at=at)
+        files.fail(NEEDING_SPACE, disk_full, at=at)
         sent = True
         try:
             store.log.append([b"c", b"d"])
@@ -188,8 +190,8 @@ def test_a_disk_that_is_full_while_the_oldest_make_room(path: Path, at: int) -> 
         assert payloads_of(store) == [b"e", b"f"]
 
 
-def test_a_seal_needs_no_room(path: Path) -> None:
-    """It is no message."""
+def test_a_seal_needs_no_capacity(path: Path) -> None:
+    """It is not a message."""
     with opened(path, FULL) as store:
         for _ in range(4):
             store.log.append([b"x"])
@@ -198,7 +200,7 @@ def test_a_seal_needs_no_room(path: Path) -> None:
         assert store.backlog.used().messages == 4
 
 
-def test_senders_remove_what_they_dropped_if_nobody_else_does(path: Path) -> None:
+def test_senders_remove_what_they_dropped_if_no_other_process_does(path: Path) -> None:
     """However many segments that are, few files wait to be removed."""
     options = ChannelOptions(capacity=Capacity(max_messages=4, on_full="drop_oldest"), segment_size=4096)
     with opened(path, options) as store:
@@ -206,11 +208,11 @@ def test_senders_remove_what_they_dropped_if_nobody_else_does(path: Path) -> Non
             store.log.append([b"%d" % number])
             assert len(store.segments.begins) < 45
         assert payloads_of(store) == [b"%d" % number for number in range(196, 200)]
-        assert store.upkeep.reclaimed[0] > 100
+        assert store.maintenance_lock.reclaimed[0] > 100
 
 
 def test_a_sender_that_cannot_remove_what_it_dropped_has_sent_all_the_same(path: Path) -> None:
-    """It is counted, and whoever comes next tries again."""
+    """The error is counted, and the next process tries again."""
     files = FaultyFiles()
     options = ChannelOptions(capacity=Capacity(max_messages=4, on_full="drop_oldest"), segment_size=4096)
     with opened(path, options, files=files) as store:
@@ -219,14 +221,14 @@ def test_a_sender_that_cannot_remove_what_it_dropped_has_sent_all_the_same(path:
         files.fail(FLUSHING, input_output_error)
         for _ in range(8):
             store.log.append([b"y"])
-        assert store.upkeep.errors
+        assert store.maintenance_lock.errors
         files.work()
         store.log.append([b"z"])
         assert len(store.segments.begins) < 10
         assert payloads_of(store) == [b"y", b"y", b"y", b"z"]
 
 
-def test_a_batch_of_which_the_beginning_was_dropped_is_on_disk_before_the_files_go(path: Path) -> None:
+def test_a_batch_whose_beginning_was_dropped_is_on_disk_before_its_files_are_deleted(path: Path) -> None:
     """After a power cut nothing is missing from its middle."""
     with opened(path, DROP) as store:
         store.log.append([b"%02d" % number + bytes(990) for number in range(12)])
@@ -234,7 +236,7 @@ def test_a_batch_of_which_the_beginning_was_dropped_is_on_disk_before_the_files_
             store.log.append([bytes(992)])
         oldest = store.control.oldest_offset
         assert 0 < oldest < 12000
-        with store.upkeep.turn():
+        with store.maintenance_lock.held():
             store.reclaim.finish()
         assert store.segments.begins[0] == oldest
         checkpoint = store.control.checkpoint()
@@ -245,7 +247,7 @@ def test_a_batch_of_which_the_beginning_was_dropped_is_on_disk_before_the_files_
 
 @pytest.mark.parametrize("how", ["finished", "everything"])
 def test_no_checkpoint_says_that_the_log_begins_behind_it(path: Path, background: Background, how: str) -> None:
-    """What senders drop while a flush is on its way, the next checkpoint tells: after this one all could be lost."""
+    """What senders drop during a flush is part of the next checkpoint: after this one all could be lost."""
     files = LateFiles()
     with opened(path, DROP, files=files) as store:
         store.log.append([b"first"])
@@ -261,14 +263,16 @@ def test_no_checkpoint_says_that_the_log_begins_behind_it(path: Path, background
         assert checkpoint.oldest <= checkpoint.offset
 
 
-def test_what_producers_said_in_dropped_records_is_kept(path: Path) -> None:
-    """Their files say it by themselves before the records go."""
+def test_the_positions_of_producers_in_dropped_records_are_kept(path: Path) -> None:
+    """Their files contain them before the records are deleted."""
     with opened(path, DROP) as store:
         producer = store.producers.open("0" * 32 + ".name")
-        first = Place(store.control.write_offset, 7, 0, 0)
+        first = ProducerPosition(store.control.write_offset, 7, 0, 0)
         producer.begin(first)
-        second = Place(store.control.write_offset, 7, 5, 5)
-        store.log.append([b"x"], Lead(producer.record_size, lambda _: producer.record(TRANSACTION, second, first)))
+        second = ProducerPosition(store.control.write_offset, 7, 5, 5)
+        store.log.append(
+            [b"x"], HeaderRecord(producer.record_size, lambda _: producer.record(TRANSACTION, second, first))
+        )
         for _ in range(40):
             store.log.append([bytes(992)])
         assert store.control.oldest_offset > second.record
@@ -290,13 +294,13 @@ class TornFiles(Files):
         return content
 
 
-def test_a_consumer_counts_although_it_was_moving_when_it_was_looked_for(path: Path) -> None:
-    """What it has taken makes room, and what it has not takes it, as of any other."""
+def test_a_consumer_counts_although_it_was_moving_when_it_was_looked_up(path: Path) -> None:
+    """What it has read frees capacity, and what it has not uses it, as of any other."""
     files = TornFiles()
     with opened(path, FULL, files=files) as store:
         cursor = store.cursors.open("busy")
         reader = reader_of(store, cursor)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         assert store.hold(0)
         for _ in range(4):
             store.log.append([b"x"])
@@ -308,20 +312,20 @@ def test_a_consumer_counts_although_it_was_moving_when_it_was_looked_for(path: P
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\1" * CURSOR_OWNER, bytes(4096)])
-def test_a_position_that_is_damaged_holds_everything(path: Path, damaged: bytes) -> None:
-    """It may begin anew: until it is repaired or removed the others make no room."""
+def test_a_damaged_position_holds_everything_back(path: Path, damaged: bytes) -> None:
+    """It may start from the oldest message: until it is repaired or removed the others free no capacity."""
     with opened(path, FULL) as store:
         for name in ("damaged", "fine"):
             cursor = store.cursors.open(name)
             reader = reader_of(store, cursor)
-            reader.move(store.places.earliest())
+            reader.move(store.lookup.earliest())
             reader.close()
             store.cursors.close(cursor)
         (path / "consumers" / "damaged.cursor").write_bytes(damaged)
         store.log.append([b"x"])
         cursor = store.cursors.open("fine")
         reader = reader_of(store, cursor)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         assert reader.native.take() == b"x"
         assert store.hold(store.control.write_offset)
         assert store.backlog.used() == Batch(9, 1)

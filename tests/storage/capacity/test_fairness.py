@@ -1,4 +1,4 @@
-"""Whose turn it is to be given room, and that the dead are not waited for."""
+"""Fairness between processes that wait for capacity, and that no process waits for a dead one."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from filechannel._format import load_u32
-from filechannel._format.layout import LOCK_SLOT_SHIFT, ROOM_TURN
-from filechannel._storage.backlog import SMALLEST, Batch
-from filechannel._storage.control import Control
-from filechannel._storage.files import Files
-from filechannel._storage.kernel_locks import KernelLocks
-from filechannel._storage.processes import Processes
-from filechannel._storage.turns import Turns
+from filechannel._format.layout import CAPACITY_TURN, LOCK_SLOT_SHIFT
+from filechannel._storage.capacity.backlog import SMALLEST, Batch
+from filechannel._storage.capacity.fairness import Fairness
+from filechannel._storage.control.control_page import Control
+from filechannel._storage.control.process_slots import Processes
+from filechannel._storage.system.kernel_locks import KernelLocks
+from filechannel._storage.system.os_calls import Files
 from tests.storage.forks import Fork
 
 files = Files()
 
 
 class Member:
-    """A process that has a channel open, as far as turns go."""
+    """A process that has a channel open, as far as fairness is concerned."""
 
     def __init__(self, path: Path) -> None:
         descriptor = files.open(path, create=True)
@@ -30,20 +30,20 @@ class Member:
         self.locks = KernelLocks(files, path)
         self.processes = Processes(self.control.map, self.locks)
         self.processes.join()
-        self.turns = Turns(self.control, self.processes)
+        self.turns = Fairness(self.control, self.processes)
 
     @property
     def turn(self) -> int:
-        """Whose turn it is: the slot, or 0."""
-        return load_u32(self.control.map, ROOM_TURN) >> LOCK_SLOT_SHIFT
+        """The slot of the process that is next, or 0."""
+        return load_u32(self.control.map, CAPACITY_TURN) >> LOCK_SLOT_SHIFT
 
     def wait(self) -> None:
-        """Stand in line, and find no room."""
-        self.turns.stand_in_line(True)
+        """Wait, and find no capacity."""
+        self.turns.set_waiting(True)
         self.turns.take(SMALLEST)
 
     def may_send(self) -> bool:
-        """Tell whether the room that there is may be ours."""
+        """Return whether this process may use the free capacity."""
         return self.turns.is_ours(_everything_fits, 0)
 
 
@@ -77,7 +77,7 @@ def waiting(tmp_path: Path) -> Callable[[], Fork]:
     return lambda: Fork(wait)
 
 
-def test_the_turn_goes_round(member: Callable[[], Member]) -> None:
+def test_the_turn_rotates(member: Callable[[], Member]) -> None:
     """From each process that waits to the next one, and back to the first."""
     members = [member() for _ in range(3)]
     for each in members:
@@ -91,8 +91,8 @@ def test_the_turn_goes_round(member: Callable[[], Member]) -> None:
     assert seen == [1, 2, 3, 1, 2, 3]
 
 
-def test_the_turn_is_not_given_to_the_dead(member: Callable[[], Member], waiting: Callable[[], Fork]) -> None:
-    """However many were killed while they waited: they are passed over, and have left the line."""
+def test_a_dead_process_is_not_served(member: Callable[[], Member], waiting: Callable[[], Fork]) -> None:
+    """However many were killed while they waited: they are skipped, and do not wait any more."""
     us = member()
     children = [waiting() for _ in range(3)]
     dead = us.processes.others()
@@ -102,13 +102,13 @@ def test_the_turn_is_not_given_to_the_dead(member: Callable[[], Member], waiting
     assert us.turn == us.processes.slot
     us.turns.pass_on()
     assert us.turn == us.processes.slot
-    assert not any(map(us.processes.is_in_line, dead))
+    assert not any(map(us.processes.is_queued, dead))
 
 
-def test_a_process_that_was_found_dead_is_no_longer_in_line_for_anybody(
+def test_a_process_that_was_found_dead_does_not_wait_for_any_other(
     member: Callable[[], Member], waiting: Callable[[], Fork]
 ) -> None:
-    """Everybody sees from then on that the dead does not stand in line."""
+    """Every process sees from then on that the dead one does not wait."""
     us, another = member(), member()
     child = waiting()
     assert not us.may_send()
@@ -118,14 +118,12 @@ def test_a_process_that_was_found_dead_is_no_longer_in_line_for_anybody(
     assert another.turns.may_be_ours
 
 
-def test_whoever_has_the_slot_of_the_dead_stays_in_line(
-    member: Callable[[], Member], waiting: Callable[[], Fork]
-) -> None:
-    """The turn names the dead, and what the slot says is not about it."""
+def test_the_next_owner_of_a_dead_slot_keeps_waiting(member: Callable[[], Member], waiting: Callable[[], Fork]) -> None:
+    """The entry of the next process names the dead one, and the slot's flag is not its own."""
     us = member()
     waiting().kill()
     following = member()
     assert us.turn == following.processes.slot
-    following.turns.stand_in_line(True)
+    following.turns.set_waiting(True)
     assert us.may_send()
-    assert us.processes.is_in_line(following.processes.slot)
+    assert us.processes.is_queued(following.processes.slot)

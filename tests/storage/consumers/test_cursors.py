@@ -22,22 +22,22 @@ from filechannel._format.layout import (
     NAME_OWNER,
     NAME_REMOVER,
 )
-from filechannel._offset import Offset
-from filechannel._storage.cursor import own
-from filechannel._storage.cursor_file import (
-    Position,
+from filechannel._offset import LogPosition, Offset
+from filechannel._storage.consumers.cursor import own
+from filechannel._storage.consumers.cursor_file import (
+    StoredPosition,
     file_name,
     group_file_name,
     name_of,
     offsets_in_consumers,
     read_position,
 )
-from filechannel._storage.cursors import Cursors
-from filechannel._storage.files import Files
-from filechannel._storage.index import Mark
-from filechannel._storage.kernel_locks import KernelLocks
-from filechannel._storage.lock_file import lock_of
-from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full
+from filechannel._storage.consumers.cursors import Cursors
+from filechannel._storage.control.lock_file import lock_of
+from filechannel._storage.system.kernel_locks import KernelLocks
+from filechannel._storage.system.os_calls import Files
+from tests.storage.consumers.cursors_in import cursors_in
+from tests.storage.faults import NEEDING_SPACE, FaultyFiles, disk_full
 from tests.storage.forks import Fork, killed_with_a_child
 from tests.storage.resources import descriptors_under
 
@@ -60,7 +60,7 @@ NAMES = [
 
 
 def _cursors(directory: Path, files: Files | None = None) -> Cursors:
-    return Cursors(files or Files(), directory, 0o600, _locks(directory, files))
+    return cursors_in(directory, files or Files(), _locks(directory, files))
 
 
 def _locks(directory: Path, files: Files | None = None) -> KernelLocks:
@@ -72,8 +72,8 @@ def _offsets(directory: Path) -> list[Offset]:
     return offsets_in_consumers(Files(), directory)
 
 
-def _mark(offset: int) -> Mark:
-    return Mark(Offset(offset), offset // 10, 0)
+def _mark(offset: int) -> LogPosition:
+    return LogPosition(Offset(offset), offset // 10)
 
 
 # Names
@@ -93,20 +93,20 @@ def test_any_name_becomes_one_safe_file(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "A" * 201, "日" * 100, "\ud800"])
 def test_some_names_are_refused(tmp_path: Path, name: str) -> None:
-    """No name, a name that is too long for a file and one that is no text are wrong arguments."""
+    """No name, a name that is too long for a file and one that is not text are wrong arguments."""
     with pytest.raises(ValueError, match=r"empty|too long|lone surrogate"):
         _cursors(tmp_path).open(name)
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("stray", [".cursor", "a.b.cursor", ".group", "%2e.cursor", "%ff.cursor", "é.cursor", "x"])
-def test_other_files_are_no_consumers(tmp_path: Path, stray: str) -> None:
-    """A file that no name leads to is left alone."""
+def test_other_files_are_not_consumers(tmp_path: Path, stray: str) -> None:
+    """A file that belongs to no name is left alone."""
     (tmp_path / stray).touch()
     assert _cursors(tmp_path).names() == []
 
 
-def test_a_directory_is_no_consumer(tmp_path: Path) -> None:
+def test_a_directory_is_not_a_consumer(tmp_path: Path) -> None:
     """Something else under a consumer's file name is left alone."""
     (tmp_path / "x.cursor").mkdir()
     (tmp_path / "y.group").mkdir()
@@ -116,7 +116,7 @@ def test_a_directory_is_no_consumer(tmp_path: Path) -> None:
 # Positions
 
 
-def test_a_new_consumer_stands_nowhere(tmp_path: Path) -> None:
+def test_a_new_consumer_has_no_position(tmp_path: Path) -> None:
     """The name is registered, and has no position."""
     cursors = _cursors(tmp_path)
     cursor = cursors.open("new")
@@ -127,22 +127,22 @@ def test_a_new_consumer_stands_nowhere(tmp_path: Path) -> None:
 
 
 def test_a_position_outlives_its_owner(tmp_path: Path) -> None:
-    """The next owner goes on where the last one stopped."""
+    """The next owner resumes where the last one stopped."""
     for number in range(1, 6):
         cursors = _cursors(tmp_path)
         cursor = cursors.open("name")
         cursor.store(number * 100, number, number * 7)
-        assert cursor.position == Position(Offset(number * 100), number, number * 7)
+        assert cursor.position == StoredPosition(Offset(number * 100), number, number * 7)
         cursors.close(cursor)
         assert _offsets(tmp_path) == [number * 100]
 
 
-def test_a_position_may_go_back(tmp_path: Path) -> None:
+def test_a_position_may_move_back(tmp_path: Path) -> None:
     """The newest position counts, not the farthest."""
     cursor = _cursors(tmp_path).open("name")
     cursor.store(500, 5, 0)
     cursor.store(100, 1, 0)
-    assert cursor.position == Position(Offset(100), 1, 0)
+    assert cursor.position == StoredPosition(Offset(100), 1, 0)
     cursor.close()
 
 
@@ -153,9 +153,9 @@ def test_a_torn_position_does_not_count(tmp_path: Path, position: int) -> None:
     cursor.store(100, 1, 0)
     cursor.store(200, 2, 0)
     cursor.map[CURSOR_SLOTS[0] + position] ^= 0x40
-    assert cursor.position == Position(Offset(100), 1, 0)
+    assert cursor.position == StoredPosition(Offset(100), 1, 0)
     cursor.store(300, 3, 0)
-    assert cursor.position == Position(Offset(300), 3, 0)
+    assert cursor.position == StoredPosition(Offset(300), 3, 0)
     cursor.close()
 
 
@@ -170,8 +170,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", [pytest.param(damage, id=what) for what, damage in DAMAGES.items()])
-def test_a_damaged_cursor_is_nobody_s(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    """A position that cannot be read is told and left as it is, whoever wants the name; removing it makes it new."""
+def test_a_damaged_cursor_cannot_be_opened(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    """A position that cannot be read is reported and left as it is, for every owner; removing it makes it new."""
     cursors, path = _cursors(tmp_path / "consumers"), tmp_path / "consumers" / file_name("name")
     path.parent.mkdir()
     cursor = cursors.open("name")
@@ -190,21 +190,21 @@ def test_a_damaged_cursor_is_nobody_s(tmp_path: Path, damage: Callable[[bytes], 
     cursors.close_all()
 
 
-def test_a_cursor_that_is_cut_off_behind_its_position_is_made_whole(tmp_path: Path) -> None:
-    """What is left says where the consumer stands."""
+def test_a_cursor_that_is_cut_off_behind_its_position_is_completed(tmp_path: Path) -> None:
+    """What is left contains the position."""
     cursors = _cursors(tmp_path)
     cursor = cursors.open("name")
     cursor.store(100, 1, 0)
     cursors.close(cursor)
     os.truncate(tmp_path / file_name("name"), CURSOR_SLOTS[1] + CURSOR.size)
     cursor = cursors.open("name")
-    assert cursor.position == Position(Offset(100), 1, 0)
+    assert cursor.position == StoredPosition(Offset(100), 1, 0)
     assert len(cursor.map) == CURSOR_SIZE
     cursors.close(cursor)
 
 
-def test_a_name_whose_owner_died_before_it_stood_anywhere_is_new(tmp_path: Path) -> None:
-    """Nobody was told that it is registered."""
+def test_a_name_whose_owner_died_before_it_had_a_position_is_new(tmp_path: Path) -> None:
+    """No caller got it as registered."""
     cursors = _cursors(tmp_path)
     cursors.close(cursors.open("name"))
     assert cursors.open("name").position is None
@@ -231,8 +231,8 @@ def test_a_file_without_a_name_is_made_where_there_are_none(tmp_path: Path, monk
     cursors.close_all()
 
 
-def test_nobody_sees_a_file_before_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there are no files without names it has another one until then, and meanwhile the name is in use."""
+def test_no_process_sees_a_file_before_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without unnamed files it has another name until then, and the consumer name is in use in between."""
     really, write = os.open, os.pwrite
     seen: list[list[str]] = []
 
@@ -256,8 +256,8 @@ def test_nobody_sees_a_file_before_it_is_whole(tmp_path: Path, monkeypatch: pyte
     assert os.listdir(tmp_path) == [file_name("name")]
 
 
-def test_a_disk_may_take_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever registers a new name waits for it, however long the look takes whether it is there."""
+def test_a_disk_may_be_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registering a new name waits for it, however long the lookup takes."""
     now = 0.0
 
     def later() -> float:
@@ -270,8 +270,10 @@ def test_a_disk_may_take_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     cursors.close(cursors.open("name"))
 
 
-def test_whoever_joins_a_group_waits_for_one_who_leaves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who looks whether it is the last member has the name for itself, for that moment."""
+def test_a_process_that_joins_a_group_waits_for_one_that_leaves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that checks whether it is the last member has the name for itself, for that moment."""
     path, files = tmp_path / group_file_name("name"), Files()
     locks = _locks(tmp_path)
     own(files, locks, path, "name", 0o600, GROUP_SIZE, shared=True)[1].close()
@@ -291,7 +293,7 @@ def test_a_short_file_has_no_position() -> None:
 
 
 def test_a_name_has_one_owner(tmp_path: Path) -> None:
-    """Whoever comes second is told who came first."""
+    """The second one gets the owner in the error."""
     first, second = _cursors(tmp_path), _cursors(tmp_path)
     cursor = first.open("name")
     for cursors in (first, second):
@@ -324,8 +326,8 @@ def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
     os.close(other)
 
 
-def test_a_removed_name_is_gone(tmp_path: Path) -> None:
-    """The file goes, and the name can begin anew."""
+def test_a_removed_name_is_deleted(tmp_path: Path) -> None:
+    """The file is deleted, and the name can be registered again."""
     cursors = _cursors(tmp_path)
     cursor = cursors.open("name")
     cursor.store(100, 1, 0)
@@ -336,8 +338,8 @@ def test_a_removed_name_is_gone(tmp_path: Path) -> None:
     cursors.close(again)
 
 
-def test_all_names_can_be_given_up(tmp_path: Path) -> None:
-    """A channel that closes frees every name it owned."""
+def test_all_names_can_be_released(tmp_path: Path) -> None:
+    """A channel that closes releases every name it owned."""
     cursors = _cursors(tmp_path)
     for name in "abc":
         cursors.open(name)
@@ -348,12 +350,12 @@ def test_all_names_can_be_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_a_full_disk_registers_nobody(tmp_path: Path, at: int) -> None:
-    """A name for which there is no room is refused, is not owned by anybody, and succeeds later."""
+def test_a_full_disk_registers_no_consumer(tmp_path: Path, at: int) -> None:
+    """A name without disk space is refused, has no owner, and succeeds later."""
     files = FaultyFiles()
     cursors = _cursors(tmp_path, files)
     before = descriptors_under(tmp_path)
-    files.fail(NEEDING_ROOM, disk_full, at=at)
+    files.fail(NEEDING_SPACE, disk_full, at=at)
     with pytest.raises(DiskFullError):
         cursors.open("name")
     assert descriptors_under(tmp_path) == before
@@ -367,7 +369,7 @@ def test_a_full_disk_registers_nobody(tmp_path: Path, at: int) -> None:
 
 
 def test_only_names_without_an_owner_are_moved(tmp_path: Path) -> None:
-    """Names that stand before a place go there, unless somebody owns them or they stand nowhere."""
+    """Names with an earlier position are moved, unless they have an owner or no position."""
     cursors = _cursors(tmp_path)
     for name, offset in (("behind", 10), ("before", 500), ("owned", 10)):
         cursor = cursors.open(name)
@@ -383,7 +385,7 @@ def test_only_names_without_an_owner_are_moved(tmp_path: Path) -> None:
 
 
 def test_a_flush_covers_every_name(tmp_path: Path) -> None:
-    """Names that are owned, that were owned, and those of whoever was here before; and new names once."""
+    """Names that are owned, that were owned, and those of earlier processes; and new names once."""
     first = _cursors(tmp_path)
     first.close(first.open("before us"))
     files = FaultyFiles()
@@ -400,8 +402,8 @@ def test_a_flush_covers_every_name(tmp_path: Path) -> None:
     cursors.close_all()
 
 
-def test_a_name_that_is_gone_needs_no_flush(tmp_path: Path) -> None:
-    """A file that somebody removed is no error; removing a name is flushed."""
+def test_a_removed_name_needs_no_flush(tmp_path: Path) -> None:
+    """A deleted file is not an error; removing a name is flushed."""
     files = FaultyFiles()
     cursors = _cursors(tmp_path, files)
     cursors.flush()
@@ -433,7 +435,7 @@ def test_the_name_of_a_killed_owner_is_free_although_its_child_lives(tmp_path: P
     with killed_with_a_child(own):
         cursors = _cursors(tmp_path)
         cursor = cursors.open("name")
-        assert cursor.position == Position(Offset(100), 1, 0)
+        assert cursor.position == StoredPosition(Offset(100), 1, 0)
         cursors.close(cursor)
 
 
@@ -479,8 +481,8 @@ class Removing(Files):
 
 
 @pytest.mark.parametrize("make_again", [False, True])
-def test_a_name_that_is_removed_meanwhile_is_made_anew(tmp_path: Path, make_again: bool) -> None:
-    """The owner of a name has the file that the name leads to."""
+def test_a_name_that_is_removed_during_a_registration_is_created_again(tmp_path: Path, make_again: bool) -> None:
+    """The owner of a name has the file that the name refers to."""
     path = tmp_path / file_name("name")
     _cursors(tmp_path).open("name").close()
     removing = Removing(path, make_again=make_again)
@@ -495,18 +497,18 @@ def test_a_name_that_is_removed_meanwhile_is_made_anew(tmp_path: Path, make_agai
     assert descriptors_under(path) <= 1, "the map"
 
 
-def test_a_name_for_which_the_disk_has_no_room_is_not_registered(tmp_path: Path) -> None:
-    """Nothing is left of it; a name that is there stays."""
+def test_a_name_without_disk_space_is_not_registered(tmp_path: Path) -> None:
+    """Nothing is left of it; an existing name stays."""
     files = FaultyFiles()
     cursors = _cursors(tmp_path, files)
     known = cursors.open("known")
     known.store(100, 10, 0)
     cursors.close(known)
-    files.fail(NEEDING_ROOM, disk_full)
+    files.fail(NEEDING_SPACE, disk_full)
     for name in ("new", "known"):
         with pytest.raises(DiskFullError):
             cursors.open(name)
     assert cursors.names() == ["known"]
     files.work()
-    assert cursors.open("known").position == Position(Offset(100), 10, 0)
+    assert cursors.open("known").position == StoredPosition(Offset(100), 10, 0)
     cursors.close_all()

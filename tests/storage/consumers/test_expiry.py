@@ -18,14 +18,14 @@ from filechannel._format.layout import (
     NAME_REMOVER,
     TERM,
 )
-from filechannel._storage.cursor_file import file_name, is_overdue, read_departure, read_term
-from filechannel._storage.cursors import Cursors
-from filechannel._storage.expiry import remove_expired
-from filechannel._storage.files import Files
-from filechannel._storage.kernel_locks import KernelLocks
-from filechannel._storage.lock_file import lock_of
-from filechannel._storage.roster import Roster
+from filechannel._storage.consumers.cursor_file import file_name, is_overdue, read_departure, read_term
+from filechannel._storage.consumers.expiry import remove_expired
+from filechannel._storage.consumers.listing import ConsumerListing
+from filechannel._storage.control.lock_file import lock_of
+from filechannel._storage.system.kernel_locks import KernelLocks
+from filechannel._storage.system.os_calls import Files
 from tests.storage.clocks import Clock
+from tests.storage.consumers.cursors_in import cursors_in
 from tests.storage.forks import Fork
 from tests.storage.resources import descriptors_under
 
@@ -36,24 +36,25 @@ def _locks(directory: Path, files: Files | None = None) -> KernelLocks:
 
 
 class Names:
-    """The consumers in a directory, and who may count their changes."""
+    """The consumers in a directory, and the counter of their changes."""
 
     def __init__(self, directory: Path) -> None:
         self.changes = 0
         self.locks = _locks(directory)
-        self.cursors = Cursors(Files(), directory, 0o600, self.locks, self._count)
-        self.roster = Roster(Files(), directory, lambda: self.changes)
-        self.roster.locks = self.locks
+        self.cursors = cursors_in(directory, Files(), self.locks, self._count)
+        self.consumer_listing = ConsumerListing(
+            Files(), directory, lambda: self.changes, locks=self.locks, check_directory=lambda: None
+        )
 
     def _count(self) -> None:
         self.changes += 1
 
     def remove_expired(self) -> list[str]:
-        """Remove those whose time is over."""
-        return remove_expired(self.roster, self.cursors)
+        """Remove the expired ones."""
+        return remove_expired(self.consumer_listing, self.cursors)
 
     def register(self, name: str, expires: float | None = None) -> None:
-        """Register a name that stands somewhere, without an owner."""
+        """Register a name with a position, without an owner."""
         cursor = self.cursors.open(name)
         if expires is not None:
             cursor.expire_after(expires)
@@ -69,7 +70,7 @@ def names(tmp_path: Path) -> Names:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The time of day, which stands still."""
+    """The time of day, which does not advance."""
     return Clock.install(monkeypatch)
 
 
@@ -84,11 +85,11 @@ def test_only_what_is_overdue_is_removed(names: Names, clock: Clock) -> None:
     assert names.remove_expired() == ["long"]
     clock.pass_seconds(10**6)
     assert names.remove_expired() == []
-    assert names.roster.names() == ["stays"]
+    assert names.consumer_listing.names() == ["stays"]
 
 
 def test_every_change_is_counted(names: Names, clock: Clock) -> None:
-    """Registering and removing are; owning a name that stands somewhere is not."""
+    """Registering and removing are; owning a name with a position is not."""
     names.register("a", 10)
     assert names.changes == 1
     names.register("a")
@@ -103,7 +104,7 @@ def test_every_change_is_counted(names: Names, clock: Clock) -> None:
     assert names.changes == 6
 
 
-def test_a_clock_that_goes_back_removes_nothing(names: Names, clock: Clock) -> None:
+def test_a_clock_that_is_set_back_removes_nothing(names: Names, clock: Clock) -> None:
     """An owner that left in the future has not left long ago."""
     names.register("a", 10)
     clock.pass_seconds(-1000)
@@ -111,8 +112,8 @@ def test_a_clock_that_goes_back_removes_nothing(names: Names, clock: Clock) -> N
 
 
 @pytest.mark.parametrize("position", [*range(CURSOR_TERM, CURSOR_TERM + TERM.size)])
-def test_a_damaged_term_is_none(names: Names, tmp_path: Path, clock: Clock, position: int) -> None:
-    """A name of which nobody knows how long it stays stays."""
+def test_a_damaged_expiry_is_none(names: Names, tmp_path: Path, clock: Clock, position: int) -> None:
+    """A name with an unknown expiry stays."""
     names.register("a", 10)
     file = tmp_path / file_name("a")
     content = bytearray(file.read_bytes())
@@ -124,8 +125,8 @@ def test_a_damaged_term_is_none(names: Names, tmp_path: Path, clock: Clock, posi
 
 
 @pytest.mark.parametrize("position", [*range(CURSOR_DEPARTURE, CURSOR_DEPARTURE + DEPARTURE.size)])
-def test_a_damaged_departure_is_noted_anew(names: Names, tmp_path: Path, clock: Clock, position: int) -> None:
-    """The time begins when somebody notices."""
+def test_a_damaged_departure_is_stored_again(names: Names, tmp_path: Path, clock: Clock, position: int) -> None:
+    """The time starts when a process notices it."""
     names.register("a", 10)
     file = tmp_path / file_name("a")
     content = bytearray(file.read_bytes())
@@ -148,7 +149,7 @@ def test_a_short_file_does_not_expire(names: Names, tmp_path: Path, size: int) -
     names.changes += 1
     names.cursors.note_departure("a")
     assert names.remove_expired() == []
-    assert [each.position for each in names.roster.registrations()] == [None]
+    assert [each.position for each in names.consumer_listing.registrations()] == [None]
 
 
 def test_a_child_does_not_let_its_parent_leave(names: Names, tmp_path: Path) -> None:
@@ -162,8 +163,8 @@ def test_a_child_does_not_let_its_parent_leave(names: Names, tmp_path: Path) -> 
     assert read_departure((tmp_path / file_name("a")).read_bytes()) is not None
 
 
-def test_a_departure_of_somebody_who_came_back_is_none(names: Names, tmp_path: Path) -> None:
-    """Nothing is noted about a live owner, and what was said about the last one does not count."""
+def test_a_departure_of_an_owner_that_returned_does_not_count(names: Names, tmp_path: Path) -> None:
+    """Nothing is stored about a live owner, and what was stored about the last one does not count."""
     names.register("a", 10)
     cursor = names.cursors.open("a")
     names.cursors.note_departure("a")
@@ -188,24 +189,24 @@ def test_removing_what_is_owned_or_not_there(names: Names, tmp_path: Path) -> No
     names.cursors.close(cursor)
 
 
-def test_a_directory_in_place_of_a_file_is_a_damaged_consumer(names: Names, tmp_path: Path) -> None:
+def test_a_directory_instead_of_a_file_is_a_damaged_consumer(names: Names, tmp_path: Path) -> None:
     """It has the name, and no position; nothing that its consumer may need is removed."""
     (tmp_path / file_name("a")).mkdir()
     names.register("b")
-    assert names.roster.names() == ["a", "b"]
-    registration = names.roster.look("a")
+    assert names.consumer_listing.names() == ["a", "b"]
+    registration = names.consumer_listing.look("a")
     assert registration is not None
     assert (registration.position, registration.owner, registration.expires) == (None, None, None)
-    assert names.roster.positions()["a"] is None
-    watched = names.roster.watch("a")
+    assert names.consumer_listing.positions()["a"] is None
+    watched = names.consumer_listing.watch("a")
     assert watched is not None
-    assert names.roster.read(watched) is None
+    assert names.consumer_listing.read(watched) is None
     with pytest.raises(UnexpectedFileError):
         names.cursors.remove_unowned("a")
 
 
 class LateGroup(Files):
-    """Lets somebody make a group of the name while it is registered."""
+    """Lets another process make a group of the name while it is registered."""
 
     def __init__(self, group: Path) -> None:
         self._group = group
@@ -217,17 +218,17 @@ class LateGroup(Files):
 
 
 def test_of_two_kinds_at_once_none_or_one_is_registered(tmp_path: Path) -> None:
-    """Whoever sees the other's file after making its own gives way, and leaves nothing behind."""
+    """A process that sees the other's file after creating its own gives way, and leaves nothing behind."""
     files = LateGroup(tmp_path / "name.group")
-    cursors = Cursors(files, tmp_path, 0o600, _locks(tmp_path, files))
+    cursors = cursors_in(tmp_path, files, _locks(tmp_path, files))
     with pytest.raises(ConsumerMismatchError):
         cursors.open("name")
     assert os.listdir(tmp_path) == ["name.group"]
     assert descriptors_under(tmp_path) == 0
 
 
-def test_a_visitor_that_stands_still_is_not_waited_for(names: Names, tmp_path: Path) -> None:
-    """Whoever is stopped with the name locked makes it busy, after a moment; what is only overdue is left alone."""
+def test_a_stopped_process_with_a_name_lock_is_not_waited_for(names: Names, tmp_path: Path) -> None:
+    """A process stopped with the name locked makes it busy, after a moment; an expired name is left alone."""
     names.register("a", 1e-9)
     locks = names.locks.beside(lock_of(tmp_path / file_name("a")))
     assert locks.take(NAME_REMOVER)

@@ -1,4 +1,4 @@
-"""The file of a group: whoever dies in the middle of a change leaves something that the next one can go on with."""
+"""The file of a group: a process that dies in the middle of a change leaves a state that the next one can continue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from filechannel._errors import Busy
-from filechannel._format import load_u32, load_u64, ring, store_u32, store_u64
+from filechannel._format import load_u32, load_u64, store_u32, store_u64
 from filechannel._format.layout import (
     ENTRY_DEADLINE,
     GROUP_BEGUN,
@@ -28,9 +28,10 @@ from filechannel._format.layout import (
     LOCK_GENERATION_SHIFT,
     LOCK_SLOT_SHIFT,
 )
-from filechannel._format.ring import Claim, Ring, place
-from filechannel._storage.files import Files
+from filechannel._format.read import cursor_slot, group_ring
+from filechannel._format.read.group_ring import Claim, Ring, place
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import Files
 from filechannel.blocking import GroupReceiver, open_channel
 from tests.storage.boots import Boots
 from tests.storage.channels import opened
@@ -44,7 +45,7 @@ SIZE = 9  # of a record that holds a small number
 
 
 class KilledError(Exception):
-    """Somebody dies here."""
+    """The process dies here."""
 
 
 def _die(_: int) -> bool:
@@ -75,9 +76,9 @@ class Moments:
         self.found: list[tuple[bytes, int]] = []
         self.settled = 0
         for name in ("store_u64", "swap_if_u32", "swap_if_u64", "add_u64", "take_word", "release_word"):
-            monkeypatch.setattr(ring, name, self._watched(getattr(ring, name)))
-        for name in ("ENTRY", "CURSOR"):
-            monkeypatch.setattr(ring, name, self._torn(getattr(ring, name)))
+            monkeypatch.setattr(group_ring, name, self._watched(getattr(group_ring, name)))
+        for module, name in ((group_ring, "ENTRY"), (cursor_slot, "CURSOR")):
+            monkeypatch.setattr(module, name, self._torn(getattr(module, name)))
 
     def remember(self) -> None:
         """Let this be a moment to die in."""
@@ -133,14 +134,14 @@ def path(tmp_path: Path) -> Path:
 
 def everything(rx: GroupReceiver[int]) -> list[int]:
     """Receive and ack all there is; as long as somebody has to look again some time, that time is now."""
-    found, native = list[int](), rx._group.reader.native
+    found, native = list[int](), rx._subscription.reader.native
     while True:
         while items := rx.receive_many_nowait(1):
             found += items
             rx.ack()
         if not native.next_due:
             return found
-        content = rx._group._group.map
+        content = rx._member._group.map
         for number in range(load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)):
             store_u64(content, place(number) + ENTRY_DEADLINE, 1)
         store_u64(content, GROUP_DUE, 0)
@@ -151,13 +152,13 @@ def test_a_member_may_die_at_every_step(path: Path, monkeypatch: pytest.MonkeyPa
     group = path / "consumers/g.group"
     steps: list[tuple[set[int], set[int]]] = []
     with mapped(path) as content:
-        moments, dying = Moments(content, monkeypatch), Dying(content, DEAD, LEASE)
+        moments, dying = Moments(content, monkeypatch), Dying(content, DEAD, LEASE, lambda: None)
         settled = set[int]()
 
-        def settle(claim: Claim) -> None:
+        def ack_or_nack(claim: Claim) -> None:
             steps.append((set(settled), {claim.sequence}))
             moments.settled = len(steps) - 1
-            assert dying.settle(claim.offset, claim.word)
+            assert dying.acknowledge(claim.offset, claim.word)
             settled.add(claim.sequence)
             steps.append((set(settled), set()))
             moments.settled = len(steps) - 1
@@ -166,13 +167,13 @@ def test_a_member_may_die_at_every_step(path: Path, monkeypatch: pytest.MonkeyPa
         moments.remember()
         first = dying.take(4)
         for index in (0, 2, 1):
-            settle(first[index])
+            ack_or_nack(first[index])
         dying.give_back(first[3].offset, first[3].word, 0, counted=True)
         again = dying.take(3)
         assert [claim.attempt for claim in again] == [2, 1, 1]
         dying.give_back(again[1].offset, again[1].word, 1, counted=True)
-        settle(again[2])
-        settle(again[0])
+        ack_or_nack(again[2])
+        ack_or_nack(again[0])
         moments.remember()
         monkeypatch.undo()
     assert len(moments.found) > 100
@@ -186,10 +187,10 @@ def test_a_member_may_die_at_every_step(path: Path, monkeypatch: pytest.MonkeyPa
             assert (consumer.next_sequence, consumer.lag_messages) == (12, 0), number
 
 
-def test_the_lock_is_taken_over_from_the_dead(path: Path) -> None:
-    """An entry that was made and not announced is found; counts and the position are told anew."""
+def test_the_lock_is_taken_over_from_a_dead_process(path: Path) -> None:
+    """An entry that was stored and not announced is found; counts and the position are computed again."""
     with mapped(path) as content:
-        dying = Dying(content, DEAD, LEASE)
+        dying = Dying(content, DEAD, LEASE, lambda: None)
         dying.take(3)
         store_u64(content, GROUP_TAIL, 2)  # killed just before
         store_u64(content, GROUP_NEXT_SEQUENCE, 77)
@@ -202,10 +203,10 @@ def test_the_lock_is_taken_over_from_the_dead(path: Path) -> None:
         assert channel.consumers()[0].next_sequence == 12
 
 
-def test_somebody_who_lives_is_not_robbed(path: Path) -> None:
-    """Whoever may not wait gets nothing, and says so."""
+def test_a_live_lock_holder_is_not_robbed(path: Path) -> None:
+    """A call that may not wait gets nothing, and raises."""
     with open_channel(path, int) as channel, channel.group("g") as rx:
-        group = rx._group._group
+        group = rx._member._group
         with mapped(path) as content:
             holder = channel._store.processes
             assert holder is not None
@@ -220,7 +221,7 @@ def test_somebody_who_lives_is_not_robbed(path: Path) -> None:
 
 
 def test_another_boot_begins_at_the_position(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was acked out of order comes again, and attempts are counted anew: the ring is not trusted."""
+    """What was acked out of order is redelivered, and attempts are counted from 1: the ring is not trusted."""
     boots = Boots.install(monkeypatch)
     with open_channel(path, int) as channel, channel.group("g") as rx:
         deliveries = [rx.receive_delivery() for _ in range(5)]
@@ -246,8 +247,8 @@ def test_garbage_in_the_ring_is_forgotten_with_it(path: Path) -> None:
         assert everything(rx) == list(range(12))
 
 
-def test_numbers_go_round_the_ring(path: Path) -> None:
-    """Again and again, with the oldest left behind for as long as there is room."""
+def test_numbers_wrap_around_the_ring(path: Path) -> None:
+    """Repeatedly, with the oldest left behind for as long as the ring is not full."""
     with open_channel(path, int) as channel, channel.group("g") as rx, channel.sender() as tx:
         rx.ack(len(rx.receive_many(20)))
         tx.send_many(range(3 * GROUP_ENTRIES))
@@ -264,29 +265,29 @@ def test_numbers_go_round_the_ring(path: Path) -> None:
         assert channel.consumers()[0].lag_messages == 0
 
 
-def test_whoever_is_killed_while_looking_is_followed_by_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The look is due again a second later, whatever came of it."""
+def test_a_process_killed_during_a_check_is_followed_by_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check is due again a second later, whatever its result."""
     with open_channel(path, int) as channel, channel.group("g", lease=LEASE / 1e9) as rx, mapped(path) as content:
         rx.receive()
-        group = rx._group._group
+        group = rx._member._group
         store_u64(content, GROUP_DUE, 0)
         with monkeypatch.context() as patch:
             patch.setattr(group._processes, "is_alive", _die)
             with pytest.raises(KilledError):
                 group.tend()
         due = load_u64(content, GROUP_DUE)
-        assert due <= time.monotonic_ns() + ring.LOOK_AFTER
+        assert due <= time.monotonic_ns() + group_ring.LOOK_AFTER
         rx.ack()
         store_u64(content, GROUP_DUE, 0)
         assert group.tend() == 0
-        assert rx._group.reader.native.next_due == 0
+        assert rx._subscription.reader.native.next_due == 0
 
 
 def test_a_short_delay_does_not_end_the_lease_it_ends(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever looks in the middle of a nack with a delay does not take the message for one that was left too long."""
+    """A check in the middle of a nack with a delay does not take the message for one whose lease expired."""
     with open_channel(path, int) as channel, channel.group("g") as rx, mapped(path) as content:
-        group, seen = rx._group._group, list[int]()
-        member = Ring(content, DEAD, LEASE)
+        group, seen = rx._member._group, list[int]()
+        member = Ring(content, DEAD, LEASE, lambda: None)
         claim = member.claim(member.next, 0, SIZE, 0)
         assert isinstance(claim, Claim)
 
@@ -304,7 +305,7 @@ def test_a_short_delay_does_not_end_the_lease_it_ends(path: Path, monkeypatch: p
         for delay in (-1, 1):
             due = time.monotonic_ns() + delay * 10 * LEASE if delay > 0 else time.monotonic_ns()
             with monkeypatch.context() as patch:
-                patch.setattr(ring, "swap_if_u64", look(ring.swap_if_u64))
+                patch.setattr(group_ring, "swap_if_u64", look(group_ring.swap_if_u64))
                 assert member.give_back(claim.offset, claim.word, due, counted=True)
             store_u64(content, place(claim.number) + ENTRY_DEADLINE, 0)
             store_u64(content, GROUP_DUE, 0)
@@ -361,25 +362,25 @@ def _joins(store: Store, files: FailingFiles, step: int) -> bool:
         return False
     finally:
         files.left = -1
-    store.cursors.give_up(group)
+    store.cursors.leave_after_failed_join(group)
     return True
 
 
 def _join_and_remove(store: Store) -> None:
     assert store.processes is not None
     group = store.cursors.join("g", store.processes)
-    group.begin(store.places.earliest())
+    group.begin(store.lookup.earliest())
     assert (group.members, group.position and group.position.sequence) == (1, 0)
     store.cursors.remove(group)
-    assert store.roster.registrations() == []
+    assert store.consumer_listing.registrations() == []
 
 
-def test_a_group_that_has_nothing_to_do_is_not_due(tmp_path: Path) -> None:
-    """The last look was due when something was handed out that is settled by now; nobody looks for it forever."""
+def test_an_idle_group_is_not_due(tmp_path: Path) -> None:
+    """The last check was due when a message was outstanding that is acked by now; it is not repeated for ever."""
     with open_channel(tmp_path / "channel", int) as channel, channel.group("workers") as group:
         channel.sender().send(1)
         group.receive_delivery().ack()
-        content = group._group._group.map
+        content = group._member._group.map
         store_u64(content, GROUP_DUE, 1)
         with pytest.raises(TimeoutError):
             group.receive_delivery(timeout=0)

@@ -1,4 +1,4 @@
-"""The control file: the words that everybody shares, and the checkpoints that outlive a power cut."""
+"""The control file: the words that all processes share, and the checkpoints that survive a power cut."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from filechannel._format.layout import (
     CONTROL_SIZE,
     FAILED_FLUSHES,
     FLUSH_LOCK,
-    OFFSET_JUMP,
+    OFFSET_GAP,
     TAIL_SLOT,
     TAIL_SLOTS,
     WRITE_TAIL,
     WRITER_LOCK,
 )
 from filechannel._offset import Offset
-from filechannel._storage.control import Checkpoint, Control, Tail
-from filechannel._storage.files import Files
+from filechannel._storage.control.control_page import Checkpoint, Control, Tail
+from filechannel._storage.system.os_calls import Files
 from tests.storage.faults import FaultyFiles
 
 CHANNEL, BOOT = b"c" * 16, b"b" * 16
@@ -102,8 +102,8 @@ def test_words_belong_to_one_channel_boot_and_file(tmp_path: Path) -> None:
     files.close(descriptor)
 
 
-def test_a_short_file_is_made_whole(tmp_path: Path) -> None:
-    """A control file that was cut off has all its pages again, and room for them."""
+def test_a_short_file_is_completed(tmp_path: Path) -> None:
+    """A control file that was cut off gets all its pages and their disk space again."""
     files = Files()
     descriptor = files.open(tmp_path / "control", create=True)
     Control(files, descriptor)
@@ -142,7 +142,7 @@ def test_a_publish_that_was_interrupted_changes_nothing(control: Control) -> Non
 
 
 def test_a_tail_can_move_back(control: Control) -> None:
-    """What was appended and never shown is taken back by moving the tail."""
+    """Uncommitted records are rolled back by moving the tail."""
     control.publish(_tail(100, 5), deferred=True)
     control.publish(_tail(0), deferred=True)
     assert control.tail(deferred=True) == _tail(0)
@@ -158,7 +158,7 @@ def test_damaged_slots_are_noticed(control: Control) -> None:
 
 
 def test_a_dead_writer_is_forgotten(control: Control) -> None:
-    """Both lock words are free again, and what was appended but never shown is gone, even if its slots are damaged."""
+    """Both lock words are free again, and uncommitted records are removed, even if its slots are damaged."""
     control.publish(_tail(50, 3))
     control.publish(_tail(100, 5), deferred=True)
     store_u32(control.map, WRITER_LOCK, 1)
@@ -171,7 +171,7 @@ def test_a_dead_writer_is_forgotten(control: Control) -> None:
 
 
 def test_start_over_writes_every_word(control: Control) -> None:
-    """Whoever has the channel to itself can begin anew, whatever was there."""
+    """A process that has the channel to itself can start again, whatever was stored."""
     control.map[:] = b"\xff" * CONTROL_SIZE
     control.start_over(_tail(500, 9, 400), 300, sealed=True)
     assert control.tail() == control.tail(deferred=True) == _tail(500, 9, 400)
@@ -190,16 +190,16 @@ def test_an_oldest_offset_beyond_the_end_is_not_believed(control: Control) -> No
         _ = control.oldest_offset
 
 
-@pytest.mark.parametrize("given_up", [1, OFFSET_JUMP + 1, 3 * OFFSET_JUMP, 1 << 63, (1 << 64) - 1])
-def test_offsets_that_cannot_be_given_up_are_not_believed(control: Control, given_up: int) -> None:
+@pytest.mark.parametrize("poisoned_before", [1, OFFSET_GAP + 1, 3 * OFFSET_GAP, 1 << 63, (1 << 64) - 1])
+def test_invalid_offsets_of_poisoned_segments_are_not_believed(control: Control, poisoned_before: int) -> None:
     """The log would resume anywhere."""
-    control.given_up = given_up
+    control.poisoned_before = poisoned_before
     with pytest.raises(StorageError, match="resume"):
-        _ = control.owes_jump
+        _ = control.is_gap_pending
 
 
 def test_words_are_kept_apart(control: Control) -> None:
-    """Each word has a place of its own."""
+    """Each word has its own bytes."""
     control.publish(Tail(Offset(9), 1, Offset(0)))
     control.oldest_offset, control.durable_offset = 1, 2
     control.reserved_end, control.allocated_end = 3, 4
@@ -230,7 +230,7 @@ def test_without_a_flush_there_is_no_checkpoint(control: Control) -> None:
 
 
 def test_the_newest_checkpoint_counts(control: Control) -> None:
-    """Each checkpoint takes the place of the one before the last."""
+    """Each checkpoint replaces the one before the last."""
     for number in range(1, 6):
         control.write_checkpoint(_checkpoint(number * 100, number, number * 10, sealed=number == 5))
         assert control.checkpoint() == _checkpoint(number * 100, number, number * 10, sealed=number == 5)

@@ -13,15 +13,15 @@ import pytest
 from filechannel import ChannelLockedError, StorageError
 from filechannel._format import PURE
 from filechannel._format.layout import MODE_BYTE, OPENING_BYTE
-from filechannel._storage.entrance import Entrance, entering
-from filechannel._storage.files import Files
-from filechannel._storage.kernel_locks import KernelLocks
+from filechannel._storage.control.joining import Joined, joining
+from filechannel._storage.system.kernel_locks import KernelLocks
+from filechannel._storage.system.os_calls import Files
 from tests.storage.channels import opened, payloads_of
 from tests.storage.forks import Fork, killed_with_a_child
 from tests.storage.resources import descriptors_under
 
 files = Files()
-shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+shares = pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 
 
 @pytest.fixture
@@ -32,11 +32,11 @@ def directory(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def _inside(directory: Path) -> Iterator[Entrance]:
+def _inside(directory: Path) -> Iterator[Joined]:
     """Come in and stay for the block."""
     descriptor = files.open(directory / "control")
     try:
-        with entering(files, directory, descriptor, lambda: True) as entrance:
+        with joining(files, directory, descriptor, lambda: True) as entrance:
             pass
         try:
             yield entrance
@@ -49,7 +49,7 @@ def _inside(directory: Path) -> Iterator[Entrance]:
 def _stay(directory: Path) -> object:
     """Come in, for a process that will be killed."""
     descriptor = files.open(directory / "control")
-    with entering(files, directory, descriptor, lambda: True) as entrance:
+    with joining(files, directory, descriptor, lambda: True) as entrance:
         pass
     return entrance
 
@@ -90,18 +90,18 @@ def test_after_the_last_one_died_the_next_is_alone(directory: Path) -> None:
         assert entrance.membership.processes.generation(1) == 2
 
 
-def test_a_child_of_the_last_one_is_nobody(directory: Path) -> None:
-    """It lives on when its parent is killed, with maps and all, and does not have the channel open."""
+def test_a_child_of_the_last_process_does_not_count(directory: Path) -> None:
+    """It is alive when its parent is killed, with all its maps, and does not have the channel open."""
     with killed_with_a_child(lambda: _stay(directory)), _inside(directory) as entrance:
         assert entrance.is_alone
 
 
 def test_one_at_a_time(directory: Path) -> None:
-    """Whoever comes meanwhile waits: what one does about the dead, nobody else does too."""
+    """Another process waits: what one cleans up after a dead process, no other cleans up too."""
     descriptor = files.open(directory / "control")
     inside: list[str] = []
     with ExitStack() as stack:
-        with entering(files, directory, descriptor, lambda: True) as entrance:
+        with joining(files, directory, descriptor, lambda: True) as entrance:
             stack.callback(entrance.membership.close)
             other = KernelLocks(files, directory / "lock")
             stack.callback(other.close)
@@ -127,7 +127,7 @@ def test_an_error_inside_means_not_to_stay(directory: Path) -> None:
     """Nothing is locked, no slot is taken and no descriptor is left."""
     descriptor = files.open(directory / "control")
     held = descriptors_under(directory)
-    with pytest.raises(LookupError), entering(files, directory, descriptor, lambda: True):
+    with pytest.raises(LookupError), joining(files, directory, descriptor, lambda: True):
         raise LookupError
     locks = KernelLocks(files, directory / "lock")
     assert locks.taken(0, 1 << 20) == []
@@ -136,10 +136,10 @@ def test_an_error_inside_means_not_to_stay(directory: Path) -> None:
     files.close(descriptor)
 
 
-def test_as_many_as_can_are_enough(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever finds no slot is told so, and leaves nothing locked."""
-    monkeypatch.setattr("filechannel._storage.processes.PROCESS_SLOT_COUNT", 3)
-    monkeypatch.setattr("filechannel._storage.entrance.PURE", False)
+def test_a_process_without_a_free_slot_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says so, and nothing stays locked."""
+    monkeypatch.setattr("filechannel._storage.control.process_slots.PROCESS_SLOT_COUNT", 3)
+    monkeypatch.setattr("filechannel._storage.control.joining.PURE", False)
     with _inside(directory), _inside(directory) as second:
         with pytest.raises(StorageError, match="2 processes have the channel open"), _inside(directory):
             pass
@@ -150,11 +150,13 @@ def test_as_many_as_can_are_enough(directory: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("there", "coming"), [(True, False), (False, True), (True, True)])
-def test_who_cannot_share_does_not(directory: Path, monkeypatch: pytest.MonkeyPatch, there: bool, coming: bool) -> None:
-    """Whoever has no compare-and-swap is refused, and refuses; the error says who is there."""
-    monkeypatch.setattr("filechannel._storage.entrance.PURE", there)
+def test_a_process_that_cannot_share_does_not(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, there: bool, coming: bool
+) -> None:
+    """A process without compare-and-swap is refused, and refuses; the error names the other process."""
+    monkeypatch.setattr("filechannel._storage.control.joining.PURE", there)
     with _inside(directory) as entrance:
-        monkeypatch.setattr("filechannel._storage.entrance.PURE", coming)
+        monkeypatch.setattr("filechannel._storage.control.joining.PURE", coming)
         with pytest.raises(ChannelLockedError) as caught, _inside(directory):
             pass
         holder = entrance.membership.processes.holder(1)
@@ -165,8 +167,10 @@ def test_who_cannot_share_does_not(directory: Path, monkeypatch: pytest.MonkeyPa
         assert entrance.is_alone
 
 
-def test_many_come_at_once(path: Path) -> None:
-    """To a channel that is not there yet: it is made once, and all of them are in it or were told why not."""
+def test_many_processes_join_at_once(path: Path) -> None:
+    """To a channel that does not exist yet: it is created once, and all of them have it open or got
+    the reason why not.
+    """
     with ExitStack() as stack:
         ends: list[int] = []
         for _ in range(6):

@@ -1,4 +1,4 @@
-"""The lock file: who may open it, and what happens when it is deleted, missing, copied or half made."""
+"""The lock file: which users may open it, and what happens when it is deleted, missing, copied or half made."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import pytest
 from filechannel import ChannelLockedError, ChannelOptions, ConsumerBusyError, StorageError
 from filechannel._format import PURE
 from filechannel._format.layout import NAME_LOCK_SIZE, NAME_LOCKS, OPENING_BYTE, PROCESS_SLOT_SIZE, PROCESS_SLOTS
-from filechannel._storage import entrance, kernel_locks
-from filechannel._storage.files import Files
-from filechannel._storage.kernel_locks import KernelLocks
-from filechannel._storage.lock_file import LOCK, lock_mode, looking, name_lock
-from filechannel._storage.processes import living_in
+from filechannel._storage.control import joining
+from filechannel._storage.control.lock_file import LOCK, lock_mode, looking, name_lock
+from filechannel._storage.control.process_slots import living_in
 from filechannel._storage.store import Store
+from filechannel._storage.system import kernel_locks
+from filechannel._storage.system.kernel_locks import KernelLocks
+from filechannel._storage.system.os_calls import Files
 from tests.storage.channels import open_store, opened, payloads_of
 from tests.storage.forks import Fork, killed_with_a_child
 
@@ -32,8 +33,8 @@ shares = pytest.mark.skipif(PURE, reason="the pure implementation shares with no
     ("mode", "expected"),
     [(0o600, 0o600), (0o640, 0o600), (0o644, 0o600), (0o660, 0o660), (0o664, 0o660), (0o666, 0o666), (0o620, 0o600)],
 )
-def test_only_those_may_open_it_who_may_read_and_write(mode: int, expected: int) -> None:
-    """Of owner, group and others, each by itself."""
+def test_only_users_with_read_and_write_access_may_open_it(mode: int, expected: int) -> None:
+    """Of owner, group and others, each separately."""
     assert lock_mode(mode) == expected
 
 
@@ -59,7 +60,9 @@ def _recovered(path: Path) -> bool:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_deleted_lock_file_leaves_no_process_alone(path: Path, again: bool) -> None:
-    """As long as one has it open: others are told by whom, also if the file was made again; afterwards all is well."""
+    """As long as one process has it open: others get its name, also if the file was created again; afterwards all
+    works.
+    """
     holding = Fork(lambda: _used(path))
     (path / LOCK).unlink()
     for _ in range(2):
@@ -81,7 +84,7 @@ def _used(path: Path) -> Store:
 
 
 @shares
-def test_processes_go_on_with_a_lock_file_that_was_deleted(path: Path) -> None:
+def test_processes_continue_with_a_deleted_lock_file(path: Path) -> None:
     """Those that have it open still see each other die; only a new consumer has to wait until all have closed."""
     with opened(path) as store:
         kept = store.cursors.open("kept")
@@ -96,9 +99,11 @@ def test_processes_go_on_with_a_lock_file_that_was_deleted(path: Path) -> None:
             (path / LOCK).touch()
         other.kill()
         assert store.processes.others() == []
-        assert [(each.name, each.owner is not None) for each in store.roster.registrations()] == []
+        assert [(each.name, each.owner is not None) for each in store.consumer_listing.registrations()] == []
         kept.store(0, 0, 0)
-        assert [(each.name, each.owner is not None) for each in store.roster.registrations()] == [("kept", True)]
+        assert [(each.name, each.owner is not None) for each in store.consumer_listing.registrations()] == [
+            ("kept", True)
+        ]
         store.cursors.close(kept)
     with opened(path, create=False) as store:
         store.cursors.open("new").close()
@@ -116,7 +121,7 @@ class Deleting(Files):
         self.refused = False
 
     def leads_to(self, path: Path, descriptor: int) -> bool:
-        """Delete it when the time has come."""
+        """Delete it at the right moment."""
         if path == self._lock:
             self._look -= 1
             if not self._look:
@@ -222,7 +227,7 @@ class Dying(Files):
         self._step()
 
     def leads_to(self, path: Path, descriptor: int) -> bool:
-        """Look at a name."""
+        """Look a name up."""
         self._step()
         return super().leads_to(path, descriptor)
 
@@ -252,7 +257,7 @@ def test_a_process_may_die_at_each_step_of_locking(path: Path, missing: bool) ->
         assert payloads_of(store) == [b"one"]
 
 
-def test_a_lock_file_that_is_no_file_is_refused(path: Path, tmp_path: Path) -> None:
+def test_a_lock_file_that_is_not_a_file_is_refused(path: Path, tmp_path: Path) -> None:
     """Neither followed nor waited for."""
     open_store(path).close()
     for make in (lambda lock: os.mkfifo(lock), lambda lock: lock.symlink_to(tmp_path / "victim"), Path.mkdir):
@@ -282,8 +287,8 @@ def test_a_process_is_seen_through_its_mark(path: Path) -> None:
 
 
 @shares
-def test_a_slot_that_is_marked_is_not_taken(path: Path) -> None:
-    """By a process that holds its locks on another file, which was deleted; a reader's lock is no mark."""
+def test_a_marked_slot_is_not_used(path: Path) -> None:
+    """By a process that holds its locks on another file, which was deleted; a reader's lock is not a mark."""
     open_store(path).close()
     marks = KernelLocks(files, path / "control")
     assert marks.take(PROCESS_SLOTS + PROCESS_SLOT_SIZE)
@@ -298,8 +303,8 @@ def test_a_slot_that_is_marked_is_not_taken(path: Path) -> None:
     marks.close()
 
 
-def test_looking_takes_nothing(path: Path) -> None:
-    """And a lock file that is not there is no reason to doubt that nothing is locked."""
+def test_checking_a_lock_does_not_take_it(path: Path) -> None:
+    """A missing lock file means that nothing is locked."""
     with opened(path) as store:
         cursor = store.cursors.open("name")
         with looking(files, path) as sight:
@@ -317,7 +322,7 @@ def test_looking_takes_nothing(path: Path) -> None:
 
 
 def test_a_name_outlives_its_file(path: Path) -> None:
-    """Who deletes the file of a consumer by hand does not make a second owner."""
+    """Deleting the file of a consumer by hand does not allow a second owner."""
     with opened(path) as store:
         cursor = store.cursors.open("name")
         cursor.store(0, 0, 0)
@@ -331,19 +336,19 @@ def test_a_name_outlives_its_file(path: Path) -> None:
 # Waiting
 
 
-def test_waiting_for_the_opening_byte_is_told(
+def test_waiting_for_the_open_lock_is_reported(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once, with the process that has it unless that is not known; nothing is told of a wait that is short."""
+    """Once, with its holder if that is known; a short wait is not reported."""
     monkeypatch.setattr(kernel_locks, "DELAY", 0.0)
     open_store(path).close()
     reached, told, pids = threading.Event(), threading.Event(), list[int]()
 
-    class Telling(logging.Handler):
+    class Reporting(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             told.set()
 
-    handler = Telling()
+    handler = Reporting()
     logging.getLogger("filechannel").addHandler(handler)
 
     def wait() -> None:
@@ -355,7 +360,7 @@ def test_waiting_for_the_opening_byte_is_told(
 
     def stop_inside() -> object:
         control = files.open(path / "control")
-        inside = entrance.entering(files, path, control, lambda: True)
+        inside = joining.joining(files, path, control, lambda: True)
         inside.__enter__()
         return inside
 
@@ -388,8 +393,8 @@ def test_a_configuring_process_is_named(path: Path) -> None:
     """While it holds the opening byte, and not any longer."""
     with opened(path) as store:
         control = files.open(path / "control")
-        with entrance.described_opener(store.control):
-            assert entrance.opener_of(files, control).pid == os.getpid()
-        assert entrance.opener_of(files, control).pid is None
+        with joining.described_opener(store.control):
+            assert joining.opener_of(files, control).pid == os.getpid()
+        assert joining.opener_of(files, control).pid is None
         assert not KernelLocks(files, path / LOCK).is_taken(OPENING_BYTE)
         files.close(control)

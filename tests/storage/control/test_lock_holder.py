@@ -1,4 +1,4 @@
-"""Who holds a lock, as far as a note can tell."""
+"""The holder of a lock, as far as a note says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from filechannel._format.layout import HOLDER
-from filechannel._storage.holder import Holder, describe_this_process
+from filechannel._storage.control.lock_holder import Holder, describe_this_process
 from tests.storage.forks import Fork
 
 
@@ -31,8 +31,8 @@ def test_a_long_host_name_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "note", [b"", b"x", bytes(HOLDER.size), b"\xff" * HOLDER.size], ids=["none", "torn", "empty", "damaged"]
 )
-def test_a_note_that_says_nothing_is_nobody(note: bytes) -> None:
-    """Damaged or missing notes are no error: they are only there to name somebody."""
+def test_an_unreadable_note_names_no_process(note: bytes) -> None:
+    """Damaged or missing notes are not an error: they only serve to name a process."""
     assert Holder.unpack(note) == Holder(None, None, None)
 
 

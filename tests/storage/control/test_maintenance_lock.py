@@ -1,4 +1,4 @@
-"""Whose turn it is to maintain a channel."""
+"""The maintenance lock: which process maintains a channel."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from filechannel._format import PURE
 from tests.storage.channels import SMALL, opened
 from tests.storage.clocks import Clock
 
-shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+shares = pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 
 
 @shares
-def test_one_process_at_a_time_has_its_turn(path: Path) -> None:
-    """The others are told, and do not wait."""
+def test_one_process_at_a_time_maintains(path: Path) -> None:
+    """The others see that it is held, and do not wait."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
-        with store.upkeep.turn():
-            with pytest.raises(Busy), other.upkeep.turn():
+        with store.maintenance_lock.held():
+            with pytest.raises(Busy), other.maintenance_lock.held():
                 pass
-        with other.upkeep.turn():
+        with other.maintenance_lock.held():
             pass
 
 
-def test_one_thread_at_a_time_has_its_turn(path: Path) -> None:
+def test_one_thread_at_a_time_maintains(path: Path) -> None:
     """The kernel's lock belongs to the process."""
     refused: list[bool] = []
     with opened(path, SMALL) as store:
 
         def try_it() -> None:
             try:
-                with store.upkeep.turn():
+                with store.maintenance_lock.held():
                     refused.append(False)
             except Busy:
                 refused.append(True)
 
-        with store.upkeep.turn():
+        with store.maintenance_lock.held():
             thread = Thread(target=try_it)
             thread.start()
             thread.join()
@@ -47,11 +47,11 @@ def test_one_thread_at_a_time_has_its_turn(path: Path) -> None:
 
 
 @shares
-def test_who_may_wait_waits(path: Path) -> None:
-    """Until the other one has ended, or as long as it likes."""
+def test_a_caller_that_may_wait_waits(path: Path) -> None:
+    """Until the other one has ended, or as long as it wants."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         looks: list[int] = []
-        turn = other.upkeep.turn()
+        turn = other.maintenance_lock.held()
         turn.__enter__()
 
         def look() -> bool:
@@ -60,61 +60,61 @@ def test_who_may_wait_waits(path: Path) -> None:
                 turn.__exit__(None, None, None)
             return True
 
-        with store.upkeep.turn(look):
+        with store.maintenance_lock.held(look):
             assert len(looks) == 3
-            with pytest.raises(Busy), other.upkeep.turn(lambda: False):
+            with pytest.raises(Busy), other.maintenance_lock.held(lambda: False):
                 pass
 
 
 @shares
-def test_everybody_knows_who_had_the_last_turn(path: Path) -> None:
+def test_every_process_knows_which_one_maintained_last(path: Path) -> None:
     """As long as that process lives."""
     with opened(path, SMALL) as store:
-        assert store.upkeep.maintainer is None
-        assert store.upkeep.last_turn is None
+        assert store.maintenance_lock.maintainer is None
+        assert store.maintenance_lock.last_run is None
         with opened(path, SMALL) as other:
-            with other.upkeep.turn():
+            with other.maintenance_lock.held():
                 pass
             assert other.processes is not None
-            assert store.upkeep.maintainer == other.processes.holder(other.processes.slot)
-            assert store.upkeep.last_turn is not None
-        assert store.upkeep.maintainer is None
+            assert store.maintenance_lock.maintainer == other.processes.holder(other.processes.slot)
+            assert store.maintenance_lock.last_run is not None
+        assert store.maintenance_lock.maintainer is None
 
 
 @shares
-def test_everybody_knows_whether_somebody_is_at_it(path: Path) -> None:
+def test_every_process_knows_whether_the_lock_is_held(path: Path) -> None:
     """In this process or another."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
-        assert not store.upkeep.is_running
-        with other.upkeep.turn():
-            assert store.upkeep.is_running
-            assert other.upkeep.is_running
-        assert not store.upkeep.is_running
-        assert not other.upkeep.is_running
+        assert not store.maintenance_lock.is_running
+        with other.maintenance_lock.held():
+            assert store.maintenance_lock.is_running
+            assert other.maintenance_lock.is_running
+        assert not store.maintenance_lock.is_running
+        assert not other.maintenance_lock.is_running
 
 
-def test_it_is_seen_how_long_the_log_did_not_move(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the turn on in which it was seen to have moved: a message is never younger than that."""
+def test_the_time_without_a_new_message_is_known(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first maintenance on that saw it move: a message is never younger than that."""
     clock = Clock.install(monkeypatch)
 
     def quiet() -> float:
-        return store.upkeep.quiet(store.control.write_offset) / 1e9
+        return store.maintenance_lock.quiet(store.control.write_offset) / 1e9
 
     with opened(path, SMALL) as store:
         store.log.append([b"one"])
         assert quiet() == 0
         clock.pass_seconds(5)
-        with store.upkeep.turn():
+        with store.maintenance_lock.held():
             assert quiet() == 0
         clock.pass_seconds(5)
-        with store.upkeep.turn():
+        with store.maintenance_lock.held():
             assert quiet() == 5
             end = store.control.write_offset
             store.log.append([b"two"])
             assert quiet() == 0
-            assert store.upkeep.quiet(end) == 5 * 10**9
+            assert store.maintenance_lock.quiet(end) == 5 * 10**9
     with opened(path, SMALL) as store:
-        with store.upkeep.turn():
+        with store.maintenance_lock.held():
             pass
         clock.pass_seconds(7)
     with opened(path, SMALL) as store:
@@ -124,11 +124,11 @@ def test_it_is_seen_how_long_the_log_did_not_move(path: Path, monkeypatch: pytes
 
 
 def test_errors_and_what_was_reclaimed_are_counted(path: Path) -> None:
-    """For everybody."""
+    """For all processes."""
     with opened(path, SMALL) as store:
-        store.upkeep.count_error()
-        store.upkeep.count_reclaimed(2, 100)
-        store.upkeep.count_reclaimed(1, 50)
+        store.maintenance_lock.count_error()
+        store.maintenance_lock.count_reclaimed(2, 100)
+        store.maintenance_lock.count_reclaimed(1, 50)
     with opened(path, SMALL) as store:
-        assert store.upkeep.errors == 1
-        assert store.upkeep.reclaimed == (3, 150)
+        assert store.maintenance_lock.errors == 1
+        assert store.maintenance_lock.reclaimed == (3, 150)

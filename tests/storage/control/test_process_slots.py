@@ -28,17 +28,17 @@ from filechannel._format.layout import (
     PROCESS_SLOT_SIZE,
     PROCESS_SLOTS,
 )
-from filechannel._storage.files import Files
-from filechannel._storage.holder import Holder
-from filechannel._storage.kernel_locks import KernelLocks
-from filechannel._storage.processes import Processes
+from filechannel._storage.control.lock_holder import Holder
+from filechannel._storage.control.process_slots import Processes
+from filechannel._storage.system.kernel_locks import KernelLocks
+from filechannel._storage.system.os_calls import Files
 from tests.storage.forks import Fork
 
 files = Files()
 MOST_GENERATIONS = (1 << LOCK_GENERATION_BITS) - 1
 
 
-def _place(slot: int) -> int:
+def _slot_offset(slot: int) -> int:
     return PROCESS_SLOTS + slot * PROCESS_SLOT_SIZE
 
 
@@ -80,7 +80,7 @@ def _joined(control: Path) -> Processes:
 
 
 def test_processes_have_different_slots(table: Callable[[], Processes]) -> None:
-    """The lowest that is free; slot 0 is nobody's."""
+    """The lowest that is free; slot 0 is never used."""
     joined = [table() for _ in range(4)]
     assert [processes.slot for processes in joined] == [0] * 4
     assert [processes.owner for processes in joined] == [0] * 4
@@ -101,8 +101,8 @@ def test_the_owner_says_slot_and_generation(table: Callable[[], Processes]) -> N
     assert processes.generation(2) == 1
 
 
-def test_the_bytes_beside_the_slots_are_no_processes(control: Path, table: Callable[[], Processes]) -> None:
-    """Whoever opens the channel is no process that has it open."""
+def test_the_bytes_beside_the_slots_are_not_processes(control: Path, table: Callable[[], Processes]) -> None:
+    """A process that opens the channel is not one that has it open."""
     locks = KernelLocks(files, control)
     locks.take(MODE_BYTE)
     locks.take(OPENING_BYTE)
@@ -115,10 +115,10 @@ def test_the_bytes_beside_the_slots_are_no_processes(control: Path, table: Calla
 
 
 @pytest.mark.parametrize("how", ["kill", "end"])
-def test_the_slot_of_the_dead_is_free_and_has_another_generation(
+def test_a_dead_slot_is_free_and_gets_another_generation(
     control: Path, table: Callable[[], Processes], how: str
 ) -> None:
-    """Whoever comes next has it, and what was locked in the name of the dead is nobody's."""
+    """The next process has it, and locks in the name of the dead one have no holder."""
     looking = table()
     other = Fork(lambda: _joined(control))
     assert looking.others() == [1]
@@ -153,7 +153,7 @@ def test_a_stopped_process_is_alive(control: Path, table: Callable[[], Processes
 def test_the_generation_is_announced_before_the_byte_is_locked(
     control: Path, table: Callable[[], Processes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At no moment is the byte locked and the generation that of whoever died: the dead would seem to be alive."""
+    """At no moment is the byte locked and the generation that of the dead process: it would look alive."""
     Fork(lambda: _joined(control)).kill()
     looking, dead = table(), 1 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT
     seen: list[tuple[int, list[int], bool]] = []
@@ -173,8 +173,8 @@ def test_the_generation_is_announced_before_the_byte_is_locked(
     assert seen == [(2, [], False), (2, [1], False)]
 
 
-def test_whoever_dies_while_joining_is_in_nobodys_way(control: Path, table: Callable[[], Processes]) -> None:
-    """The slot is taken by the next one, with yet another generation."""
+def test_a_process_that_dies_while_joining_blocks_no_other(control: Path, table: Callable[[], Processes]) -> None:
+    """The next one gets the slot, with yet another generation."""
 
     def die_before_the_byte() -> object:
         processes, locks = _open(control)
@@ -190,10 +190,10 @@ def test_whoever_dies_while_joining_is_in_nobodys_way(control: Path, table: Call
     assert (looking.slot, looking.generation(1)) == (1, 2)
 
 
-def test_generations_go_round(control: Path, table: Callable[[], Processes]) -> None:
+def test_generations_wrap_around(control: Path, table: Callable[[], Processes]) -> None:
     """After the largest comes one: zero would make a lock word of slot and generation look different from any."""
     looking = table()
-    store_u32(looking._words, _place(1), MOST_GENERATIONS - 1)
+    store_u32(looking._words, _slot_offset(1), MOST_GENERATIONS - 1)
     for expected in (MOST_GENERATIONS, 1, 2):
         other = Fork(lambda: _joined(control))
         assert looking.generation(1) == expected
@@ -202,10 +202,10 @@ def test_generations_go_round(control: Path, table: Callable[[], Processes]) -> 
 
 
 @pytest.mark.parametrize("damage", [MOST_GENERATIONS + 1, 0xFFFFFFFF])
-def test_a_damaged_generation_is_mended(table: Callable[[], Processes], damage: int) -> None:
-    """The word has room for 21 bits."""
+def test_a_damaged_generation_is_fixed(table: Callable[[], Processes], damage: int) -> None:
+    """The word has 21 bits for it."""
     processes = table()
-    store_u32(processes._words, _place(1), damage)
+    store_u32(processes._words, _slot_offset(1), damage)
     processes.join()
     assert 1 <= processes.generation(1) <= MOST_GENERATIONS
     assert processes.is_alive(processes.owner)
@@ -226,8 +226,8 @@ def test_slots_are_used_again(table: Callable[[], Processes]) -> None:
         assert joined[2].generation(3) == turn + 2
 
 
-def test_a_word_of_nobody_is_not_alive(table: Callable[[], Processes]) -> None:
-    """Slots that were never taken, and generations that never were."""
+def test_a_word_without_an_owner_is_not_alive(table: Callable[[], Processes]) -> None:
+    """Slots that were never used, and generations that never existed."""
     processes = table()
     processes.join()
     for slot in (0, 1, 2, PROCESS_SLOT_COUNT - 1):
@@ -240,7 +240,7 @@ def test_a_word_of_nobody_is_not_alive(table: Callable[[], Processes]) -> None:
 
 
 def test_as_many_processes_as_there_are_slots(control: Path, table: Callable[[], Processes]) -> None:
-    """1,023; the next one is told so, until one of them ends."""
+    """1,023; the next one gets an error, until one of them ends."""
     holders = [KernelLocks(files, control) for _ in range(8)]
     for slot in range(1, PROCESS_SLOT_COUNT):
         assert holders[slot % 8].take(slot)
@@ -284,8 +284,8 @@ def test_a_long_host_name_is_cut(table: Callable[[], Processes], monkeypatch: py
     processes = table()
     processes.join()
     assert processes.holder(1).host == "h" * 40
-    assert bytes(processes._words[_place(2) : _place(3)]) == bytes(PROCESS_SLOT_SIZE)
-    assert load_u32(processes._words, _place(1)) == 1
+    assert bytes(processes._words[_slot_offset(2) : _slot_offset(3)]) == bytes(PROCESS_SLOT_SIZE)
+    assert load_u32(processes._words, _slot_offset(1)) == 1
 
 
 @pytest.mark.parametrize(
@@ -296,10 +296,10 @@ def test_a_long_host_name_is_cut(table: Callable[[], Processes], monkeypatch: py
     ],
     ids=["none", "host"],
 )
-def test_a_damaged_note_names_nobody(table: Callable[[], Processes], note: bytes) -> None:
-    """It is no reason to fail."""
+def test_a_damaged_note_names_no_process(table: Callable[[], Processes], note: bytes) -> None:
+    """It is not a reason to fail."""
     processes = table()
-    processes._words[_place(3) : _place(4)] = note
+    processes._words[_slot_offset(3) : _slot_offset(4)] = note
     assert processes.holder(3) == Holder(None, None, None)
 
 
@@ -307,10 +307,10 @@ def test_a_generation_that_is_too_wide_names_no_other_slot(table: Callable[[], P
     """As damage may leave it: the process is known by as many bits as a lock word has, and can be taken out of line."""
     processes = table()
     processes.join()
-    processes.set_in_line(True)
-    store_u32(processes._words, _place(processes.slot), 0xFFFFFFFF)
-    [word] = processes.in_line()
+    processes.set_queued(True)
+    store_u32(processes._words, _slot_offset(processes.slot), 0xFFFFFFFF)
+    [word] = processes.queued_slots()
     assert word >> LOCK_SLOT_SHIFT == processes.slot
     assert processes.is_alive(word)
-    processes.take_out_of_line(word)
-    assert list(processes.in_line()) == []
+    processes.remove_from_queue(word)
+    assert list(processes.queued_slots()) == []

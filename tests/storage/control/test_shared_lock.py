@@ -14,16 +14,16 @@ import pytest
 from filechannel._errors import Busy, StorageError
 from filechannel._format import PURE, load_u32, load_u64, store_u32, store_u64
 from filechannel._format.layout import CONTENDED, CONTROL_SIZE, FLUSH_LOCK, OPENING_BYTE, WRITER_LOCK
-from filechannel._storage.files import Files
-from filechannel._storage.kernel_locks import KernelLocks
-from filechannel._storage.processes import Processes
-from filechannel._storage.shared_lock import SharedLock
+from filechannel._storage.control.process_slots import Processes
+from filechannel._storage.control.shared_lock import SharedLock
+from filechannel._storage.system.kernel_locks import KernelLocks
+from filechannel._storage.system.os_calls import Files
 from tests.storage.forks import Fork
 
 files = Files()
 COUNTED = 64
-"""Where in the file the tests count: a word that nobody else uses."""
-shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+"""Where in the file the tests count: a word that is not used otherwise."""
+shares = pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 
 
 class Member:
@@ -43,7 +43,7 @@ class Member:
 
     @property
     def word(self) -> int:
-        """What the word says."""
+        """The value of the lock word."""
         return load_u32(self.words, self.position)
 
 
@@ -77,7 +77,7 @@ def never() -> bool:
 # One process
 
 
-def test_the_word_names_whoever_holds_it(member: Callable[[], Member]) -> None:
+def test_the_word_names_the_lock_holder(member: Callable[[], Member]) -> None:
     """And is free before and afterwards."""
     me = member()
     assert not me.lock.is_held
@@ -89,8 +89,8 @@ def test_the_word_names_whoever_holds_it(member: Callable[[], Member]) -> None:
     assert me.entered == [False]
 
 
-def test_whoever_holds_it_may_come_in_again(member: Callable[[], Member]) -> None:
-    """The word is taken once and freed at the end; whoever enters is told once."""
+def test_the_lock_is_reentrant(member: Callable[[], Member]) -> None:
+    """The word is acquired once and freed at the end; the callback is called once."""
     me = member()
     with me.lock.held():
         with me.lock.held(never):
@@ -120,8 +120,8 @@ def test_an_error_inside_frees_it(member: Callable[[], Member]) -> None:
         assert me.word == 0
 
 
-def test_an_error_of_whoever_is_told_frees_it(member: Callable[[], Member]) -> None:
-    """A log that was closed says so in this way."""
+def test_an_error_of_the_callback_frees_it(member: Callable[[], Member]) -> None:
+    """A closed log raises in this way."""
     me = member()
 
     def refuse(from_the_dead: bool) -> None:
@@ -136,7 +136,7 @@ def test_an_error_of_whoever_is_told_frees_it(member: Callable[[], Member]) -> N
 
 
 def test_two_words_are_two_locks(control: Path, member: Callable[[], Member]) -> None:
-    """Holding one keeps nobody from the other."""
+    """Holding one does not block the other."""
     me = member()
     flush = SharedLock(me.words, FLUSH_LOCK, me.processes)
     with me.lock.held(), flush.held(never):
@@ -166,7 +166,9 @@ def test_threads_exclude_each_other(member: Callable[[], Member]) -> None:
 
 @shares
 def test_a_word_left_by_an_interrupted_thread_is_taken_over(member: Callable[[], Member]) -> None:
-    """It says that we have it, but nobody here does: a signal came between taking it and noting so."""
+    """The word names this process, but no thread of it holds the lock: a signal came between
+    acquiring and noting it.
+    """
     me = member()
     for word in (me.processes.owner, me.processes.owner | CONTENDED):
         store_u32(me.words, WRITER_LOCK, word)
@@ -197,7 +199,7 @@ def test_an_interrupt_on_the_way_in_leaves_nothing_locked(member: Callable[[], M
 
 
 @shares
-def test_whoever_may_not_sleep_is_told_that_it_is_busy(member: Callable[[], Member]) -> None:
+def test_a_caller_that_may_not_sleep_gets_busy(member: Callable[[], Member]) -> None:
     """An event loop has other things to do. Nothing is left behind of the attempt."""
     me, other = member(), member()
     with other.lock.held():
@@ -210,8 +212,8 @@ def test_whoever_may_not_sleep_is_told_that_it_is_busy(member: Callable[[], Memb
 
 
 @shares
-def test_whoever_may_sleep_gets_it_when_it_is_free(member: Callable[[], Member]) -> None:
-    """The word says meanwhile that somebody sleeps, and afterwards that others might."""
+def test_a_caller_that_may_sleep_gets_it_when_it_is_free(member: Callable[[], Member]) -> None:
+    """The word says in between that a thread sleeps, and afterwards that others might."""
     me, other = member(), member()
     got = threading.Event()
 
@@ -232,8 +234,8 @@ def test_whoever_may_sleep_gets_it_when_it_is_free(member: Callable[[], Member])
 
 
 @shares
-def test_a_lock_is_taken_over_from_the_dead(control: Path, member: Callable[[], Member]) -> None:
-    """Also by whoever may not sleep; it is told, once, that it has to clean up."""
+def test_a_lock_is_taken_over_from_a_dead_process(control: Path, member: Callable[[], Member]) -> None:
+    """Also by a caller that may not sleep; it is called, once, to clean up."""
     me = member()
     held = Fork(lambda: _hold(control))
     word = me.word
@@ -257,8 +259,8 @@ def _hold(control: Path) -> object:
 
 
 @shares
-def test_whoever_sleeps_finds_out_that_the_owner_died(control: Path, member: Callable[[], Member]) -> None:
-    """Nobody wakes it."""
+def test_a_sleeping_caller_notices_that_the_holder_died(control: Path, member: Callable[[], Member]) -> None:
+    """No process wakes it."""
     me = member()
     held = Fork(lambda: _hold(control))
     entered = threading.Event()
@@ -279,7 +281,7 @@ def test_whoever_sleeps_finds_out_that_the_owner_died(control: Path, member: Cal
 
 @shares
 def test_nothing_is_taken_from_a_process_that_is_stopped(control: Path, member: Callable[[], Member]) -> None:
-    """It has it until it goes on or dies."""
+    """It holds the lock until it resumes or dies."""
     me = member()
     held = Fork(lambda: _hold(control))
     os.kill(held.pid, signal.SIGSTOP)
@@ -294,10 +296,8 @@ def test_nothing_is_taken_from_a_process_that_is_stopped(control: Path, member: 
 
 
 @shares
-def test_a_slot_that_was_taken_again_does_not_keep_the_lock_of_the_dead(
-    control: Path, member: Callable[[], Member]
-) -> None:
-    """The one who lives there now never had it."""
+def test_a_reused_slot_does_not_keep_the_lock_of_a_dead_process(control: Path, member: Callable[[], Member]) -> None:
+    """The process that uses it now never had the lock."""
     me = member()
     held = Fork(lambda: _hold(control))
     held.kill()
@@ -311,7 +311,7 @@ def test_a_slot_that_was_taken_again_does_not_keep_the_lock_of_the_dead(
 
 
 @shares
-def test_the_new_one_in_a_slot_may_take_over_from_the_old_one(control: Path, member: Callable[[], Member]) -> None:
+def test_the_next_process_in_a_slot_may_take_over_from_the_old_one(control: Path, member: Callable[[], Member]) -> None:
     """The word has its slot, but not its generation."""
     Fork(lambda: _hold(control)).kill()
     me = member()

@@ -16,9 +16,9 @@ from types import FrameType
 import pytest
 
 from filechannel import DiskFullError
-from filechannel._storage import bells as bells_module
-from filechannel._storage.bells import Bells, remove_fifo
-from filechannel._storage.files import Files
+from filechannel._storage.control import wake_fifos as bells_module
+from filechannel._storage.control.wake_fifos import WakeFifos, remove_fifo
+from filechannel._storage.system.os_calls import Files
 from tests.storage.forks import Fork
 from tests.storage.resources import descriptors_under
 
@@ -26,7 +26,7 @@ files = Files()
 
 
 class Table:
-    """Stands in for the table of processes: our slot, and the generation of each."""
+    """Replaces the table of processes: our slot, and the generation of each."""
 
     def __init__(self, slot: int, generations: dict[int, int]) -> None:
         self.slot = slot
@@ -44,12 +44,12 @@ def generations() -> dict[int, int]:
 
 
 @pytest.fixture
-def bells(tmp_path: Path, generations: dict[int, int]) -> Iterator[Callable[[int], Bells]]:
+def wake_fifos(tmp_path: Path, generations: dict[int, int]) -> Iterator[Callable[[int], WakeFifos]]:
     """How a process in a slot has its FIFO; all are closed afterwards."""
-    made: list[Bells] = []
+    made: list[WakeFifos] = []
 
-    def make(slot: int, files: Files = files) -> Bells:
-        made.append(Bells(files, tmp_path / "wake", 0o640, Table(slot, generations)))  # type: ignore[arg-type]
+    def make(slot: int, files: Files = files) -> WakeFifos:
+        made.append(WakeFifos(files, tmp_path / "wake", 0o640, Table(slot, generations)))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
@@ -58,7 +58,7 @@ def bells(tmp_path: Path, generations: dict[int, int]) -> Iterator[Callable[[int
 
 
 def _is_rung(descriptor: int) -> bool:
-    """Tell whether a loop that watches a FIFO would wake up, and take what is in it."""
+    """Return whether a loop that watches a FIFO would wake up, and empty it."""
     poll = select.poll()  # which takes a descriptor of any number
     poll.register(descriptor, select.POLLIN)
     ready = poll.poll(0)
@@ -66,24 +66,24 @@ def _is_rung(descriptor: int) -> bool:
     return bool(ready)
 
 
-def _taken(bells: Bells) -> int:
-    own = bells.take_own()
+def _taken(wake_fifos: WakeFifos) -> int:
+    own = wake_fifos.take_own()
     assert own is not None
     return own
 
 
-def test_a_process_has_a_fifo_of_its_own(tmp_path: Path, bells: Callable[[int], Bells]) -> None:
-    """Under the number of its slot, with the mode of the channel's files, in a directory that goes with it."""
-    bells(7)
+def test_a_process_has_its_own_fifo(tmp_path: Path, wake_fifos: Callable[[int], WakeFifos]) -> None:
+    """Under the number of its slot, with the mode of the channel's files, in a directory with the matching one."""
+    wake_fifos(7)
     assert stat.S_ISFIFO((tmp_path / "wake" / "7").stat().st_mode)
     assert (tmp_path / "wake" / "7").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "wake").stat().st_mode & 0o777 == 0o750
 
 
-def test_whoever_is_rung_is_woken(bells: Callable[[int], Bells]) -> None:
-    """Those that are asked for and nobody else; again and again."""
-    ringing = bells(1)
-    owns = {slot: _taken(bells(slot)) for slot in (2, 3, 4)}
+def test_a_signalled_process_is_woken(wake_fifos: Callable[[int], WakeFifos]) -> None:
+    """Those that are asked for and no others; repeatedly."""
+    ringing = wake_fifos(1)
+    owns = {slot: _taken(wake_fifos(slot)) for slot in (2, 3, 4)}
     for _ in range(3):
         assert not any(_is_rung(own) for own in owns.values())
         ringing.ring([2, 4])
@@ -94,10 +94,10 @@ def test_whoever_is_rung_is_woken(bells: Callable[[int], Bells]) -> None:
         files.close(own)
 
 
-def test_a_fifo_that_is_full_has_been_rung(bells: Callable[[int], Bells]) -> None:
+def test_a_fifo_that_is_full_has_been_rung(wake_fifos: Callable[[int], WakeFifos]) -> None:
     """Ringing never waits, and the others are rung all the same."""
-    ringing = bells(1)
-    full, other = _taken(bells(2)), _taken(bells(3))
+    ringing = wake_fifos(1)
+    full, other = _taken(wake_fifos(2)), _taken(wake_fifos(3))
     with suppress(BlockingIOError):
         while os.write(full, b"!" * 4096):
             pass
@@ -109,9 +109,9 @@ def test_a_fifo_that_is_full_has_been_rung(bells: Callable[[int], Bells]) -> Non
     files.close(other)
 
 
-def test_whoever_is_gone_is_passed_over(bells: Callable[[int], Bells]) -> None:
-    """There is no FIFO, or nobody behind it."""
-    ringing, other = bells(1), bells(3)
+def test_a_process_that_has_ended_is_skipped(wake_fifos: Callable[[int], WakeFifos]) -> None:
+    """There is no FIFO, or no reader of it."""
+    ringing, other = wake_fifos(1), wake_fifos(3)
     own = _taken(other)
     ringing.ring([2, 900, 3])
     assert _is_rung(own)
@@ -120,9 +120,9 @@ def test_whoever_is_gone_is_passed_over(bells: Callable[[int], Bells]) -> None:
     ringing.ring([3, 3, 2])
 
 
-def test_something_else_under_the_name_is_left_alone(tmp_path: Path, bells: Callable[[int], Bells]) -> None:
-    """A file is not written to, nor what a link leads to."""
-    ringing = bells(1)
+def test_something_else_under_the_name_is_left_alone(tmp_path: Path, wake_fifos: Callable[[int], WakeFifos]) -> None:
+    """A file is not written to, nor the target of a link."""
+    ringing = wake_fifos(1)
     (tmp_path / "wake" / "2").write_text("precious")
     (tmp_path / "wake" / "3").symlink_to(tmp_path / "wake" / "2")
     held = descriptors_under(tmp_path)
@@ -134,32 +134,32 @@ def test_something_else_under_the_name_is_left_alone(tmp_path: Path, bells: Call
 # Slots that are used again
 
 
-def test_whoever_comes_next_in_a_slot_is_rung(
-    tmp_path: Path, bells: Callable[[int], Bells], generations: dict[int, int]
+def test_the_next_process_in_a_slot_is_woken(
+    tmp_path: Path, wake_fifos: Callable[[int], WakeFifos], generations: dict[int, int]
 ) -> None:
-    """Not the FIFO of whoever was killed there, which is still open."""
-    ringing, killed = bells(1), bells(2)
+    """Not the FIFO of the process that was killed there, which is still open."""
+    ringing, killed = wake_fifos(1), wake_fifos(2)
     old = _taken(killed)
     ringing.ring([2])
     assert _is_rung(old)
     remove_fifo(files, tmp_path / "wake", 2)
     generations[2] = 2
-    new = _taken(bells(2))
+    new = _taken(wake_fifos(2))
     ringing.ring([2])
     assert (_is_rung(old), _is_rung(new)) == (False, True)
     files.close(old)
     files.close(new)
 
 
-def test_a_fifo_left_by_the_dead_is_replaced(tmp_path: Path, bells: Callable[[int], Bells]) -> None:
-    """A byte that was written for the dead wakes nobody."""
-    killed = Fork(lambda: Bells(files, tmp_path / "wake", 0o600, Table(2, {})))  # type: ignore[arg-type]
-    ringing = bells(1)
+def test_a_fifo_left_by_a_dead_process_is_replaced(tmp_path: Path, wake_fifos: Callable[[int], WakeFifos]) -> None:
+    """A byte that was written for the dead process wakes no other."""
+    killed = Fork(lambda: WakeFifos(files, tmp_path / "wake", 0o600, Table(2, {})))  # type: ignore[arg-type]
+    ringing = wake_fifos(1)
     before = (tmp_path / "wake" / "2").stat().st_ino
     ringing.ring([2])
     killed.kill()
     remove_fifo(files, tmp_path / "wake", 2)
-    own = _taken(bells(2))
+    own = _taken(wake_fifos(2))
     assert not _is_rung(own)
     assert os.fstat(own).st_ino == (tmp_path / "wake" / "2").stat().st_ino
     assert (tmp_path / "wake" / "2").stat().st_mode & 0o777 == 0o600
@@ -170,10 +170,12 @@ def test_a_fifo_left_by_the_dead_is_replaced(tmp_path: Path, bells: Callable[[in
 # Descriptors
 
 
-def test_the_fifos_of_others_are_kept_open_but_not_too_many(tmp_path: Path, bells: Callable[[int], Bells]) -> None:
+def test_the_fifos_of_others_are_kept_open_but_not_too_many(
+    tmp_path: Path, wake_fifos: Callable[[int], WakeFifos]
+) -> None:
     """Opening one for each ring would cost more than ringing; a thousand processes must not cost a thousand."""
-    ringing = bells(1)
-    owns = {slot: _taken(bells(slot)) for slot in range(2, 202)}
+    ringing = wake_fifos(1)
+    owns = {slot: _taken(wake_fifos(slot)) for slot in range(2, 202)}
     for own in owns.values():
         assert not _is_rung(own)
     held = descriptors_under(tmp_path)
@@ -187,9 +189,11 @@ def test_the_fifos_of_others_are_kept_open_but_not_too_many(tmp_path: Path, bell
         files.close(own)
 
 
-def test_closing_lets_go_of_everything_and_removes_our_own(tmp_path: Path, bells: Callable[[int], Bells]) -> None:
-    """Whether somebody took the descriptor or not; that one is the business of whoever took it."""
-    untaken, taken = bells(1), bells(2)
+def test_closing_releases_everything_and_removes_our_own(
+    tmp_path: Path, wake_fifos: Callable[[int], WakeFifos]
+) -> None:
+    """Whether the descriptor was handed out or not; a caller that has it closes it."""
+    untaken, taken = wake_fifos(1), wake_fifos(2)
     own = _taken(taken)
     assert taken.take_own() is None
     untaken.ring([2])
@@ -201,9 +205,9 @@ def test_closing_lets_go_of_everything_and_removes_our_own(tmp_path: Path, bells
     files.close(own)
 
 
-def test_closing_twice_is_closing_once(bells: Callable[[int], Bells]) -> None:
+def test_closing_twice_is_closing_once(wake_fifos: Callable[[int], WakeFifos]) -> None:
     """And no error."""
-    one = bells(1)
+    one = wake_fifos(1)
     one.close()
     one.close()
 
@@ -224,7 +228,7 @@ class Interrupted:
         return self._left == 0
 
     def run(self, work: Callable[[], object]) -> None:
-        """Do this, and the other thing in the middle of it, in a thread that is given up if it waits for itself."""
+        """Do this, and the other thing in the middle of it, in a thread that is abandoned if it deadlocks."""
         done = list[bool]()
 
         def traced() -> None:
@@ -251,15 +255,15 @@ class Interrupted:
 
 
 @pytest.mark.parametrize("before", ["unknown", "of another generation", "known"])
-def test_a_signal_handler_may_ring_while_its_thread_rings(
-    tmp_path: Path, bells: Callable[[int], Bells], generations: dict[int, int], before: str
+def test_a_signal_handler_may_wake_while_its_thread_wakes(
+    tmp_path: Path, wake_fifos: Callable[[int], WakeFifos], generations: dict[int, int], before: str
 ) -> None:
-    """Whichever line it comes at nobody waits for ever, everybody is rung, and no descriptor stays behind."""
-    owns = {slot: _taken(bells(slot)) for slot in (2, 3)}
+    """Whichever line it interrupts nothing deadlocks, every process is woken, and no descriptor stays open."""
+    owns = {slot: _taken(wake_fifos(slot)) for slot in (2, 3)}
     held, line, came = descriptors_under(tmp_path), 0, True
     while came:
         line += 1
-        ringing = Bells(files, tmp_path / "wake", 0o640, Table(1, generations))  # type: ignore[arg-type]
+        ringing = WakeFifos(files, tmp_path / "wake", 0o640, Table(1, generations))  # type: ignore[arg-type]
         if before != "unknown":
             ringing.ring([2, 3])
             assert all(_is_rung(own) for own in owns.values())
@@ -276,7 +280,7 @@ def test_a_signal_handler_may_ring_while_its_thread_rings(
         files.close(own)
 
 
-# Where there are no FIFOs
+# Without FIFOs
 
 
 class NoFifos(Files):
@@ -293,10 +297,12 @@ class NoFifos(Files):
 @pytest.mark.parametrize(
     "error", [PermissionError("not allowed"), OSError(95, "not supported"), DiskFullError(Path("wake"), 0)]
 )
-def test_without_fifos_there_is_none_to_watch(tmp_path: Path, bells: Callable[..., Bells], error: Exception) -> None:
-    """That is no reason to fail: whoever waits looks from time to time, and can still wake others."""
-    own = _taken(bells(2))
-    without = bells(1, NoFifos(error))
+def test_without_fifos_there_is_none_to_watch(
+    tmp_path: Path, wake_fifos: Callable[..., WakeFifos], error: Exception
+) -> None:
+    """That is not a reason to fail: a waiter polls, and can still wake others."""
+    own = _taken(wake_fifos(2))
+    without = wake_fifos(1, NoFifos(error))
     assert without.take_own() is None
     without.ring([2])
     assert _is_rung(own)

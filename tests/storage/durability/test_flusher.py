@@ -1,4 +1,4 @@
-"""Durability: what is on disk, and who is told when it is not."""
+"""Durability: what is on disk, and which callers get an error when it is not."""
 
 from __future__ import annotations
 
@@ -13,28 +13,23 @@ import pytest
 
 from filechannel import ChannelOptions, DiskFullError, Durability, StorageError
 from filechannel._format import PURE
-from filechannel._format.layout import SEGMENT_HEADER_SIZE, WAKE, WAKE_LOOPS
+from filechannel._format.layout import WAKE, WAKE_LOOPS
 from filechannel._offset import Offset
-from filechannel._storage.flush import Ticket
-from filechannel._storage.segment import segment_name
-from filechannel._storage.segments import Segments
+from filechannel._storage.durability.flusher import Ticket
+from filechannel._storage.segments.catalog import Segments
+from filechannel._storage.segments.segment import segment_name
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import Files
 from tests.storage.background import Background
 from tests.storage.boots import Boots
 from tests.storage.channels import opened, payloads_of
-from tests.storage.faults import (
-    FLUSHING,
-    NEEDING_ROOM,
-    FaultyFiles,
-    FewDescriptors,
-    disk_full,
-    input_output_error,
-)
+from tests.storage.faults import FLUSHING, NEEDING_SPACE, FaultyFiles, FewDescriptors, disk_full, input_output_error
+from tests.storage.handling import handle
 from tests.storage.reclaiming import reclaim
 from tests.storage.resources import descriptors_under
 
 pytestmark = pytest.mark.disk
-shares = pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+shares = pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 
 OS = ChannelOptions(segment_size=4096, durability=Durability.OS)
 FSYNC = ChannelOptions(segment_size=4096, durability=Durability.FSYNC)
@@ -42,13 +37,13 @@ LARGE = b"." * 1500
 
 
 class Sleeper:
-    """Whoever waits for a commit."""
+    """A sender that waits for a commit."""
 
     def __init__(self) -> None:
         self._woken = threading.Event()
 
     def wake(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         self._woken.set()
 
     def wait(self) -> None:
@@ -83,7 +78,7 @@ def test_a_flush_brings_everything_to_disk_in_order(path: Path, background: Back
 
 
 class Meeting(FaultyFiles):
-    """Disks on which a flush of a segment ends when several others have begun."""
+    """Disks on which a flush of a segment ends when several others have started."""
 
     def __init__(self, parties: int) -> None:
         super().__init__()
@@ -101,7 +96,7 @@ def test_many_segments_are_flushed_at_once(path: Path) -> None:
     """The disk takes them together in the time of a few."""
     files = Meeting(4)
     with opened(path, FSYNC, files=files) as store:
-        store.log.on_finished = lambda: None
+        store.events.segment_finished.detach_all()
         while len(store.segments.begins) < 8:
             store.log.append([LARGE])
         files.is_on = True
@@ -115,7 +110,7 @@ def test_one_of_many_segments_that_fails_fails_the_flush(path: Path) -> None:
     """Nothing is shown unless all of it is on disk."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
-        store.log.on_finished = lambda: None
+        store.events.segment_finished.detach_all()
         while len(store.segments.begins) < 8:
             store.log.append([LARGE])
         files.fail(frozenset({"flush"}), input_output_error, at=5, once=True)
@@ -128,7 +123,7 @@ def test_one_of_many_segments_that_fails_fails_the_flush(path: Path) -> None:
 def test_segments_that_wait_for_a_flush_are_bounded(
     memory: Path, options: ChannelOptions, background: Background
 ) -> None:
-    """If the disk does not keep up, whoever sends waits for it: each of them holds descriptors."""
+    """If the disk does not keep up, senders wait for it: each of the segments holds descriptors."""
     with opened(memory, options) as store:
         for _ in range(600):
             store.log.append([LARGE])
@@ -155,7 +150,7 @@ def test_a_segment_that_cannot_be_flushed_in_time_fails_the_next_flush(path: Pat
 
 
 def test_a_segment_that_could_not_be_flushed_in_time_is_not_forgotten(path: Path, background: Background) -> None:
-    """Nobody flushes when a channel is closed under OS; whoever opens it is told all the same."""
+    """Closing a channel under OS flushes nothing; the next open gets the error all the same."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         files.fail(frozenset({"flush"}), input_output_error, once=True)
@@ -210,8 +205,8 @@ def test_what_others_left_unflushed_is_flushed(path: Path, background: Backgroun
 
 
 @shares
-def test_who_only_takes_up_segments_of_others_holds_none_of_them(path: Path, background: Background) -> None:
-    """A process that receives enters the word to reclaim, and never flushes: it must not remember what others began."""
+def test_a_process_that_only_maps_segments_of_others_keeps_none_of_them(path: Path, background: Background) -> None:
+    """A process that receives takes the lock to reclaim, and never flushes: it must not remember what others began."""
     with opened(path, OS, mapped=2) as sender, opened(path, OS, mapped=2) as receiver:
         counts = []
         for _ in range(20):
@@ -222,7 +217,7 @@ def test_who_only_takes_up_segments_of_others_holds_none_of_them(path: Path, bac
             counts.append(descriptors_under(path))
         assert len(sender.segments.begins) == 20
         assert len(set(counts[3:])) == 1  # from then on each has as many mapped as it may
-        assert not receiver.log.unflushed_segments
+        assert not len(receiver.log.dirty)
 
 
 @shares
@@ -269,8 +264,10 @@ def test_finished_segments_are_flushed_in_the_background(path: Path, background:
 
 
 @shares
-def test_who_finishes_a_segment_of_others_has_it_flushed(path: Path, background: Background) -> None:
-    """Whoever began it may have left long ago."""
+def test_a_segment_of_another_process_is_flushed_by_the_one_that_finishes_it(
+    path: Path, background: Background
+) -> None:
+    """The process that began it may have ended long ago."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as second:
         with opened(path, OS) as first:
@@ -282,7 +279,9 @@ def test_who_finishes_a_segment_of_others_has_it_flushed(path: Path, background:
 
 
 def test_a_checkpoint_lies_between_batches(path: Path, background: Background) -> None:
-    """A batch that goes on in the next segment is not half covered: after a power cut it is kept or cut as a whole."""
+    """A batch that continues in the next segment is not half covered: after a power cut it is kept
+    or cut as a whole.
+    """
     with opened(path, OS) as store:
         store.log.append([b"before"])
         store.log.append([LARGE] * 6)
@@ -293,7 +292,7 @@ def test_a_checkpoint_lies_between_batches(path: Path, background: Background) -
 
 
 def test_a_checkpoint_is_never_ahead_of_readers(path: Path, background: Background) -> None:
-    """What was appended but not shown may be taken back when the process dies: a checkpoint must not cover it."""
+    """Uncommitted records may be rolled back when the process dies: a checkpoint must not cover them."""
     with opened(path, FSYNC) as store:
         store.log.append([b"shown"])
         store.flusher.commit()
@@ -306,11 +305,11 @@ def test_a_checkpoint_is_never_ahead_of_readers(path: Path, background: Backgrou
 
 
 def test_names_that_changed_are_not_forgotten(path: Path, background: Background) -> None:
-    """If there is no finished segment any more, the next flush still knows that names are new."""
+    """If there is no finished segment any more, the next flush still flushes new names."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         store.log.append([b"first"])
-        files.fail(NEEDING_ROOM, disk_full, at=4)
+        files.fail(NEEDING_SPACE, disk_full, at=4)
         with pytest.raises(DiskFullError):
             store.log.append([LARGE] * 10)
         files.work()
@@ -321,7 +320,7 @@ def test_names_that_changed_are_not_forgotten(path: Path, background: Background
 
 
 def test_background_work_that_comes_too_late_does_nothing(path: Path, background: Background) -> None:
-    """A channel that was closed meanwhile is not touched any more."""
+    """A channel that was closed is not touched any more."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         for _ in range(5):
@@ -335,7 +334,7 @@ def test_background_work_that_comes_too_late_does_nothing(path: Path, background
 
 
 def test_a_message_is_visible_when_it_is_on_disk(path: Path, background: Background) -> None:
-    """Under FSYNC readers see nothing that a power cut could take back."""
+    """Under FSYNC readers see nothing that a power cut could remove."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         store.log.append([b"one"])
@@ -361,11 +360,11 @@ def test_a_commit_does_not_ask_for_timestamps(path: Path, monkeypatch: pytest.Mo
         assert not asked
 
 
-def test_readers_are_told_when_a_message_becomes_visible(path: Path) -> None:
-    """Whoever is armed is woken by the commit, not by the append."""
+def test_readers_are_woken_when_a_message_becomes_visible(path: Path) -> None:
+    """An armed waiter is woken by the commit, not by the append."""
     with opened(path, FSYNC) as store:
         told: list[bool] = []
-        store.notify = lambda: told.append(True)
+        handle(store.events.message_published, lambda: told.append(True))
         store.control.map[WAKE] = WAKE_LOOPS
         store.log.append([b"one"])
         assert told == []
@@ -396,25 +395,25 @@ class SlowFiles(FaultyFiles):
     def __init__(self) -> None:
         super().__init__()
         self.reached = threading.Event()
-        self.go_on = threading.Event()
-        self.go_on.set()
+        self.may_continue = threading.Event()
+        self.may_continue.set()
 
     def flush(self, descriptor: int) -> None:
         """Wait, then flush."""
         self.reached.set()
-        assert self.go_on.wait(30)
+        assert self.may_continue.wait(30)
         super().flush(descriptor)
 
 
-def test_senders_who_come_during_a_flush_share_the_next_one(path: Path) -> None:
-    """One flush is going on, a hundred senders arrive: all of them are served by one more."""
+def test_senders_that_arrive_during_a_flush_share_the_next_one(path: Path) -> None:
+    """One flush runs, a hundred senders arrive: one more flush serves all of them."""
     files = SlowFiles()
     with opened(path, FSYNC, files=files) as store:
         store.log.append([b"first"])
         store.flusher.commit()
         files.calls.clear()
         files.reached.clear()
-        files.go_on.clear()
+        files.may_continue.clear()
         first = Sleeper()
         store.flusher.commit_later(Ticket(store.log.append([b"0"]), first))
         assert files.reached.wait(30)
@@ -422,7 +421,7 @@ def test_senders_who_come_during_a_flush_share_the_next_one(path: Path) -> None:
         for number, sleeper in enumerate(sleepers):
             store.flusher.commit_later(Ticket(store.log.append([b"%d" % number]), sleeper))
         assert len(payloads_of(store)) == 1
-        files.go_on.set()
+        files.may_continue.set()
         for sleeper in (first, *sleepers):
             sleeper.wait()
         assert files.calls["flush"] == 2
@@ -430,7 +429,7 @@ def test_senders_who_come_during_a_flush_share_the_next_one(path: Path) -> None:
 
 
 def test_threads_that_send_durably_get_what_they_were_promised(path: Path) -> None:
-    """Whenever a sender goes on, its message is visible and below the durable offset."""
+    """Whenever a sender continues, its message is visible and below the durable offset."""
     with opened(path, FSYNC) as store:
 
         def work(thread: int) -> None:
@@ -454,7 +453,7 @@ def test_threads_that_send_durably_get_what_they_were_promised(path: Path) -> No
 
 
 def test_a_failed_flush_is_final(path: Path, background: Background) -> None:
-    """The file is never flushed again, the log goes on in a fresh one, and every later flush tells what happened."""
+    """The file is never flushed again, the log resumes in a fresh one, and every later flush raises the error."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         store.log.append([b"may be lost"])
@@ -486,26 +485,22 @@ def test_a_file_system_that_shuts_down_right_after_a_flush_is_a_failed_flush(
         assert payloads_of(store) == []
 
 
-def test_a_flush_asks_whether_the_flushed_page_can_be_stored_to_before_it_publishes(
+def test_a_flush_checks_that_the_file_system_still_runs_before_it_publishes(
     path: Path, background: Background, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file system may report success although it shut down meanwhile: the message is not acknowledged then."""
-    asked = list[int]()
+    """A file system may report success although it has shut down: the message is not acknowledged then."""
 
-    def refuse(_map: object, position: int, _size: int, where: Path) -> None:
-        asked.append(position)
-        raise OSError(errno.EIO, "shut down", str(where))
+    def refuse(_files: Files, _descriptor: int) -> None:
+        raise OSError(errno.EIO, "shut down")
 
     with opened(path, FSYNC) as store:
         store.log.append([b"on disk"])
         store.flusher.commit()
         store.log.append([b"perhaps"])
-        last = SEGMENT_HEADER_SIZE + store.log.writer.pending - 1
         with monkeypatch.context() as patched:
-            patched.setattr("filechannel._storage.segment.check_storable", refuse)
+            patched.setattr(Files, "check_running", refuse)
             with pytest.raises(StorageError, match="may not be on disk"):
                 store.flusher.commit()
-        assert asked[0] == last
         assert payloads_of(store) == [b"on disk"]
 
 
@@ -521,8 +516,8 @@ def _lose(path: Path, options: ChannelOptions) -> FaultyFiles:
     return files
 
 
-def test_whoever_opens_the_channel_later_is_told_as_well(path: Path, background: Background) -> None:
-    """What may be lost is still stored: nobody is told that it is on disk, and its file is not flushed again."""
+def test_a_later_open_gets_the_error_as_well(path: Path, background: Background) -> None:
+    """What may be lost is still stored: no flush reports it as on disk, and its file is not flushed again."""
     files = _lose(path, OS)
     for _ in range(2):
         with opened(path, OS, files=files) as store:
@@ -548,8 +543,8 @@ def test_what_is_on_disk_after_a_failure_is_not_flushed_again(path: Path, backgr
         assert _segment(path, 1 << 40) not in files.flushed
 
 
-def test_what_may_be_lost_is_forgotten_when_it_is_not_stored_any_more(path: Path, background: Background) -> None:
-    """Then a flush brings all there is to disk, and whoever opens the channel finds no trace of the failure."""
+def test_what_may_be_lost_is_forgotten_when_it_is_reclaimed(path: Path, background: Background) -> None:
+    """Then a flush brings all there is to disk, and an open finds no trace of the failure."""
     files = _lose(path, OS)
     with opened(path, OS, files=files) as store:
         store.log.append([b"goes on"])
@@ -560,8 +555,8 @@ def test_what_may_be_lost_is_forgotten_when_it_is_not_stored_any_more(path: Path
         assert store.control.failed_flushes == 0
 
 
-def test_doubt_keeps_nobody_from_opening_the_channel(path: Path, background: Background) -> None:
-    """Whoever comes removes what the dead have left to be removed, and is told by the next flush."""
+def test_unknown_durability_keeps_no_process_from_opening_the_channel(path: Path, background: Background) -> None:
+    """It removes what dead processes have left to be removed, and gets the error from the next flush."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         for _ in range(8):
@@ -569,8 +564,8 @@ def test_doubt_keeps_nobody_from_opening_the_channel(path: Path, background: Bac
         files.fail(frozenset({"flush"}), input_output_error, once=True)
         with pytest.raises(StorageError):
             store.flusher.commit()
-        store.control.oldest_offset = store.segments.begins[1]  # and whoever decided that died
-        assert store.control.is_in_doubt
+        store.control.oldest_offset = store.segments.begins[1]  # and the process that decided that died
+        assert store.control.is_durability_unknown
     with opened(path, OS) as store:
         assert store.segments.begins[0] == store.control.oldest_offset
         with pytest.raises(StorageError, match="may not be on disk"):
@@ -606,8 +601,8 @@ def test_a_recovery_in_the_same_boot_does_not_end_the_doubt(path: Path, backgrou
             store.flusher.flush()
 
 
-def test_choosing_fsync_does_not_bring_to_disk_what_may_be_lost(path: Path, background: Background) -> None:
-    """Senders are told that their messages are on disk; a flush is for all that is stored."""
+def test_choosing_fsync_does_not_flush_what_may_be_lost(path: Path, background: Background) -> None:
+    """Senders get their messages acknowledged; a flush is for all that is stored."""
     files = _lose(path, OS)
     with opened(path, OS, files=files) as store:
         store.configure(lambda manifest: replace(manifest, options=FSYNC.resolve()))
@@ -622,8 +617,8 @@ def test_choosing_fsync_does_not_bring_to_disk_what_may_be_lost(path: Path, back
                 store.flusher.flush()
 
 
-def test_whoever_opens_a_channel_under_fsync_later_has_lost_nothing(path: Path, background: Background) -> None:
-    """What was lost is not stored: every sender was told, and a flush has all there is on disk."""
+def test_a_channel_opened_under_fsync_later_has_lost_nothing(path: Path, background: Background) -> None:
+    """What was lost is not stored: every sender got an error, and a flush has all there is on disk."""
     _lose(path, FSYNC)
     with opened(path, FSYNC) as store:
         store.flusher.commit_for(store.log.append([b"on disk"]))
@@ -631,8 +626,8 @@ def test_whoever_opens_a_channel_under_fsync_later_has_lost_nothing(path: Path, 
         assert payloads_of(store) == [b"on disk"]
 
 
-def test_a_failed_flush_of_what_is_on_disk_casts_no_doubt(path: Path, background: Background) -> None:
-    """It is told once, and nothing that was sent before can be missing."""
+def test_a_failed_flush_of_what_is_on_disk_loses_nothing(path: Path, background: Background) -> None:
+    """It is raised once, and nothing that was sent before can be missing."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         store.log.append([b"on disk"])
@@ -643,8 +638,8 @@ def test_a_failed_flush_of_what_is_on_disk_casts_no_doubt(path: Path, background
         store.flusher.flush()
 
 
-def test_a_failed_flush_under_fsync_takes_back_what_nobody_saw(path: Path, background: Background) -> None:
-    """Senders are told, their messages are gone, and the next ones are sent and acknowledged."""
+def test_a_failed_flush_under_fsync_rolls_back_what_was_not_visible(path: Path, background: Background) -> None:
+    """Senders get an error, their messages are removed, and the next ones are sent and acknowledged."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         store.log.append([b"on disk"])
@@ -663,8 +658,10 @@ def test_a_failed_flush_under_fsync_takes_back_what_nobody_saw(path: Path, backg
 
 
 @pytest.mark.parametrize("when", ["queued during the flush", "queued after the failure"])
-def test_nobody_is_told_that_a_lost_message_is_on_disk(path: Path, background: Background, when: str) -> None:
-    """Whoever appended before a flush failed is told, even if the next flush, which is theirs, succeeds."""
+def test_no_lost_message_is_acknowledged(path: Path, background: Background, when: str) -> None:
+    """A sender that appended before a flush failed gets an error, even if the next flush, which is
+    its own, succeeds.
+    """
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         first = Ticket(store.log.append([b"lost"]), Sleeper())
@@ -688,8 +685,8 @@ def test_nobody_is_told_that_a_lost_message_is_on_disk(path: Path, background: B
         assert payloads_of(store) == []
 
 
-def test_who_was_not_lost_is_not_told_so(path: Path, background: Background) -> None:
-    """A message that another flush had shown already is on disk, whatever happens to the next flush."""
+def test_a_message_that_was_not_lost_is_acknowledged(path: Path, background: Background) -> None:
+    """A message that another flush had published already is on disk, whatever happens to the next flush."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         ticket = Ticket(store.log.append([b"safe"]), Sleeper())
@@ -701,12 +698,12 @@ def test_who_was_not_lost_is_not_told_so(path: Path, background: Background) -> 
         assert payloads_of(store) == [b"safe"]
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+@pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 @pytest.mark.parametrize("look", ["covering", "get"])
-def test_what_was_consumed_meanwhile_was_not_lost(
+def test_a_message_that_was_consumed_in_between_was_not_lost(
     path: Path, background: Background, monkeypatch: pytest.MonkeyPatch, look: str
 ) -> None:
-    """Another process may reclaim a segment between two looks of whoever asks, some time after a flush has failed."""
+    """Another process may reclaim a segment between two checks of the sender, some time after a flush has failed."""
     options = ChannelOptions(segment_size=4096, spare_segments=0, durability=Durability.FSYNC)
     files = FaultyFiles()
     with opened(path, options, files=files) as store, opened(path, options) as other:
@@ -727,8 +724,8 @@ def test_what_was_consumed_meanwhile_was_not_lost(
         assert offsets[4] < store.control.oldest_offset
 
 
-def test_who_did_not_wait_is_told_by_the_next_flush(path: Path, background: Background) -> None:
-    """A message that nobody waited for was lost in the background: flush says so, once."""
+def test_a_message_sent_without_waiting_is_reported_by_the_next_flush(path: Path, background: Background) -> None:
+    """A message that no sender waited for was lost in the background: flush raises, once."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         store.flusher.commit_later(Ticket(store.log.append([b"lost"])))
@@ -744,7 +741,7 @@ def test_who_did_not_wait_is_told_by_the_next_flush(path: Path, background: Back
 def test_a_disk_that_fails_at_any_flush(
     memory: Path, background: Background, options: ChannelOptions, once: bool
 ) -> None:
-    """Whichever flush fails: the error is typed, what was acknowledged is readable, and it goes on afterwards."""
+    """Whichever flush fails: the error is typed, what was acknowledged is readable, and sending works afterwards."""
     at = 0
     while True:
         at += 1
@@ -787,7 +784,7 @@ def _send_durably(store: Store, batch: list[bytes]) -> list[bytes]:
 
 @pytest.mark.parametrize("options", [OS, FSYNC], ids=["os", "fsync"])
 def test_a_disk_that_is_broken_and_full(path: Path, background: Background, options: ChannelOptions) -> None:
-    """If there is no room for a fresh file either, the error is told, and it goes on when there is room."""
+    """If there is no space for a fresh file either, the error is raised, and sending works when there is space."""
     files = FaultyFiles()
     with opened(path, options, files=files) as store:
         store.log.append([b"shown"])
@@ -799,7 +796,7 @@ def test_a_disk_that_is_broken_and_full(path: Path, background: Background, opti
 
         def flush(descriptor: int) -> None:
             files.flush = real  # type: ignore[method-assign]
-            files.fail(NEEDING_ROOM, disk_full)
+            files.fail(NEEDING_SPACE, disk_full)
             raise input_output_error(path)
 
         files.flush = flush  # type: ignore[method-assign]
@@ -815,22 +812,22 @@ def test_a_disk_that_is_broken_and_full(path: Path, background: Background, opti
         assert payloads_of(store) == [*expected, b"goes on"]
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+@pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 @pytest.mark.parametrize("empty", [False, True], ids=["written to", "empty"])
-def test_who_waits_elsewhere_is_told_on_a_disk_that_is_broken_and_full(
+def test_a_waiter_of_another_process_gets_an_error_on_a_disk_that_is_broken_and_full(
     path: Path, background: Background, empty: bool
 ) -> None:
-    """The log has not gone on yet, and what another process has appended is gone all the same."""
+    """The log has not resumed yet, and what another process has appended is lost all the same."""
     files = FaultyFiles()
     with opened(path, FSYNC) as other, opened(path, FSYNC, files=files) as store:
         if not empty:
             store.flusher.commit_for(store.log.append([b"on disk"]))
         lost = other.log.append([b"lost"])
-        files.fail(FLUSHING | NEEDING_ROOM, _broken_and_full(), at=1)
+        files.fail(FLUSHING | NEEDING_SPACE, _broken_and_full(), at=1)
         with pytest.raises(StorageError):
             store.flusher.commit()
-        assert store.control.owes_jump
-        with pytest.raises(StorageError, match="another process"):
+        assert store.control.is_gap_pending
+        with pytest.raises(StorageError, match=f"another process.*; 'filechannel verify {path}' shows what is"):
             other.flusher.commit_for(lost)
         other.flusher.commit_for(other.log.append([b"goes on"]))
 
@@ -859,9 +856,9 @@ def test_a_flush_needs_no_descriptors(path: Path, background: Background, option
         assert _segment(path, 0).parent in files.flushed
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
-def test_a_flush_that_could_not_begin_is_no_failed_one(path: Path, background: Background) -> None:
-    """What another process has written cannot be looked at for a moment: the disk was not asked, and is asked later."""
+@pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
+def test_a_flush_that_could_not_start_is_not_a_failed_one(path: Path, background: Background) -> None:
+    """What another process has written cannot be opened for a moment: the disk was not asked, and is asked later."""
     files = FewDescriptors()
     with opened(path, OS, files=files) as store, opened(path, OS) as other:
         store.flusher.flush()
@@ -877,7 +874,7 @@ def test_a_flush_that_could_not_begin_is_no_failed_one(path: Path, background: B
         assert {_segment(path, begin) for begin in store.segments.begins} <= set(files.flushed)
 
 
-def test_a_consumer_that_cannot_be_flushed_is_told(path: Path) -> None:
+def test_a_consumer_that_cannot_be_flushed_is_an_error(path: Path) -> None:
     """The messages are not concerned: the log stays where it is, and the next flush may succeed."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
@@ -893,7 +890,7 @@ def test_a_consumer_that_cannot_be_flushed_is_told(path: Path) -> None:
         store.cursors.close(cursor)
 
 
-def test_a_failure_in_the_background_is_told_by_the_next_flush(
+def test_a_failure_in_the_background_is_raised_by_the_next_flush(
     path: Path, background: Background, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A finished segment that could not be flushed is logged at once."""
@@ -940,7 +937,7 @@ def test_switching_from_fsync_shows_what_was_appended(path: Path, background: Ba
 
 
 def test_switching_while_others_send_loses_nothing(path: Path) -> None:
-    """The tail that readers see never moves back, whoever flushes meanwhile."""
+    """The tail that readers see never moves back, whichever process flushes at the same time."""
     stop = threading.Event()
     with opened(path, OS) as store:
 

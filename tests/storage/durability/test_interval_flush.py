@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from filechannel import ChannelOptions, Durability, StorageError
-from filechannel._storage.flush_timer import FlushTimer
+from filechannel._runtime.scheduler import Lane
+from filechannel._storage.durability.interval_flush import IntervalFlush
+from tests.blocking.threads import until
 from tests.storage.background import no_more_threads
 from tests.storage.channels import opened
 
@@ -21,9 +23,8 @@ SECONDS = 0.002
 class Flushed:
     """Stands in for a flusher; counts how often it was asked."""
 
-    is_closed = False
-
     def __init__(self, error: Exception | None = None) -> None:
+        self.is_closed = False
         self.count = 0
         self.threads: set[threading.Thread] = set()
         self._changed = threading.Condition()
@@ -44,93 +45,126 @@ class Flushed:
             assert self._changed.wait_for(lambda: self.count >= count, timeout=30)
 
 
-def _register(timer: FlushTimer, flushed: Flushed, seconds: float = SECONDS) -> None:
-    timer.register(flushed, seconds)  # type: ignore[arg-type]
+def _started(lane: Lane, flushed: Flushed, seconds: float = SECONDS) -> IntervalFlush:
+    interval_flush = IntervalFlush(flushed, lane)
+    interval_flush.start(seconds)
+    return interval_flush
 
 
-def test_a_channel_is_flushed_again_and_again() -> None:
-    """As long as it is registered, at its interval."""
-    timer, flushed = FlushTimer(), Flushed()
-    _register(timer, flushed)
+@pytest.fixture
+def lane() -> Lane:
+    """A thread for the flushes of a test."""
+    return Lane("filechannel-interval-flush-of-a-test")
+
+
+def test_an_object_is_flushed_again_and_again(lane: Lane) -> None:
+    """At its interval, until that is stopped."""
+    flushed = Flushed()
+    interval_flush = _started(lane, flushed)
     flushed.wait_for(5)
-    timer.forget(flushed)  # type: ignore[arg-type]
+    interval_flush.stop()
 
 
-def test_a_thread_that_cannot_be_started_is_tried_again() -> None:
-    """Whoever asked has done its work and is not told; whoever asks next brings the thread about, for both."""
-    timer, first, second = FlushTimer(), Flushed(), Flushed()
+def test_a_thread_that_cannot_be_started_is_tried_again(lane: Lane, caplog: pytest.LogCaptureFixture) -> None:
+    """The caller gets no error; the next call starts the thread, which flushes both."""
+    first, second = Flushed(), Flushed()
     with no_more_threads():
-        _register(timer, first)
-        timer.begin()
-    _register(timer, second)
+        flushes = [_started(lane, first)]
+    assert "the flush thread could not be started" in caplog.text
+    flushes.append(_started(lane, second))
     first.wait_for(1)
     second.wait_for(1)
-    for flushed in (first, second):
-        timer.forget(flushed)  # type: ignore[arg-type]
+    for each in flushes:
+        each.stop()
 
 
-def test_one_thread_serves_every_channel() -> None:
-    """However many channels are registered, one thread flushes them; it goes when the last one does."""
-    timer, channels = FlushTimer(), [Flushed() for _ in range(20)]
-    for flushed in channels:
-        _register(timer, flushed)
+def test_one_thread_serves_every_channel(lane: Lane) -> None:
+    """However many channels are registered, one thread flushes them; it ends after the last one was stopped."""
+    channels = [Flushed() for _ in range(20)]
+    flushes = [_started(lane, flushed) for flushed in channels]
     for flushed in channels:
         flushed.wait_for(2)
     (thread,) = set().union(*(flushed.threads for flushed in channels))
-    for flushed in channels:
-        timer.forget(flushed)  # type: ignore[arg-type]
+    for each in flushes:
+        each.stop()
     thread.join(30)
     assert not thread.is_alive()
 
 
-def test_a_forgotten_channel_is_left_alone() -> None:
-    """Others go on, and it can be registered again."""
-    timer, first, second = FlushTimer(), Flushed(), Flushed()
-    _register(timer, first)
-    _register(timer, second)
+def test_a_stopped_object_is_not_flushed(lane: Lane) -> None:
+    """Others are, and it can be started again."""
+    first, second = Flushed(), Flushed()
+    first_flush, second_flush = _started(lane, first), _started(lane, second)
     first.wait_for(1)
-    timer.forget(first)  # type: ignore[arg-type]
+    first_flush.stop()
     second.wait_for(second.count + 2)  # a flush of the first that had begun is over by then
     count = first.count
     second.wait_for(second.count + 5)
     assert first.count == count
-    _register(timer, first)
+    first_flush.start(SECONDS)
     first.wait_for(count + 1)
-    for flushed in (first, second):
-        timer.forget(flushed)  # type: ignore[arg-type]
+    first_flush.stop()
+    second_flush.stop()
 
 
-def test_a_short_interval_does_not_wait_for_a_long_one() -> None:
-    """Registering wakes the thread, whatever it was waiting for."""
-    timer, slow, quick = FlushTimer(), Flushed(), Flushed()
-    _register(timer, slow, 3600)
-    _register(timer, quick)
+def test_a_new_interval_replaces_the_one_before(lane: Lane) -> None:
+    """The object is flushed at the new one only."""
+    flushed = Flushed()
+    interval_flush = _started(lane, flushed)
+    flushed.wait_for(1)
+    interval_flush.start(3600)
+    other = Flushed()
+    other_flush = _started(lane, other)
+    other.wait_for(2)
+    count = flushed.count
+    other.wait_for(other.count + 10)
+    assert flushed.count == count
+    interval_flush.stop()
+    other_flush.stop()
+
+
+def test_a_short_interval_does_not_wait_for_a_long_one(lane: Lane) -> None:
+    """Starting it wakes the thread, whatever that was waiting for."""
+    slow, quick = Flushed(), Flushed()
+    flushes = [_started(lane, slow, 3600), _started(lane, quick)]
     quick.wait_for(3)
     assert slow.count == 0
-    for flushed in (slow, quick):
-        timer.forget(flushed)  # type: ignore[arg-type]
+    for each in flushes:
+        each.stop()
 
 
 @pytest.mark.parametrize("error", [StorageError("broken"), OSError(5, "broken"), RuntimeError("broken")])
-def test_a_failure_is_logged_and_not_the_end(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
-    """The thread lives on, and tries again."""
-    timer, flushed = FlushTimer(), Flushed(error)
+def test_a_failure_is_logged_and_not_the_end(lane: Lane, caplog: pytest.LogCaptureFixture, error: Exception) -> None:
+    """It is tried again at the interval."""
+    flushed = Flushed(error)
     with caplog.at_level(logging.ERROR, "filechannel"):
-        _register(timer, flushed)
+        interval_flush = _started(lane, flushed)
         flushed.wait_for(3)
-        timer.forget(flushed)  # type: ignore[arg-type]
-    assert "flushing in the background failed" in caplog.text
+        interval_flush.stop()
+    assert "a background flush failed" in caplog.text
 
 
-def test_the_timer_keeps_nobody_alive() -> None:
-    """A channel that nobody uses any more is collected although it was never forgotten."""
-    timer, flushed = FlushTimer(), Flushed()
-    _register(timer, flushed, 3600)
+def test_an_object_is_not_kept_alive(lane: Lane) -> None:
+    """A channel that is not used any more is collected although its interval was never stopped."""
+    flushed = Flushed()
+    _started(lane, flushed, 3600)
     gone = threading.Event()
     weakref.finalize(flushed, gone.set)
     del flushed
     gc.collect()
     assert gone.is_set()
+
+
+def test_an_object_that_was_closed_or_deleted_is_not_flushed_any_more(lane: Lane) -> None:
+    """Then the thread has nothing to do, and ends."""
+    closed, deleted = Flushed(), Flushed()
+    _started(lane, closed)
+    _started(lane, deleted)
+    closed.wait_for(1)
+    deleted.wait_for(1)
+    closed.is_closed = True
+    del deleted
+    until(lambda: not lane.is_running)
 
 
 def test_an_interval_channel_comes_to_disk_by_itself(path: Path) -> None:
@@ -140,8 +174,8 @@ def test_an_interval_channel_comes_to_disk_by_itself(path: Path) -> None:
         flushed = threading.Event()
         real = store.flusher.flush
 
-        def flush(*, settled: bool = False) -> None:
-            real(settled=settled)
+        def flush(*, locked: bool = False) -> None:
+            real(locked=locked)
             flushed.set()
 
         store.flusher.flush = flush  # type: ignore[method-assign]

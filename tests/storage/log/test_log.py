@@ -18,23 +18,24 @@ from filechannel import (
 )
 from filechannel._format import PURE
 from filechannel._format.layout import CONTROL_SIZE, INDEX_BYTES, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
-from filechannel._storage.background import NoThreadError
-from filechannel._storage.files import Files
-from filechannel._storage.index import read_marks
-from filechannel._storage.segment import segment_name
+from filechannel._runtime.threads import NoThreadError
+from filechannel._storage.segments.segment import segment_name
+from filechannel._storage.segments.segment_index import read_entries
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import Files
 from tests.storage.background import Background, no_more_threads
 from tests.storage.channels import opened, payloads_of, read_all
-from tests.storage.faults import NEEDING_ROOM, FaultyFiles, FewDescriptors, disk_full, too_many_open_files
+from tests.storage.faults import NEEDING_SPACE, FaultyFiles, FewDescriptors, disk_full, too_many_open_files
+from tests.storage.handling import handle
 from tests.storage.resources import descriptors_under, maps_under
 
-ROOM = 4096 - SEGMENT_HEADER_SIZE
+CAPACITY_WAKE = 4096 - SEGMENT_HEADER_SIZE
 """Bytes of records in the smallest segment."""
 _UNIT = 64 << 10
 
 
 def _send(store: Store, *payloads: bytes) -> None:
-    """Send each by itself, the fast way."""
+    """Send each message separately, on the fast path."""
     for payload in payloads:
         store.log.writer.append(payload)
 
@@ -51,7 +52,7 @@ def test_every_length_is_read_back_after_reopening(memory: Path, step: int) -> N
     for length in lengths:
         with opened(memory / "channel") as store:
             assert [message.payload for message in read_all(store, start=place)] == last
-            place, last = store.places.latest(), [_payload(length)]
+            place, last = store.lookup.latest(), [_payload(length)]
             _send(store, *last)
     with opened(memory / "channel") as store:
         assert payloads_of(store) == [_payload(length) for length in lengths]
@@ -65,17 +66,17 @@ def _payload(length: int) -> bytes:
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 100])
 def test_any_number_of_spare_bytes_at_the_end_of_a_segment(path: Path, spare: int, length: int) -> None:
     """A segment may end with 0 to 16 bytes to spare, whatever comes next."""
-    first = _payload(ROOM - RECORD_HEADER_SIZE - spare)
+    first = _payload(CAPACITY_WAKE - RECORD_HEADER_SIZE - spare)
     with opened(path) as store:
         _send(store, first, _payload(length))
         _send(store, _payload(3))
     with opened(path) as store:
         assert payloads_of(store) == [first, _payload(length), _payload(3)]
         fits = RECORD_HEADER_SIZE + length <= spare
-        assert store.segments.begins == [0, ROOM - spare + (RECORD_HEADER_SIZE + length if fits else 0)]
+        assert store.segments.begins == [0, CAPACITY_WAKE - spare + (RECORD_HEADER_SIZE + length if fits else 0)]
 
 
-@pytest.mark.parametrize("length", [ROOM - RECORD_HEADER_SIZE, ROOM, 4096, 5000, 100_000, 3 << 20])
+@pytest.mark.parametrize("length", [CAPACITY_WAKE - RECORD_HEADER_SIZE, CAPACITY_WAKE, 4096, 5000, 100_000, 3 << 20])
 def test_a_message_larger_than_a_segment_gets_one_of_its_own(path: Path, length: int) -> None:
     """The segment is as large as the message needs, whether it comes first, in the middle or last."""
     with opened(path) as store:
@@ -86,8 +87,8 @@ def test_a_message_larger_than_a_segment_gets_one_of_its_own(path: Path, length:
         assert payloads_of(store)[-1] == b"after"
 
 
-def test_a_larger_file_takes_the_place_of_an_empty_segment(path: Path) -> None:
-    """A segment that was made and is still empty does not stay in the way."""
+def test_a_larger_file_replaces_an_empty_segment(path: Path) -> None:
+    """A segment that was created and is still empty does not stay in the way."""
     with opened(path) as store:
         _send(store, _payload(100))
         store.purge()
@@ -111,7 +112,7 @@ def test_a_batch_may_span_segments(path: Path, count: int) -> None:
 
 
 def test_an_empty_batch_changes_nothing(path: Path) -> None:
-    """Nothing is sent, and the log goes on."""
+    """Nothing is sent, and the log continues."""
     with opened(path) as store:
         store.log.append([])
         _send(store, b"one")
@@ -132,7 +133,7 @@ def test_segments_are_named_by_where_the_last_one_ended(path: Path) -> None:
 
 
 def test_a_message_that_is_too_large_is_refused(path: Path) -> None:
-    """The limit is told, and the item if it was one of several; nothing of the batch is sent."""
+    """The error names the limit, and the item if it was one of several; nothing of the batch is sent."""
     with opened(path, ChannelOptions(segment_size=4096, max_message_size=100)) as store:
         _send(store, _payload(100))
         with pytest.raises(MessageTooLargeError) as single:
@@ -200,9 +201,9 @@ def test_records_are_marked_every_64_kib(path: Path) -> None:
         for number in range(400):
             _send(store, _payload(number * 13 % 2000))
         boundaries = {message.offset: message.sequence for message in read_all(store)}
-        store.log.store_marks()
-        store.log.store_marks()
-        marks = read_marks(store.files, store.segments.path(0))
+        store.log.store_index_entries()
+        store.log.store_index_entries()
+        marks = read_entries(store.files, store.segments.path(0))
         assert all(boundaries[mark.offset] == mark.sequence for mark in marks)
         ends = [*(mark.offset for mark in marks[1:]), store.control.write_offset]
         gaps = [end - mark.offset for mark, end in zip(marks, ends, strict=True)]
@@ -212,19 +213,19 @@ def test_records_are_marked_every_64_kib(path: Path) -> None:
 
 
 def test_marks_wait_until_readers_see_their_records(path: Path, background: Background) -> None:
-    """What may still be taken back is not in the index: under FSYNC not before the flush."""
+    """Records that may still be rolled back are not in the index: under FSYNC not before the flush."""
     options = ChannelOptions(segment_size=1 << 20, durability=Durability.FSYNC)
     with opened(path, options) as store:
         store.log.append([_payload(1000)] * 300)
-        store.log.store_marks()
-        assert [mark.offset for mark in read_marks(store.files, store.segments.path(0))] in ([], [0])
+        store.log.store_index_entries()
+        assert [mark.offset for mark in read_entries(store.files, store.segments.path(0))] in ([], [0])
         store.flusher.commit()
-        store.log.store_marks()
-        assert len(read_marks(store.files, store.segments.path(0))) >= 4
+        store.log.store_index_entries()
+        assert len(read_entries(store.files, store.segments.path(0))) >= 4
 
 
 def test_marks_of_a_batch_that_failed_are_forgotten(path: Path) -> None:
-    """What is sent in its place begins elsewhere, and is found."""
+    """What is sent instead begins elsewhere, and is found."""
     files = FaultyFiles()
     with opened(path, ChannelOptions(segment_size=8 << 20), files=files) as store:
         _send(store, b"first")
@@ -235,7 +236,7 @@ def test_marks_of_a_batch_that_failed_are_forgotten(path: Path) -> None:
         for _ in range(300):
             _send(store, _payload(777))
         for message in read_all(store)[::10]:
-            assert store.places.at(message.offset).sequence == message.sequence
+            assert store.lookup.at(message.offset).sequence == message.sequence
 
 
 # Taking back
@@ -243,14 +244,14 @@ def test_marks_of_a_batch_that_failed_are_forgotten(path: Path) -> None:
 
 @pytest.mark.parametrize("sizes", [[4000], [900] * 10, [5000, 100], [100, 5000], [900] * 5 + [9000]])
 def test_a_full_disk_is_a_clean_error_at_every_step(memory: Path, sizes: list[int], background: Background) -> None:
-    """Whichever call finds no room: nothing of the batch is sent, what was there stays, and it goes on later."""
+    """Whichever call finds no space: nothing of the batch is sent, what was stored stays, and sending works later."""
     batch, at = [_payload(size) for size in sizes], 0
     while True:
         at += 1
         files, path = FaultyFiles(), memory / str(at)
         with opened(path, files=files) as store:
             _send(store, _payload(1000))
-            files.fail(NEEDING_ROOM, disk_full, at=at)
+            files.fail(NEEDING_SPACE, disk_full, at=at)
             sent = _try_to_send(store, batch)
             assert payloads_of(store) == [_payload(1000), *sent]
             files.work()
@@ -272,8 +273,8 @@ def _try_to_send(store: Store, batch: list[bytes]) -> list[bytes]:
     return batch
 
 
-def test_less_room_than_usual_is_enough(path: Path) -> None:
-    """On a disk that is almost full, a segment takes what a message needs instead of a mebibyte."""
+def test_less_space_than_usual_is_enough(path: Path) -> None:
+    """On a disk that is almost full, a segment uses what a message needs instead of a mebibyte."""
     files = FaultyFiles()
 
     def only_little(path: Path, descriptor: int, position: int, size: int) -> None:
@@ -299,7 +300,7 @@ def test_what_was_sent_was_sent(path: Path, error: Exception, caplog: pytest.Log
             raise error
 
     with opened(path) as store:
-        store.log.on_finished = fail
+        handle(store.events.segment_finished, fail)
         sent = [bytes([number]) * 2000 for number in range(3)]
         for payload in sent:
             store.log.append([payload])
@@ -310,8 +311,8 @@ def test_what_was_sent_was_sent(path: Path, error: Exception, caplog: pytest.Log
         assert payloads_of(store) == [*sent, b"next"]
 
 
-def test_no_thread_to_be_had_keeps_nobody_from_sending(path: Path) -> None:
-    """What is done in the background is done later, or here."""
+def test_a_process_that_can_start_no_thread_can_send(path: Path) -> None:
+    """Background work is done later, or here."""
     with opened(path) as store:
         with no_more_threads():
             sent = [bytes([number]) * 2000 for number in range(30)]
@@ -322,7 +323,7 @@ def test_no_thread_to_be_had_keeps_nobody_from_sending(path: Path) -> None:
 
 
 def test_running_out_of_descriptors_is_a_storage_error(path: Path) -> None:
-    """Whatever else the kernel refuses is a typed error too; nothing was sent, and it goes on later."""
+    """Whatever else the kernel refuses is a typed error too; nothing was sent, and sending works later."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         _send(store, _payload(3000))
@@ -335,7 +336,7 @@ def test_running_out_of_descriptors_is_a_storage_error(path: Path) -> None:
 
 
 def test_running_out_of_all_descriptors_is_a_storage_error(path: Path, background: Background) -> None:
-    """Also if not even what was begun can be taken back, for which the directory has to be looked at."""
+    """Also if not even the rollback is possible, for which the directory has to be scanned."""
     files = FewDescriptors()
     with opened(path, files=files) as store:
         _send(store, _payload(3000))
@@ -349,9 +350,9 @@ def test_running_out_of_all_descriptors_is_a_storage_error(path: Path, backgroun
         assert payloads_of(store) == [_payload(3000), b"goes on"]
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
-def test_what_others_did_is_looked_at_without_descriptors(path: Path, background: Background) -> None:
-    """If it cannot be known where another process has gone on, that is a storage error as well."""
+@pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
+def test_what_others_did_needs_descriptors(path: Path, background: Background) -> None:
+    """If it cannot be known where another process has rolled to, that is a storage error as well."""
     files = FewDescriptors()
     with opened(path) as other, opened(path, files=files) as store:
         _send(store, b"first")
@@ -364,7 +365,7 @@ def test_what_others_did_is_looked_at_without_descriptors(path: Path, background
         assert payloads_of(store) == [b"first", *[_payload(3000)] * 3, b"second"]
 
 
-def test_an_interrupted_batch_is_taken_back(path: Path) -> None:
+def test_an_interrupted_batch_is_rolled_back(path: Path) -> None:
     """Control-C in the middle of a batch leaves nothing of it."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
@@ -376,8 +377,8 @@ def test_an_interrupted_batch_is_taken_back(path: Path) -> None:
         assert payloads_of(store) == [b"goes on"]
 
 
-def test_what_is_taken_back_is_taken_back_on_disk(path: Path, background: Background) -> None:
-    """An unfinished batch must not come to life after a power cut: its place is wiped and flushed at once."""
+def test_a_rollback_is_on_disk(path: Path, background: Background) -> None:
+    """An unfinished batch must not reappear after a power cut: its bytes are wiped and flushed at once."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         _send(store, b"first")
@@ -390,7 +391,7 @@ def test_what_is_taken_back_is_taken_back_on_disk(path: Path, background: Backgr
         assert not segment.map[segment.position(store.control.write_offset) :].strip(b"\0")
 
 
-def test_a_dead_writers_record_is_taken_back(path: Path) -> None:
+def test_a_dead_writers_record_is_rolled_back(path: Path) -> None:
     """Bytes behind the tail, of a process that died before it published them, are wiped when the channel is opened."""
     with opened(path) as store:
         _send(store, b"first")
@@ -437,7 +438,7 @@ def test_rolling_keeps_descriptors_and_maps_flat(memory: Path, background: Backg
     """A week of segments takes no more open files and maps than an hour."""
     rounds = 200 if PURE else 2000
     with opened(memory / "channel", mapped=2) as store:
-        reader_at = store.places.earliest()
+        reader_at = store.lookup.earliest()
         counts = set()
         for number in range(rounds):
             _send(store, _payload(3000))
@@ -446,14 +447,14 @@ def test_rolling_keeps_descriptors_and_maps_flat(memory: Path, background: Backg
                 background.run()
                 counts.add((descriptors_under(memory), maps_under(memory / "channel" / "segments")))
                 assert len(read_all(store, start=reader_at)) == rounds // 10
-                reader_at = store.places.latest()
+                reader_at = store.lookup.latest()
         assert len(store.segments.begins) == rounds
         assert len(counts) == 1
         assert store.segments.mapped <= 2
 
 
 def test_stray_files_are_left_alone(path: Path) -> None:
-    """Whatever else lies in the directories stays there and harms nobody."""
+    """Other files in the directories stay there and do no harm."""
     with opened(path) as store:
         _send(store, *[_payload(1000)] * 10)
     strays = ["segments/notes.txt", "segments/1.seg", "segments/99999999999999999999999.seg", "consumers/x", "README"]
@@ -468,8 +469,8 @@ def test_stray_files_are_left_alone(path: Path) -> None:
     assert all((path / stray).read_text() == "stray" for stray in strays)
 
 
-def test_what_a_dead_writer_was_making_is_removed(path: Path) -> None:
-    """A segment that has not got its name yet is nobody's."""
+def test_a_segment_that_a_dead_writer_was_creating_is_removed(path: Path) -> None:
+    """A segment without its name yet belongs to no process."""
     with opened(path) as store:
         _send(store, b"one")
     leftover = path / "segments" / f"new-{segment_name(4711)}"
@@ -484,5 +485,5 @@ def test_small_channels_stay_small(path: Path) -> None:
     with opened(path, ChannelOptions(segment_size=64 << 20)) as store:
         _send(store, b"one")
         assert store.segments.bytes_on_disk() <= (1 << 20) + 4096
-        store.log.store_marks()
+        store.log.store_index_entries()
         assert store.segments.path(0).stat().st_size == 64 << 20

@@ -1,4 +1,4 @@
-"""Going on elsewhere: no offset is ever used twice."""
+"""Offset gaps: no offset is ever used twice."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._format import PURE
 from filechannel._offset import Offset
 from filechannel._storage.store import Store
+from filechannel._storage.writable_store import WritableStore
 from tests.storage.background import Background
 from tests.storage.channels import opened, payloads_of, read_all
 from tests.storage.faults import (
     FLUSHING,
-    NEEDING_ROOM,
+    NEEDING_SPACE,
     FaultyFiles,
     disk_full,
     input_output_error,
@@ -37,16 +38,16 @@ def _abandon(store: Store) -> None:
     ("beyond", "begin"),
     [(0, 1), (1000, 1), (JUMP // 2 - 1, 1), (JUMP // 2, 2), (JUMP - 1, 2), (JUMP, 2), (3 * JUMP + JUMP // 2, 5)],
 )
-def test_the_log_goes_on_at_a_multiple_far_away(path: Path, beyond: int, begin: int) -> None:
-    """At least half of 2^40 lies between what was used for sure and what comes: more than can be lost unflushed."""
+def test_the_log_resumes_at_a_multiple_far_away(path: Path, beyond: int, begin: int) -> None:
+    """At least half of 2^40 lies between what was used for sure and what follows: more than can be lost unflushed."""
     with opened(path) as store, store.log.writing():
-        store.log._jump.go(beyond, Offset(0))
+        store.log._gap.go(beyond, Offset(0))
         assert store.control.write_offset == begin * JUMP
         assert store.control.tail() == store.control.tail(deferred=True)
 
 
-def test_readers_pass_over_the_gap(path: Path) -> None:
-    """Nothing is missing, and sequences go on."""
+def test_readers_skip_the_gap(path: Path) -> None:
+    """Nothing is missing, and sequences continue."""
     with opened(path) as store:
         store.log.append([b"before"])
         _abandon(store)
@@ -57,7 +58,7 @@ def test_readers_pass_over_the_gap(path: Path) -> None:
 
 
 def test_each_step_is_on_disk_before_the_next(path: Path) -> None:
-    """The fresh segment and its name, then where the log ends, then that the rest is gone, then where it goes on."""
+    """The fresh segment and its name, then where the log ends, then that the rest is removed, then where it resumes."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         store.log.append([b"before"])
@@ -70,14 +71,14 @@ def test_each_step_is_on_disk_before_the_next(path: Path) -> None:
         assert (checkpoint.offset, checkpoint.sequence) == (JUMP, 1)
 
 
-def test_jumping_from_an_empty_segment_leaves_no_trace_of_it(path: Path) -> None:
-    """However often it jumps without a message in between, readers get through, wherever they stand."""
+def test_a_gap_behind_an_empty_segment_leaves_no_trace_of_it(path: Path) -> None:
+    """However many gaps follow without a message in between, readers get through, whatever their position."""
     with opened(path) as store:
         store.log.append([b"before"])
-        places = [store.places.earliest(), store.places.latest()]
+        places = [store.lookup.earliest(), store.lookup.latest()]
         for _ in range(3):
             _abandon(store)
-            places.append(store.places.latest())
+            places.append(store.lookup.latest())
         assert len(store.segments.begins) == 2
         store.log.append([b"after"])
         assert payloads_of(store) == [b"before", b"after"]
@@ -85,21 +86,21 @@ def test_jumping_from_an_empty_segment_leaves_no_trace_of_it(path: Path) -> None
             assert [message.payload for message in read_all(store, start=place)] == [b"after"]
 
 
-# A jump that cannot be made at once
+# A gap that cannot be written at once
 
 
-def _owe(store: Store, files: FaultyFiles, error: Callable[[Path], Exception] = disk_full) -> None:
-    """Give up the active file when no other can be made."""
-    files.fail(NEEDING_ROOM, error)
+def _leave_gap_pending(store: Store, files: FaultyFiles, error: Callable[[Path], Exception] = disk_full) -> None:
+    """Poison the active file when no other can be created."""
+    files.fail(NEEDING_SPACE, error)
     _abandon(store)
-    assert store.control.owes_jump
+    assert store.control.is_gap_pending
     assert store.control.write_offset < JUMP
 
 
 @pytest.mark.parametrize("error", [disk_full, too_many_open_files], ids=["no room", "no descriptors"])
 @pytest.mark.parametrize("empty", [False, True], ids=["written to", "empty"])
-def test_the_next_append_makes_a_jump_that_is_owed(path: Path, empty: bool, error: Callable[[Path], Exception]) -> None:
-    """Until a fresh segment can be made nothing is sent, and then no offset from before is used."""
+def test_the_next_append_writes_a_pending_gap(path: Path, empty: bool, error: Callable[[Path], Exception]) -> None:
+    """Until a fresh segment can be created nothing is sent, and then no offset from before is used."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         sent = [b"before"]
@@ -108,10 +109,10 @@ def test_the_next_append_makes_a_jump_that_is_owed(path: Path, empty: bool, erro
             store.log.append([b"." * 4000])
             sent.append(b"." * 4000)
             with store.log.writing():
-                store.log.finish_segment()
+                store.log.appender.finish_segment()
                 store.log.begin_segment()
         begins = store.segments.begins
-        _owe(store, files, error)
+        _leave_gap_pending(store, files, error)
         for _ in range(2):
             with pytest.raises(StorageError):
                 store.log.append([b"refused"])
@@ -125,50 +126,50 @@ def test_the_next_append_makes_a_jump_that_is_owed(path: Path, empty: bool, erro
         assert not {store.segments.path(begin) for begin in begins} & set(files.flushed)
 
 
-def test_whoever_opens_the_channel_next_makes_the_jump(path: Path) -> None:
-    """It is owed by the channel, not by the process: opening needs no room, and the first append does."""
+def test_the_next_open_writes_the_gap(path: Path) -> None:
+    """The gap is pending in the channel, not in the process: opening needs no space, and the first append does."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         store.log.append([b"before"])
-        _owe(store, files)
+        _leave_gap_pending(store, files)
     with opened(path) as store:
         assert payloads_of(store) == [b"before"]
         assert store.log.append([b"after"]) == JUMP
         assert payloads_of(store) == [b"before", b"after"]
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
-def test_another_process_that_appends_makes_the_jump(path: Path) -> None:
-    """Also one whose writer had the file that was given up, and its window open."""
+@pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
+def test_another_process_that_appends_writes_the_gap(path: Path) -> None:
+    """Also one whose writer had the poisoned file, and its window open."""
     files = FaultyFiles()
     with opened(path) as other, opened(path, files=files) as store:
         store.log.append([b"before"])
         other.log.append([b"theirs"])
         with other.log.writing():
-            other.log.close_window()
-        _owe(store, files)
+            other.log.appender.close_window()
+        _leave_gap_pending(store, files)
         assert other.log.writer.append(b"after") == JUMP
         files.work()
         store.log.append([b"ours"])
         assert payloads_of(store) == [b"before", b"theirs", b"after", b"ours"]
 
 
-@pytest.mark.parametrize("end", [Store.seal, Store.purge])
+@pytest.mark.parametrize("end", [WritableStore.seal, WritableStore.purge])
 def test_other_ways_to_go_on_make_the_jump_too(path: Path, end: Callable[[Store], None]) -> None:
     """Sealing appends a record, and a purge begins a segment."""
     files = FaultyFiles()
     with opened(path, ChannelOptions(durability=Durability.FSYNC, segment_size=4096), files=files) as store:
         store.log.append([b"before"])
         store.flusher.commit()
-        _owe(store, files)
+        _leave_gap_pending(store, files)
         files.work()
         end(store)
         assert store.control.write_offset >= JUMP
 
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
-def test_wherever_giving_up_is_interrupted_no_offset_is_used_twice(memory: Path, durability: Durability) -> None:
-    """Whoever comes next goes on far away, whichever step was not taken."""
+def test_wherever_poisoning_is_interrupted_no_offset_is_used_twice(memory: Path, durability: Durability) -> None:
+    """The next process resumes far away, whichever step was not done."""
     at, failures = 0, 1
     while failures:
         at, files = at + 1, FaultyFiles()
@@ -176,7 +177,7 @@ def test_wherever_giving_up_is_interrupted_no_offset_is_used_twice(memory: Path,
             store.log.append([b"before"])
             store.flusher.commit()
             lost = store.log.append([b"." * 3000] * 3)
-            files.fail(NEEDING_ROOM | FLUSHING | {"open", "map", "unlink"}, _interrupted, at=at, once=True)
+            files.fail(NEEDING_SPACE | FLUSHING | {"open", "map", "unlink"}, _interrupted, at=at, once=True)
             with suppress(_Interrupted):
                 _abandon(store)
             failures = files.failures
@@ -190,7 +191,7 @@ def test_wherever_giving_up_is_interrupted_no_offset_is_used_twice(memory: Path,
 
 
 class _Interrupted(BaseException):
-    """As Ctrl-C is: nobody handles it."""
+    """Like Ctrl-C: nothing handles it."""
 
 
 def _interrupted(_path: Path) -> BaseException:
@@ -198,7 +199,7 @@ def _interrupted(_path: Path) -> BaseException:
 
 
 def test_a_broken_disk_does_not_stop_the_log(path: Path) -> None:
-    """Messages go on, and the next flush tells."""
+    """Sends work, and the next flush raises."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         store.log.append([b"before"])
@@ -208,14 +209,14 @@ def test_a_broken_disk_does_not_stop_the_log(path: Path) -> None:
         assert payloads_of(store) == [b"before", b"after"]
         files.work()
         with store.log.writing(), pytest.raises(OSError, match="Input/output"):
-            store.log.take_unflushed()
+            store.log.dirty.take()
 
 
-def test_what_was_not_published_is_gone(path: Path, background: Background) -> None:
+def test_uncommitted_segments_are_removed(path: Path, background: Background) -> None:
     """Segments behind the end of the log are removed, on disk too."""
     with opened(path) as store:
         store.log.append([b"before"])
         store.log.append([b"." * 3000] * 5)
         with store.log.writing():
-            store.log._jump.go(store.control.write_offset, Offset(8 + len(b"before")))
+            store.log._gap.go(store.control.write_offset, Offset(8 + len(b"before")))
         assert store.segments.begins == [0, JUMP]

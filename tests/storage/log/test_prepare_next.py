@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from filechannel import ChannelOptions, DiskFullError, Durability
-from filechannel._storage.files import Files
-from filechannel._storage.pages_ahead import PagesAhead
-from filechannel._storage.segment import Header, Segment, segment_name
-from filechannel._storage.segments import Segments
-from filechannel._storage.spares import spare_names
+from filechannel._storage.log.page_prefault import PagePrefault
+from filechannel._storage.segments.catalog import Segments
+from filechannel._storage.segments.free_list import free_file_names
+from filechannel._storage.segments.segment import Header, Segment, segment_name
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import Files
 from tests.storage.background import Background
 from tests.storage.channels import open_store, opened, payloads_of
 from tests.storage.faults import FaultyFiles, too_many_open_files
+from tests.storage.segment_files import create_segment
 
 if TYPE_CHECKING:
     from filechannel._format import Writer
@@ -35,8 +36,8 @@ def _send(store: Store, count: int) -> None:
         store.log.writer.append(MESSAGE)
 
 
-def _spares(store: Store) -> list[str]:
-    return spare_names(files, store.path / "segments")
+def _free_files(store: Store) -> list[str]:
+    return free_file_names(files, store.path / "segments")
 
 
 def test_nothing_is_prepared_before_the_half_of_a_segment(path: Path, background: Background) -> None:
@@ -44,7 +45,7 @@ def test_nothing_is_prepared_before_the_half_of_a_segment(path: Path, background
     with opened(path, OPTIONS) as store:
         _send(store, HALF - 2)
         background.run()
-        assert _spares(store) == []
+        assert _free_files(store) == []
 
 
 def test_past_the_half_a_file_waits(path: Path, background: Background) -> None:
@@ -52,7 +53,7 @@ def test_past_the_half_a_file_waits(path: Path, background: Background) -> None:
     with opened(path, OPTIONS) as store:
         _send(store, HALF + 1)
         background.run()
-        [name] = _spares(store)
+        [name] = _free_files(store)
         spare = path / "segments" / name
         inode = spare.stat().st_ino
         assert spare.stat().st_blocks * 512 >= SIZE
@@ -62,29 +63,29 @@ def test_past_the_half_a_file_waits(path: Path, background: Background) -> None:
         assert (path / "segments" / segment_name(store.segments.begins[-1])).stat().st_ino == inode
         assert len(payloads_of(store)) == 2 * HALF + 1
         assert store.segments.mapped == 2
-        assert _spares(store) == []
+        assert _free_files(store) == []
 
 
 def test_a_file_that_was_not_ready_in_time_is_for_the_next_one(path: Path, background: Background) -> None:
-    """Whoever sends does not wait for it."""
+    """The sender does not wait for it."""
     with opened(path, OPTIONS) as store:
         _send(store, 2 * HALF)
         assert len(store.segments.begins) == 2
         background.run()
-        assert len(_spares(store)) == 1
+        assert len(_free_files(store)) == 1
         _send(store, 2 * HALF)
         assert len(store.segments.begins) == 3
-        assert _spares(store) == []
+        assert _free_files(store) == []
 
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 def test_a_channel_that_was_closed_needs_no_file(
     path: Path, background: Background, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str
 ) -> None:
-    """None is made, and nobody is warned that there is no place for it."""
+    """None is created, and no warning says that there is no directory for it."""
     store = open_store(path, OPTIONS)
     _send(store, HALF + 1)
-    prepare = Segments.prepare_spare
+    prepare = Segments.prepare_free_file
 
     def close_first(segments: Segments, active: Segment) -> object:
         store.close()
@@ -93,10 +94,10 @@ def test_a_channel_that_was_closed_needs_no_file(
     if when == "before":
         store.close()
     else:
-        monkeypatch.setattr(Segments, "prepare_spare", close_first)
+        monkeypatch.setattr(Segments, "prepare_free_file", close_first)
     background.run()
     assert caplog.text == ""
-    assert _spares(store) == []
+    assert _free_files(store) == []
 
 
 def test_a_file_that_waits_already_needs_no_other_thread(path: Path, background: Background) -> None:
@@ -104,9 +105,9 @@ def test_a_file_that_waits_already_needs_no_other_thread(path: Path, background:
     with opened(path, OPTIONS) as store:
         _send(store, HALF + 1)
         background.run()
-        store.segments.prepare_spare(store.segments.get(store.segments.begins[-1]))
+        store.segments.prepare_free_file(store.segments.get(store.segments.begins[-1]))
         _send(store, HALF)
-        store.segments.prepare_spare(store.segments.get(store.segments.begins[-1]))
+        store.segments.prepare_free_file(store.segments.get(store.segments.begins[-1]))
         store.log.catch_up()
         background.forget()
         _send(store, HALF)
@@ -114,7 +115,7 @@ def test_a_file_that_waits_already_needs_no_other_thread(path: Path, background:
 
 
 def test_the_disk_space_of_a_prepared_file_is_not_asked_for_again(path: Path, background: Background) -> None:
-    """Rolling is a rename: nothing is made, allocated or mapped."""
+    """A roll is a rename: nothing is made, allocated or mapped."""
     faulty = FaultyFiles()
     with opened(path, OPTIONS, files=faulty) as store:
         _send(store, HALF + 1)
@@ -133,17 +134,17 @@ def test_the_disk_space_of_a_prepared_file_is_not_asked_for_again(path: Path, ba
     [("allocate", lambda path: DiskFullError(path, SIZE)), ("create", too_many_open_files)],
     ids=["full", "descriptors"],
 )
-def test_what_cannot_be_prepared_is_made_when_it_is_needed(
+def test_what_cannot_be_prepared_is_created_when_it_is_needed(
     path: Path, background: Background, caplog: pytest.LogCaptureFixture, calls: str, error: object
 ) -> None:
-    """Senders hear of it only if it is still so then."""
+    """Senders get an error only if that fails too."""
     faulty = FaultyFiles()
     with opened(path, OPTIONS, files=faulty) as store, caplog.at_level(logging.CRITICAL, "filechannel"):
         _send(store, HALF + 1)
         faulty.fail(frozenset({calls}), error)  # type: ignore[arg-type]
         background.run()
         faulty.work()
-        assert _spares(store) == []
+        assert _free_files(store) == []
         _send(store, HALF)
         assert len(store.segments.begins) == 2
 
@@ -153,7 +154,7 @@ def test_what_a_dead_process_has_prepared_is_used(path: Path, background: Backgr
     with opened(path, OPTIONS) as store:
         _send(store, HALF + 1)
         background.run()
-        inode = (path / "segments" / _spares(store)[0]).stat().st_ino
+        inode = (path / "segments" / _free_files(store)[0]).stat().st_ino
     with opened(path, OPTIONS) as store:
         _send(store, HALF)
         assert (path / "segments" / segment_name(store.segments.begins[-1])).stat().st_ino == inode
@@ -171,19 +172,19 @@ def test_under_fsync_the_file_is_prepared_and_its_pages_are_not(
     path: Path, background: Background, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flush would write out pages that hold nothing yet."""
-    monkeypatch.setattr(PagesAhead, "advance", lambda *_: pytest.fail("pages were populated"))
+    monkeypatch.setattr(PagePrefault, "advance", lambda *_: pytest.fail("pages were populated"))
     options = ChannelOptions(segment_size=SIZE, durability=Durability.FSYNC)
     with opened(path, options) as store:
         _send(store, HALF + 1)
         background.run()
-        assert len(_spares(store)) == 1
+        assert len(_free_files(store)) == 1
 
 
 # Pages
 
 
 class Populated:
-    """Stands in for the kernel and for the writer: remembers what was asked for."""
+    """Replaces the kernel and the writer: remembers what was asked for."""
 
     deferred = False
 
@@ -208,18 +209,18 @@ class Populated:
 def populated(monkeypatch: pytest.MonkeyPatch) -> Populated:
     """What was populated."""
     found = Populated()
-    monkeypatch.setattr("filechannel._storage.pages_ahead.populate", found.populate)
-    monkeypatch.setattr("filechannel._storage.pages_ahead.populate_soon", found.populate_soon)
+    monkeypatch.setattr("filechannel._storage.log.page_prefault.populate", found.populate)
+    monkeypatch.setattr("filechannel._storage.log.page_prefault.populate_soon", found.populate_soon)
     return found
 
 
 def _segment(directory: Path, begin: int, size: int = 16 << 20) -> Segment:
     header = Header.new(begin, 0, begin)
-    return Segment.create(files, directory / segment_name(begin), header, size, 4096, 0o600)
+    return create_segment(files, directory / segment_name(begin), header, size, 4096)
 
 
-def _pages(populated: Populated) -> PagesAhead:
-    return PagesAhead(cast("Writer", populated))
+def _pages(populated: Populated) -> PagePrefault:
+    return PagePrefault(cast("Writer", populated))
 
 
 def test_the_writer_stays_as_far_ahead_as_it_has_come(tmp_path: Path, populated: Populated) -> None:
@@ -229,18 +230,18 @@ def test_the_writer_stays_as_far_ahead_as_it_has_come(tmp_path: Path, populated:
     for offset in (0, 100 << 10, 256 << 10, 3 << 20, 12 << 20):
         pages.advance(first, offset, 15 << 20)
     assert populated.ahead == [(15 << 20, 256 << 10), (15 << 20, 3 << 20), (15 << 20, 8 << 20)]
-    second = _segment(tmp_path, first.room_end)
-    pages.advance(second, second.begin, second.room_end)
-    assert populated.ahead[-1] == (second.room_end, 8 << 20)
+    second = _segment(tmp_path, first.space_end)
+    pages.advance(second, second.begin, second.space_end)
+    assert populated.ahead[-1] == (second.space_end, 8 << 20)
 
 
-def test_a_channel_that_is_begun_anew_has_to_come_far_again(tmp_path: Path, populated: Populated) -> None:
-    """What was written before it was let go of does not count."""
+def test_a_reset_channel_has_to_write_much_again_to_prepare(tmp_path: Path, populated: Populated) -> None:
+    """What was written before it was dropped does not count."""
     segment = _segment(tmp_path, 0)
     pages = _pages(populated)
-    pages.advance(segment, 0, segment.room_end)
+    pages.advance(segment, 0, segment.space_end)
     pages.close()
-    pages.advance(segment, 10 << 20, segment.room_end)
+    pages.advance(segment, 10 << 20, segment.space_end)
     assert populated.ahead == []
 
 
@@ -250,8 +251,8 @@ def test_the_next_segment_has_its_first_pages(tmp_path: Path, populated: Populat
     pages = _pages(populated)
     pages.begin(second.map)
     assert populated.begun == []
-    pages.advance(first, 0, first.room_end)
-    pages.advance(first, 1 << 20, first.room_end)
+    pages.advance(first, 0, first.space_end)
+    pages.advance(first, 1 << 20, first.space_end)
     pages.begin(second.map)
     assert populated.begun == [(second.map, 0, 8 << 20)]
     populated.deferred = True
@@ -264,15 +265,15 @@ def test_small_segments_are_not_worth_it(tmp_path: Path, populated: Populated) -
     segment = _segment(tmp_path, 0, SIZE)
     pages = _pages(populated)
     for offset in range(0, SIZE * 100, SIZE):
-        pages.advance(segment, offset, segment.room_end)
+        pages.advance(segment, offset, segment.space_end)
     pages.begin(segment.map)
     assert populated.ahead == populated.begun == []
 
 
-def test_a_file_that_is_ready_is_told_once(path: Path, background: Background, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether another thread has made it, or it was waiting already."""
+def test_a_prepared_file_is_announced_once(path: Path, background: Background, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether another thread has created it, or it was in the free list."""
     told: list[object] = []
-    monkeypatch.setattr(PagesAhead, "begin", lambda _, following: told.append(following))
+    monkeypatch.setattr(PagePrefault, "begin", lambda _, following: told.append(following))
     with opened(path, OPTIONS) as store:
         _send(store, HALF + 1)
         assert told == []
@@ -283,6 +284,6 @@ def test_a_file_that_is_ready_is_told_once(path: Path, background: Background, m
         active = store.segments.get(store.segments.begins[-1])
         assert isinstance(active, Segment)
         assert active.map is following
-        store.segments.prepare_spare(active)
+        store.segments.prepare_free_file(active)
         _send(store, HALF)
         assert len(told) == 2

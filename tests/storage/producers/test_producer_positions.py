@@ -11,9 +11,9 @@ from filechannel import ChannelOptions, CorruptRecordError, Durability
 from filechannel._format import PURE
 from filechannel._format.layout import POSITION_SIZE, POSITION_SLOTS, RECORD_HEADER_SIZE
 from filechannel._offset import Offset
-from filechannel._storage.parts import Lead
-from filechannel._storage.producers import Place, Producer
-from filechannel._storage.segment import Segment, segment_name
+from filechannel._storage.log.batch_parts import HeaderRecord
+from filechannel._storage.producers.producer_positions import Producer, ProducerPosition
+from filechannel._storage.segments.segment import Segment, segment_name
 from filechannel._storage.store import Store
 from tests.storage.boots import Boots
 from tests.storage.channels import SMALL, opened, payloads_of
@@ -31,32 +31,34 @@ def store(path: Path) -> Iterator[Store]:
         yield store
 
 
-def produce(store: Store, last: Place, offset: int, key: str = KEY, payload: bytes = b"x") -> Place:
+def produce(
+    store: Store, last: ProducerPosition, offset: int, key: str = KEY, payload: bytes = b"x"
+) -> ProducerPosition:
     """Append a batch, and return where the producer is then."""
-    made: list[Place] = []
+    made: list[ProducerPosition] = []
 
-    def lead(at: Offset) -> bytes:
-        made.append(Place(at, last.origin, offset, offset))
+    def header_record(at: Offset) -> bytes:
+        made.append(ProducerPosition(at, last.origin, offset, offset))
         return store.producers.open(key).record(KIND, made[0], last)
 
-    store.log.append([payload], Lead(store.producers.open(key).record_size, lead))
+    store.log.append([payload], HeaderRecord(store.producers.open(key).record_size, header_record))
     return made[0]
 
 
-def begin(store: Store, key: str = KEY) -> Place:
+def begin(store: Store, key: str = KEY) -> ProducerPosition:
     """Begin with an origin."""
-    place = Place(store.control.write_offset, 7, 0, 0)
+    place = ProducerPosition(store.control.write_offset, 7, 0, 0)
     store.producers.open(key).begin(place)
     return place
 
 
-def find(store: Store, key: str = KEY) -> Place | None:
+def find(store: Store, key: str = KEY) -> ProducerPosition | None:
     """Look for a producer."""
     with store.log.writing():
         return store.producers.open(key).find()
 
 
-def slots_of(producer: Producer) -> dict[int, Place]:
+def slots_of(producer: Producer) -> dict[int, ProducerPosition]:
     """Return what is in the slots, by generation."""
     return {slot.generation: slot.place for slot in producer._slots()}
 
@@ -65,19 +67,19 @@ class FailedError(Exception):
     """Writing went wrong."""
 
 
-def fail_to_produce(store: Store, last: Place, offset: int) -> None:
-    """Fill the slot, and die before the batch is published, as far as anybody can tell."""
+def fail_to_produce(store: Store, last: ProducerPosition, offset: int) -> None:
+    """Fill the slot, and die before the batch is published, as other processes see it."""
 
-    def lead(at: Offset) -> bytes:
-        store.producers.open(KEY).record(KIND, Place(at, last.origin, offset, offset), last)
+    def header_record(at: Offset) -> bytes:
+        store.producers.open(KEY).record(KIND, ProducerPosition(at, last.origin, offset, offset), last)
         raise FailedError
 
     with pytest.raises(FailedError):
-        store.log.append([b"never"], Lead(0, lead))
+        store.log.append([b"never"], HeaderRecord(0, header_record))
 
 
-def test_nobody_has_left_off_anywhere(store: Store) -> None:
-    """A producer that is new has no place."""
+def test_a_new_producer_has_no_position(store: Store) -> None:
+    """A new producer has no position."""
     assert find(store) is None
     assert payloads_of(store) == []
 
@@ -96,7 +98,7 @@ def test_the_newest_record_is_found(store: Store) -> None:
 
 
 def test_a_slot_counts_only_if_its_record_is_there(store: Store) -> None:
-    """Otherwise the one before does, whatever others write in that place."""
+    """Otherwise the one before does, whatever others write at that offset."""
     place = produce(store, begin(store), 5)
     fail_to_produce(store, place, 6)
     store.log.append([b"something else"])
@@ -144,14 +146,14 @@ def test_after_a_power_cut_the_log_is_searched(path: Path, boots: Boots) -> None
 
 
 def test_a_record_that_was_cut_off_does_not_count(path: Path, boots: Boots) -> None:
-    """With its batch the position is gone, too; what comes later is found."""
+    """With its batch the position is lost, too; later records are found."""
     with opened(path) as store:
         first = produce(store, begin(store), 1)
         store.flusher.flush()
         end = store.control.write_offset
         produce(store, first, 2)
         segment = store.segments.get(store.segments.begins[0])
-        segment.wipe(end, segment.room_end)
+        segment.wipe(end, segment.space_end)
     boots.again()
     with opened(path) as store:
         assert payloads_of(store) == [b"x"]
@@ -164,7 +166,7 @@ def test_a_record_that_was_cut_off_does_not_count(path: Path, boots: Boots) -> N
         assert find(store) == again
 
 
-def test_a_purge_settles_every_producer(path: Path) -> None:
+def test_a_purge_stores_the_position_of_every_producer(path: Path) -> None:
     """A slot is all there is afterwards, so that it must be one that counts, on disk."""
     with opened(path, SMALL) as store:
         mine = produce(store, begin(store), 5)
@@ -178,8 +180,8 @@ def test_a_purge_settles_every_producer(path: Path) -> None:
         assert (find(store), find(store, OTHER)) == (mine, others)
 
 
-def test_a_purge_needs_no_room_for_a_file_that_says_nothing(path: Path) -> None:
-    """One that is not whole is passed over; whoever appends for the producer makes it whole."""
+def test_a_purge_needs_no_space_for_an_empty_producer_file(path: Path) -> None:
+    """An incomplete one is skipped; the next append of the producer completes it."""
     files = FaultyFiles()
     with opened(path, SMALL, files=files) as store:
         mine = produce(store, begin(store), 5)
@@ -191,8 +193,8 @@ def test_a_purge_needs_no_room_for_a_file_that_says_nothing(path: Path) -> None:
         assert produce(store, begin(store, OTHER), 6, OTHER) == find(store, OTHER)
 
 
-def test_a_purge_passes_damage(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be known is said, and the last place that is known counts."""
+def test_a_purge_skips_damage(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be known is reported, and the last known position counts."""
     place = produce(store, begin(store), 5)
     offset = store.log.append([b"damaged"])
     segment = store.segments.get(store.segments.begins[0])
@@ -204,8 +206,10 @@ def test_a_purge_passes_damage(store: Store, caplog: pytest.LogCaptureFixture) -
     assert "behind damage" in caplog.text
 
 
-def test_a_record_that_never_came_does_not_count_when_it_would_be_gone(path: Path) -> None:
-    """Segments are removed while a batch is under way, which then never comes: what was before it counts ever after."""
+def test_a_record_that_was_never_written_does_not_count_when_its_segment_is_reclaimed(path: Path) -> None:
+    """Segments are removed while a batch is being sent, which then fails: the position before it
+    counts from then on.
+    """
     with opened(path, SMALL) as store:
         place = produce(store, begin(store), 5)
         fail_to_produce(store, place, 6)
@@ -215,8 +219,8 @@ def test_a_record_that_never_came_does_not_count_when_it_would_be_gone(path: Pat
         assert find(store) == place
 
 
-def test_the_seal_is_nobodys_record(path: Path, boots: Boots) -> None:
-    """Control records of other kinds are passed over."""
+def test_the_seal_belongs_to_no_producer(path: Path, boots: Boots) -> None:
+    """Control records of other kinds are skipped."""
     with opened(path) as store:
         place = produce(store, begin(store), 5)
         store.seal()
@@ -226,7 +230,7 @@ def test_the_seal_is_nobodys_record(path: Path, boots: Boots) -> None:
 
 
 def test_what_is_stored_says_what_it_is(store: Store) -> None:
-    """Slots are filled in turn, each newer than the other."""
+    """Slots are filled alternately, each newer than the other."""
     first = begin(store)
     second = produce(store, first, 5)
     assert slots_of(store.producers.open(KEY)) == {1: first, 2: second}
@@ -237,9 +241,9 @@ def test_what_is_stored_says_what_it_is(store: Store) -> None:
     assert (store.path / "producers" / f"{KEY}.position").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
-def test_a_record_is_found_while_its_plain_file_is_written_again_here(path: Path) -> None:
-    """Somebody else has compressed its segment, and this process takes the file, which it has mapped, for another."""
+@pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
+def test_a_record_is_found_while_its_plain_file_is_recycled_here(path: Path) -> None:
+    """Another process has compressed its segment, and this one recycles the file, which it has mapped."""
     with opened(path) as store:
         last = produce(store, begin(store), 5, payload=bytes(3000))
         for _ in range(2):
@@ -251,7 +255,7 @@ def test_a_record_is_found_while_its_plain_file_is_written_again_here(path: Path
         while waiting.exists():
             newest = store.segments.get(store.segments.begins[-1])
             assert isinstance(newest, Segment)
-            store.segments.prepare_spare(newest)
+            store.segments.prepare_free_file(newest)
             store.log.append([bytes(4000)])
         assert find(store) == last
 

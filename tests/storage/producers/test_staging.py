@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from filechannel import StorageError
-from filechannel._storage.files import Files
-from filechannel._storage.parts import Records
-from filechannel._storage.staging import Staging
+from filechannel._storage.log.batch_parts import Records
+from filechannel._storage.producers.staging import Staging
+from filechannel._storage.system.os_calls import Files
 
 
 def records(*parts: list[bytes]) -> list[Records]:
@@ -35,8 +35,8 @@ def test_payloads_come_back(path: Path) -> None:
     assert list(staging(path).payloads(staging(path).write([]))) == []
 
 
-def test_what_is_taken_is_gone(path: Path) -> None:
-    """A file is removed once all of it was taken, and not before."""
+def test_consumed_files_are_removed(path: Path) -> None:
+    """A file is removed once all of it was read, and not before."""
     staged = staging(path).write(records([b"a"], [b"b"]))
     taken = staging(path).take(staged)
     assert next(taken) == Records.of([b"a"])
@@ -45,8 +45,8 @@ def test_what_is_taken_is_gone(path: Path) -> None:
     assert list(path.glob("staging/*/*")) == []
 
 
-def test_nobody_else_may_look(path: Path) -> None:
-    """Files have the mode of the channel's, directories the one that goes with it."""
+def test_no_other_user_may_read(path: Path) -> None:
+    """Files have the mode of the channel's, directories the matching one."""
     staging(path).write(records([b"a"]))
     modes = {each.stat().st_mode & 0o777 for each in path.glob("staging/*/*")}
     assert modes == {0o600}
@@ -54,7 +54,7 @@ def test_nobody_else_may_look(path: Path) -> None:
 
 
 def test_what_has_changed_is_refused(path: Path) -> None:
-    """A file that is gone, shorter or damaged is never published."""
+    """A missing, shorter or damaged file is never published."""
     staged = staging(path).write(records([b"a", b"b"]))
     for wrong in (replace(staged, name="none.rows"), replace(staged, size=3)):
         with pytest.raises(StorageError, match="nothing was sent"):
@@ -80,7 +80,7 @@ def test_a_failed_write_leaves_nothing(path: Path) -> None:
 
 
 def test_sweeping(path: Path) -> None:
-    """A group goes as a whole, and so does what others left a day ago; what is younger stays."""
+    """A group is deleted as a whole, and so are day-old files of others; younger ones stay."""
     for group in ("mine", "young", "old"):
         staging(path, group).write(records([b"a"]))
     long_ago = time.time() - 25 * 3600

@@ -11,9 +11,8 @@ import pytest
 
 from filechannel import ChannelOptions, CorruptRecordError, DataExpiredError
 from filechannel._format import NOTHING
-from filechannel._offset import Offset
-from filechannel._storage.index import Mark
-from filechannel._storage.segment import segment_name
+from filechannel._offset import LogPosition, Offset
+from filechannel._storage.segments.segment import segment_name
 from filechannel._storage.store import Store
 from tests.storage.channels import SMALL, Message, open_store, opened, read_all, reader_of, take_all
 
@@ -28,19 +27,19 @@ def _numbers(messages: list[Message]) -> list[int]:
     return [int(message.payload.split(b":")[0]) for message in messages]
 
 
-def test_a_reader_goes_from_segment_to_segment(path: Path) -> None:
-    """Everything is read in order, with its number."""
+def test_a_reader_reads_across_segments(path: Path) -> None:
+    """Everything is read in order, with its sequence."""
     with opened(path, mapped=2) as store:
         messages = _fill(store)
         assert _numbers(messages) == [message.sequence for message in messages] == list(range(20))
         assert store.segments.mapped <= 2
 
 
-def test_a_reader_goes_on_when_there_is_more(path: Path) -> None:
-    """A reader at the end finds what is sent afterwards, also in segments that are made later."""
+def test_a_reader_continues_when_there_is_more(path: Path) -> None:
+    """A reader at the end finds what is sent afterwards, also in segments that are created later."""
     with opened(path) as store:
         reader = reader_of(store)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         assert reader.native.take() is NOTHING
         _fill(store, 10)
         assert _numbers(take_all(reader)) == list(range(10))
@@ -49,18 +48,18 @@ def test_a_reader_goes_on_when_there_is_more(path: Path) -> None:
         reader.close()
 
 
-def test_whoever_only_reads_finds_segments_that_are_made_later(path: Path) -> None:
+def test_a_readonly_store_finds_segments_that_are_created_later(path: Path) -> None:
     """A store that was opened for reading follows a writer from segment to segment."""
     with opened(path) as writer, opened(path, readonly=True) as store:
         reader = reader_of(store)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         for number in range(20):
             writer.log.append([b"%d:" % number + b"." * 1500])
             assert _numbers(take_all(reader)) == [number]
         reader.close()
 
 
-def test_whoever_only_reads_notices_that_another_file_took_the_name(path: Path) -> None:
+def test_a_readonly_store_notices_a_replaced_file(path: Path) -> None:
     """An empty segment that was mapped is replaced by a larger one, and the reader reads that."""
     with opened(path) as writer:
         writer.log.append([b"first"])
@@ -70,7 +69,7 @@ def test_whoever_only_reads_notices_that_another_file_took_the_name(path: Path) 
             held = store.segments.get(begin)
             writer.log.append([b"x" * 10_000])
             reader = reader_of(store)
-            reader.move(store.places.earliest())
+            reader.move(store.lookup.earliest())
             assert [message.payload for message in take_all(reader)] == [b"x" * 10_000]
             assert store.segments.get(begin) is not held
             reader.close()
@@ -83,7 +82,7 @@ def test_a_missing_segment_is_named(path: Path) -> None:
     (path / "segments" / segment_name(begins[2])).unlink()
     with opened(path) as store:
         reader = reader_of(store)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         for _ in range(2):
             with pytest.raises(CorruptRecordError, match=f"the records up to {begins[3]} are missing") as caught:
                 take_all(reader)
@@ -95,7 +94,7 @@ def test_a_missing_segment_is_named(path: Path) -> None:
 
 
 def test_the_missing_last_segment_is_named(path: Path) -> None:
-    """If what readers may see is not there the error says so, and skipping goes to the end."""
+    """If a visible segment is missing the error says so, and skipping moves to the end."""
     with opened(path) as store:
         messages, begins = _fill(store), store.segments.begins
     (path / "segments" / segment_name(begins[-1])).unlink()
@@ -128,7 +127,7 @@ def test_a_damaged_header_is_named(path: Path, which: int) -> None:
 
 @pytest.mark.parametrize("size", [64, 100, 1500, 4095])
 def test_a_segment_that_was_cut_off_is_named(path: Path, size: int) -> None:
-    """Reading stops where the file does, or skips to the next one; it never goes round in circles."""
+    """Reading stops where the file does, or skips to the next one; it never loops."""
     with opened(path) as store:
         messages, begins = _fill(store), store.segments.begins
     os.truncate(path / "segments" / segment_name(begins[1]), size)
@@ -143,8 +142,8 @@ def test_a_segment_that_was_cut_off_is_named(path: Path, size: int) -> None:
         ]
 
 
-def test_an_active_segment_that_was_cut_off_goes_on_in_another(path: Path) -> None:
-    """What is missing is named, and what is sent afterwards is there."""
+def test_after_a_cut_off_active_segment_the_log_resumes_in_another(path: Path) -> None:
+    """The missing part is named, and what is sent afterwards is stored."""
     with opened(path, ChannelOptions(segment_size=1 << 20)) as store:
         _fill(store)
     os.truncate(path / "segments" / segment_name(0), 5000)
@@ -166,10 +165,10 @@ def test_skipping_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> Non
     assert f"skipped from offset {messages[1].offset} to {messages[2].offset}: checksum mismatch" in caplog.text
 
 
-def test_skipping_the_last_segment_skips_nothing_that_is_sent_meanwhile(
+def test_skipping_the_last_segment_skips_nothing_that_is_sent_at_the_same_time(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a segment that cannot be opened reading goes on where the log ended when it was found out."""
+    """Behind a segment that cannot be opened reading resumes where the log ended when that was noticed."""
     with opened(path) as store:
         messages, last, following = _fill(store), store.segments.begins[-1], store.segments.following
         store.segments.get(last).map[:8] = bytes(8)
@@ -188,13 +187,13 @@ def test_skipping_the_last_segment_skips_nothing_that_is_sent_meanwhile(
 
 
 def test_a_position_before_the_oldest_message_has_expired(path: Path) -> None:
-    """The error says how many were missed, comes once, and then reading goes on at the oldest."""
+    """The error says how many were missed, is raised once, and then reading resumes at the oldest."""
     with opened(path) as store:
         _fill(store)
         store.purge()
         store.log.append([b"20:"])
         reader = reader_of(store)
-        reader.move(Mark(store.segments.begins[0], 5, 0))
+        reader.move(LogPosition(store.segments.begins[0], 5))
         reader.native.move(0, 0)
         with pytest.raises(DataExpiredError) as caught:
             reader.native.take()
@@ -209,16 +208,16 @@ def _overtake(store: Store, segments: int) -> int:
     oldest = store.segments.begins[segments]
     store.control.oldest_offset = oldest
     store.segments.remove_before(oldest)
-    return store.places.earliest().sequence
+    return store.lookup.earliest().sequence
 
 
 @pytest.mark.parametrize("next_call", ["take", "take_record", "take_many"])
 def test_a_batch_that_is_overtaken_comes_before_the_error(path: Path, next_call: str) -> None:
-    """What was read before the gap is handed out, the next call tells what was missed, and then it goes on."""
+    """What was read before the gap is returned, the next call raises with the number missed, and then it continues."""
     with opened(path) as store:
         messages = _fill(store)
         reader = reader_of(store)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         assert reader.native.take() == messages[0].payload
         oldest = _overtake(store, 3)
         before = reader.take_many(100)
@@ -233,12 +232,12 @@ def test_a_batch_that_is_overtaken_comes_before_the_error(path: Path, next_call:
         reader.close()
 
 
-def test_being_overtaken_again_is_told_again(path: Path) -> None:
+def test_being_overtaken_again_is_another_error(path: Path) -> None:
     """Between an error and the next call more may be dropped: that is another error, which counts only the rest."""
     with opened(path) as store:
         messages = _fill(store)
         reader = reader_of(store)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         missed = []
         for segments in (2, 1):
             _overtake(store, segments)
@@ -251,12 +250,12 @@ def test_being_overtaken_again_is_told_again(path: Path) -> None:
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_the_clones_of_an_overtaken_reader_are_told_once(path: Path, in_thread: bool) -> None:
-    """Whoever comes first gets the error, however many wait for their turn in the middle of a batch."""
+def test_the_clones_of_an_overtaken_reader_get_one_error(path: Path, in_thread: bool) -> None:
+    """The first call gets the error, however many wait in the middle of a batch."""
     with opened(path) as store:
         _fill(store)
         reader = reader_of(store)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         oldest = _overtake(store, 3)
         told: list[int] = []
         got: list[object] = []
@@ -282,13 +281,13 @@ def test_the_clones_of_an_overtaken_reader_are_told_once(path: Path, in_thread: 
 
 
 def test_a_damaged_record_in_a_batch_comes_after_what_was_before_it(path: Path) -> None:
-    """A batch ends before damage; every call afterwards tells it, and the position stays."""
+    """A batch ends before damage; every call afterwards raises, and the position stays."""
     with opened(path) as store:
         messages = _fill(store)
         segment = store.segments.get(store.segments.begins[0])
         segment.map[segment.position(messages[2].offset) + 20] ^= 1
         reader = reader_of(store)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         assert reader.take_many(100) == [message.payload for message in messages[:2]]
         for call in (reader.native.take, reader.native.take_record, lambda: reader.take_many(100)):
             with pytest.raises(CorruptRecordError) as caught:
@@ -298,13 +297,13 @@ def test_a_damaged_record_in_a_batch_comes_after_what_was_before_it(path: Path) 
 
 
 def test_a_missing_segment_in_a_batch_comes_after_what_was_before_it(path: Path) -> None:
-    """A batch ends before a gap; every call afterwards tells it, and the position stays."""
+    """A batch ends before a gap; every call afterwards raises, and the position stays."""
     with opened(path) as store:
         messages, begins = _fill(store), store.segments.begins
     (path / "segments" / segment_name(begins[2])).unlink()
     with opened(path) as store:
         reader = reader_of(store)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         before = [message.payload for message in messages if message.offset < begins[2]]
         assert reader.take_many(100) == before
         for _ in range(2):
@@ -314,18 +313,18 @@ def test_a_missing_segment_in_a_batch_comes_after_what_was_before_it(path: Path)
         reader.close()
 
 
-def test_a_reader_with_a_stop_goes_no_further(path: Path) -> None:
+def test_a_reader_reads_to_its_stop(path: Path) -> None:
     """It reads up to there and never more, wherever it is moved; the others are not concerned."""
     with opened(path) as store:
         messages = _fill(store)
         for stop in (messages[0], messages[7], messages[19]):
-            reader = reader_of(store, stop=Mark(Offset(stop.offset), stop.sequence, 0))
-            for place in (store.places.latest(), store.places.at(stop.offset)):
+            reader = reader_of(store, stop=LogPosition(Offset(stop.offset), stop.sequence))
+            for place in (store.lookup.latest(), store.lookup.at(stop.offset)):
                 reader.move(place)
                 assert (reader.native.offset, reader.native.sequence) == (stop.offset, stop.sequence)
                 assert reader.native.take() is reader.native.take_record() is NOTHING
                 assert reader.take_many(5) == []
-            reader.move(store.places.earliest())
+            reader.move(store.lookup.earliest())
             assert take_all(reader) == messages[: stop.sequence]
             assert (reader.native.offset, reader.native.sequence) == (stop.offset, stop.sequence)
             reader.close()
@@ -337,8 +336,8 @@ def test_skipping_damage_does_not_pass_the_stop(path: Path, last: int) -> None:
     """Where damage reaches over the stop, skipping it ends there."""
     with opened(path) as store:
         messages = _fill(store)
-        reader = reader_of(store, skip=True, stop=Mark(Offset(messages[7].offset), 7, 0))
-        reader.move(store.places.earliest())
+        reader = reader_of(store, skip=True, stop=LogPosition(Offset(messages[7].offset), 7))
+        reader.move(store.lookup.earliest())
         for message in messages[5 : last + 1]:
             segment = store.segments.get(store.segments.covering(message.offset) or Offset(0))
             position = segment.position(message.offset)
@@ -349,11 +348,11 @@ def test_skipping_damage_does_not_pass_the_stop(path: Path, last: int) -> None:
 
 
 def test_a_reader_holds_no_more_than_its_segment(path: Path) -> None:
-    """Closing a reader lets go of the map it stood in."""
+    """Closing a reader releases the map it read."""
     store = open_store(path, SMALL)
     _fill(store)
     reader = reader_of(store)
-    reader.move(store.places.earliest())
+    reader.move(store.lookup.earliest())
     reader.native.take()
     store.close()
     reader.close()

@@ -13,12 +13,12 @@ import pytest
 
 from filechannel import ChannelOptions, CorruptRecordError
 from filechannel._format.layout import INDEX_BYTES
-from filechannel._offset import Offset
-from filechannel._storage import places
-from filechannel._storage.files import Files
-from filechannel._storage.index import Mark, index_path
-from filechannel._storage.segment import Segment
+from filechannel._offset import LogPosition, Offset
+from filechannel._storage.reading import lookup
+from filechannel._storage.segments.segment import Segment
+from filechannel._storage.segments.segment_index import index_path
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import Files
 from tests.storage.background import Background
 from tests.storage.channels import Message, opened, payloads_of, read_all
 from tests.storage.clocks import Clock
@@ -41,9 +41,9 @@ def store(path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 def test_an_empty_channel_begins_where_it_ends(store: Store) -> None:
-    """The oldest and the newest place of a new channel are the same."""
-    assert store.places.earliest() == store.places.latest()
-    assert store.places.earliest().offset == store.places.earliest().sequence == 0
+    """The oldest and the newest position of a new channel are the same."""
+    assert store.lookup.earliest() == store.lookup.latest()
+    assert store.lookup.earliest().offset == store.lookup.earliest().sequence == 0
 
 
 def _after_look(store: Store, monkeypatch: pytest.MonkeyPatch, number: int, event: Callable[[], object]) -> None:
@@ -65,21 +65,23 @@ def _after_look(store: Store, monkeypatch: pytest.MonkeyPatch, number: int, even
 
 @pytest.mark.parametrize("look", range(3))
 @pytest.mark.parametrize("find", ["earliest", "end"])
-def test_messages_may_come_while_somebody_looks(
+def test_messages_may_be_sent_during_a_lookup(
     store: Store, monkeypatch: pytest.MonkeyPatch, find: str, look: int
 ) -> None:
-    """The place of the first message is found as such, though it and many more are sent in this moment."""
+    """The position of the first message is found as such, though it and many more are sent in this moment."""
     _after_look(store, monkeypatch, look, lambda: _send_all(store))
-    found = store.places.earliest() if find == "earliest" else store.places.at_or_behind(0)
+    found = store.lookup.earliest() if find == "earliest" else store.lookup.at_or_behind(0)
     assert (found.offset, found.sequence) == (0, 0)
 
 
-def test_an_age_is_that_of_the_first_message_that_came_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the record at a place was written is told by its own segment, not by a later one that came with it."""
+def test_an_age_is_that_of_the_first_message_sent_during_the_lookup(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of a record is that of its own segment, not of a later one that was created with it."""
     with opened(path) as store:
         _after_look(store, monkeypatch, 0, lambda: _send_all(store))
-        first = store.places.latest()
-        assert store.places.written_at(first, {}) == store.places.written_at(first, {})
+        first = store.lookup.latest().offset
+        assert store.lookup.written_at(first, {}, 0) == store.lookup.written_at(first, {}, 0) != 0
 
 
 class _Meanwhile(Files):
@@ -93,33 +95,33 @@ class _Meanwhile(Files):
         return super().read_at(descriptor, size, position)
 
 
-def test_an_empty_segment_may_be_replaced_while_somebody_opens_it(path: Path) -> None:
-    """The oldest place is that of a message that is larger than a segment, and not of what lies behind it."""
+def test_an_empty_segment_may_be_replaced_while_it_is_opened(path: Path) -> None:
+    """The oldest position is that of a message that is larger than a segment, and not of what is behind it."""
     files = _Meanwhile()
     with opened(path) as store, opened(path, readonly=True, files=files) as other:
         store.log.append([b"gone"])
         store.purge()
-        first = store.places.latest()
+        first = store.lookup.latest()
         files.event = lambda: store.log.append([bytes(10_000), *[bytes(1000)] * 10])
-        assert other.places.earliest()[:2] == first[:2]
-        assert store.places.latest().sequence == first.sequence + 11
+        assert other.lookup.earliest() == first
+        assert store.lookup.latest().sequence == first.sequence + 11
 
 
 def test_every_offset_is_found_with_its_sequence(store: Store) -> None:
-    """Each record's offset leads to it, and behind the last one is the end."""
+    """Each record's offset is found with it, and behind the last one is the end."""
     for message in _send_all(store):
-        place = store.places.at(message.offset)
+        place = store.lookup.at(message.offset)
         assert (place.offset, place.sequence) == (message.offset, message.sequence)
         assert read_all(store, start=place)[0] == message
-    assert store.places.at(store.places.latest().offset).sequence == MESSAGES
+    assert store.lookup.at(store.lookup.latest().offset).sequence == MESSAGES
 
 
 def test_every_sequence_is_found_with_its_offset(store: Store) -> None:
-    """Each number leads to its message, and the one after the last to the end."""
+    """Each sequence is found with its message, and the one after the last is the end."""
     for message in _send_all(store):
-        place = store.places.numbered(message.sequence)
+        place = store.lookup.numbered(message.sequence)
         assert (place.offset, place.sequence) == (message.offset, message.sequence)
-    assert store.places.numbered(MESSAGES).offset == store.places.latest().offset
+    assert store.lookup.numbered(MESSAGES).offset == store.lookup.latest().offset
 
 
 def test_an_offset_inside_a_record_is_refused(store: Store) -> None:
@@ -129,63 +131,63 @@ def test_an_offset_inside_a_record_is_refused(store: Store) -> None:
     for offset in range(messages[5].offset, messages[9].offset):
         if offset not in boundaries:
             with pytest.raises(ValueError, match="no record begins"):
-                store.places.at(offset)
+                store.lookup.at(offset)
     with pytest.raises(ValueError, match="no record begins"):
-        store.places.at(store.places.latest().offset - 1)
+        store.lookup.at(store.lookup.latest().offset - 1)
 
 
 @pytest.mark.parametrize("beyond", [1, 100, 1 << 50])
 def test_an_offset_behind_the_end_is_refused(store: Store, beyond: int) -> None:
-    """The error tells what the channel holds."""
+    """The error names what the channel stores."""
     _send_all(store)
-    with pytest.raises(ValueError, match="is not in the channel, which holds 0 to"):
-        store.places.at(store.places.latest().offset + beyond)
+    with pytest.raises(ValueError, match="is not in the channel, which has 0 to"):
+        store.lookup.at(store.lookup.latest().offset + beyond)
 
 
 @pytest.mark.parametrize("sequence", [-1, MESSAGES + 1])
 def test_a_sequence_that_is_not_stored_is_refused(store: Store, sequence: int) -> None:
-    """The error tells which messages are."""
+    """The error names the messages that are."""
     _send_all(store)
     with pytest.raises(ValueError, match="0 to 299 are"):
-        store.places.numbered(sequence)
+        store.lookup.numbered(sequence)
 
 
-def test_places_do_not_need_an_index(store: Store) -> None:
+def test_a_lookup_does_not_need_an_index(store: Store) -> None:
     """Without an index everything is found, only slower."""
     messages = _send_all(store)
-    store.log.store_marks()
-    store.places.before_look = lambda: None
+    store.log.store_index_entries()
+    store.lookup._store_index_entries = None
     for begin in store.segments.begins:
         index_path(store.segments.path(begin)).unlink(missing_ok=True)
     for message in messages[::17]:
-        assert store.places.at(message.offset).sequence == message.sequence
-        assert store.places.numbered(message.sequence).offset == message.offset
+        assert store.lookup.at(message.offset).sequence == message.sequence
+        assert store.lookup.numbered(message.sequence).offset == message.offset
 
 
 def test_what_was_purged_is_not_found(store: Store) -> None:
-    """After a purge the channel begins at its end, and sequences go on."""
+    """After a purge the channel begins at its end, and sequences continue."""
     messages = _send_all(store)
     store.purge()
-    assert store.places.earliest().offset == store.places.latest().offset
-    assert store.places.earliest().sequence == MESSAGES
+    assert store.lookup.earliest().offset == store.lookup.latest().offset
+    assert store.lookup.earliest().sequence == MESSAGES
     with pytest.raises(ValueError, match="is not in the channel"):
-        store.places.at(messages[3].offset)
-    with pytest.raises(ValueError, match=f"3 is not stored: none is, and {MESSAGES} comes next"):
-        store.places.numbered(3)
+        store.lookup.at(messages[3].offset)
+    with pytest.raises(ValueError, match=f"3 is not stored: the channel is empty, and the next sequence is {MESSAGES}"):
+        store.lookup.numbered(3)
     store.log.append([b"after"])
-    assert store.places.numbered(MESSAGES).offset == store.places.earliest().offset
+    assert store.lookup.numbered(MESSAGES).offset == store.lookup.earliest().offset
 
 
 def test_control_records_are_not_counted(store: Store) -> None:
     """The seal has an offset but no number."""
     store.log.append([b"only"])
     store.seal()
-    assert store.places.latest().sequence == 1
-    assert store.places.numbered(1).offset == store.places.latest().offset
+    assert store.lookup.latest().sequence == 1
+    assert store.lookup.numbered(1).offset == store.lookup.latest().offset
 
 
 def test_unused_offsets_are_refused(path: Path) -> None:
-    """Offsets that a jump left out lead nowhere, except the very first, which is where the log ended."""
+    """Offsets in an offset gap are not a position, except the very first, which is where the log ended."""
     with opened(path) as store:
         store.log.append([b"before"])
         end = store.control.write_offset
@@ -193,28 +195,30 @@ def test_unused_offsets_are_refused(path: Path) -> None:
             store.log.abandon_active()
         store.log.append([b"after"])
         after = read_all(store)[1]
-        assert store.places.at(end).sequence == 1
-        assert store.places.at(end).offset == after.offset
-        with pytest.raises(ValueError, match="no offsets were used there"):
-            store.places.at(end + 1)
-        assert store.places.numbered(1).offset == after.offset
+        assert store.lookup.at(end).sequence == 1
+        assert store.lookup.at(end).offset == after.offset
+        with pytest.raises(ValueError, match="it lies in an offset gap"):
+            store.lookup.at(end + 1)
+        assert store.lookup.numbered(1).offset == after.offset
 
 
 def test_damage_on_the_way_is_not_a_wrong_offset(path: Path) -> None:
-    """If the records before an offset are damaged the error says so, and where."""
+    """If the records before an offset are damaged the error says so, with their offset."""
     with opened(path, ChannelOptions(segment_size=1 << 20)) as store:
         messages = _send_all(store)
         segment = store.segments.get(store.segments.begins[0])
         segment.map[segment.position(messages[10].offset) + 9] ^= 1
-        for seek in (lambda: store.places.at(messages[20].offset), lambda: store.places.numbered(20)):
+        for seek in (lambda: store.lookup.at(messages[20].offset), lambda: store.lookup.numbered(20)):
             with pytest.raises(CorruptRecordError, match="checksum mismatch") as caught:
                 seek()
             assert caught.value.offset == messages[10].offset
 
 
 @pytest.mark.parametrize("kind", ["offset", "number", "time"])
-def test_what_is_removed_meanwhile_is_not_damage(path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Another process may drop the oldest segments while somebody looks there: then they are not stored."""
+def test_what_is_reclaimed_during_a_lookup_is_not_damage(
+    path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Another process may drop the oldest segments during a lookup: then they are not stored."""
     with opened(path) as store:
         sent, began = _send_all(store), datetime.now(UTC)
         begins = store.segments.begins
@@ -230,68 +234,70 @@ def test_what_is_removed_meanwhile_is_not_damage(path: Path, monkeypatch: pytest
         for name in _LOOKS:
             monkeypatch.setattr(store.segments, name, partial(drop_and_find, getattr(store.segments, name)))
         if kind == "time":
-            assert store.places.since(began - timedelta(hours=1)).offset == begins[-2]
+            assert store.lookup.since(began - timedelta(hours=1)).offset == begins[-2]
             return
         with pytest.raises(ValueError, match="is not"):
-            store.places.at(sent[1].offset) if kind == "offset" else store.places.numbered(1)
+            store.lookup.at(sent[1].offset) if kind == "offset" else store.lookup.numbered(1)
 
 
 @pytest.mark.parametrize("left", [0, 2], ids=["all of them", "the oldest"])
-def test_a_number_whose_segment_is_given_up_meanwhile_is_not_stored(
+def test_a_sequence_whose_segment_is_retired_during_the_lookup_is_not_stored(
     path: Path, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
-    """Whoever has seen that a message is stored, and finds its segment gone, looks again."""
+    """A lookup that has seen that a message is stored, and finds its segment retired, is repeated."""
     with opened(path) as store:
         _send_all(store)
-        latest = store.places.latest
+        latest = store.lookup.latest
 
-        def look_and_drop() -> Mark:
+        def look_and_drop() -> LogPosition:
             monkeypatch.undo()
             found = latest()
             store.control.oldest_offset = store.segments.begins[-left] if left else found.offset
             store.segments.remove_before(store.control.oldest_offset)
             return found
 
-        monkeypatch.setattr(store.places, "latest", look_and_drop)
+        monkeypatch.setattr(store.lookup, "latest", look_and_drop)
         with pytest.raises(ValueError, match="is not stored"):
-            store.places.numbered(1)
+            store.lookup.numbered(1)
         assert len(store.segments.begins) == left
 
 
 # Time
 
 
-def test_a_moment_leads_to_a_place_before_everything_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing sent at or after the moment lies before the place, and it is at most about a second early."""
+def test_a_time_is_a_position_before_everything_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing sent at or after the time is before the position, and it is at most about a second early."""
     clock = Clock.install(monkeypatch)
     sent: list[int] = []
     with opened(path) as store:
         for _ in range(MESSAGES):
             sent.append(clock.now)
             store.log.append([b"." * 300])
-            store.log.store_marks()
+            store.log.store_index_entries()
             clock.pass_seconds(0.13)
         for number in range(0, MESSAGES, 7):
-            place = store.places.since(_moment(sent[number]))
+            place = store.lookup.since(_moment(sent[number]))
             assert place.sequence <= number
             assert sent[number] - sent[place.sequence] < 3 * 10**9
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_clock_that_is_set_back_hides_nothing(path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Nothing sent at or after the moment lies before the place; when the clock has caught up it is as near as ever."""
+    """Nothing sent at or after the time is before the position; when the clock has caught up it is
+    as exact as before.
+    """
     clock, random, sent = Clock.install(monkeypatch), Random(seed), list[int]()
     with opened(path) as store:
         for number in range(MESSAGES):
             sent.append(clock.now)
             store.log.append([b"." * random.randrange(900)])
-            store.log.store_marks()
+            store.log.store_index_entries()
             is_set_back = random.random() < 0.05 and number < MESSAGES - 120
             clock.pass_seconds(-random.uniform(1, 50) if is_set_back else random.uniform(0.1, 2))
         for moment in sent:
             first = next(number for number, when in enumerate(sent) if when >= moment)
-            assert store.places.since(_moment(moment)).sequence <= first
-        last = store.places.since(_moment(sent[-1])).sequence
+            assert store.lookup.since(_moment(moment)).sequence <= first
+        last = store.lookup.since(_moment(sent[-1])).sequence
         assert sent[-1] - sent[last] < 6 * 10**9
 
 
@@ -299,36 +305,36 @@ def _moment(nanoseconds: int) -> datetime:
     return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
 
 
-def test_until_a_moment_nothing_older_is_left_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing sent before the moment lies behind the place, and it is at most about a second late."""
+def test_until_a_time_nothing_older_is_left_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing sent before the time is behind the position, and it is at most about a second late."""
     clock = Clock.install(monkeypatch)
     with opened(path) as store:
-        assert store.places.until(_moment(clock.now)).offset == 0
+        assert store.lookup.until(_moment(clock.now)).offset == 0
         sent: list[int] = []
         for number in range(60):
             sent.append(clock.now)
             store.log.append([b"%d" % number])
-            store.log.store_marks()
+            store.log.store_index_entries()
             clock.pass_seconds(0.13)
         for number in range(60):
-            place = store.places.until(_moment(sent[number]))
+            place = store.lookup.until(_moment(sent[number]))
             assert number <= place.sequence <= number + 9
-        assert store.places.until(_moment(clock.now)).sequence == 60
-        assert store.places.until(_moment(sent[0] - 10**9)).sequence == 0
+        assert store.lookup.until(_moment(clock.now)).sequence == 60
+        assert store.lookup.until(_moment(sent[0] - 10**9)).sequence == 0
         with pytest.raises(ValueError, match="has no time zone"):
-            store.places.until(_moment(clock.now).replace(tzinfo=None))
+            store.lookup.until(_moment(clock.now).replace(tzinfo=None))
 
 
-def test_a_moment_before_everything_is_the_beginning(store: Store) -> None:
-    """Whoever asks for more than there is gets all there is."""
+def test_a_time_before_everything_is_the_beginning(store: Store) -> None:
+    """A lookup before the first message returns all there is."""
     _send_all(store)
-    assert store.places.since(datetime(1970, 1, 2, tzinfo=UTC)) == store.places.earliest()
+    assert store.lookup.since(datetime(1970, 1, 2, tzinfo=UTC)) == store.lookup.earliest()
 
 
-def test_a_moment_in_the_future_skips_nothing_that_comes(store: Store) -> None:
-    """The place is not behind the end, so whatever is sent next is received."""
+def test_a_time_in_the_future_skips_nothing(store: Store) -> None:
+    """The position is not behind the end, so whatever is sent next is received."""
     _send_all(store)
-    place = store.places.since(datetime.now(UTC) + timedelta(days=1))
+    place = store.lookup.since(datetime.now(UTC) + timedelta(days=1))
     assert place.sequence <= MESSAGES
 
 
@@ -341,7 +347,7 @@ def test_a_moment_after_a_purge_is_not_before_it(path: Path, monkeypatch: pytest
         clock.pass_seconds(10)
         store.purge()
         store.log.append([b"new"])
-        assert read_all(store, start=store.places.since(_moment(start)))[0].payload == b"new"
+        assert read_all(store, start=store.lookup.since(_moment(start)))[0].payload == b"new"
 
 
 class Nowhere(tzinfo):
@@ -351,12 +357,12 @@ class Nowhere(tzinfo):
         """Return nothing, which is allowed."""
 
 
-def test_a_moment_without_a_time_zone_is_refused(store: Store) -> None:
-    """Nobody can tell when it was."""
+def test_a_time_without_a_time_zone_is_refused(store: Store) -> None:
+    """It is ambiguous."""
     with pytest.raises(ValueError, match="has no time zone"):
-        store.places.since(datetime(2030, 1, 1))  # noqa: DTZ001
+        store.lookup.since(datetime(2030, 1, 1))  # noqa: DTZ001
     with pytest.raises(ValueError, match="has no time zone"):
-        store.places.since(datetime(2030, 1, 1, tzinfo=Nowhere()))
+        store.lookup.since(datetime(2030, 1, 1, tzinfo=Nowhere()))
 
 
 # Cost
@@ -397,7 +403,7 @@ def long_history(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
         while len(store.segments.begins) < SEGMENTS_OF_HISTORY:
             sent.append(clock.now)
             store.log.append([b"." * 900])
-            store.log.store_marks()
+            store.log.store_index_entries()
             clock.pass_seconds(2)
     files = Counting()
     with opened(path, files=files, create=False) as store:
@@ -410,14 +416,14 @@ def test_a_seek_by_time_looks_at_few_segments(
 ) -> None:
     """It halves the segments, reads one index and not a single record; asked again, it knows the way."""
     store, files, sent = long_history
-    monkeypatch.setattr(places, "_read", _no_record_is_read)
+    monkeypatch.setattr(lookup, "_read", _no_record_is_read)
     for number in (len(sent) // 2, 3, len(sent) - 1, len(sent) // 3):
-        found = store.places.since(_moment(sent[number]))
+        found = store.lookup.since(_moment(sent[number]))
         assert 0 <= number - found.sequence <= 1
         segments, indexes = files.take()
         assert segments <= FEW
         assert indexes <= 1
-        store.places.since(_moment(sent[number]))
+        store.lookup.since(_moment(sent[number]))
         assert files.take() == (0, indexes)
 
 
@@ -429,19 +435,19 @@ def test_a_seek_by_number_looks_at_few_segments(long_history: tuple[Store, Count
     """It halves the segments and reads one index."""
     store, files, sent = long_history
     for number in (len(sent) // 2, 3, len(sent) - 1, len(sent) // 3):
-        assert store.places.numbered(number).sequence == number
+        assert store.lookup.numbered(number).sequence == number
         segments, indexes = files.take()
-        assert segments <= FEW + 1  # with the oldest, whose number is the first there is
+        assert segments <= FEW + 1  # with the oldest, whose sequence is the first there is
         assert indexes == 1
 
 
 def test_a_seek_by_offset_looks_at_one_segment(long_history: tuple[Store, Counting, list[int]]) -> None:
     """The name of a segment says which offsets it has."""
     store, files, sent = long_history
-    offsets = [store.places.numbered(number).offset for number in (len(sent) // 2, 3, len(sent) // 3)]
+    offsets = [store.lookup.numbered(number).offset for number in (len(sent) // 2, 3, len(sent) // 3)]
     for offset in offsets:
         files.take()
-        assert store.places.at(offset).offset == offset
+        assert store.lookup.at(offset).offset == offset
         segments, indexes = files.take()
         assert segments <= 1
         assert indexes == 1
@@ -450,25 +456,25 @@ def test_a_seek_by_offset_looks_at_one_segment(long_history: tuple[Store, Counti
 def test_a_seek_walks_only_from_one_mark_to_the_next(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By offset and by number, no more records are read than lie between two entries of the index."""
     walked = list[int]()
-    read = places._read
+    read = lookup._read
 
     def counted(segment: Segment, offset: int) -> tuple[bool, int]:
         walked.append(offset)
         return read(segment, offset)
 
-    monkeypatch.setattr(places, "_read", counted)
+    monkeypatch.setattr(lookup, "_read", counted)
     with opened(path, ChannelOptions(segment_size=1 << 22)) as store:
         for _ in range(300):
             store.log.append([b"." * 1000] * 10)
         for number in (7, 1500, 2990):
-            for seek in (lambda n=number: store.places.numbered(n), lambda n=number: store.places.at(n * 1008)):
+            for seek in (lambda n=number: store.lookup.numbered(n), lambda n=number: store.lookup.at(n * 1008)):
                 walked.clear()
                 assert seek().offset == number * 1008
                 assert len(walked) <= INDEX_BYTES // 1008 + 2
 
 
-def test_headers_that_were_looked_at_are_forgotten_with_their_segments(path: Path) -> None:
-    """Another file under the same name is looked at anew, and a damaged one is told."""
+def test_cached_headers_are_dropped_with_their_segments(path: Path) -> None:
+    """Another file under the same name is read again, and a damaged one is reported."""
     with opened(path, mapped=2) as store:
         _send_all(store)
         begins = store.segments.begins
@@ -491,8 +497,8 @@ def test_headers_that_were_looked_at_are_forgotten_with_their_segments(path: Pat
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-def test_damage_at_the_beginning_is_for_whoever_reads_it(path: Path, background: Background, flushed: bool) -> None:
-    """The oldest place can be told although its segment is unreadable; reading it raises, or skips to what is left."""
+def test_damage_at_the_beginning_is_raised_by_reads(path: Path, background: Background, flushed: bool) -> None:
+    """The oldest position is known although its segment is unreadable; reading it raises, or skips to what is left."""
     with opened(path) as store:
         for number in range(20):
             store.log.append([b"%d" % number + b"." * 1000])
@@ -501,7 +507,7 @@ def test_damage_at_the_beginning_is_for_whoever_reads_it(path: Path, background:
             background.run()
     store.segments.path(first).write_bytes(b"nothing")
     with opened(path) as store:
-        assert store.places.earliest().offset == 0
+        assert store.lookup.earliest().offset == 0
         with pytest.raises(CorruptRecordError, match="shorter than a segment header"):
             read_all(store)
         left = read_all(store, skip=True)

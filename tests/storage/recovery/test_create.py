@@ -22,10 +22,10 @@ from filechannel import (
     StorageError,
 )
 from filechannel._format import PURE
-from filechannel._storage.files import Files
 from filechannel._storage.manifest import MANIFEST
+from filechannel._storage.system.os_calls import Files
 from tests.storage.channels import SMALL, open_store, opened, payloads_of, read_all
-from tests.storage.faults import FLUSHING, NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+from tests.storage.faults import FLUSHING, NEEDING_SPACE, FaultyFiles, disk_full, input_output_error
 from tests.storage.power import PowerFiles
 from tests.storage.resources import descriptors_under
 
@@ -42,7 +42,7 @@ def test_a_channel_is_made_with_everything_it_needs(path: Path) -> None:
 
 @pytest.mark.parametrize(("mode", "directory_mode"), [(0o600, 0o700), (0o640, 0o750), (0o660, 0o770)])
 def test_the_mode_is_that_of_the_options(path: Path, mode: int, directory_mode: int) -> None:
-    """Files have the permissions asked for, directories those that go with them; a lock file only those of writers."""
+    """Files have the permissions asked for, directories the matching ones; a lock file only those of writers."""
     umask = os.umask(0o022)
     try:
         with opened(path, ChannelOptions(segment_size=4096, mode=mode)) as store:
@@ -69,10 +69,10 @@ def test_a_channel_is_on_disk_when_it_exists(tmp_path: Path) -> None:
         assert files.flushed.index(path / "control") < files.flushed.index(path / f"{MANIFEST}.new")
 
 
-@pytest.mark.parametrize("calls", [NEEDING_ROOM, FLUSHING], ids=["full", "broken"])
+@pytest.mark.parametrize("calls", [NEEDING_SPACE, FLUSHING], ids=["full", "broken"])
 def test_a_channel_that_could_not_be_made_is_made_the_next_time(memory: Path, calls: frozenset[str]) -> None:
-    """Whatever fails on the way, the error is told, and opening again succeeds."""
-    error = disk_full if calls is NEEDING_ROOM else input_output_error
+    """Whatever fails on the way, the error is raised, and opening again succeeds."""
+    error = disk_full if calls is NEEDING_SPACE else input_output_error
     at = 0
     while True:
         at += 1
@@ -100,8 +100,8 @@ def test_a_missing_channel_is_not_made_without_being_asked(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_file_is_no_channel(path: Path) -> None:
-    """The error says that a channel is a directory, and the file stays as it is."""
+def test_a_file_is_not_a_channel(path: Path) -> None:
+    """The error says that a channel is a directory, and the file is not changed."""
     path.write_text("precious")
     for create in (True, False):
         with pytest.raises(NotAChannelError, match="it is a file"), opened(path, create=create):
@@ -119,7 +119,7 @@ def test_a_directory_of_something_else_is_left_alone(path: Path) -> None:
 
 
 def test_a_lost_manifest_is_not_replaced(path: Path) -> None:
-    """A directory with segments was a channel: beginning anew there would destroy them."""
+    """A directory with segments was a channel: creating a new one there would destroy them."""
     with opened(path) as store:
         store.log.append([b"precious"])
     (path / MANIFEST).unlink()
@@ -142,14 +142,14 @@ def test_a_damaged_manifest_is_refused_before_anything_changes(path: Path) -> No
 
 
 def test_an_empty_directory_becomes_a_channel(path: Path) -> None:
-    """Somebody may have made it for us."""
+    """The user may have created it for us."""
     path.mkdir(parents=True)
     with opened(path) as store:
         store.log.append([b"one"])
 
 
-def test_a_half_made_channel_is_made_whole(path: Path) -> None:
-    """What a process that died while making it left behind is no obstacle."""
+def test_a_half_made_channel_is_completed(path: Path) -> None:
+    """What a process that died while creating it left behind is not an obstacle."""
     (path / "segments").mkdir(parents=True)
     (path / "control").write_bytes(b"half")
     (path / f"{MANIFEST}.new").write_bytes(b"{ half")
@@ -158,8 +158,8 @@ def test_a_half_made_channel_is_made_whole(path: Path) -> None:
         assert payloads_of(store) == [b"one"]
 
 
-def test_missing_directories_are_made_again(path: Path) -> None:
-    """Without its consumers a channel has none, and goes on."""
+def test_missing_directories_are_created_again(path: Path) -> None:
+    """Without its consumers a channel has none, and works."""
     with opened(path) as store:
         store.log.append([b"one"])
     (path / "consumers").rmdir()
@@ -168,9 +168,9 @@ def test_missing_directories_are_made_again(path: Path) -> None:
         store.cursors.close(store.cursors.open("consumer"))
 
 
-@pytest.mark.skipif(PURE, reason="the pure twin shares with nobody")
+@pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_processes_share_a_channel(path: Path) -> None:
-    """Whoever opens it while others have it open writes too, and all see the same."""
+    """A process that opens it while others have it open writes too, and all see the same."""
     with opened(path) as first, opened(path) as second:
         for number in range(20):
             (first if number % 3 else second).log.append([b"%d" % number + b"." * 1000])
@@ -199,7 +199,7 @@ except ChannelLockedError as error:
 
 @pytest.mark.parametrize("other", ["native", "pure"])
 def test_a_process_that_cannot_share_has_the_channel_for_itself(path: Path, other: str) -> None:
-    """It refuses and is refused, and the error names who is there; the one who is there is not disturbed."""
+    """It refuses and is refused, and the error names the other process; that one is not disturbed."""
     if not PURE and other == "native":
         pytest.skip("they share")
     environment = {**os.environ, "FILECHANNEL_PURE": "1" if other == "pure" else ""}
@@ -221,12 +221,12 @@ def test_a_process_that_cannot_share_has_the_channel_for_itself(path: Path, othe
         assert payloads_of(store) == [b"one", b"two", b"from another process"]
 
 
-def test_whoever_is_refused_leaves_nothing_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_refused_leaves_nothing_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No descriptor, no slot and no lock."""
     with opened(path) as store:
         store.log.append([b"one"])
         held, waiting = descriptors_under(path), os.listdir(path / "wake")
-        monkeypatch.setattr("filechannel._storage.entrance.PURE", True)
+        monkeypatch.setattr("filechannel._storage.control.joining.PURE", True)
         for _ in range(3):
             with pytest.raises(ChannelLockedError) as caught, opened(path):
                 pass
@@ -243,7 +243,7 @@ def test_whoever_is_refused_leaves_nothing_behind(path: Path, monkeypatch: pytes
 
 
 def test_an_open_that_fails_leaves_no_lock(path: Path) -> None:
-    """Whoever comes next is not told that somebody has it."""
+    """The next process is not told that the channel is in use."""
     files = FaultyFiles()
     open_store(path).close()
     files.fail(frozenset({"map"}), input_output_error)
@@ -266,7 +266,7 @@ def test_another_machine_takes_the_channel_over(path: Path, monkeypatch: pytest.
     """A disk that was moved is a channel of the machine it is in now."""
     with opened(path) as store:
         store.log.append([b"one"])
-    monkeypatch.setattr("filechannel._storage.creation.machine_id", lambda: "another")
+    monkeypatch.setattr("filechannel._storage.recovery.create.machine_id", lambda: "another")
     with opened(path) as store:
         assert store.manifest.machine == "another"
         assert payloads_of(store) == [b"one"]
@@ -280,7 +280,7 @@ class _MadeMeanwhile(Files):
         self._made = False
 
     def list(self, directory: Path) -> list[str]:
-        """Let the other one go first."""
+        """Let the other one be first."""
         if not self._made:
             self._made = True
             with opened(self._path) as store:
@@ -291,14 +291,14 @@ class _MadeMeanwhile(Files):
 
 @pytest.mark.parametrize("readonly", [False, True])
 @pytest.mark.parametrize("create", [False, True])
-def test_a_channel_that_is_made_in_this_moment_is_opened(path: Path, readonly: bool, create: bool) -> None:
-    """Its parts are not somebody else's content."""
+def test_a_channel_that_is_being_created_is_opened(path: Path, readonly: bool, create: bool) -> None:
+    """Its parts are not taken for other content."""
     with opened(path, files=_MadeMeanwhile(path), readonly=readonly, create=create) as store:
         assert payloads_of(store) == [b"one"]
 
 
 class _NotYetOurs(Files):
-    """A user of the same group makes the channel, and says who may use it a moment later."""
+    """A user of the same group creates the channel, and sets the permissions a moment later."""
 
     def __init__(self) -> None:
         self.refused = 0
@@ -311,18 +311,20 @@ class _NotYetOurs(Files):
         return super().open(path, create=create, writable=writable, mode=mode)
 
 
-def test_who_may_use_it_is_said_a_moment_after_it_is_made(path: Path) -> None:
-    """Whoever comes in between asks again."""
+def test_permissions_are_set_a_moment_after_creation(path: Path) -> None:
+    """A process that opens it in between tries again."""
     path.mkdir()
     files = _NotYetOurs()
     with opened(path, files=files):
         assert files.refused == 3
 
 
-def test_no_rights_to_what_is_there_for_long_is_an_error_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody will change them in the next moment."""
+def test_missing_permissions_of_an_old_channel_are_an_error_at_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They will not change in the next moment."""
     path.mkdir()
-    monkeypatch.setattr("filechannel._storage.creation._WHILE_IT_IS_MADE", 0.0)
+    monkeypatch.setattr("filechannel._storage.recovery.create._WHILE_IT_IS_MADE", 0.0)
     files = _NotYetOurs()
     with pytest.raises(PermissionError):
         open_store(path, files=files)
@@ -330,7 +332,7 @@ def test_no_rights_to_what_is_there_for_long_is_an_error_at_once(path: Path, mon
 
 
 def test_the_control_file_has_its_mode_from_the_beginning(path: Path) -> None:
-    """Nobody has to own it to make the rest of a channel that somebody began to make."""
+    """A user need not own it to complete a channel that another user began to create."""
     files, umask = FaultyFiles(), os.umask(0o077)
     try:
         files.fail(frozenset({"replace"}), input_output_error)
@@ -342,12 +344,12 @@ def test_the_control_file_has_its_mode_from_the_beginning(path: Path) -> None:
 
 
 class DiedError(Exception):
-    """The maker of a channel is gone."""
+    """The process that creates a channel has died."""
 
 
-def test_a_channel_whose_maker_died_is_there_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if that was before the manifest's name was on disk: whoever opens it next sees to that."""
-    monkeypatch.setattr("filechannel._storage.creation.machine_id", lambda: "machine")  # nothing to write anew
+def test_a_channel_whose_creator_died_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if that was before the manifest's name was on disk: the next open flushes it."""
+    monkeypatch.setattr("filechannel._storage.recovery.create.machine_id", lambda: "machine")  # nothing to write again
     files, calls = PowerFiles(tmp_path), list[str]()
 
     def die(name: str) -> None:

@@ -1,4 +1,4 @@
-"""The end of the log is gone, though somebody knows that it was there: said at open, told to readers, never reused."""
+"""The end of the log is lost, though a file says that it existed: warned at open, raised to readers, never reused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from filechannel import ChannelOptions, CorruptRecordError
-from filechannel._storage.index import Mark
 from filechannel._storage.store import Store
 from tests.storage.background import Background
 from tests.storage.boots import Boots
@@ -73,14 +72,14 @@ def _left(messages: list[Message], file: Path) -> list[Message]:
 
 
 @pytest.mark.parametrize("count", [3, 20], ids=["only segment", "newest segment"])
-def test_a_lost_end_is_told_and_its_numbers_are_not_used_again(
+def test_a_lost_tail_is_reported_and_its_sequences_are_not_reused(
     path: Path,
     count: int,
     damage: Callable[[Path], object],
     come_back: Callable[[Path], Path],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Opening succeeds, one warning says what is gone, and readers meet an error, or go on behind it."""
+    """Opening succeeds, one warning says what is lost, and readers get an error, or resume behind it."""
     with opened(path) as store:
         messages, end = _send(store, count), store.control.write_offset
         store.flusher.flush()
@@ -102,10 +101,10 @@ def test_a_lost_end_is_told_and_its_numbers_are_not_used_again(
     assert warning.startswith(f"{path}: messages missing: {count - len(left)}, at offsets {lost_from} to {end};")
 
 
-def test_a_lost_end_is_told_once(
+def test_a_lost_tail_is_reported_once(
     path: Path, damage: Callable[[Path], object], boots: Boots, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever opens the channel again, after another boot too, has heard of it."""
+    """A later open, after another boot too, does not repeat it."""
     with opened(path) as store:
         _send(store, 20)
         store.flusher.flush()
@@ -140,7 +139,7 @@ def test_what_was_never_flushed_is_known_while_the_machine_runs(path: Path, dama
 def test_what_was_never_flushed_is_not_missed_after_a_power_cut(
     path: Path, boots: Boots, background: Background, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody promised it: the log ends before it, and says nothing of what may never have been on disk."""
+    """It was not acknowledged: the log ends before it, and reports nothing that may never have been on disk."""
     with opened(path) as store:
         _send(store, 20)
         begin = store.segments.begins[-1]
@@ -152,10 +151,10 @@ def test_what_was_never_flushed_is_not_missed_after_a_power_cut(
     assert not caplog.records
 
 
-def test_a_lost_segment_that_held_nothing_is_no_loss(
+def test_a_lost_segment_without_messages_is_not_a_loss(
     path: Path, come_back: Callable[[Path], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The numbers say that no message is missing, though offsets were left out before it."""
+    """The sequences say that no message is missing, though there is an offset gap before it."""
     with opened(path) as store:
         messages = _send(store, 5)
         with store.log.writing():
@@ -169,10 +168,10 @@ def test_a_lost_segment_that_held_nothing_is_no_loss(
     assert not caplog.records
 
 
-def test_if_everything_is_gone_the_number_is_a_bound(
+def test_if_everything_is_lost_the_number_is_a_bound(
     path: Path, come_back: Callable[[Path], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without any segment nobody knows how many messages were purged before."""
+    """Without any segment the number of messages purged before is unknown."""
     with opened(path) as store:
         _send(store, 5)
         store.purge()
@@ -195,7 +194,7 @@ def test_if_everything_is_gone_the_number_is_a_bound(
 def test_a_purged_channel_misses_nothing(
     path: Path, come_back: Callable[[Path], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was removed on purpose is not lost, and numbers go on."""
+    """What was purged is not lost, and sequences continue."""
     with opened(path) as store:
         _send(store, 5)
         store.purge()
@@ -208,14 +207,14 @@ def test_a_purged_channel_misses_nothing(
     assert not caplog.records
 
 
-def test_a_consumer_in_what_is_lost_is_told(path: Path, come_back: Callable[[Path], Path]) -> None:
-    """It keeps its place, and so gets the error; one that had seen everything goes on."""
+def test_a_consumer_in_a_lost_tail_gets_an_error(path: Path, come_back: Callable[[Path], Path]) -> None:
+    """It keeps its position, and so gets the error; one that had read everything continues."""
     with opened(path) as store:
         messages = _send(store, 20)
         for name, count in (("inside", 19), ("at the end", 20)):
             cursor = store.cursors.open(name)
             reader = reader_of(store, cursor)
-            reader.move(store.places.earliest())
+            reader.move(store.lookup.earliest())
             for _ in range(count):
                 reader.native.take()
             reader.close()
@@ -230,7 +229,7 @@ def test_a_consumer_in_what_is_lost_is_told(path: Path, come_back: Callable[[Pat
             position = cursor.position
             assert position is not None
             reader = reader_of(store, cursor)
-            reader.move(Mark(position.offset, position.sequence, 0))
+            reader.move(position.log_position)
             if name == "inside":
                 with pytest.raises(CorruptRecordError) as caught:
                     reader.native.take()
@@ -242,7 +241,7 @@ def test_a_consumer_in_what_is_lost_is_told(path: Path, come_back: Callable[[Pat
 
 
 def test_a_sealed_channel_stays_sealed(path: Path, come_back: Callable[[Path], Path]) -> None:
-    """The checkpoint says that nothing comes any more, and readers are told what is gone."""
+    """The checkpoint says that the channel is sealed, and readers get an error with what is lost."""
     with opened(path) as store:
         _send(store, 20)
         store.seal()
@@ -259,8 +258,8 @@ def test_a_sealed_channel_stays_sealed(path: Path, come_back: Callable[[Path], P
 
 
 @pytest.mark.parametrize("bit", [12, 14, 40])
-def test_an_end_that_nobody_stored_is_not_believed(path: Path, bit: int) -> None:
-    """A flipped bit in the newest header costs nothing: its checksum tells."""
+def test_an_end_with_a_wrong_checksum_is_not_believed(path: Path, bit: int) -> None:
+    """A flipped bit in the newest header costs nothing: its checksum is wrong."""
     with opened(path, ChannelOptions(segment_size=1 << 20)) as store:
         messages = _send(store, 20)
     with _newest(path).open("r+b") as file:
@@ -272,8 +271,8 @@ def test_an_end_that_nobody_stored_is_not_believed(path: Path, bit: int) -> None
         assert payloads_of(store)[20:] == [b"next"]
 
 
-def test_a_start_in_what_is_lost_is_refused(path: Path, come_back: Callable[[Path], Path]) -> None:
-    """Whoever remembers an offset from there hears that it is damage, not that the offset is wrong."""
+def test_a_start_in_a_lost_tail_is_refused(path: Path, come_back: Callable[[Path], Path]) -> None:
+    """The error says that the offset is damaged, not that it is wrong."""
     with opened(path) as store:
         messages = _send(store, 20)
         store.flusher.flush()
@@ -282,7 +281,7 @@ def test_a_start_in_what_is_lost_is_refused(path: Path, come_back: Callable[[Pat
     with opened(path) as store:
         for message in messages[18:]:
             with pytest.raises(CorruptRecordError) as caught:
-                store.places.at(message.offset)
+                store.lookup.at(message.offset)
             assert caught.value.offset == message.offset
             with pytest.raises(CorruptRecordError):
-                store.places.numbered(message.sequence)
+                store.lookup.numbered(message.sequence)

@@ -10,13 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from filechannel import (
-    ChannelOptions,
-    ConsumerDamagedError,
-    CorruptRecordError,
-    DiskFullError,
-    UnsupportedFormatError,
-)
+from filechannel import ChannelOptions, ConsumerDamagedError, CorruptRecordError, DiskFullError, UnsupportedFormatError
 from filechannel._format import crc32c
 from filechannel._format.layout import (
     CHECKPOINT_SLOTS,
@@ -26,11 +20,10 @@ from filechannel._format.layout import (
     SEGMENT_END,
     SEGMENT_HEADER_SIZE,
 )
-from filechannel._storage.cursor_file import offsets_in_consumers
-from filechannel._storage.files import Files
-from filechannel._storage.index import Mark
-from filechannel._storage.segment import segment_name
+from filechannel._storage.consumers.cursor_file import offsets_in_consumers
+from filechannel._storage.segments.segment import segment_name
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import Files
 from tests.storage.background import Background
 from tests.storage.boots import Boots
 from tests.storage.channels import Message, opened, payloads_of, read_all, reader_of
@@ -68,7 +61,7 @@ def _quarantine(path: Path) -> list[str]:
 def test_a_name_that_never_reached_the_disk_misses_nothing(
     path: Path, boots: Boots, left: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It begins at the oldest message, and that is told; a copy, or the same boot, has no such excuse."""
+    """It starts at the oldest message, with a warning; a copy, or the same boot, has no such excuse."""
     with opened(path) as store:
         _send(store, 5)
         store.cursors.open("single")
@@ -86,7 +79,7 @@ def test_a_name_that_never_reached_the_disk_misses_nothing(
         assert store.cursors.open("single").position is not None
         assert offsets_in_consumers(Files(), path / "consumers") == [0, 0]
         store.cursors.close_all()
-    assert sum("begins at the oldest message" in each.message for each in caplog.records) == 2
+    assert sum("starts at the oldest message" in each.message for each in caplog.records) == 2
 
 
 # The end of the log
@@ -102,8 +95,8 @@ def test_everything_that_is_whole_is_kept(path: Path, boots: Boots) -> None:
         assert not (path / "quarantine").exists()
 
 
-def test_the_log_goes_on_far_behind(path: Path, boots: Boots) -> None:
-    """No offset is used twice: whoever remembers one from before finds what was there, or nothing."""
+def test_the_log_resumes_far_behind(path: Path, boots: Boots) -> None:
+    """No offset is used twice: an offset from before finds what was there, or nothing."""
     with opened(path) as store:
         _send(store, 5)
     for boot in range(1, 4):
@@ -154,7 +147,7 @@ def test_the_log_is_cut_before_the_first_damage(path: Path, boots: Boots, number
 
 
 def test_a_batch_is_kept_or_cut_as_a_whole(path: Path, boots: Boots) -> None:
-    """A batch whose last record is damaged is gone, though the others are whole."""
+    """A batch whose last record is damaged is removed, though the others are whole."""
     with opened(path, LARGE) as store:
         messages = _send(store, 3)
         store.log.append([b"a", b"b", b"c"])
@@ -166,7 +159,7 @@ def test_a_batch_is_kept_or_cut_as_a_whole(path: Path, boots: Boots) -> None:
 
 
 def test_a_batch_over_several_segments_is_cut_as_a_whole(path: Path, boots: Boots) -> None:
-    """The segments behind the cut are gone too."""
+    """The segments behind the cut are removed too."""
     with opened(path) as store:
         messages = _send(store, 2)
         store.log.append([b"%d" % number + b"." * 1500 for number in range(10)])
@@ -180,7 +173,7 @@ def test_a_batch_over_several_segments_is_cut_as_a_whole(path: Path, boots: Boot
 
 
 def test_what_a_checkpoint_covers_is_believed(path: Path, boots: Boots) -> None:
-    """Damage in what was flushed is not the end of the log: it is for whoever reads it, and what follows is kept."""
+    """Damage in what was flushed is not the end of the log: readers get the error, and what follows is kept."""
     with opened(path) as store:
         messages = _send(store, 20)
         store.flusher.flush()
@@ -193,8 +186,8 @@ def test_what_a_checkpoint_covers_is_believed(path: Path, boots: Boots) -> None:
         assert read_all(store, skip=True) == [messages[0], *messages[2:]]
 
 
-def test_a_zero_filled_tail_holds_no_messages(path: Path, boots: Boots) -> None:
-    """Pages that never reached the disk are zeros, and zeros are no records."""
+def test_a_zero_filled_tail_contains_no_messages(path: Path, boots: Boots) -> None:
+    """Pages that never reached the disk are zeros, and zeros are not records."""
     with opened(path, LARGE) as store:
         messages = _send(store, 20)
     position = SEGMENT_HEADER_SIZE + messages[7].offset
@@ -241,7 +234,7 @@ def test_a_directory_among_the_segments_is_put_aside(path: Path, boots: Boots) -
 
 
 def test_a_segment_of_a_newer_version_is_not_touched(path: Path, boots: Boots) -> None:
-    """Whoever does not know the format does not move its files."""
+    """A process that does not know the format does not move its files."""
     with opened(path) as store:
         begins = (_send(store, 10), store.segments.begins)[1]
     file = _segment(path, begins[-1])
@@ -303,8 +296,8 @@ def test_what_was_cut_is_in_quarantine(path: Path, boots: Boots, caplog: pytest.
     assert caplog.text.count("5 records behind the valid end") == 1
 
 
-def test_what_was_put_aside_is_put_aside_once(path: Path, tmp_path: Path, boots: Boots) -> None:
-    """Whoever died or found no room after that finds it, and makes no second copy."""
+def test_what_was_quarantined_is_quarantined_once(path: Path, tmp_path: Path, boots: Boots) -> None:
+    """A process that died or found no space after that finds it, and makes no second copy."""
     with opened(path) as store:
         messages = _send(store, 10)
     _overwrite(_segment(path, 0), SEGMENT_HEADER_SIZE + messages[2].offset + 50, b"x")
@@ -321,8 +314,8 @@ def test_what_was_put_aside_is_put_aside_once(path: Path, tmp_path: Path, boots:
     assert sorted(os.listdir(copy / "quarantine")) == sorted(before)
 
 
-def test_the_directory_is_made_of_what_is_kept_for_a_full_disk(path: Path, boots: Boots) -> None:
-    """A channel that has something to put aside can be opened, though there is no room for a name to put it under."""
+def test_the_quarantine_uses_the_space_kept_for_a_full_disk(path: Path, boots: Boots) -> None:
+    """A channel with something to quarantine can be opened, though there is no space for another name."""
     with opened(path, LARGE) as store:
         messages = _send(store, 10)
     _overwrite(_segment(path, 0), SEGMENT_HEADER_SIZE + messages[4].offset + 50, b"x")
@@ -343,7 +336,7 @@ def test_the_directory_is_made_of_what_is_kept_for_a_full_disk(path: Path, boots
 
 
 def test_a_seal_survives(path: Path, boots: Boots) -> None:
-    """A channel that was sealed stays sealed, flushed or not, and does not jump."""
+    """A channel that was sealed stays sealed, flushed or not, without an offset gap."""
     with opened(path) as store:
         _send(store, 3)
         store.seal()
@@ -381,7 +374,7 @@ def test_what_was_purged_stays_purged(path: Path, boots: Boots) -> None:
     boots.again()
     with opened(path) as store:
         assert payloads_of(store) == [b"after"]
-        assert store.places.earliest().sequence == 10
+        assert store.lookup.earliest().sequence == 10
 
 
 # Consumers
@@ -390,15 +383,15 @@ def test_what_was_purged_stays_purged(path: Path, boots: Boots) -> None:
 def _consume(store: Store, count: int) -> None:
     cursor = store.cursors.open("consumer")
     reader = reader_of(store, cursor)
-    reader.move(store.places.earliest())
+    reader.move(store.lookup.earliest())
     for _ in range(count):
         reader.native.take()
     reader.close()
     store.cursors.close(cursor)
 
 
-def test_a_consumer_goes_on_where_it_was(path: Path, boots: Boots) -> None:
-    """A position that is still there stays."""
+def test_a_consumer_resumes_where_it_was(path: Path, boots: Boots) -> None:
+    """A position that still exists stays."""
     with opened(path) as store:
         messages = _send(store, 10)
         _consume(store, 4)
@@ -423,7 +416,7 @@ def test_a_consumer_beyond_the_cut_has_seen_all_that_is_left(path: Path, boots: 
         assert position is not None
         assert position.sequence == 4
         store.log.append([b"next"])
-        found = read_all(store, start=Mark(position.offset, position.sequence, 0))
+        found = read_all(store, start=position.log_position)
         assert [message.payload for message in found] == [b"next"]
         store.cursors.close(cursor)
 
@@ -454,7 +447,7 @@ def test_a_lost_control_file_costs_nothing(path: Path, damage: str) -> None:
 
 
 def test_one_lost_checkpoint_costs_nothing(path: Path, boots: Boots) -> None:
-    """If the newest is damaged the one before it is the place to start from."""
+    """If the newest is damaged recovery starts from the one before it."""
     with opened(path) as store:
         messages = _send(store, 5)
         store.flusher.flush()
@@ -482,8 +475,8 @@ def test_consumers_remember_offsets_when_nothing_else_does(path: Path, boots: Bo
         assert store.control.write_offset > 5 * JUMP
 
 
-def test_a_copy_is_a_channel_of_its_own(path: Path, tmp_path: Path) -> None:
-    """A directory that was copied is recovered, and goes on without the original."""
+def test_a_copy_is_a_separate_channel(path: Path, tmp_path: Path) -> None:
+    """A directory that was copied is recovered, and works without the original."""
     with opened(path) as store:
         messages = _send(store, 10)
         subprocess.run(["cp", "-R", path, tmp_path / "copy"], check=True)
@@ -527,4 +520,4 @@ def test_a_segment_whose_end_is_not_on_disk_can_be_read_without_writing(path: Pa
         _overwrite(_segment(path, begin), SEGMENT_END, bytes(8))
     with opened(path, readonly=True) as store:
         assert read_all(store) == messages
-        assert store.places.latest().sequence == len(messages)
+        assert store.lookup.latest().sequence == len(messages)

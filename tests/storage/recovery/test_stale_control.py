@@ -12,22 +12,22 @@ import pytest
 
 from filechannel import ChannelOptions, CorruptRecordError, Durability, StorageError
 from filechannel._format.layout import PAGE, SEGMENT_HEADER_SIZE
-from filechannel._maintenance.repair import repair
-from filechannel._maintenance.survey import Survey
-from filechannel._maintenance.verify import verify
+from filechannel._maintenance.repair.repair import repair
+from filechannel._maintenance.verify.directory_scan import DirectoryScan
+from filechannel._maintenance.verify.verification import verify
 from filechannel._offset import Offset
-from filechannel._storage.control import CONTROL, Checkpoint
-from filechannel._storage.cursor_file import offsets_in_consumers
-from filechannel._storage.files import Files
-from filechannel._storage.index import Mark
-from filechannel._storage.staleness import is_stale
+from filechannel._storage.consumers.cursor_file import offsets_in_consumers
+from filechannel._storage.control.control_page import CONTROL, Checkpoint
+from filechannel._storage.recovery.stale_control import is_stale
 from filechannel._storage.store import Store
+from filechannel._storage.system.os_calls import Files
+from filechannel._storage.writable_store import WritableStore
 from filechannel.blocking import open_channel
 from tests.storage.background import Background
 from tests.storage.channels import SMALL, open_store, opened, payloads_of, read_all, reader_of
 from tests.storage.compressing import compress_all
 from tests.storage.faults import FLUSHING, FaultyFiles, input_output_error
-from tests.storage.test_producers import begin, produce
+from tests.storage.producers.test_producer_positions import begin, produce
 
 JUMP = 1 << 40
 FSYNC = replace(SMALL, durability=Durability.FSYNC)
@@ -131,7 +131,7 @@ def test_segments_beyond_an_old_tail_are_found(path: Path) -> None:
 def test_the_name_of_a_segment_is_evidence(path: Path) -> None:
     """Where the records before it were lost, the name says that offsets up to there were used.
 
-    A process that only reads is told that intact segments follow what was lost.
+    A read-only process gets an error that intact segments follow what was lost.
     """
     end = _stale_page(path, lambda store: _send(store, 5, 1000))
     _lose_records(path, end)
@@ -162,7 +162,7 @@ def test_a_compressed_segment_around_an_old_tail_is_evidence(path: Path) -> None
 def test_verification_and_repair_do_not_believe_an_old_page(path: Path) -> None:
     """What lies beyond an old tail is not damage, and a repair removes nothing of it."""
     _stale_page(path, lambda store: _send(store, 5, 1000))
-    with Survey.of(path) as survey:
+    with DirectoryScan.of(path) as survey:
         assert not survey.is_believed
     report = verify(path)
     assert report.messages == 1000
@@ -173,7 +173,7 @@ def test_verification_and_repair_do_not_believe_an_old_page(path: Path) -> None:
 
 def test_a_seal_beyond_an_old_tail_is_found(path: Path) -> None:
     """A channel that was sealed stays so."""
-    _stale_page(path, Store.seal)
+    _stale_page(path, WritableStore.seal)
     for readonly in (True, False):
         with opened(path, readonly=readonly) as store:
             assert store.control.sealed
@@ -198,7 +198,7 @@ def test_a_consumer_beyond_an_old_tail_is_evidence(path: Path) -> None:
         position = cursor.position
         assert position is not None
         reader = reader_of(store, cursor)
-        reader.move(Mark(position.offset, position.sequence, 0))
+        reader.move(position.log_position)
         assert reader.native.take() == b"next"
         reader.close()
         store.cursors.close(cursor)
@@ -271,12 +271,12 @@ def test_a_consumer_without_content_starts_at_the_oldest_message(
         assert cursor.position is not None
         assert cursor.position.sequence == 0
         store.cursors.close(cursor)
-    assert any("begins at the oldest message" in record.message for record in caplog.records)
+    assert any("starts at the oldest message" in record.message for record in caplog.records)
     assert any("is older than the other files" in record.message for record in caplog.records)
 
 
-def test_a_position_that_no_log_can_have_is_no_evidence(path: Path) -> None:
-    """A damaged position near 2^64 leaves no room for a gap, and is ignored."""
+def test_a_position_that_no_log_can_have_is_not_evidence(path: Path) -> None:
+    """A damaged position near 2^64 leaves no offsets for a gap, and is ignored."""
     with opened(path) as store:
         _send(store, 0, 5)
         cursor = store.cursors.open("consumer")
@@ -309,10 +309,10 @@ def test_a_pending_gap_leaves_no_evidence_until_it_is_used(path: Path) -> None:
     with opened(path) as store:
         _send(store, 0, 5)
         with store.log.writing():
-            store.log._jump.leave()
+            store.log._gap.leave()
             pending = _page(path)
             assert not _is_stale(store)
-            store.log._make_owed_jump()
+            store.log._gap.make_pending()
         made = _page(path)
         _put_back(path, pending)
         assert not _is_stale(store)
@@ -383,12 +383,12 @@ def test_doubt_is_kept_after_a_remount(path: Path, background: Background) -> No
         files.fail(FLUSHING, input_output_error)
         with pytest.raises(StorageError):
             store.flusher.flush()
-        assert store.control.is_in_doubt
+        assert store.control.is_durability_unknown
         background.forget()
         files.work()
     with opened(path, files=Mounted(99)) as store:
         assert payloads_of(store) == _sent(5)
-        assert store.control.is_in_doubt
+        assert store.control.is_durability_unknown
 
 
 def test_a_live_process_proves_that_the_page_is_current(path: Path) -> None:
@@ -408,7 +408,7 @@ def test_an_interrupted_recovery_is_repeated(path: Path, monkeypatch: pytest.Mon
     _stale_page(path, lambda store: _send(store, 5, 10))
 
     with monkeypatch.context() as patch:
-        patch.setattr("filechannel._storage.recovery.Recovery.run", _die)
+        patch.setattr("filechannel._storage.recovery.recover.Recovery.run", _die)
         with pytest.raises(KeyboardInterrupt):
             open_store(path)
     _check_resumes_elsewhere(path, 10)
@@ -427,7 +427,7 @@ def test_a_checkpoint_beyond_the_tail_is_evidence(path: Path) -> None:
     assert offsets_in_consumers(Files(), path / "consumers") == []
 
 
-def test_numbers_of_lost_messages_are_not_used_again_after_an_interrupted_jump(
+def test_sequences_of_lost_messages_are_not_reused_after_an_interrupted_gap(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The active segment is deleted, and the process that recovers is killed when it has made the segment to resume in.
@@ -442,7 +442,7 @@ def test_numbers_of_lost_messages_are_not_used_again_after_an_interrupted_jump(
     lost_path.unlink()
 
     with monkeypatch.context() as patch:
-        patch.setattr("filechannel._storage.jump.Jump._settle", _die)
+        patch.setattr("filechannel._storage.log.offset_gap.OffsetGap._make_durable", _die)
         with pytest.raises(KeyboardInterrupt):
             open_store(path)
     assert any(int(file.stem) >= JUMP for file in (path / "segments").glob("*.seg")), "it was interrupted too early"
@@ -452,7 +452,7 @@ def test_numbers_of_lost_messages_are_not_used_again_after_an_interrupted_jump(
 
 
 @pytest.mark.parametrize("refused", [False, True], ids=["killed", "a gap is pending"])
-def test_a_record_of_a_producer_that_was_rolled_back_is_no_evidence(
+def test_a_record_of_a_producer_that_was_rolled_back_is_not_evidence(
     path: Path,
     background: Background,
     caplog: pytest.LogCaptureFixture,
@@ -469,10 +469,10 @@ def test_a_record_of_a_producer_that_was_rolled_back_is_no_evidence(
     if refused:
         files.fail(FLUSHING, input_output_error)
         with monkeypatch.context() as patch:
-            patch.setattr("filechannel._storage.jump.Jump.make", _die)
+            patch.setattr("filechannel._storage.log.offset_gap.OffsetGap.make_pending", _die)
             with pytest.raises(KeyboardInterrupt):
                 store.flusher.commit()
-        assert store.control.owes_jump
+        assert store.control.is_gap_pending
         files.work()
     background.forget()
     left = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
@@ -521,8 +521,8 @@ def test_a_read_only_open_looks_at_the_segments_once(tmp_path: Path) -> None:
         assert payloads_of(store) == [b"one"]
 
 
-def test_a_look_without_a_map_tells_zeros_from_records(tmp_path: Path) -> None:
-    """A file that is missing says nothing."""
+def test_a_check_without_a_map_distinguishes_zeros_from_records(tmp_path: Path) -> None:
+    """A missing file says nothing."""
     with opened(tmp_path / "channel") as store:
         store.log.append([b"one"])
         [begin] = store.segments.begins

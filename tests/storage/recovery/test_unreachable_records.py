@@ -55,8 +55,8 @@ def test_a_torn_end_is_the_end(path: Path, boots: Boots, background: Background)
         assert len(read_all(store)) == count
 
 
-def test_an_incomplete_batch_at_the_end_is_no_damage(path: Path, boots: Boots, background: Background) -> None:
-    """Whole records of a batch whose last one was lost are not shown, and nothing is said to be unreachable."""
+def test_an_incomplete_batch_at_the_end_is_not_damage(path: Path, boots: Boots, background: Background) -> None:
+    """Whole records of a batch whose last one was lost are not shown, and nothing is reported as unreachable."""
     make(path)
     with opened(path) as store:
         count = len(read_all(store))

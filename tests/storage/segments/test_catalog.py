@@ -8,11 +8,12 @@ import pytest
 
 from filechannel import CorruptRecordError
 from filechannel._offset import Offset
-from filechannel._storage.files import Files
-from filechannel._storage.index import index_path
-from filechannel._storage.segment import Header, Segment, segment_name
-from filechannel._storage.segments import Segments
+from filechannel._storage.segments.catalog import Segments
+from filechannel._storage.segments.segment import Header, Segment, segment_name
+from filechannel._storage.segments.segment_index import index_path
+from filechannel._storage.system.os_calls import Files
 from tests.storage.resources import descriptors_under
+from tests.storage.segment_files import create_segment
 
 files = Files()
 BEGINS = [Offset(begin) for begin in (0, 1000, 2500, 1 << 40)]
@@ -20,7 +21,7 @@ BEGINS = [Offset(begin) for begin in (0, 1000, 2500, 1 << 40)]
 
 def _make(directory: Path, begin: int) -> Segment:
     path = directory / segment_name(begin)
-    return Segment.create(files, path, Header.new(begin, 0, begin), 4096, 4096, 0o600)
+    return create_segment(files, path, Header.new(begin, 0, begin), 4096, 4096)
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def _segments(directory: Path, *, writable: bool = True, most_mapped: int = 8) -
 
 
 def test_segments_are_found_by_their_names(directory: Path) -> None:
-    """The directory tells which there are; whatever else lies there is left alone."""
+    """The directory lists them; other files there are left alone."""
     for name in ("spare-1.seg", "notes.txt", "00000000000000000000.idx", "new-00000000000000009999.seg", "7.seg"):
         (directory / name).touch()
     assert _segments(directory).begins == BEGINS
@@ -72,7 +73,7 @@ def test_nothing_covers_what_lies_before_the_first(tmp_path: Path) -> None:
 
 
 def test_a_segment_is_mapped_once(directory: Path) -> None:
-    """Everybody who asks for a segment gets the same map."""
+    """All callers that ask for a segment get the same map."""
     segments = _segments(directory)
     assert segments.get(BEGINS[1]) is segments.get(BEGINS[1])
     assert segments.mapped == 1
@@ -80,7 +81,7 @@ def test_a_segment_is_mapped_once(directory: Path) -> None:
 
 @pytest.mark.parametrize("most_mapped", [2, 3])
 def test_no_more_segments_are_mapped_than_allowed(directory: Path, most_mapped: int) -> None:
-    """The one that was not used for longest goes, never the newest, where the writer is."""
+    """The least recently used one is dropped, never the newest, where the writer is."""
     segments = _segments(directory, most_mapped=most_mapped)
     newest = segments.get(BEGINS[-1])
     for _ in range(3):
@@ -90,8 +91,8 @@ def test_no_more_segments_are_mapped_than_allowed(directory: Path, most_mapped: 
     assert segments.get(BEGINS[-1]) is newest
 
 
-def test_whoever_reads_a_segment_keeps_its_map(directory: Path) -> None:
-    """A segment that is not kept any more stays readable for whoever has it."""
+def test_a_reader_of_a_segment_keeps_its_map(directory: Path) -> None:
+    """A segment that was dropped stays readable for a reader that has it."""
     segments = _segments(directory, most_mapped=2)
     held = segments.get(BEGINS[0])
     for begin in BEGINS[1:]:
@@ -100,8 +101,8 @@ def test_whoever_reads_a_segment_keeps_its_map(directory: Path) -> None:
     assert segments.get(BEGINS[0]) is not held
 
 
-def test_descriptors_go_with_the_maps(directory: Path) -> None:
-    """However many segments are used in turn, the number of open files does not grow."""
+def test_descriptors_are_closed_with_the_maps(directory: Path) -> None:
+    """However many segments are used one by one, the number of open files does not grow."""
     segments = _segments(directory, most_mapped=2)
     counts = set()
     for _ in range(5):
@@ -113,8 +114,8 @@ def test_descriptors_go_with_the_maps(directory: Path) -> None:
     assert segments.mapped == 0
 
 
-def test_an_added_segment_takes_the_place_of_another(directory: Path) -> None:
-    """A larger file of the same name is what everybody gets from then on."""
+def test_an_added_segment_replaces_another(directory: Path) -> None:
+    """A larger file of the same name is what all callers get from then on."""
     segments = _segments(directory)
     old = segments.get(BEGINS[1])
     new = _make(directory, BEGINS[1])
@@ -131,8 +132,8 @@ def test_an_added_segment_is_put_in_order(directory: Path) -> None:
     assert segments.covering(1600) == 1500
 
 
-def test_a_removed_segment_is_gone_with_its_index(directory: Path) -> None:
-    """Both files go, and who has the segment keeps it."""
+def test_a_removed_segment_is_deleted_with_its_index(directory: Path) -> None:
+    """Both files are deleted, and a reader of the segment keeps it."""
     segments = _segments(directory)
     held = segments.get(BEGINS[1])
     index_path(held.path).touch()
@@ -143,8 +144,25 @@ def test_a_removed_segment_is_gone_with_its_index(directory: Path) -> None:
     assert held.is_valid
 
 
+def test_a_scan_while_a_segment_is_removed_does_not_bring_it_back(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may list the directory between the removal from the list and the deletion of the file."""
+    segments, unlink = _segments(directory), Files.unlink
+
+    def scan_and_unlink(files: Files, path: Path) -> None:
+        segments.scan()
+        unlink(files, path)
+
+    monkeypatch.setattr(Files, "unlink", scan_and_unlink)
+    segments.remove(BEGINS[0])
+    assert segments.begins == BEGINS[1:]
+    segments.remove_before(BEGINS[2])
+    assert segments.begins == BEGINS[2:]
+
+
 def test_segments_before_an_offset_are_removed(directory: Path) -> None:
-    """Those that begin before it go; one that begins there stays."""
+    """Those that begin before it are removed; one that begins there stays."""
     segments = _segments(directory)
     segments.remove_before(Offset(2500))
     assert segments.begins == BEGINS[2:]
@@ -153,7 +171,7 @@ def test_segments_before_an_offset_are_removed(directory: Path) -> None:
 
 
 def test_a_missing_file_is_damage(directory: Path) -> None:
-    """A segment that somebody removed is named."""
+    """A deleted segment is named."""
     segments = _segments(directory)
     (directory / segment_name(BEGINS[1])).unlink()
     with pytest.raises(CorruptRecordError, match="the file is missing") as caught:
@@ -169,8 +187,8 @@ def test_a_damaged_header_is_damage(directory: Path) -> None:
         segments.get(BEGINS[1])
 
 
-def test_a_forgotten_segment_is_opened_anew(directory: Path) -> None:
-    """If another file has taken the name, that is what comes next."""
+def test_a_dropped_segment_is_opened_again(directory: Path) -> None:
+    """If another file has taken the name, that is what is opened."""
     segments = _segments(directory)
     old = segments.get(BEGINS[1])
     new = _make(directory, BEGINS[1])
@@ -180,13 +198,13 @@ def test_a_forgotten_segment_is_opened_anew(directory: Path) -> None:
 
 
 class Epoch:
-    """Stands in for the word of the control page."""
+    """Replaces the word of the control page."""
 
     def __init__(self) -> None:
         self.value = 7
 
     def __call__(self) -> int:
-        """Return what a process that looks at the word sees."""
+        """Return what a process that reads the word sees."""
         return self.value
 
     def count_up(self) -> None:
@@ -195,7 +213,7 @@ class Epoch:
 
 
 def test_segments_of_other_processes_are_found_in_another_epoch(directory: Path) -> None:
-    """Names that somebody else made or removed are seen when the epoch says so, and not before: looking costs."""
+    """Names that another process created or removed are seen when the epoch changes, and not before: a scan is slow."""
     epoch = Epoch()
     segments = Segments(files, directory, writable=True, most_mapped=8, epoch=epoch)
     _make(directory, 1 << 41)
@@ -265,7 +283,7 @@ def _interrupt(*_: object) -> list[str]:
 
 
 def test_a_file_that_took_the_name_of_another_is_opened(directory: Path) -> None:
-    """The one before it was made unreadable under whoever has it mapped."""
+    """The one before it was made unreadable for readers that have it mapped."""
     epoch = Epoch()
     segments = Segments(files, directory, writable=True, most_mapped=8, epoch=epoch)
     before = segments.get(BEGINS[1])
@@ -280,7 +298,7 @@ def test_a_file_that_took_the_name_of_another_is_opened(directory: Path) -> None
 
 
 def test_what_another_process_removed_can_be_removed(directory: Path) -> None:
-    """Two who clean up after the same dead process do the same."""
+    """Two processes that clean up after the same dead process do the same."""
     epoch = Epoch()
     segments = Segments(files, directory, writable=True, most_mapped=8, epoch=epoch)
     (directory / segment_name(BEGINS[3])).unlink()

@@ -12,23 +12,17 @@ import pytest
 
 from filechannel import ChannelOptions, CorruptRecordError, UnsupportedFormatError
 from filechannel._format import NOTHING, PURE
-from filechannel._format.layout import (
-    BLOCK_SIZE,
-    COMPRESSED,
-    COMPRESSED_BLOCK,
-    COMPRESSED_EXTRA,
-    COMPRESSED_TABLE,
-)
-from filechannel._offset import Offset
+from filechannel._format.layout import BLOCK_SIZE, COMPRESSED, COMPRESSED_BLOCK, COMPRESSED_EXTRA, COMPRESSED_TABLE
+from filechannel._offset import LogPosition, Offset
 from filechannel._policies import CompressionMethod
-from filechannel._storage import compressed as module
-from filechannel._storage.codecs import codec
-from filechannel._storage.compressed import CompressedSegment, table_crc
-from filechannel._storage.files import Files
-from filechannel._storage.index import Mark, index_path
-from filechannel._storage.log_reader import LogReader
-from filechannel._storage.segment import Segment
-from filechannel._storage.segments import Segments
+from filechannel._storage.reading.log_reader import LogReader
+from filechannel._storage.segments import compressed_segment as module
+from filechannel._storage.segments.catalog import Segments
+from filechannel._storage.segments.compressed_segment import CompressedSegment, table_crc
+from filechannel._storage.segments.compression_codecs import codec
+from filechannel._storage.segments.segment import Segment
+from filechannel._storage.segments.segment_index import index_path
+from filechannel._storage.system.os_calls import Files
 from tests.storage.channels import Message, opened, payloads_of, read_all, reader_of, take_all
 from tests.storage.compressing import compress_all, compressed, compressed_file
 from tests.storage.resources import descriptors_under
@@ -45,7 +39,7 @@ def _text(size: int, seed: int = 0) -> bytes:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_length_is_read_across_blocks(path: Path, method: CompressionMethod) -> None:
-    """Payloads of 0 to 1100 bytes, whose records begin, end and break at every place of a block."""
+    """Payloads of 0 to 1100 bytes, whose records begin, end and break at every position of a block."""
     payloads = [_text(size) for size in range(1101)]
     with opened(path, ChannelOptions(segment_size=1 << 16)) as store:
         for payload in payloads:
@@ -66,7 +60,10 @@ def test_every_length_is_read_across_blocks(path: Path, method: CompressionMetho
 @pytest.mark.parametrize("block_size", [64, 65, 71, 8, 7, 1])
 def test_records_begin_everywhere_in_a_block(path: Path, block_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even their headers may lie in two blocks, or in eight."""
-    monkeypatch.setattr("filechannel._maintenance.compression._WORTH", 1000)  # so small blocks save nothing
+    # Small blocks save nothing.
+    monkeypatch.setattr(
+        "filechannel._maintenance.background.compress_segment._WORTHWHILE_RATIO", 1000
+    )  # so small blocks save nothing
     payloads = [_text(size % 40) for size in range(300)]
     with opened(path) as store:
         store.log.append(payloads)
@@ -90,7 +87,7 @@ def test_a_record_larger_than_a_block_is_read(path: Path, size: int) -> None:
 
 
 def test_plain_and_compressed_segments_mix(path: Path) -> None:
-    """Whatever cannot be compressed stays plain, and readers go through both."""
+    """What cannot be compressed stays plain, and readers read both."""
     noise = random.Random(3)
     payloads = [_text(900, index) if index // 20 % 2 else noise.randbytes(900) for index in range(200)]
     with opened(path) as store:
@@ -105,11 +102,11 @@ def test_plain_and_compressed_segments_mix(path: Path) -> None:
         assert usage.compressed_bytes > 0
         assert read_all(store) == before
         for message in before:
-            assert store.places.at(message.offset) == Mark(Offset(message.offset), message.sequence, 0)
-            assert store.places.numbered(message.sequence).offset == message.offset
+            assert store.lookup.at(message.offset) == LogPosition(Offset(message.offset), message.sequence)
+            assert store.lookup.numbered(message.sequence).offset == message.offset
 
 
-def test_places_are_found_without_reading_everything(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_positions_are_found_without_reading_everything(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index stays: a seek loads the blocks between two of its marks, not the segment."""
     with opened(path, ChannelOptions(segment_size=1 << 20)) as store:
         for index in range(3000):
@@ -117,7 +114,7 @@ def test_places_are_found_without_reading_everything(path: Path, monkeypatch: py
         before = read_all(store)
         begin = compress_all(store, block_size=1 << 12)[0]
         segment = compressed(store, begin)
-        assert len(store.places.marks(segment)) > 10
+        assert len(store.lookup.entries(segment)) > 10
         loaded: list[int] = []
         load = CompressedSegment.load
         monkeypatch.setattr(
@@ -125,19 +122,19 @@ def test_places_are_found_without_reading_everything(path: Path, monkeypatch: py
         )
         message = before[1500]
         assert begin <= message.offset < segment.end
-        assert store.places.numbered(message.sequence).offset == message.offset
-        assert store.places.at(message.offset).sequence == message.sequence
+        assert store.lookup.numbered(message.sequence).offset == message.offset
+        assert store.lookup.at(message.offset).sequence == message.sequence
         assert len(set(loaded)) <= (1 << 16 >> 12) + 2 < segment.blocks // 4
 
 
-def test_a_reader_in_the_plain_file_reads_on(path: Path) -> None:
-    """One that stands in the middle of the plain form keeps it; one that comes later reads the other."""
+def test_a_reader_in_the_plain_file_continues(path: Path) -> None:
+    """One in the middle of the plain file keeps it; a later one reads the compressed one."""
     with opened(path) as store:
         for index in range(40):
             store.log.append([_text(300, index)])
         before = read_all(store)
         reader = reader_of(store)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         first = [Message(*reader.native.take_record()) for _ in range(3)]
         begins = compress_all(store)
         assert begins[0] == 0
@@ -164,8 +161,8 @@ class InPieces(Files):
         return [name for name in early if name.endswith(".z")] + [name for name in late if not name.endswith(".z")]
 
 
-def test_what_is_compressed_while_somebody_looks_is_found(path: Path) -> None:
-    """Its new name may come too late for the one piece of a listing, and its old one be gone before the other."""
+def test_a_segment_compressed_during_a_scan_is_found(path: Path) -> None:
+    """Its new name may be missing from one part of a listing, and its old one be deleted before the other."""
     with opened(path) as store:
         for index in range(40):
             store.log.append([_text(300, index)])
@@ -176,8 +173,8 @@ def test_what_is_compressed_while_somebody_looks_is_found(path: Path) -> None:
         assert segments.begins == begins
 
 
-def test_what_comes_again_is_not_decompressed_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader that goes back and forth between two blocks finds both where it left them."""
+def test_a_block_that_is_read_again_is_not_decompressed_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that alternates between two blocks finds both where it left them."""
     with opened(path) as store:
         for index in range(40):
             store.log.append([_text(300, index)])
@@ -189,7 +186,7 @@ def test_what_comes_again_is_not_decompressed_again(path: Path, monkeypatch: pyt
             CompressedSegment, "load", lambda self, number: (loaded.append(number), load(self, number))[1]
         )
         reader = reader_of(store)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         reader.native.hold()
         for _ in range(3):
             reader.native.take()
@@ -202,21 +199,21 @@ def test_what_comes_again_is_not_decompressed_again(path: Path, monkeypatch: pyt
         reader.close()
 
 
-def test_a_scout_stands_in_the_same_window(path: Path) -> None:
-    """Whoever looks ahead begins with what the reader has, even if the segment is gone."""
+def test_a_look_ahead_reader_starts_in_the_same_window(path: Path) -> None:
+    """A look-ahead reader starts with what the reader has, even if the segment was retired."""
     with opened(path) as store:
         for index in range(40):
             store.log.append([_text(300, index)])
         before = read_all(store)
         compress_all(store)
-        reader, scout = reader_of(store), reader_of(store)
-        reader.move(store.places.earliest())
+        reader, look_ahead_reader = reader_of(store), reader_of(store)
+        reader.move(store.lookup.earliest())
         reader.native.take()
-        scout.stand_beside(reader)
-        assert Message(*scout.native.take_record()) == before[1]
-        assert take_all(scout) == before[2:]
+        look_ahead_reader.stand_beside(reader)
+        assert Message(*look_ahead_reader.native.take_record()) == before[1]
+        assert take_all(look_ahead_reader) == before[2:]
         reader.close()
-        scout.close()
+        look_ahead_reader.close()
 
 
 # Memory
@@ -234,7 +231,7 @@ def test_readers_far_behind_hold_a_block_each(path: Path) -> None:
         tracemalloc.start()
         try:
             for reader, begin in zip(readers, begins, strict=False):
-                reader.move(Mark(begin, 0, 0))
+                reader.move(LogPosition(begin, 0))
                 for _ in range(3):
                     reader.native.take()
             held, peak = tracemalloc.get_traced_memory()
@@ -262,8 +259,8 @@ def test_a_bounded_number_of_files_is_open(path: Path) -> None:
         assert descriptors_under(path / "segments") == others
 
 
-def test_a_damaged_table_asks_for_no_memory(path: Path) -> None:
-    """Numbers that claim gibibytes are refused before anybody believes them, whatever their checksum says."""
+def test_a_damaged_table_allocates_no_memory(path: Path) -> None:
+    """Numbers that claim gibibytes are refused before they are used, whatever their checksum says."""
     with opened(path) as store:
         for index in range(40):
             store.log.append([_text(300, index)])
@@ -316,7 +313,7 @@ def test_a_block_that_is_damaged_is_named(filled: tuple[Path, list[Message], lis
     _flip(file, position + 2)
     with opened(path) as store:
         reader = reader_of(store)
-        reader.move(store.places.earliest())
+        reader.move(store.lookup.earliest())
         found: list[Message] = []
         with pytest.raises(CorruptRecordError, match=r"block 3 does not match its checksum") as caught:
             _take_into(found, reader)
@@ -325,7 +322,7 @@ def test_a_block_that_is_damaged_is_named(filled: tuple[Path, list[Message], lis
         assert begins[1] <= caught.value.offset == before[len(found)].offset
         assert caught.value.offset < begins[1] + 4 * 256
         with pytest.raises(CorruptRecordError, match="block 3"):
-            store.places.numbered(before[len(found)].sequence + 1)
+            store.lookup.numbered(before[len(found)].sequence + 1)
         reader.close()
 
 
@@ -392,7 +389,7 @@ def _flip(file: Path, position: int, mask: int = 1) -> None:
     file.write_bytes(content)
 
 
-def test_a_file_of_the_wrong_name_is_no_segment(filled: tuple[Path, list[Message], list[Offset]]) -> None:
+def test_a_file_of_the_wrong_name_is_not_a_segment(filled: tuple[Path, list[Message], list[Offset]]) -> None:
     """Nor is a directory, an empty file, or a plain segment under that name."""
     path, _, begins = filled
     with opened(path) as store:
@@ -422,7 +419,7 @@ def test_without_the_library_it_says_what_to_install(path: Path, monkeypatch: py
     def missing(name: str) -> object:
         raise ImportError(name)
 
-    monkeypatch.setattr("filechannel._storage.codecs.import_module", missing)
+    monkeypatch.setattr("filechannel._storage.segments.compression_codecs.import_module", missing)
     codec.cache_clear()
     try:
         with opened(path) as store, pytest.raises(UnsupportedFormatError, match=r"filechannel\[lz4\]"):
@@ -431,11 +428,11 @@ def test_without_the_library_it_says_what_to_install(path: Path, monkeypatch: py
         codec.cache_clear()
 
 
-# Both forms
+# Both encodings
 
 
-def test_the_plain_form_is_read_if_the_other_is_damaged(path: Path) -> None:
-    """While both are there nothing is lost by that."""
+def test_the_plain_file_is_read_if_the_compressed_one_is_damaged(path: Path) -> None:
+    """While both exist nothing is lost by that."""
     with opened(path) as store:
         for index in range(40):
             store.log.append([_text(300, index)])
@@ -451,7 +448,7 @@ def test_the_plain_form_is_read_if_the_other_is_damaged(path: Path) -> None:
         assert isinstance(store.segments.get(Offset(0)), Segment)
 
 
-def test_removing_a_segment_removes_both_forms(filled: tuple[Path, list[Message], list[Offset]]) -> None:
+def test_removing_a_segment_removes_both_encodings(filled: tuple[Path, list[Message], list[Offset]]) -> None:
     """And its index."""
     path, before, begins = filled
     with opened(path) as store:

@@ -1,4 +1,4 @@
-"""Each method gives back what it was given, and never more than it was asked for."""
+"""Each method returns what it compressed, and never more than it was asked for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from filechannel import UnsupportedFormatError
 from filechannel._format.layout import BLOCK_SIZE
 from filechannel._policies import CompressionMethod
-from filechannel._storage.codecs import NUMBERS, codec, require
+from filechannel._storage.segments.compression_codecs import NUMBERS, codec, require
 
 METHODS: list[CompressionMethod] = ["zstd", "lz4", "gzip"]
 LEVELS = {"zstd": (-7, 1, 22), "lz4": (0, 2, 3, 16), "gzip": (1, 9)}
@@ -59,7 +59,7 @@ def without_extras(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             raise ImportError(name)
         return real(name, package)
 
-    monkeypatch.setattr("filechannel._storage.codecs.import_module", import_module)
+    monkeypatch.setattr("filechannel._storage.segments.compression_codecs.import_module", import_module)
     codec.cache_clear()
     yield
     codec.cache_clear()

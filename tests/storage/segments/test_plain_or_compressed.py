@@ -1,4 +1,4 @@
-"""Recovery, and whoever opens a channel, with segments that are compressed, or there in both forms."""
+"""Recovering and opening a channel with segments that are compressed, or exist in both encodings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 
 from filechannel._format.layout import COMPRESSED_TABLE, CONTROL_SIZE
 from filechannel._offset import Offset
-from filechannel._storage.compressed import CompressedSegment
-from filechannel._storage.control import Checkpoint, Tail
-from filechannel._storage.files import Files
-from filechannel._storage.forms import keep_one_form
-from filechannel._storage.segment import Segment
+from filechannel._storage.control.control_page import Checkpoint, Tail
+from filechannel._storage.segments.compressed_segment import CompressedSegment
+from filechannel._storage.segments.plain_or_compressed import keep_one_encoding
+from filechannel._storage.segments.segment import Segment
+from filechannel._storage.system.os_calls import Files
 from tests.storage.boots import Boots
 from tests.storage.channels import Message, opened, payloads_of, read_all
 from tests.storage.compressing import compress_all, compressed_file
@@ -28,7 +28,7 @@ Filled = tuple[Path, list[Message], list[Offset]]
 
 @pytest.fixture
 def filled(path: Path) -> Filled:
-    """A channel all of whose finished segments are compressed; what is in it, and where they begin."""
+    """A channel all of whose finished segments are compressed; its content, and where they begin."""
     with opened(path) as store:
         for number in range(60):
             store.log.append([b"%d " % number + b"text " * 60])
@@ -44,7 +44,7 @@ def _is_compressed(path: Path) -> list[bool]:
 
 
 def test_it_survives_a_power_cut(filled: Filled, boots: Boots) -> None:
-    """Nothing is read to find that out, and the log goes on."""
+    """Nothing is read to find that out, and the log continues."""
     path, before, begins = filled
     boots.again()
     with opened(path) as store:
@@ -71,8 +71,10 @@ def test_it_is_believed_without_a_checkpoint(filled: Filled, boots: Boots, what:
     assert not (path / "quarantine").exists()
 
 
-def test_a_lost_end_costs_no_number_twice(filled: Filled, boots: Boots) -> None:
-    """The segment behind what is compressed is gone, and so is the control file: the next number is still known."""
+def test_a_lost_tail_reuses_no_sequence(filled: Filled, boots: Boots) -> None:
+    """The segment behind the compressed ones is missing, and so is the control file: the next
+    sequence is still known.
+    """
     path, before, begins = filled
     with opened(path) as store:
         last = store.segments.begins[-1]
@@ -89,7 +91,7 @@ def test_a_lost_end_costs_no_number_twice(filled: Filled, boots: Boots) -> None:
 
 
 def test_damage_in_a_block_cuts_nothing(filled: Filled, boots: Boots) -> None:
-    """Recovery does not end the log there: that is for whoever reads it."""
+    """Recovery does not end the log there: readers get the error."""
     path, before, begins = filled
     with opened(path) as store:
         file = compressed_file(store, begins[2])
@@ -124,7 +126,7 @@ def _checkpoint_at(message: Message) -> Checkpoint:
 
 
 def test_a_tail_that_is_too_old_is_not_believed(filled: Filled) -> None:
-    """Nobody goes on in the middle of what is compressed."""
+    """The log never resumes in the middle of compressed segments."""
     path, before, _ = filled
     with opened(path) as store:
         store.control.publish(Tail(Offset(before[3].offset), 3, Offset(0)))
@@ -137,7 +139,7 @@ def test_a_tail_that_is_too_old_is_not_believed(filled: Filled) -> None:
 
 @pytest.fixture
 def both(filled: Filled, tmp_path: Path) -> Filled:
-    """The same with the first segment in both forms."""
+    """The same with the first segment in both encodings."""
     path, before, begins = filled
     with opened(tmp_path / "other") as store:
         for number in range(60):
@@ -149,8 +151,8 @@ def both(filled: Filled, tmp_path: Path) -> Filled:
     return path, before, begins
 
 
-def test_of_both_forms_the_compressed_one_stays(both: Filled, boots: Boots) -> None:
-    """It is whole if it is there; under the other name there may be anything."""
+def test_of_both_encodings_the_compressed_one_stays(both: Filled, boots: Boots) -> None:
+    """If it exists it is complete; under the other name there may be anything."""
     path, before, _ = both
     assert (path / "segments" / f"{0:020}.seg").exists()
     boots.again()
@@ -161,7 +163,9 @@ def test_of_both_forms_the_compressed_one_stays(both: Filled, boots: Boots) -> N
 
 
 @pytest.mark.parametrize("position", [3, 30, COMPRESSED_TABLE - 10, COMPRESSED_TABLE + 3, -1])
-def test_of_both_forms_the_plain_one_stays_if_the_other_is_damaged(both: Filled, boots: Boots, position: int) -> None:
+def test_of_both_encodings_the_plain_one_stays_if_the_other_is_damaged(
+    both: Filled, boots: Boots, position: int
+) -> None:
     """Wherever that is."""
     path, before, begins = both
     file = path / "segments" / f"{0:020}.seg.z"
@@ -177,7 +181,7 @@ def test_of_both_forms_the_plain_one_stays_if_the_other_is_damaged(both: Filled,
 
 
 @pytest.mark.parametrize("content", [b"", bytes(4096), b"something else" * 300])
-def test_a_plain_form_that_is_half_made_is_nothing(both: Filled, boots: Boots, content: bytes) -> None:
+def test_an_incomplete_plain_file_is_ignored(both: Filled, boots: Boots, content: bytes) -> None:
     """The compressed one is read, and stays."""
     path, before, _ = both
     (path / "segments" / f"{0:020}.seg").write_bytes(content)
@@ -189,10 +193,10 @@ def test_a_plain_form_that_is_half_made_is_nothing(both: Filled, boots: Boots, c
         assert isinstance(store.segments.get(Offset(0)), CompressedSegment)
 
 
-def test_a_compressed_segment_that_cannot_be_read_is_put_aside(
+def test_an_unreadable_compressed_segment_is_quarantined(
     filled: Filled, boots: Boots, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a reason; the others are read, and who skips damage passes over the gap."""
+    """With a reason; the others are read, and a reader that skips damage skips the gap."""
     caplog.set_level(logging.WARNING, "filechannel")
     path, before, begins = filled
     file = path / "segments" / f"{begins[1]:020}.seg.z"
@@ -205,8 +209,8 @@ def test_a_compressed_segment_that_cannot_be_read_is_put_aside(
     assert "moved to" in caplog.text
 
 
-def test_places_are_found_while_the_plain_file_is_used_again(path: Path) -> None:
-    """Whoever has it mapped finds another header, and looks into the compressed form."""
+def test_positions_are_found_while_the_plain_file_is_recycled(path: Path) -> None:
+    """A process that has it mapped finds another header, and reads the compressed file."""
     with opened(path) as store:
         for number in range(60):
             store.log.append([b"%d " % number + b"text " * 60])
@@ -217,28 +221,28 @@ def test_places_are_found_while_the_plain_file_is_used_again(path: Path) -> None
         assert isinstance(plain, Segment)
         compress_all(store)
         with (path / "segments" / f"spare-{0:020}.seg").open("r+b") as spare:
-            spare.write(bytes(4096))  # as whoever writes the next segment does
+            spare.write(bytes(4096))  # as the writer of the next segment does
         assert not plain.is_valid
-        assert other.places.at(before[5].offset).sequence == 5
-        assert other.places.numbered(7).offset == before[7].offset
+        assert other.lookup.at(before[5].offset).sequence == 5
+        assert other.lookup.numbered(7).offset == before[7].offset
         assert read_all(other) == before
 
 
-def test_places_are_found_while_this_process_lets_go_of_the_plain_file(path: Path) -> None:
-    """Another thread compresses it between a look for the segment and a look into it, and nobody has it any more."""
+def test_positions_are_found_while_this_process_drops_the_plain_file(path: Path) -> None:
+    """Another thread compresses it between the lookup of the segment and its use, and nothing refers to it any more."""
     with opened(path) as store:
         for number in range(60):
             store.log.append([b"%d " % number + b"text " * 60])
         before = read_all(store)
 
         def compress_now() -> None:
-            store.places.before_look = lambda: None
+            store.lookup._store_index_entries = None
             compress_all(store)
             with (path / "segments" / f"spare-{0:020}.seg").open("r+b") as spare:
-                spare.write(bytes(4096))  # as whoever writes the next segment does
+                spare.write(bytes(4096))  # as the writer of the next segment does
 
-        store.places.before_look = compress_now
-        assert store.places.numbered(7).offset == before[7].offset
+        store.lookup._store_index_entries = compress_now
+        assert store.lookup.numbered(7).offset == before[7].offset
         assert isinstance(store.segments.get(Offset(0)), CompressedSegment)
 
 
@@ -255,8 +259,10 @@ def test_what_is_half_made_is_ignored(filled: Filled, boots: Boots) -> None:
 
 
 @pytest.mark.parametrize(("number", "stays"), [(errno.EMFILE, "both"), (errno.EIO, "plain")])
-def test_neither_form_goes_for_want_of_a_descriptor(both: Filled, number: int, stays: str) -> None:
-    """Whoever compressed it may be about to remove the plain one: the other goes only if the disk cannot read it."""
+def test_neither_encoding_is_removed_for_want_of_a_descriptor(both: Filled, number: int, stays: str) -> None:
+    """The process that compressed it may be about to remove the plain one: the other is removed only if it is
+    unreadable.
+    """
 
     class Refusing(Files):
         def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
@@ -268,9 +274,9 @@ def test_neither_form_goes_for_want_of_a_descriptor(both: Filled, number: int, s
     with opened(path) as store:
         if stays == "both":
             with pytest.raises(OSError, match=os.strerror(number)):
-                keep_one_form(Refusing(), store.segments, Offset(0))
+                keep_one_encoding(Refusing(), store.segments, Offset(0))
         else:
-            keep_one_form(Refusing(), store.segments, Offset(0))
+            keep_one_encoding(Refusing(), store.segments, Offset(0))
         assert store.segments.path(0).exists()
         assert compressed_file(store, 0).exists() == (stays == "both")
         assert read_all(store) == before

@@ -12,16 +12,18 @@ from filechannel import DiskFullError, UnsupportedFormatError
 from filechannel._format import crc32c
 from filechannel._format.layout import (
     FORMAT_VERSION,
+    LARGEST_OFFSET,
     SEGMENT_CRC,
     SEGMENT_END,
     SEGMENT_END_CRC,
     SEGMENT_HEADER_SIZE,
 )
 from filechannel._offset import Offset
-from filechannel._storage.files import Files
-from filechannel._storage.segment import Header, Segment, begin_of, segment_name
-from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+from filechannel._storage.segments.segment import Header, Segment, begin_of, segment_name
+from filechannel._storage.system.os_calls import Files
+from tests.storage.faults import NEEDING_SPACE, FaultyFiles, disk_full, input_output_error
 from tests.storage.resources import descriptors_under, maps_under
+from tests.storage.segment_files import create_segment
 
 files = Files()
 SIZE = 16 << 10
@@ -29,13 +31,13 @@ SIZE = 16 << 10
 
 def _create(directory: Path, begin: int = 4096, *, files: Files = files, size: int = SIZE) -> Segment:
     path = directory / segment_name(begin)
-    return Segment.create(files, path, Header.new(begin, 7, begin), size, size, 0o600)
+    return create_segment(files, path, Header.new(begin, 7, begin), size, size)
 
 
 # Names
 
 
-@pytest.mark.parametrize("begin", [0, 1, 4096, 1 << 40, (1 << 63) - 1])
+@pytest.mark.parametrize("begin", [0, 1, 4096, 1 << 40, LARGEST_OFFSET])
 def test_a_name_is_the_begin_in_20_digits(begin: int) -> None:
     """Names sort like offsets."""
     assert segment_name(begin) == f"{begin:020}.seg"
@@ -47,8 +49,8 @@ _OTHERS = ["0.seg", _ZERO, f"{_ZERO}.idx", f"{_ZERO}.seg.z", f"new-{_ZERO}.seg",
 
 
 @pytest.mark.parametrize("name", [*_OTHERS, "x" * 20 + ".seg", "\u0660" * 20 + ".seg", ""])
-def test_other_names_are_no_segments(name: str) -> None:
-    """Whatever else lies in the directory is left alone."""
+def test_other_names_are_not_segments(name: str) -> None:
+    """Other files in the directory are left alone."""
     assert begin_of(name) is None
 
 
@@ -64,7 +66,7 @@ def test_a_header_survives() -> None:
 
 @pytest.mark.parametrize("position", [*range(SEGMENT_END), *range(SEGMENT_END + 8, SEGMENT_END_CRC)])
 def test_a_flipped_bit_in_a_header_is_noticed(position: int) -> None:
-    """The magic number or the checksum tells."""
+    """The magic number or the checksum is wrong."""
     content = bytearray(Header.new(0, 0, 0).pack())
     content[position] ^= 1
     with pytest.raises(ValueError, match=r"no segment header|checksum mismatch"):
@@ -92,11 +94,11 @@ def test_a_newer_header_is_refused() -> None:
 
 
 def test_a_segment_is_opened_as_it_was_made(tmp_path: Path) -> None:
-    """Whoever opens the file finds the same header, size and an active segment."""
+    """An open finds the same header, size and an active segment."""
     created = _create(tmp_path)
     opened = Segment.open(files, created.path)
     assert opened.header == created.header
-    assert opened.room_end == created.room_end == 4096 + SIZE - SEGMENT_HEADER_SIZE
+    assert opened.space_end == created.space_end == 4096 + SIZE - SEGMENT_HEADER_SIZE
     assert opened.end is None
     assert opened.is_valid
 
@@ -110,15 +112,15 @@ def test_a_segment_with_a_wrong_name_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 10, 63])
 def test_a_segment_that_was_cut_off_is_refused(tmp_path: Path, size: int) -> None:
-    """Without a whole header it is no segment; mapping it would be an error of another kind."""
+    """Without a complete header it is not a segment; mapping it would be an error of another kind."""
     path = _create(tmp_path).path
     os.truncate(path, size)
     with pytest.raises(ValueError, match="shorter than a segment header"):
         Segment.open(files, path)
 
 
-def test_a_directory_is_no_segment(tmp_path: Path) -> None:
-    """A directory of that name is refused like any other thing that is no segment."""
+def test_a_directory_is_not_a_segment(tmp_path: Path) -> None:
+    """A directory of that name is refused like anything else that is not a segment."""
     (tmp_path / segment_name(0)).mkdir()
     with pytest.raises(ValueError, match="directory"):
         Segment.open(files, tmp_path / segment_name(0))
@@ -129,7 +131,7 @@ def test_a_segment_is_made_whole_or_not_at_all(tmp_path: Path, at: int) -> None:
     """A full disk at any step leaves neither the file nor anything half-made, nor an open descriptor."""
     faulty = FaultyFiles()
     before = descriptors_under(tmp_path)
-    faulty.fail(NEEDING_ROOM, disk_full, at=at)
+    faulty.fail(NEEDING_SPACE, disk_full, at=at)
     try:
         segment = _create(tmp_path, files=faulty)
     except DiskFullError:
@@ -141,7 +143,7 @@ def test_a_segment_is_made_whole_or_not_at_all(tmp_path: Path, at: int) -> None:
 
 
 def test_a_segment_that_replaces_another_is_on_disk_first(tmp_path: Path) -> None:
-    """After a power cut the name leads to the old file or to the new one, both whole."""
+    """After a power cut the name is that of the old file or of the new one, both complete."""
     faulty = FaultyFiles()
     first = _create(tmp_path, files=faulty)
     assert faulty.flushed == []
@@ -162,8 +164,8 @@ def test_a_replacement_that_cannot_be_flushed_changes_nothing(tmp_path: Path) ->
     assert files.list(tmp_path) == [first.path.name]
 
 
-def test_the_file_is_closed_with_the_last_one_who_uses_it(tmp_path: Path) -> None:
-    """A descriptor and a map go when the segment and every view of it are gone."""
+def test_the_file_is_closed_with_its_last_user(tmp_path: Path) -> None:
+    """A descriptor and a map are closed when the segment and every view of it are deleted."""
     segment = _create(tmp_path)
     view = memoryview(segment.map)
     del segment
@@ -180,7 +182,7 @@ def test_an_end_can_be_checked(tmp_path: Path) -> None:
     """A finished segment says where it ends, and that can be verified."""
     segment = _create(tmp_path)
     assert not segment.has_valid_end
-    assert segment.limit == segment.room_end
+    assert segment.limit == segment.space_end
     segment.finish(5000)
     assert segment.end == segment.limit == 5000
     assert segment.has_valid_end
@@ -188,7 +190,7 @@ def test_an_end_can_be_checked(tmp_path: Path) -> None:
 
 
 def test_a_finished_segment_can_be_reopened(tmp_path: Path) -> None:
-    """If nothing beyond was published, the segment goes on."""
+    """If nothing beyond was published, the segment continues."""
     segment = _create(tmp_path)
     segment.finish(5000)
     segment.reopen()
@@ -198,12 +200,12 @@ def test_a_finished_segment_can_be_reopened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("position", range(SEGMENT_END, SEGMENT_END + 8))
 def test_a_damaged_end_is_noticed(tmp_path: Path, position: int) -> None:
-    """An end whose checksum disagrees is not believed, and never reaches beyond the file."""
+    """An end with a wrong checksum is not believed, and never reaches beyond the file."""
     segment = _create(tmp_path)
     segment.finish(5000)
     segment.map[position] ^= 0x20
     assert not segment.has_valid_end
-    assert segment.limit <= segment.room_end
+    assert segment.limit <= segment.space_end
 
 
 @pytest.mark.parametrize("end", [4096, 4095, 4096 + SIZE, 1 << 60])
@@ -215,7 +217,7 @@ def test_an_end_outside_the_segment_is_not_valid(tmp_path: Path, end: int) -> No
 
 
 def test_an_invalidated_segment_is_noticed_through_every_map(tmp_path: Path) -> None:
-    """Whoever has the file mapped finds out that it is not the segment any more."""
+    """A process that has the file mapped notices that it is not the segment any more."""
     segment = _create(tmp_path)
     other = Segment.open(files, segment.path)
     segment.invalidate()
@@ -241,27 +243,27 @@ def test_wipe_zeroes_between_two_offsets(tmp_path: Path) -> None:
 
 
 @pytest.mark.disk
-def test_wipe_takes_no_room(tmp_path: Path) -> None:
+def test_wipe_uses_no_disk_space(tmp_path: Path) -> None:
     """A hole stays a hole: writing to it could fail on a full disk, and through a map that is fatal."""
     path = tmp_path / segment_name(0)
-    segment = Segment.create(files, path, Header.new(0, 0, 0), 1 << 20, 4096, 0o600)
+    segment = create_segment(files, path, Header.new(0, 0, 0), 1 << 20, 4096)
     before = files.disk_space(path)
     segment.wipe(Offset(0), 1 << 20)
     segment.flush()
     assert files.disk_space(path) == before
 
 
-def test_allocate_takes_room_between_two_offsets(tmp_path: Path) -> None:
+def test_allocate_reserves_disk_space_between_two_offsets(tmp_path: Path) -> None:
     """Disk space is reserved by offsets of the log."""
     path = tmp_path / segment_name(4096)
-    segment = Segment.create(files, path, Header.new(4096, 0, 4096), 1 << 20, 4096, 0o600)
+    segment = create_segment(files, path, Header.new(4096, 0, 4096), 1 << 20, 4096)
     before = files.disk_space(path)
     segment.allocate(Offset(4096), 4096 + (64 << 10))
     assert files.disk_space(path) >= before + (60 << 10)
 
 
 def test_only_the_size_limits_where_an_offset_may_lie(tmp_path: Path) -> None:
-    """An offset is a place in the file, behind the header."""
+    """An offset is a position in the file, behind the header."""
     segment = _create(tmp_path)
     assert segment.position(4096) == SEGMENT_HEADER_SIZE
-    assert segment.position(segment.room_end) == SIZE
+    assert segment.position(segment.space_end) == SIZE

@@ -7,25 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from filechannel._format.layout import INDEX_ENTRY
+from filechannel._format import crc32c
+from filechannel._format.layout import INDEX_CHECKED, INDEX_ENTRY, LARGEST_OFFSET, LARGEST_TIME
 from filechannel._offset import Offset
-from filechannel._storage.files import Files
-from filechannel._storage.index import (
+from filechannel._storage.segments.segment_index import (
     ActiveIndex,
+    IndexEntry,
     IndexWriter,
-    Mark,
     index_path,
-    last_mark_at_or_before,
-    read_marks,
+    last_entry_at_or_before,
+    latest_time,
+    read_entries,
 )
+from filechannel._storage.system.os_calls import Files
 from tests.storage.clocks import Clock, packed
-from tests.storage.faults import NEEDING_ROOM, FaultyFiles, disk_full, input_output_error
+from tests.storage.faults import NEEDING_SPACE, FaultyFiles, disk_full, input_output_error
 
 files = Files()
 
 
-def _mark(offset: int) -> Mark:
-    return Mark(Offset(offset), offset // 10, offset + 1)
+def _mark(offset: int) -> IndexEntry:
+    return IndexEntry(Offset(offset), offset // 10, offset + 1)
 
 
 def _write(segment: Path, *offsets: int, end: int = 0) -> None:
@@ -44,18 +46,18 @@ def segment(tmp_path: Path) -> Path:
 def test_marks_are_read_as_they_were_written(segment: Path) -> None:
     """Offset, sequence and time come back in order."""
     _write(segment, 0, 100, 300)
-    assert read_marks(files, segment) == [_mark(0), _mark(100), _mark(300)]
+    assert read_entries(files, segment) == [_mark(0), _mark(100), _mark(300)]
 
 
 def test_a_segment_without_an_index_has_no_marks(segment: Path) -> None:
     """Losing an index loses nothing but speed."""
-    assert read_marks(files, segment) == []
+    assert read_entries(files, segment) == []
 
 
-def test_a_directory_is_no_index(segment: Path) -> None:
-    """Something else of that name is no index either."""
+def test_a_directory_is_not_an_index(segment: Path) -> None:
+    """Something else of that name is not an index either."""
     index_path(segment).mkdir()
-    assert read_marks(files, segment) == []
+    assert read_entries(files, segment) == []
 
 
 @pytest.mark.parametrize("position", range(INDEX_ENTRY.size - 4))
@@ -65,41 +67,64 @@ def test_a_damaged_mark_is_left_out(segment: Path, position: int) -> None:
     content = bytearray(index_path(segment).read_bytes())
     content[INDEX_ENTRY.size + position] ^= 4
     index_path(segment).write_bytes(content)
-    assert read_marks(files, segment) == [_mark(0), _mark(300)]
+    assert read_entries(files, segment) == [_mark(0), _mark(300)]
 
 
-def test_zeros_are_no_marks(segment: Path) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [(LARGEST_OFFSET + 1, 1, 1), (10, LARGEST_OFFSET + 1, 1), (10, 1, LARGEST_TIME + 1), ((1 << 64) - 1,) * 3],
+)
+def test_a_mark_with_a_number_that_is_too_large_is_left_out(segment: Path, fields: tuple[int, int, int]) -> None:
+    """As one that is damaged: readers ignore it, and later marks have the times of the clock."""
+    _write(segment, 0)
+    with index_path(segment).open("ab") as file:
+        file.write(INDEX_ENTRY.pack(*fields, crc32c(INDEX_CHECKED.pack(*fields)), 0))
+    assert latest_time(files, segment) == 0
+    _write(segment, 70, 80, end=100)
+    assert read_entries(files, segment) == [_mark(0), _mark(70), _mark(80)]
+
+
+def test_times_do_not_get_beyond_the_largest_one(segment: Path) -> None:
+    """While the clock is behind a mark with the largest time, later marks have that time, too."""
+    writer = IndexWriter(files, segment, 0o600, 0)
+    for offset in range(3):
+        assert writer.add([(offset, 0, LARGEST_TIME if not offset else 5)]) == LARGEST_TIME
+    writer.close()
+    assert [mark.time for mark in read_entries(files, segment)] == [LARGEST_TIME] * 3
+
+
+def test_zeros_are_not_marks(segment: Path) -> None:
     """What a power cut left empty says nothing."""
     index_path(segment).write_bytes(bytes(10 * INDEX_ENTRY.size))
-    assert read_marks(files, segment) == []
+    assert read_entries(files, segment) == []
 
 
 @pytest.mark.parametrize("size", range(1, INDEX_ENTRY.size))
-def test_a_torn_mark_is_written_over(segment: Path, size: int) -> None:
-    """Whoever goes on after a torn entry writes in its place, so that all that follow line up."""
+def test_a_torn_mark_is_overwritten(segment: Path, size: int) -> None:
+    """The next entry after a torn one overwrites it, so that all that follow are aligned."""
     _write(segment, 0, 100)
     content = index_path(segment).read_bytes()
     index_path(segment).write_bytes(content[: INDEX_ENTRY.size + size])
     _write(segment, 100, 200, end=100)
-    assert read_marks(files, segment) == [_mark(0), _mark(100), _mark(200)]
+    assert read_entries(files, segment) == [_mark(0), _mark(100), _mark(200)]
 
 
-def test_marks_of_records_that_were_taken_back_are_forgotten(segment: Path) -> None:
-    """A mark at or behind the end speaks of a record that is not there, and another may begin elsewhere."""
+def test_marks_of_rolled_back_records_are_forgotten(segment: Path) -> None:
+    """A mark at or behind the end is that of a missing record, and another may begin elsewhere."""
     _write(segment, 0, 100, 200, 300)
     _write(segment, end=200)
-    assert read_marks(files, segment) == [_mark(0), _mark(100)]
+    assert read_entries(files, segment) == [_mark(0), _mark(100)]
     _write(segment, 250, end=200)
-    assert read_marks(files, segment) == [_mark(0), _mark(100), _mark(250)]
+    assert read_entries(files, segment) == [_mark(0), _mark(100), _mark(250)]
 
 
 def test_the_nearest_mark_before_an_offset_is_found() -> None:
     """Walking forward from it reaches the offset."""
     marks = [_mark(100), _mark(200), _mark(300)]
-    assert last_mark_at_or_before(marks, 99) is None
-    assert last_mark_at_or_before(marks, 100) == _mark(100)
-    assert last_mark_at_or_before(marks, 299) == _mark(200)
-    assert last_mark_at_or_before(marks, 10**9) == _mark(300)
+    assert last_entry_at_or_before(marks, 99) is None
+    assert last_entry_at_or_before(marks, 100) == _mark(100)
+    assert last_entry_at_or_before(marks, 299) == _mark(200)
+    assert last_entry_at_or_before(marks, 10**9) == _mark(300)
 
 
 # What the writer marked
@@ -107,7 +132,7 @@ def test_the_nearest_mark_before_an_offset_is_found() -> None:
 
 def test_marks_are_appended_to_the_index_of_the_active_segment(tmp_path: Path, segment: Path) -> None:
     """Closing the index of one segment makes room for that of the next."""
-    index = ActiveIndex(files, 0o600)
+    index = ActiveIndex(files, 0o600, lambda: None)
     index.store(segment, b"", 1000)
     assert not index_path(segment).exists()
     index.store(segment, packed([(0, 0, 1), (100, 10, 101)]), 1000)
@@ -116,13 +141,13 @@ def test_marks_are_appended_to_the_index_of_the_active_segment(tmp_path: Path, s
     other = tmp_path / "00000000000000000400.seg"
     index.store(other, packed([(400, 40, 401)]), 1000)
     index.close()
-    assert read_marks(files, segment) == [_mark(0), _mark(100), _mark(300)]
-    assert read_marks(files, other) == [_mark(400)]
+    assert read_entries(files, segment) == [_mark(0), _mark(100), _mark(300)]
+    assert read_entries(files, other) == [_mark(400)]
 
 
 def test_a_mark_is_due_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """A channel with little traffic is marked by time."""
-    clock, index = Clock.install(monkeypatch), ActiveIndex(files, 0o600)
+    clock, index = Clock.install(monkeypatch), ActiveIndex(files, 0o600, lambda: None)
     answers: list[bool] = []
     for _ in range(8):
         answers.append(index.is_due())
@@ -133,12 +158,14 @@ def test_a_mark_is_due_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("error", [disk_full, input_output_error])
 @pytest.mark.parametrize("at", [1, 2])
 def test_a_mark_that_cannot_be_written_is_left_out(segment: Path, error: Callable[[Path], Exception], at: int) -> None:
-    """A message is worth more than a mark: a full or broken disk is no error here, and the next mark is tried again."""
+    """A message is worth more than a mark: a full or broken disk is not an error here, and the next mark is tried
+    again.
+    """
     faulty = FaultyFiles()
-    index = ActiveIndex(faulty, 0o600)
-    faulty.fail(NEEDING_ROOM, error, at=at)
+    index = ActiveIndex(faulty, 0o600, lambda: None)
+    faulty.fail(NEEDING_SPACE, error, at=at)
     index.store(segment, packed([(0, 0, 1)]), 1000)
     faulty.work()
     index.store(segment, packed([(100, 10, 101)]), 1000)
     index.close()
-    assert [mark.offset for mark in read_marks(files, segment)] == [100]
+    assert [mark.offset for mark in read_entries(files, segment)] == [100]

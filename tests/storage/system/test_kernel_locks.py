@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from filechannel._storage.files import Files
-from filechannel._storage.kernel_locks import KernelLocks
+from filechannel._storage.system.kernel_locks import KernelLocks
+from filechannel._storage.system.os_calls import Files
 from tests.storage.forks import Fork, killed_with_a_child
 from tests.storage.resources import descriptors_under
 
@@ -55,7 +55,7 @@ def test_a_byte_has_one_holder(locks: Callable[[], KernelLocks]) -> None:
 
 
 def test_a_byte_can_be_shared(locks: Callable[[], KernelLocks]) -> None:
-    """By any number, as long as nobody wants it for itself."""
+    """By any number, as long as none wants it exclusively."""
     first, second, third = locks(), locks(), locks()
     assert first.take(7, shared=True)
     assert second.take(7, shared=True)
@@ -67,8 +67,8 @@ def test_a_byte_can_be_shared(locks: Callable[[], KernelLocks]) -> None:
     assert not first.take(7, shared=True)
 
 
-def test_whoever_waits_for_a_byte_gets_it(locks: Callable[[], KernelLocks]) -> None:
-    """When the other one gives it back, and gives it back itself, whatever happens meanwhile."""
+def test_a_waiter_for_a_byte_gets_it(locks: Callable[[], KernelLocks]) -> None:
+    """When the holder releases it; and releases it, whatever happens in between."""
     first, second = locks(), locks()
     order: list[str] = []
 
@@ -88,7 +88,7 @@ def test_whoever_waits_for_a_byte_gets_it(locks: Callable[[], KernelLocks]) -> N
     assert first.take(3)
 
 
-def test_only_others_are_told_that_a_byte_is_taken(locks: Callable[[], KernelLocks]) -> None:
+def test_only_locks_of_others_are_reported(locks: Callable[[], KernelLocks]) -> None:
     """Shared or not; our own do not count."""
     first, second = locks(), locks()
     first.take(5)
@@ -99,8 +99,8 @@ def test_only_others_are_told_that_a_byte_is_taken(locks: Callable[[], KernelLoc
     assert second.taken(0, 100) == [5]
 
 
-def test_every_byte_that_is_taken_is_found(locks: Callable[[], KernelLocks], rng: random.Random) -> None:
-    """Whoever holds it, next to each other or far apart, at the ends of the range and beyond them."""
+def test_every_locked_byte_is_found(locks: Callable[[], KernelLocks], rng: random.Random) -> None:
+    """Whichever process holds it, next to each other or far apart, at the ends of the range and beyond them."""
     others, asking = [locks() for _ in range(5)], locks()
     taken = {0, 1, 2, 63, 64, 100, 199, 200, *rng.sample(range(300), 40)}
     for byte in sorted(taken, key=lambda _: rng.random()):
@@ -109,7 +109,7 @@ def test_every_byte_that_is_taken_is_found(locks: Callable[[], KernelLocks], rng
         assert asking.taken(first, last) == [byte for byte in sorted(taken) if first <= byte <= last]
 
 
-def test_whoever_locked_the_whole_file_holds_every_byte(file: Path, locks: Callable[[], KernelLocks]) -> None:
+def test_a_lock_of_the_whole_file_holds_every_byte(file: Path, locks: Callable[[], KernelLocks]) -> None:
     """A lock without an end reaches to the end of the range."""
     descriptor = files.open(file)
     whole = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 10, 0, 0)
@@ -156,8 +156,8 @@ def test_locks_know_their_file(file: Path, tmp_path: Path, locks: Callable[[], K
 # Death
 
 
-def test_the_locks_of_whoever_is_killed_are_free(file: Path, locks: Callable[[], KernelLocks]) -> None:
-    """At once; those of whoever ends without closing too."""
+def test_the_locks_of_a_killed_process_are_free(file: Path, locks: Callable[[], KernelLocks]) -> None:
+    """At once; those of a process that ends without closing too."""
     asking = locks()
     for how in ("kill", "end"):
         other = Fork(lambda: _take(file, 9))
@@ -172,8 +172,8 @@ def _take(file: Path, byte: int) -> object:
     return locks
 
 
-def test_a_child_of_whoever_is_killed_keeps_nothing_locked(file: Path, locks: Callable[[], KernelLocks]) -> None:
-    """Although it lives on, and has all the maps of its parent."""
+def test_a_child_of_a_killed_process_keeps_nothing_locked(file: Path, locks: Callable[[], KernelLocks]) -> None:
+    """Although it is alive, and has all the maps of its parent."""
 
     def work() -> object:
         descriptor = files.open(file)

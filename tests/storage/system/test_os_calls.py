@@ -1,4 +1,4 @@
-"""Every call to the operating system, behind one door."""
+"""Every call to the operating system, behind one interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from filechannel import DiskFullError
-from filechannel._storage.files import Files, directory_mode
+from filechannel._storage.system.os_calls import Files, directory_mode
 from tests.storage.faults import FaultyFiles, disk_full, input_output_error
 
 pytestmark = pytest.mark.disk
@@ -55,7 +55,7 @@ def test_make_directory_leaves_one_that_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "expected"), [(0o600, 0o700), (0o640, 0o750), (0o666, 0o777), (0o644, 0o755)])
-def test_whoever_may_read_files_may_look_into_the_directory(mode: int, expected: int) -> None:
+def test_a_user_who_may_read_files_may_list_the_directory(mode: int, expected: int) -> None:
     """A directory's permissions follow from those of its files."""
     assert directory_mode(mode) == expected
 
@@ -75,7 +75,7 @@ def test_open_without_create_refuses_a_missing_file(tmp_path: Path) -> None:
     assert not (tmp_path / "file").exists()
 
 
-def test_write_at_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_at_continues_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel may write less than it was given; all of it arrives in the end."""
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda descriptor, data, position: real(descriptor, data[:3], position))
@@ -87,7 +87,7 @@ def test_write_at_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytes
 
 
 def test_grow_never_shortens(tmp_path: Path) -> None:
-    """A file that is long enough stays as it is: somebody may have it mapped."""
+    """A file that is long enough is not changed: other processes may have it mapped."""
     descriptor = files.open(tmp_path / "file", create=True)
     files.grow(descriptor, 8192)
     files.grow(descriptor, 4096)
@@ -95,8 +95,8 @@ def test_grow_never_shortens(tmp_path: Path) -> None:
     files.close(descriptor)
 
 
-def test_grow_takes_no_room(tmp_path: Path) -> None:
-    """A file grows with a hole; room is taken by allocate."""
+def test_grow_uses_no_disk_space(tmp_path: Path) -> None:
+    """A file grows with a hole; allocate reserves disk space."""
     descriptor = files.open(tmp_path / "file", create=True)
     files.grow(descriptor, 1 << 20)
     assert files.disk_space(tmp_path / "file") == 0
@@ -106,7 +106,7 @@ def test_grow_takes_no_room(tmp_path: Path) -> None:
 
 
 def test_disk_space_of_a_missing_file_is_none(tmp_path: Path) -> None:
-    """A file that was removed takes no room."""
+    """A file that was removed uses no disk space."""
     assert files.disk_space(tmp_path / "missing") == 0
 
 
@@ -115,7 +115,7 @@ def test_disk_space_of_a_missing_file_is_none(tmp_path: Path) -> None:
 def test_a_full_disk_is_a_typed_error_that_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, call: str
 ) -> None:
-    """No space and no quota are the same to whoever sends: a DiskFullError with the path."""
+    """No space and no quota are the same to a sender: a DiskFullError with the path."""
     path = tmp_path / "file"
     descriptor = files.open(path, create=True)
     monkeypatch.setattr(os, call, _failing(number))
@@ -124,7 +124,7 @@ def test_a_full_disk_is_a_typed_error_that_names_the_file(
         "pwrite": lambda: files.write_at(descriptor, b"data", 0),
         "open": lambda: files.open(path, create=True),
     }
-    with pytest.raises(DiskFullError, match="no room for") as caught:
+    with pytest.raises(DiskFullError, match="no space for") as caught:
         attempts[call]()
     assert caught.value.path == path
     monkeypatch.undo()
@@ -132,10 +132,10 @@ def test_a_full_disk_is_a_typed_error_that_names_the_file(
 
 
 @pytest.mark.parametrize(("call", "needed"), [("open", 0), ("posix_fallocate", 4096), ("link", 4096)])
-def test_what_there_was_no_room_for_is_told(
+def test_a_full_disk_names_what_did_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, needed: int
 ) -> None:
-    """A disk can be out of bytes, or of files; nothing is left of one that cannot be made."""
+    """A disk can be out of bytes, or of files; nothing is left of one that cannot be created."""
     monkeypatch.setattr(os, call, _failing(errno.ENOSPC))
     with pytest.raises(DiskFullError) as caught:
         files.make(tmp_path / "file", 4096, b"", 0, 0o600)
@@ -145,7 +145,7 @@ def test_what_there_was_no_room_for_is_told(
 
 
 def test_other_errors_of_the_disk_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that has nothing to do with room is not called a full disk."""
+    """An error that has nothing to do with space is not called a full disk."""
     descriptor = files.open(tmp_path / "file", create=True)
     monkeypatch.setattr(os, "pwrite", _failing(errno.EIO))
     with pytest.raises(OSError, match="Input/output"):
@@ -154,7 +154,7 @@ def test_other_errors_of_the_disk_stay_what_they_are(tmp_path: Path, monkeypatch
 
 
 def test_a_shared_map_is_the_file(tmp_path: Path) -> None:
-    """What is stored through a map is what everybody reads."""
+    """What is stored through a map is what all processes read."""
     descriptor = files.open(tmp_path / "file", create=True)
     files.grow(descriptor, mmap.PAGESIZE)
     shared = files.map(descriptor, mmap.PAGESIZE)
@@ -164,7 +164,7 @@ def test_a_shared_map_is_the_file(tmp_path: Path) -> None:
 
 
 def test_a_private_map_changes_nothing_on_disk(tmp_path: Path) -> None:
-    """A private map can be written to, and nobody else sees it."""
+    """A private map can be written to, and no other process sees it."""
     (tmp_path / "file").write_bytes(bytes(mmap.PAGESIZE))
     descriptor = files.open(tmp_path / "file", writable=False)
     private = files.map(descriptor, mmap.PAGESIZE, private=True)
@@ -174,7 +174,7 @@ def test_a_private_map_changes_nothing_on_disk(tmp_path: Path) -> None:
 
 
 def test_a_map_for_reading_cannot_be_written_to(tmp_path: Path) -> None:
-    """Whoever only reads cannot change anything by mistake."""
+    """A reader cannot change anything by mistake."""
     (tmp_path / "file").write_bytes(bytes(mmap.PAGESIZE))
     descriptor = files.open(tmp_path / "file", writable=False)
     readable = files.map(descriptor, mmap.PAGESIZE, writable=False)
@@ -184,7 +184,7 @@ def test_a_map_for_reading_cannot_be_written_to(tmp_path: Path) -> None:
 
 
 def test_write_atomically_replaces_the_whole_file(tmp_path: Path) -> None:
-    """The new content takes the place of the old one, with its mode and nothing left over."""
+    """The new content replaces the old one, with its mode and nothing left over."""
     path = tmp_path / "file"
     path.write_bytes(b"a longer content")
     files.write_atomically(path, b"short", 0o640)
@@ -194,7 +194,7 @@ def test_write_atomically_replaces_the_whole_file(tmp_path: Path) -> None:
 
 
 def test_write_atomically_flushes_the_content_before_the_name(tmp_path: Path) -> None:
-    """The data is on disk before the name leads to it, and the name when it returns."""
+    """The data is on disk before the name refers to it, and the name when it returns."""
     faulty = FaultyFiles()
     faulty.write_atomically(tmp_path / "file", b"data", 0o600)
     assert faulty.flushed == [tmp_path / "file.new", tmp_path]
@@ -202,7 +202,7 @@ def test_write_atomically_flushes_the_content_before_the_name(tmp_path: Path) ->
 
 @pytest.mark.parametrize("call", ["create", "write_at", "flush", "replace"])
 def test_write_atomically_that_fails_leaves_the_old_content(tmp_path: Path, call: str) -> None:
-    """Whatever goes wrong, the old file is there and whole, nothing else is, and the next attempt succeeds."""
+    """Whatever goes wrong, the old file is there and complete, nothing else is, and the next attempt succeeds."""
     path, faulty = tmp_path / "file", FaultyFiles()
     faulty.write_atomically(path, b"old", 0o600)
     faulty.fail(frozenset({call}), disk_full)
@@ -216,7 +216,7 @@ def test_write_atomically_that_fails_leaves_the_old_content(tmp_path: Path, call
     assert faulty.list(tmp_path) == ["file"]
 
 
-def test_write_atomically_tells_that_the_name_may_not_be_on_disk(tmp_path: Path) -> None:
+def test_write_atomically_raises_if_the_name_may_not_be_on_disk(tmp_path: Path) -> None:
     """A directory that cannot be flushed is an error, though the new content is there."""
     faulty = FaultyFiles()
     faulty.fail(frozenset({"flush_directory"}), input_output_error)
@@ -237,7 +237,7 @@ def test_a_byte_has_one_holder(tmp_path: Path) -> None:
 
 
 def test_unlock_frees_a_byte_although_the_file_is_mapped(tmp_path: Path) -> None:
-    """A map may keep the open file alive; the lock is given up all the same."""
+    """A map may keep the open file alive; the lock is released all the same."""
     first = files.open(tmp_path / "file", create=True)
     files.grow(first, mmap.PAGESIZE)
     kept = files.map(first, mmap.PAGESIZE)
@@ -251,19 +251,19 @@ def test_unlock_frees_a_byte_although_the_file_is_mapped(tmp_path: Path) -> None
 
 
 def test_lock_passes_other_errors_on(tmp_path: Path) -> None:
-    """Only a byte that is taken is an answer; a descriptor that is none is an error."""
+    """Only a locked byte is an answer; a bad descriptor is an error."""
     descriptor = files.open(tmp_path / "file", create=True)
     files.close(descriptor)
     with pytest.raises(OSError, match="Bad file descriptor"):
         files.lock(descriptor, 0)
 
 
-def test_unlink_of_a_missing_file_is_no_error(tmp_path: Path) -> None:
-    """Removing what is gone is done."""
+def test_unlink_of_a_missing_file_is_not_an_error(tmp_path: Path) -> None:
+    """Removing a missing file is done."""
     files.unlink(tmp_path / "missing")
 
 
-def test_identity_tells_files_apart(tmp_path: Path) -> None:
+def test_identity_distinguishes_files(tmp_path: Path) -> None:
     """Two files have two identities, and one file has one however it was opened."""
     first, second = (files.open(tmp_path / name, create=True) for name in "ab")
     again = files.open(tmp_path / "a")
@@ -272,8 +272,8 @@ def test_identity_tells_files_apart(tmp_path: Path) -> None:
         files.close(descriptor)
 
 
-def test_is_file_tells_files_from_directories(tmp_path: Path) -> None:
-    """A directory is there, but it is no file."""
+def test_is_file_distinguishes_files_from_directories(tmp_path: Path) -> None:
+    """A directory exists, but it is not a file."""
     (tmp_path / "file").touch()
     assert files.is_file(tmp_path / "file")
     assert files.exists(tmp_path)
@@ -313,7 +313,7 @@ def named(tmp_path: Path) -> Iterator[tuple[int, int]]:
         os.close(descriptor)
 
 
-def test_a_name_that_leads_to_another_file_is_not_its_own(tmp_path: Path, named: tuple[int, int]) -> None:
+def test_a_name_of_another_file_is_not_its_own(tmp_path: Path, named: tuple[int, int]) -> None:
     """Whether it is missing, a link to the file, or another file; another name of the same file counts."""
     directory, descriptor = named
     inode = files.inode(descriptor)
@@ -334,12 +334,12 @@ def test_a_file_system_that_renumbers_a_file_does_not_take_its_name(named: tuple
     assert files.has_name(directory, b"file", descriptor, (0, 0))
 
 
-def test_a_name_that_may_not_be_looked_up_is_taken_for_there(
+def test_a_name_that_may_not_be_looked_up_is_taken_for_existing(
     tmp_path: Path, named: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that has given up its rights learns only whether the file has a name anywhere."""
+    """A process that has dropped its privileges sees only whether the file has a name anywhere."""
     directory, descriptor = named
-    monkeypatch.setattr("filechannel._storage.files.named_inode", _failing(errno.EACCES))
+    monkeypatch.setattr("filechannel._storage.system.os_calls.named_inode", _failing(errno.EACCES))
     assert files.has_name(directory, b"file", descriptor, (0, 0))
     (tmp_path / "file").unlink()
     assert not files.has_name(directory, b"file", descriptor, (0, 0))

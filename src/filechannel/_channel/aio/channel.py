@@ -1,37 +1,47 @@
-"""The channel of an event loop: what makes senders and receivers, and closes them."""
+"""`FileChannel` for event loops: it creates senders and receivers, and closes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, Self, TypeVar, final
+from typing import Generic, Never, Self, TypeVar, final
 
 import anyio
 from anyio.abc import AsyncResource
 from typing_extensions import TypeForm
 
-from .._offset import Offset
-from .._options import UNSET, Capacity, ChannelOptions, Compression, Durability, Retention, UnsetType
-from .._wakeup.loops import run_through_cancellation
-from .ack import AckReceiver
-from .any_channel import AnyChannel, check_sequence
-from .any_service import Terms, check_dead_letter, check_handler
-from .dead_letter import DeadLetter
-from .group import GroupReceiver
-from .places import Start, Stop
+from ..._offset import Offset
+from ..._options import (
+    UNSET,
+    Capacity,
+    ChannelOptions,
+    Compression,
+    Durability,
+    Retention,
+    UnsetType,
+    refuse_other_options,
+)
+from ..._wakeup.event_loops import run_through_cancellation
+from ..base.channel import BaseChannel, check_sequence
+from ..base.dead_letter import DeadLetter
+from ..base.retry_policy import RetryPolicy
+from ..base.service import ServiceConfig, check_dead_letter, check_handler
+from ..subscription.start_position import Start, Stop
+from .ack_receiver import AckReceiver
+from .group_receiver import GroupReceiver
 from .receiver import FanOutReceiver, Receiver
-from .retry import RetryPolicy
 from .sender import Sender
-from .serve import Service
+from .service import Service
 
 T = TypeVar("T")
 
 
 @final
-class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
-    """A durable, typed channel in a directory. Made by `open_channel`; closing it closes what it created.
+class FileChannel(BaseChannel[T], AsyncResource, Generic[T]):
+    """A durable, typed channel in a directory. `open_channel` returns it; closing it closes everything it created.
 
-    Pickled, it is absolute path, type and options, and opens the directory when it is first used.
+    A pickled channel consists of the absolute path, the type and the options. After unpickling, it opens the directory
+    when it is first used.
     """
 
     def sender(self) -> Sender[T]:
@@ -41,46 +51,51 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
     def receiver(
         self, name: str = "default", *, start: Start = "earliest", expires: float | None = None
     ) -> FanOutReceiver[T]:
-        """Return the receiver of a durable name: every name gets every message.
+        """Return the receiver of a consumer name. Every name receives every message.
 
-        *start* counts only the first time a name appears. The name is registered when this returns, so everything
-        sent afterwards is received. With *expires*, a name that has no live owner for so many seconds is removed, by
-        whoever notices; it is stored with the name, and None leaves what is stored. Raises `ConsumerBusyError` if the
-        name has a live owner, `ConsumerMismatchError` if it is that of a group, and `ValueError` for an offset at which
-        no message begins or a datetime without a time zone.
+        The name is registered when this returns, so every message sent afterwards is received. *start* says where a new
+        name starts: at ``"earliest"``, the oldest stored message; at ``"latest"``, after the newest one; at an
+        `Offset`; or at a datetime with a time zone. A known name ignores *start* and resumes at its stored position.
+        With *expires*, the name is removed after that many seconds without a live owner, by any process that has the
+        channel open. The value is stored with the name; None keeps the stored value.
+
+        Raises `ConsumerBusyError` if the name has a live owner, `ConsumerMismatchError` if it is the name of a group,
+        and `ValueError` for an offset at which no message begins or a datetime without a time zone.
         """
-        return FanOutReceiver(self._named_source(name, start, expires))
+        return FanOutReceiver(self._named_subscription(name, start, expires))
 
     def ack_receiver(
         self, name: str = "default", *, start: Start = "earliest", expires: float | None = None
     ) -> AckReceiver[T]:
-        """Return a receiver of a durable name that moves on when messages are acknowledged.
+        """Return a receiver of a consumer name whose position moves when messages are acknowledged.
 
-        The name is the same as that of `receiver`, and so are *start*, *expires* and the errors: one of the two owns it
-        at a time, and goes on where the other stopped.
+        It shares its names with `receiver`, and *start*, *expires* and the errors are the same. Only one of the two can
+        own a name at a time, and it resumes where the other one stopped.
         """
-        return AckReceiver(self._ack_source(name, start, expires))
+        return AckReceiver(self._outstanding(name, start, expires))
 
     def group(
         self, name: str, *, lease: float = 30.0, start: Start = "earliest", expires: float | None = None
     ) -> GroupReceiver[T]:
-        """Join a group of competing consumers, and return a member: each message goes to one of them.
+        """Join a group and return a member. Each message is delivered to one member of the group.
 
-        Members may be in any thread and any process; they share one durable position, and come and go freely. What a
-        member receives is its own for *lease* seconds, and longer if it extends that; it comes again, to any member,
-        when its member dies, lets the lease end or nacks it. *start* and *expires* are those of `receiver`, the latter
-        without any live member. Raises `ConsumerMismatchError` if the name is that of a single consumer.
+        Members can be in any thread and any process, can join and leave at any time, and share one stored position. A
+        delivery belongs to its member for *lease* seconds, or longer if the member extends the lease. It is
+        redelivered, to any member, if its member dies, lets the lease expire or nacks it. *start* and *expires* are
+        those of `receiver`; a group expires when it has no live member. Raises `ConsumerMismatchError` if the name is
+        that of a single consumer.
         """
-        return GroupReceiver(self._group_source(name, lease, start, expires))
+        return GroupReceiver(*self._join_group(name, lease, start, expires))
 
     def replay(self, start: Start = "earliest", stop: Stop = "latest") -> Receiver[T]:
-        """Return a receiver of history without a name: it stores no position and holds no data back.
+        """Return a receiver that reads history without a consumer: it stores no position and keeps no data on disk.
 
-        It gives what was published when this was called, from *start* on, and then `EndOfStream`. With an offset as
-        *stop* it ends before the message there; with None it goes on live, with what is sent afterwards. Raises
-        `ValueError` for an offset at which no message begins or a datetime without a time zone.
+        It returns the messages from *start* on that were published when this was called, and then raises `EndOfStream`.
+        *start* is as in `receiver`. If *stop* is an offset, it ends before the message there. If *stop* is None, it
+        continues with messages that are sent afterwards. Raises `ValueError` for an offset at which no message begins
+        or a datetime without a time zone.
         """
-        return Receiver(self._replay_source(start, stop))
+        return Receiver(self._replay_subscription(start, stop))
 
     def serve(
         self,
@@ -97,75 +112,77 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         start: Start = "earliest",
         expires: float | None = None,
     ) -> Service:
-        """Return what gives every message to *handler*, under a durable name, and acknowledges what it has handled.
+        """Return a service that calls *handler* for each message of a consumer, and acknowledges it afterwards.
 
-        An async handler runs in the event loop, any other callable in a worker thread. *ordered*: one message at a
-        time, and a message that failed is tried again before the next one is begun. Otherwise up to *concurrency* of
-        them at once, and others go on while one waits for its next attempt; `ValueError` for both together. A message
-        that has used up its attempts, or does not decode, is sent to *dead_letter* and then acknowledged; without that,
-        the service ends with `HandlerError` or `DecodeError`. With *grace*, handlers that are at work when the service
-        stops get so many seconds, and are cancelled then.
+        An async handler runs in the event loop, any other callable in a worker thread. With *ordered*, messages are
+        handled one at a time, and a failed message is retried before the next one is started. Otherwise up to
+        *concurrency* messages are handled at the same time, and other messages are handled while one waits for its next
+        attempt. *ordered* with a *concurrency* above 1 raises `ValueError`. *retry* says how often and after which
+        pauses a failed message is retried. A message that has used up its attempts, or does not decode, is sent to
+        *dead_letter* and then acknowledged. Without *dead_letter*, the service ends with `HandlerError` or
+        `DecodeError`. With *grace*, handlers that are running when the service stops are cancelled after that many
+        seconds.
 
-        The name is registered when this returns, as by `ack_receiver`, with the same *start*, *expires* and errors. The
-        service lets go of it when it has ended. With *group* it is a member of the group of that name, as by `group`;
-        the *lease* on what is being handled is extended, and order is that of each member.
+        The name is registered when this returns, as with `ack_receiver`, with the same *start*, *expires* and errors.
+        The service releases it when it ends. With *group*, the service is a member of the group of that name, as with
+        `group`; it extends the *lease* on messages that are being handled, and order holds for each member only.
         """
-        terms = Terms(group=group, ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
+        config = ServiceConfig(group=group, ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
         checked = check_handler(handler)
         check_dead_letter(dead_letter, Sender, "filechannel.Sender")
-        source = self._group_source(name, lease, start, expires) if group else self._ack_source(name, start, expires)
-        return Service(source, checked, terms, dead_letter)
+        outstanding = self._served(name, start, expires, group=group, lease=lease)
+        return Service(outstanding, checked, config, dead_letter)
 
     async def remove_consumer(self, name: str) -> None:
-        """Forget a consumer and its position; the name can begin anew.
+        """Remove a consumer and its position. The name can be registered again.
 
-        Raises `UnknownConsumerError` if there is none, and `ConsumerBusyError`, with nothing changed, if it has a live
-        owner, or a live member, in this or any other process: close that, or let it `unsubscribe()`.
+        Raises `UnknownConsumerError` if there is no such consumer. Raises `ConsumerBusyError`, and changes nothing, if
+        it has a live owner, or a live member, in this or any other process: close that one, or let it `unsubscribe()`.
         """
-        await self._errands.run(self._removal(name))
+        await self._blocking_calls.run(self._removal(name))
 
     async def join(self, name: str = "default") -> None:
-        """Wait until a consumer has taken everything that was published when this was called.
+        """Wait until a consumer has consumed everything that was published when this was called.
 
-        Whoever owns it, in any process. Raises `UnknownConsumerError` if it is not registered, or not any more.
-        Cancelling it changes nothing.
+        The owner of the consumer can be in any process. Raises `UnknownConsumerError` if it is not registered, or is
+        removed meanwhile. Cancelling changes nothing.
         """
-        pursuit = await self._errands.run(self._pursuit(name))
+        pursuit = await self._blocking_calls.run(self._catch_up_wait(name))
         try:
             while not pursuit.has_arrived():
                 await anyio.sleep(pursuit.pause())
                 self._check_open()
                 if pursuit.is_stale:
-                    await self._errands.run(pursuit.look_up)
+                    await self._blocking_calls.run(pursuit.look_up)
         finally:
             pursuit.close()
 
     async def offset_of(self, sequence: int) -> Offset:
-        """Return where the message with this number begins; `ValueError` if it is not stored.
+        """Return the offset of the message with this sequence. Raise `ValueError` if it is not stored.
 
-        The number of the next message that will be sent counts as stored: it begins at the end.
+        The sequence of the next message to be sent is valid too: its offset is the end of the log.
         """
         self._check_open()
         check_sequence(sequence)
-        return await self._errands.run(partial(self._offset_of, sequence))
+        return await self._blocking_calls.run(partial(self._offset_of, sequence))
 
     async def flush(self) -> None:
-        """Wait until everything sent so far is on disk, under any durability; `StorageError` if it cannot be."""
+        """Wait until everything sent so far is on disk, with any durability. Raise `StorageError` if a flush fails."""
         self._check_writable()
-        await self._errands.run(self._flush)
+        await self._blocking_calls.run(self._flush)
 
     async def seal(self) -> None:
-        """End the channel for good, durably: sends raise `ChannelSealedError`, receivers get `EndOfStream`."""
+        """Seal the channel for good, durably: sends raise `ChannelSealedError`, receivers end with `EndOfStream`."""
         self._check_writable()
-        await self._errands.run(self._seal)
+        await self._blocking_calls.run(self._seal)
 
     async def purge(self) -> None:
-        """Remove every message stored now; consumers go on with what is sent afterwards.
+        """Remove all messages that are stored now. Consumers resume with what is sent afterwards.
 
-        Replays, and consumers of other processes, get `DataExpiredError` if they had not come so far.
+        Replays, and consumers of other processes, get `DataExpiredError` if they had not received all of them.
         """
         self._check_writable()
-        await self._errands.run(self._purge)
+        await self._blocking_calls.run(self._purge)
 
     async def configure(
         self,
@@ -176,13 +193,15 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
         retention: Retention | UnsetType = UNSET,
         compression: Compression | UnsetType = UNSET,
         spare_segments: int | UnsetType = UNSET,
+        **others: Never,
     ) -> None:
-        """Change what the channel has stored: its schema, or options that are not fixed at creation.
+        """Change the stored schema, or stored options that are not fixed at creation.
 
-        A new *schema* is for those who open the channel afterwards; this object keeps its type. Messages of the old
-        schema stay as they are, and raise `DecodeError` where the new type cannot read them.
+        A new *schema* applies to channels that are opened afterwards; this object keeps its type. Messages of the old
+        schema are not changed, and raise `DecodeError` where the new type cannot decode them.
         """
         self._check_writable()
+        refuse_other_options(others)
         changes = ChannelOptions(
             durability=durability,
             capacity=capacity,
@@ -190,16 +209,16 @@ class FileChannel(AnyChannel[T], AsyncResource, Generic[T]):
             compression=compression,
             spare_segments=spare_segments,
         )
-        await self._errands.run(self._configuration(schema, changes))
+        await self._blocking_calls.run(self._configuration(schema, changes))
 
     async def __aenter__(self) -> Self:
-        """Use the channel in an `async with` block, which closes it. One that was unpickled is open from here on."""
+        """Use the channel in an `async with` block, which closes it. An unpickled channel is opened here."""
         if self._open_store is None:
-            await self._errands.run(lambda: self._store)
+            await self._blocking_calls.run(lambda: self._store)
         return self
 
     async def aclose(self) -> None:
-        """Close the channel and everything it created. Cancelled or not, it is closed when this ends."""
+        """Close the channel and everything it created. It is closed when this ends, cancelled or not."""
         if not self._is_over:
             self._close_handles()
             await run_through_cancellation(self._close_store)

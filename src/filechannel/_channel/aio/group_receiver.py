@@ -1,36 +1,38 @@
-"""Receiving in an event loop as one of many: each message goes to one member of the group."""
+"""`GroupReceiver` for event loops: each message is delivered to one member of the group."""
 
 from __future__ import annotations
 
 from typing import Generic, TypeVar, final
 
-from .._format import own_receive
-from .ack import Acknowledging
-from .any_group_receiver import AnyGroupReceiver
-from .places import Start
+from ..._format import own_receive
+from ..base.group_receiver import BaseGroupReceiver
+from ..subscription.start_position import Start
+from .ack_receiver import Acknowledging
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 @final
 @own_receive
-class GroupReceiver(AnyGroupReceiver[T_co], Acknowledging[T_co], Generic[T_co]):
-    """A member of a group that shares one durable position, over threads and processes: each message to one of them.
+class GroupReceiver(BaseGroupReceiver[T_co], Acknowledging[T_co], Generic[T_co]):
+    """A member of a group. Members share one stored position across threads and processes; each message goes to one.
 
-    What is received is this member's until it is acked or nacked, or its lease ends; then, or when the process dies, it
-    comes again, to any member. `processing` extends the lease by itself, `Delivery.extend` by hand. Whoever acks too
-    late gets `LeaseExpiredError`. Closing gives back what is outstanding, without counting that as an attempt.
+    A received message belongs to this member until it is acked or nacked, or its lease ends. When the lease ends or the
+    process dies, the message is redelivered to any member. `processing` extends the lease automatically,
+    `Delivery.extend` does so explicitly. Acking after the lease has ended raises `LeaseExpiredError`. Closing returns
+    outstanding messages, and this does not count as an attempt. `ack(n)` acknowledges the first *n* messages in the
+    order in which this member received them.
 
-    After the last message of a sealed channel a receive waits until every member has acked what it has, and raises
-    `EndOfStream` then.
+    After the last message of a sealed channel, a receive waits until every member has acked its messages, and then
+    raises `EndOfStream`.
     """
 
     async def seek(self, to: Start) -> None:
-        """Let the whole group go on at another place. `ValueError` if no message begins at that offset.
+        """Move the whole group to another position. Raise `ValueError` if no message begins at that offset.
 
-        Raises `AckError`, and nothing is changed, while any member has a message, or one is to come again.
+        Raises `AckError`, and changes nothing, while any member has an outstanding message or one is to be redelivered.
         """
         self._check_open()
-        group = self._group
-        while not await group.errands.run(lambda: group.go_to(group.find(to, "to"))):
+        member, attempts = self._member, self._member.attempts()
+        while not await self._subscription.blocking_calls.run(lambda: member.seek(to, attempts)):
             pass

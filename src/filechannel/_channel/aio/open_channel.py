@@ -1,4 +1,4 @@
-"""`open_channel`: from a path and a type to a channel."""
+"""`open_channel` for event loops, and the context manager it returns."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Generic, TypeVar, final, overload
 
 from typing_extensions import TypeForm
 
-from .._options import ChannelOptions
-from .._wakeup.loops import run_in_thread
+from ..._options import ChannelOptions
+from ..._wakeup.event_loops import run_in_thread
+from ..lifecycle.open_spec import OpenSpec
+from ..lifecycle.store_handle import StoreHandle
+from ..schema.codec import Codec, CodecName
 from .channel import FileChannel
-from .codec import Codec, CodecName
-from .recipe import Recipe
-from .store_handle import StoreHandle
 
 T = TypeVar("T")
 
 
 @final
 class ChannelContext(Generic[T]):
-    """What `open_channel` returns: `await` it for a channel, or use it in `async with`, which also closes it."""
+    """The result of `open_channel`: `await` it to get a channel, or use it in `async with`, which also closes it."""
 
-    def __init__(self, recipe: Recipe[T]) -> None:
-        self._recipe = recipe
+    def __init__(self, open_spec: OpenSpec[T]) -> None:
+        self._open_spec = open_spec
         self._channel: FileChannel[T] | None = None
         self._entered = False
 
     def __await__(self) -> Generator[object, None, FileChannel[T]]:
-        """Open the channel; close it with `aclose()`."""
+        """Open the channel. Close it with `aclose()`."""
         return self._open().__await__()
 
     async def __aenter__(self) -> FileChannel[T]:
         """Open the channel."""
         if self._entered:
-            raise RuntimeError("this context was entered already; call open_channel() once for each use")
+            raise RuntimeError("this context was already entered; call open_channel() for each use")
         self._entered = True
         try:
             self._channel = await self._open()
@@ -50,10 +50,10 @@ class ChannelContext(Generic[T]):
         await channel.aclose()
 
     async def _open(self) -> FileChannel[T]:
-        handle = StoreHandle(self._recipe.open_store)
+        handle = StoreHandle(self._open_spec.open_store)
         try:
             await run_in_thread(handle.open_here, abandon_on_cancel=True)
-            return FileChannel(self._recipe, handle)
+            return FileChannel(self._open_spec, handle)
         except BaseException:
             handle.close_soon()
             raise
@@ -95,17 +95,21 @@ def open_channel(
     readonly: bool = False,
     strict_owner: bool = False,
 ) -> ChannelContext[T]:
-    """Open the channel in a directory, and create it if it is not there.
+    """Open the channel in a directory. Create it if it does not exist.
 
-    *type* is what the messages are: a Struct, dataclass, TypedDict, a tagged union of Structs, `int`,
-    `dict[str, float]`, whatever msgspec can check; `bytes` is raw mode. The result is awaitable and an async context
-    manager.
+    *type* is the type of the messages: a Struct, dataclass, TypedDict, a tagged union of Structs, `int`, `dict[str,
+    float]`, or any other type that msgspec can validate. `bytes` selects raw mode: messages are stored and returned
+    unchanged. *codec* is ``"msgpack"`` (the default for other types), ``"json"``, ``"raw"`` or a `Codec` of your own.
+    *options* apply to a new channel; for an existing one they must not contradict what is stored. With
+    ``readonly=True`` you can replay and inspect the channel, and no file is changed. The result is awaitable and an
+    async context manager.
 
-    A channel that belongs to a user other than this one or root, or that is open to other users although *options* did
-    not ask for its `mode`, is opened with a warning, logged once a path; with *strict_owner* it is refused.
+    If the channel belongs to a user other than this one or root, or if other users can access it although *options* did
+    not ask for that `mode`, a warning is logged once per path. With *strict_owner*, `UntrustedChannelError` is raised
+    instead.
 
     Raises `ChannelNotFoundError` (with `create=False`), `NotAChannelError`, `ChannelLockedError`,
-    `SchemaMismatchError`, `OptionsMismatchError`, `UnsupportedFormatError`, `UntrustedChannelError`; nothing on disk
-    was changed then.
+    `SchemaMismatchError`, `OptionsMismatchError`, `UnsupportedFormatError` and `UntrustedChannelError`. In these cases
+    nothing on disk was changed.
     """
-    return ChannelContext(Recipe(path, type, codec, options, create, readonly, strict_owner=strict_owner))
+    return ChannelContext(OpenSpec(path, type, codec, options, create, readonly, strict_owner=strict_owner))

@@ -1,4 +1,4 @@
-"""Sending from an event loop: what `AnySender` does, and waiting."""
+"""`Sender` for event loops: `BaseSender`, with methods that wait."""
 
 from __future__ import annotations
 
@@ -8,47 +8,47 @@ from typing import TYPE_CHECKING, Generic, TypeVar, final
 from anyio import sleep
 from anyio.abc import ObjectSendStream
 
-from .._errors import Busy, NoRoomYetError, StorageError
-from .._format import own_send
-from .._offset import Offset
-from .._storage.backlog import Batch
-from .._storage.flush import Ticket
-from .._wakeup.loops import (
+from ..._errors import Busy, CapacityReachedError, StorageError
+from ..._format import own_send
+from ..._offset import Offset
+from ..._storage.capacity.backlog import Batch
+from ..._storage.durability.flusher import Ticket
+from ..._wakeup.event_loops import (
     make_waiter,
     notice_cancellation,
     run_in_thread,
     run_through_cancellation,
     wait_through_cancellation,
 )
-from .any_sender import AnySender
-from .turns import begin_turn, give_way_if_due
+from ..base.sender import BaseSender
+from .cooperative_yield import begin_slice, give_way_if_due
 
 T_contra = TypeVar("T_contra", contravariant=True)
 
 OffsetT = TypeVar("OffsetT", bound=int)
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.02  # seconds
-_SLICE = 1024  # items encoded between two looks at the clock
+_SLICE = 1024  # items encoded between two checks of the clock
 
 
 @final
 @own_send
-class Sender(AnySender[T_contra], ObjectSendStream[T_contra], Generic[T_contra]):
-    """Puts messages into a channel. Any number of senders, in any thread and any process.
+class Sender(BaseSender[T_contra], ObjectSendStream[T_contra], Generic[T_contra]):
+    """Sends messages to a channel. There can be any number of senders, in any thread and any process.
 
-    Closing a sender ends no stream, and sending without receivers is no error. A sender that was pickled opens the
-    channel when it is first used, and closes it when it is closed.
+    Closing a sender does not end the stream, and sending without receivers is not an error. An unpickled sender opens
+    the channel when it is first used, and closes it when the sender is closed.
     """
 
-    if TYPE_CHECKING:  # SendCore has it
+    if TYPE_CHECKING:  # SendCore implements it
 
         async def send(self, item: T_contra) -> None:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-            """Send one message. On return every receiver can get it; it is on disk only under `Durability.FSYNC`.
+            """Send one message. On return, receivers can get it; it is on disk only with `Durability.FSYNC`.
 
-            If cancelled, nothing was sent: once the message is in the channel, a cancellation waits. A full channel
-            lets it wait for room, or raises `ChannelFullError`, as its capacity says. Raises `MessageTypeError` or
-            `CodecError` for a value that does not fit, `MessageTooLargeError`, `ChannelSealedError`, `DiskFullError`,
-            and `StorageError` if the disk failed.
+            If this is cancelled, nothing was sent: once the message is in the channel, a cancellation is deferred. If
+            the channel is full, this waits for capacity or raises `ChannelFullError`, depending on `Capacity.on_full`.
+            Raises `MessageTypeError` or `CodecError` for a value that is not a message of the channel,
+            `MessageTooLargeError`, `ChannelSealedError`, `DiskFullError`, and `StorageError` if the disk failed.
             """
             ...
 
@@ -57,10 +57,10 @@ class Sender(AnySender[T_contra], ObjectSendStream[T_contra], Generic[T_contra])
         await self._until_visible(await self._patiently(lambda: self._put(item)))
 
     async def send_many(self, items: Iterable[T_contra]) -> Offset:
-        """Send messages as one batch and return the offset of the first. None of them if cancelled.
+        """Send messages as one batch and return the offset of the first. If cancelled, none of them was sent.
 
-        The batch becomes visible at once and is kept or lost as a whole. A bad item raises an error that names its
-        index, and nothing of the batch is sent.
+        The batch becomes visible as a whole, and after a crash it is there as a whole or not at all. An invalid item
+        raises an error that names its index, and nothing of the batch is sent.
         """
         batch: list[object] = list(items)
         await self._before_append()
@@ -73,63 +73,61 @@ class Sender(AnySender[T_contra], ObjectSendStream[T_contra], Generic[T_contra])
             for first in range(0, len(batch), _SLICE):
                 payloads += self._connection.path.encode_all(batch[first : first + _SLICE], first)
                 await give_way_if_due()
-            self._check_open()
+            self.check_open()
             offset = await self._patiently(lambda: Offset(self._connection.writer.append_all(payloads)))
         await self._until_visible(offset)
         return offset
 
     async def send_payload(self, payload: bytes) -> None:
-        """Send a message that is encoded already, as it is; `CodecError` if it does not decode, else as `send`."""
+        """Send a message that is already encoded. Raise `CodecError` if it does not decode; otherwise like `send`."""
         self._check_payload(payload)
-        await self._before_append()
-        await self._until_visible(await self._patiently(lambda: self._append_payload(payload)))
+        await self.append_with(lambda: self.append_encoded([payload]))
 
-    async def _send_encoded(self, payloads: list[bytes]) -> None:
-        """Send messages that are encoded already as one batch. The caller answers for it that they are messages."""
+    async def append_with(self, append: Callable[[], int]) -> None:
+        """Call a function that appends to the channel, and wait as `send` does. For transactions and Spark."""
         await self._before_append()
-        offset = await self._patiently(lambda: Offset(self._connection.writer.append_all(payloads)))
-        await self._until_visible(offset)
+        await self._until_visible(await self._patiently(append))
 
     async def _before_append(self) -> None:
-        """Give way if it is time, and let a cancellation be noticed while nothing has happened yet."""
-        self._check_open()
-        if self._connected is None:  # it was unpickled, or forked: opening blocks
+        """Yield to the event loop if it is time, and let a pending cancellation be raised before the append."""
+        self.check_open()
+        if self._connected is None:  # unpickled, or in a forked child: opening blocks
             await run_in_thread(self._connect)
         if self._connection.writer.deferred:
-            # The wait for a flush is shielded: here is where a loop of sends can be cancelled.
+            # The wait for a flush is shielded: this is where a loop of sends can be cancelled.
             await notice_cancellation()
         else:
             await give_way_if_due()
 
     async def _patiently(self, append: Callable[[], OffsetT]) -> OffsetT:
-        """Append, waiting for another process that is in the middle of it, or was stopped there."""
+        """Append. Wait while another process holds the writer lock, even if that process is stopped."""
         if self._connection.line.is_needed():
-            return await self._in_line(append)
+            return await self._in_queue(append)
         pause = _SHORTEST_PAUSE
         while True:
             try:
                 return append()
-            except NoRoomYetError:
-                return await self._in_line(append)
+            except CapacityReachedError:
+                return await self._in_queue(append)
             except Busy:
                 await sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-            self._check_open()
+            self.check_open()
 
-    async def _in_line(self, append: Callable[[], OffsetT]) -> OffsetT:
-        """Append when there is room and it is our turn."""
+    async def _in_queue(self, append: Callable[[], OffsetT]) -> OffsetT:
+        """Wait in the send queue, and append when this sender is first and there is capacity."""
         line = self._connection.line
-        place = self._place_in_line()
+        place = self._queue_entry()
         try:
             with line.standing(place):
                 while True:
                     await line.wait(place, _LONGEST_PAUSE)
-                    begin_turn()
-                    self._check_open()
+                    begin_slice()
+                    self.check_open()
                     try:
                         with line.serving():
                             return append()
-                    except NoRoomYetError as full:
+                    except CapacityReachedError as full:
                         place.batch = Batch(full.size, full.messages)
                     except Busy:
                         await sleep(_SHORTEST_PAUSE)
@@ -137,20 +135,20 @@ class Sender(AnySender[T_contra], ObjectSendStream[T_contra], Generic[T_contra])
             line.let_next_try(place)
 
     async def _until_visible(self, offset: int) -> None:
-        """Under FSYNC: wait until what was appended is on disk and shown. It has happened: cancelling is too late."""
+        """With FSYNC, wait until what was appended is on disk and visible. Cancellation is deferred: it is appended."""
         if not self._connection.writer.deferred:
             return
         waiter = make_waiter()
         ticket = Ticket(offset, waiter)
         self._connection.flusher.commit_later(ticket)
         await wait_through_cancellation(waiter)
-        begin_turn()
+        begin_slice()
         if ticket.error is not None:
             raise StorageError(ticket.error.reason) from ticket.error
 
     async def aclose(self) -> None:
-        """Close this sender; others go on."""
-        if self._is_lone:  # the channel goes too, which may take a flush
+        """Close this sender; other senders stay open."""
+        if self._is_lone:  # closes the channel too, which may take a flush
             await run_through_cancellation(self.close)
         else:
             self.close()

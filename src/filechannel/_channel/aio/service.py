@@ -1,4 +1,4 @@
-"""Handlers in an event loop: what `AnyService` does, and waiting."""
+"""`Service` for event loops: `BaseService`, with methods that wait."""
 
 from __future__ import annotations
 
@@ -15,37 +15,41 @@ import anyio
 from anyio import CancelScope, CapacityLimiter, EndOfStream
 from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from .._errors import ConsumerError, DataExpiredError, DecodeError
-from .._format import NOTHING, Nothing
-from .._storage.background import handler_threads
-from .._wakeup.loops import in_trio, make_waiter, notice_cancellation, run_in_thread, run_through_cancellation
-from .ack_source import AckSource
-from .any_service import AnyService, Tally, Terms, UnfinishedError
-from .dead_letter import DeadLetter
-from .delivery import Delivery, Handed
+from ..._errors import ConsumerError, DataExpiredError, DecodeError
+from ..._format import NOTHING, Nothing
+from ..._runtime.may_sleep import in_trio
+from ..._runtime.threads import handler_threads
+from ..._wakeup.event_loops import make_waiter, notice_cancellation, run_in_thread, run_through_cancellation
+from ..base.dead_letter import DeadLetter, UnfinishedError
+from ..base.retry_or_dead_letter import Decision, RetryInOrder, WorkerStats
+from ..base.service import BaseService, ServiceConfig
+from ..subscription.delivery import Handed
+from ..subscription.outstanding import Outstanding
+from .cooperative_yield import begin_slice, give_way_if_due, slice_is_over
 from .sender import Sender
-from .turns import begin_turn, give_way_if_due, turn_is_over
 
 
 @final
-class Service(AnyService):
-    """Gives every message to a handler, and acknowledges it when that has returned. Made by `FileChannel.serve`.
+class Service(BaseService):
+    """Calls a handler for each message, and acknowledges the message when the handler returns.
 
-    `async with service` runs it beside the body; at the end nothing new is begun, and what is being handled goes on to
-    its end. `await service` runs it until `stop`, or the end of a sealed channel. It runs once.
+    `FileChannel.serve` creates it. `async with service` runs it while the body runs. At the end of the body the service
+    starts nothing new, and the block ends when the running handlers have finished. `await service` runs it until
+    `stop`, or until the end of a sealed channel. A service runs once.
 
-    An error that ends it cancels the body and is raised where that ends; together with an error of the body, in an
-    `ExceptionGroup`. Cancelled, it cancels the handlers: their messages come again, and the attempt does not count.
+    An error that ends the service cancels the body and is raised at the end of the block; together with an error of the
+    body, as an `ExceptionGroup`. Cancelling the service cancels the handlers: their messages are redelivered, and the
+    attempt does not count.
     """
 
     def __init__(
         self,
-        source: AckSource,
+        outstanding: Outstanding,
         handler: Callable[[object], object],
-        terms: Terms,
+        config: ServiceConfig,
         dead_letter: Sender[DeadLetter] | None,
     ) -> None:
-        super().__init__(source, handler, terms)
+        super().__init__(outstanding, handler, config, dead_letters=dead_letter is not None)
         self._dead_letter = dead_letter
         self._call = handler if is_async(handler) else self._call_in_thread
         self._threads: set[CancelScope] = set()
@@ -53,7 +57,7 @@ class Service(AnyService):
     # Running
 
     async def __aenter__(self) -> Self:
-        """Run it beside the body."""
+        """Run the service while the body runs."""
         self._begin()
         self._running: AbstractAsyncContextManager[None] = self._beside()
         await self._running.__aenter__()
@@ -62,11 +66,11 @@ class Service(AnyService):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> bool | None:
-        """Wait until what is being handled has ended."""
+        """Wait until the running handlers have finished."""
         return await self._running.__aexit__(kind, error, where)
 
     def __await__(self) -> Generator[object, None, None]:
-        """Run it until it is stopped."""
+        """Run the service until it is stopped."""
         return self._run().__await__()
 
     async def _run(self) -> None:
@@ -85,51 +89,47 @@ class Service(AnyService):
                     yield
             except anyio.get_cancelled_exc_class():
                 raise  # the handlers are cancelled too
-            except BaseException as error:  # kept from the task group, which would cancel them for any error
+            except BaseException as error:  # hidden from the task group, which would cancel the handlers on any error
                 failure = error
                 if not isinstance(error, Exception):
                     tasks.cancel_scope.cancel()
             finally:
                 self.stop()
-        if self._error is None:
-            if failure is not None:
-                raise failure
-        elif isinstance(failure, Exception) and isinstance(self._error, Exception):
-            raise ExceptionGroup("the service and what ran beside it have failed", [self._error, failure])
-        else:
-            raise self._error
+        if (ending := self._error_at_end(failure)) is not None:
+            raise ending
 
     async def _serve(self) -> None:
-        self._intake, self._passing = anyio.Lock(fast_acquire=True), anyio.Lock(fast_acquire=True)
-        self._limiter = CapacityLimiter(self._terms.concurrency)
+        self._intake, self._skipping = anyio.Lock(fast_acquire=True), anyio.Lock(fast_acquire=True)
+        self._limiter = CapacityLimiter(self._config.concurrency)
         try:
             async with anyio.create_task_group() as tasks:
                 async with anyio.create_task_group() as workers:
-                    if self._terms.grace is not None:
-                        tasks.start_soon(self._limit_drain, self._terms.grace, workers.cancel_scope)
-                    for _ in range(self._terms.concurrency):
-                        workers.start_soon(self._work_or_fail, self._hire())
+                    if self._config.grace is not None:
+                        tasks.start_soon(self._limit_drain, self._config.grace, workers.cancel_scope)
+                    for _ in range(self._config.concurrency):
+                        workers.start_soon(self._work_or_fail, self._outcomes.add_worker())
                 tasks.cancel_scope.cancel()
         finally:
             self.close()
             self._ended.set()
 
     async def _limit_drain(self, grace: float, workers: CancelScope) -> None:
-        """Wait for handlers no longer than so when it stops; a thread cannot be cancelled, and is left alone."""
+        """After a stop, wait at most *grace* seconds for handlers. A thread cannot be cancelled, and is abandoned."""
         await self._until(lambda: self._stopping)
         await anyio.sleep(grace)
         workers.cancel()
         for thread in list(self._threads):
             thread.cancel()
 
-    async def _work_or_fail(self, tally: Tally) -> None:
+    async def _work_or_fail(self, stats: WorkerStats) -> None:
         try:
-            with self._source.keeping_current(lambda: tally.current):
-                await self._work(tally)
+            with self._renewing(stats):
+                await self._work(stats)
         except BaseException as error:
             cancelled, failure = _apart(error)
             if cancelled is not None and anyio.current_effective_deadline() != -math.inf:
-                # Whoever cancels the service cancels a scope around this task: that was the handler, or a stranger.
+                # Cancelling the service cancels a scope around this task. This cancellation came from the handler or
+                # other code.
                 failure, cancelled = failure or _cancelled_alone(cancelled), None
             if failure is not None:
                 self._fail(failure)
@@ -139,68 +139,70 @@ class Service(AnyService):
 
     # Working
 
-    async def _work(self, tally: Tally) -> None:
-        """Handle one message after the other."""
-        # What every message takes is in this loop: no task, no scope and no checkpoint, each of which costs more.
+    async def _work(self, stats: WorkerStats) -> None:
+        """Handle messages one after the other."""
+        # This loop runs for every message. It has no task, scope or checkpoint: each of them would cost more than the
+        # rest.
         take, call, ack = self._take, cast("Callable[[object], Awaitable[object]]", self._call), self._ack
-        most = self._most
-        alone = self._terms.concurrency == 1
-        settles = self._source.must_settle_acks
+        most, outcomes = self._most, self._outcomes
+        must_flush = self._subscription.must_flush_acks
         while True:
             try:
-                found = NOTHING if self._halted or turn_is_over() else take()
+                found = NOTHING if self._halted or slice_is_over() else take()
                 if found is NOTHING and (found := await self._next()) is NOTHING:
                     return
             except DecodeError as error:
-                await self._pass(error, tally)
+                await self._skip_undecodable(error, stats)
                 continue
             except DataExpiredError as error:
-                self._miss(error, tally)
+                outcomes.missed(error, stats)
                 continue
-            tally.current = found
+            stats.current = found
             try:
                 if found[3] > most:
-                    raise UnfinishedError
+                    raise UnfinishedError(most)
                 await call(found[0])
             except Exception as error:
-                await self._after(found, error, tally)
+                await self._execute(outcomes.failed(found, error, stats), found, stats)
             except BaseException as error:
                 if not _is_stray(error):
-                    self._release(found)
+                    outcomes.release(found)
                     raise
-                await self._after(found, _strayed(error), tally)
+                await self._execute(outcomes.failed(found, _strayed(error), stats), found, stats)
             else:
                 try:
-                    if not (alone and ack(1)):
-                        self._settle(found)
-                    tally.handled += 1
+                    if ack is None or not ack(1):
+                        outcomes.acknowledge(found)
+                    stats.handled += 1
                 except ConsumerError as error:
-                    self._lose(error, tally)
-                if settles:
-                    await run_through_cancellation(self._source.settle_position)
+                    outcomes.lost(error, stats)
+                if must_flush:
+                    await run_through_cancellation(self._subscription.flush_position)
 
     async def _next(self) -> Handed[object] | Nothing:
-        """Wait for the next message, and return NOTHING when there is nothing more to do."""
+        """Wait for the next message. Return NOTHING when there is nothing more to do."""
         while True:
             await give_way_if_due()
-            if self._source.must_settle_acks:
+            if self._subscription.must_flush_acks:
                 await notice_cancellation()
             while self._paused and not self._stopping:
                 await self._until(lambda: self._stopping or not self._paused)
-                begin_turn()
+                begin_slice()
             if self._stopping:
                 return NOTHING
-            async with self._intake:  # one waits for messages, the others for it: each message wakes two of them
+            # One worker waits for messages, the others wait for this lock. So a message wakes two workers, not all of
+            # them.
+            async with self._intake:
                 try:
                     if (found := self._look()) is not NOTHING:
                         return found
                 except EndOfStream:
                     return NOTHING
-                await self._source.wait(self._has_news)
-                begin_turn()
+                await self._subscription.wait(self._has_data)
+                begin_slice()
 
     async def _call_in_thread(self, value: object) -> None:
-        """Let a handler block a thread. Cancellation waits for it, since it cannot be told."""
+        """Call a handler in a thread. A cancellation waits for it, since a thread cannot be cancelled."""
         await checkpoint_if_cancelled()
         result: object = None
         with CancelScope(shield=True) as scope:
@@ -212,15 +214,15 @@ class Service(AnyService):
             finally:
                 self._threads.discard(scope)
         if scope.cancelled_caught:
-            await checkpoint()  # which raises: its time is over
-        elif inspect.isawaitable(result):  # a lambda, say, that calls an async function
+            await checkpoint()  # raises the cancellation: the grace period is over
+        elif inspect.isawaitable(result):  # for example a lambda that calls an async function
             await result
 
     def _handle(self, value: object) -> tuple[object]:
-        return (self._handler(value),)  # wrapped: trio takes an awaitable that a thread returns for a mistake
+        return (self._handler(value),)  # wrapped, because trio treats an awaitable returned by a thread as a mistake
 
     async def _until(self, condition: Callable[[], bool], seconds: float | None = None) -> None:
-        """Sleep until something is told that may make it so, or for so long."""
+        """Sleep until *condition* may have become true, at most *seconds*."""
         waiter = make_waiter()
         self._sleepers.add(waiter)
         try:
@@ -232,59 +234,40 @@ class Service(AnyService):
 
     # Failing
 
-    async def _after(self, found: Handed[object], error: Exception, tally: Tally) -> None:
-        """Do what has to be done about a message whose handler has failed."""
-        delivery = self._delivery(found)
-        pause = self._judge(delivery, error, tally)
-        if pause is None:
-            await self._bury(delivery, found, error, tally)
-        elif not self._terms.ordered:
-            self._try_again(delivery, pause)
-        else:
-            try:
-                await self._until(lambda: self._halted, pause)
-            finally:
-                self._try_again(delivery)
-
-    async def _bury(self, delivery: Delivery[object], found: Handed[object], error: Exception, tally: Tally) -> None:
-        """Send the letter about a message that is given up, and only then acknowledge it."""
-        try:
-            if self._dead_letter is None:
-                raise self._giving_up(delivery, error) from error
-            await self._dead_letter.send(await self._source.errands.run(partial(self._write_letter, delivery, error)))
-        except DataExpiredError as expired:
-            self._lose(expired, tally)
+    async def _execute(self, decision: Decision, found: Handed[object], stats: WorkerStats) -> None:
+        if decision is None:
             return
-        except BaseException:
-            self._release(found)
-            raise
-        try:
-            self._settle(found)
-            tally.dead += 1
-        except ConsumerError as expired:
-            self._lose(expired, tally)
+        if isinstance(decision, RetryInOrder):
+            with self._outcomes.retrying(found):
+                await self._until(lambda: self._halted, decision.pause)
+            return
+        with self._outcomes.dead_lettering(found, stats):
+            write = partial(self._outcomes.letter, found, decision.error)
+            await self._send_letter(await self._subscription.blocking_calls.run(write))
 
-    async def _pass(self, error: DecodeError, tally: Tally) -> None:
-        """Send the letter about a message that does not decode, and only then go on behind it."""
-        async with self._passing:  # several workers may have come to it
-            if not self._source.stands_before(error):
-                return
-            if self._dead_letter is None:
-                raise error
-            await self._dead_letter.send(await self._source.errands.run(partial(self._write_about_undecodable, error)))
-            await run_through_cancellation(partial(self._source.errands.do, partial(self._source.pass_by, error)))
-            tally.dead += 1
+    async def _skip_undecodable(self, error: DecodeError, stats: WorkerStats) -> None:
+        """Send a message that does not decode as a dead letter, and only then skip it."""
+        async with self._skipping:  # several workers may have reached the same message
+            write = partial(self._outcomes.undecodable_letter, error)
+            letter = await self._subscription.blocking_calls.run(write)
+            if letter is not None:
+                await self._send_letter(letter)
+                self._outcomes.skip_undecodable(error, letter, stats)
+
+    async def _send_letter(self, letter: DeadLetter) -> None:
+        assert self._dead_letter is not None  # otherwise there is no such decision
+        await self._dead_letter.send(letter)
 
 
 def is_async(handler: Callable[..., object]) -> bool:
-    """Tell whether calling it gives something to await: a function, a partial of one, or an object with such a call."""
+    """Return whether calling it returns an awaitable: an async function, a partial of one, or an object like that."""
     while isinstance(handler, partial):
         handler = handler.func
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 def _apart(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
-    """Return what of an error is a cancellation, and what is not; a nursery of trio's may raise both in one."""
+    """Split an error into the cancellation and the rest: a trio nursery may raise both in one group."""
     cancelled = anyio.get_cancelled_exc_class()
     if isinstance(error, BaseExceptionGroup):
         return cast("BaseExceptionGroup[BaseException]", error).split(cancelled)
@@ -292,7 +275,7 @@ def _apart(error: BaseException) -> tuple[BaseException | None, BaseException | 
 
 
 def _is_stray(error: BaseException) -> bool:
-    """Tell whether a cancellation is none of ours: the handler has awaited something that was cancelled."""
+    """Return whether a cancellation does not concern this task: the handler awaited something that was cancelled."""
     if not isinstance(error, asyncio.CancelledError) or in_trio():
         return False
     task = asyncio.current_task()
@@ -300,12 +283,14 @@ def _is_stray(error: BaseException) -> bool:
 
 
 def _cancelled_alone(error: BaseException) -> Exception:
-    failure = RuntimeError("the task of a handler was cancelled by itself, not by its service; to end that, stop() it")
+    failure = RuntimeError(
+        "the task of a handler was cancelled directly, not through its service; call stop() to end a service"
+    )
     failure.__cause__ = error
     return failure
 
 
 def _strayed(error: BaseException) -> Exception:
-    failure = RuntimeError("the handler has awaited something that was cancelled")
+    failure = RuntimeError("the handler awaited something that was cancelled")
     failure.__cause__ = error
     return failure

@@ -1,4 +1,4 @@
-"""What every receiver does without waiting, whether it waits in an event loop or in a thread."""
+"""`BaseReceiver`: everything a receiver does without waiting, for event loops and threads."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Generic, NoReturn, Self, TypeVar, cast, final
 
 from anyio import ClosedResourceError, EndOfStream, WouldBlock
 
-from .. import _checks as checks
-from .._format import NOTHING, Nothing, ReceiveCore
-from .._offset import Offset
-from .._storage.index import Mark
-from .source import Source
-from .statistics import ReceiverStatistics
+from ... import _checks as checks
+from ..._format import NOTHING, Nothing, ReceiveCore
+from ..._offset import LogPosition, Offset
+from ..status.statistics import ReceiverStatistics
+from ..subscription.subscription import Subscription
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -21,29 +20,31 @@ T_co = TypeVar("T_co", covariant=True)
 @final
 @dataclass(frozen=True, slots=True)
 class Record(Generic[T_co]):
-    """A message and its place in the channel."""
+    """A message with its offset and sequence."""
 
     value: T_co
+    """The message."""
     offset: Offset
+    """Where the message begins in the log."""
     sequence: int
-    """Its number, counted from 0 at the birth of the channel."""
+    """The number of the message, counted from 0 since the channel was created."""
 
 
-class AnyReceiver(ReceiveCore, Generic[T_co]):
-    """Takes messages out of a channel in order. Any thread may use it; clones share its position."""
+class BaseReceiver(ReceiveCore, Generic[T_co]):
+    """Receives messages from a channel in order. Any thread may use it; clones share its position."""
 
-    def __init__(self, source: Source) -> None:
-        source.acquire(self)
-        self._source = source
-        # Looked up once: this is the hot path. Closing replaces it.
-        self._take: Callable[[], object] = source.counting(source.reader.native.take)
-        if not source.is_counted:  # else the slow way, which counts
-            self._attach(source.reader.native)
+    def __init__(self, subscription: Subscription) -> None:
+        subscription.acquire(self)
+        self._subscription = subscription
+        # Looked up once, for the hot path. Closing replaces it.
+        self._take: Callable[[], object] = subscription.counting(subscription.reader.native.take)
+        if not subscription.is_counted:  # otherwise the slow path, which counts
+            self._attach(subscription.reader.native)
 
-    if TYPE_CHECKING:  # ReceiveCore has it
+    if TYPE_CHECKING:  # ReceiveCore implements it
 
         def receive_nowait(self) -> T_co:
-            """Return the next message; `WouldBlock` if there is none."""
+            """Return the next message. Raise `WouldBlock` if there is none."""
             ...
 
     def _receive_nowait_slowly(self) -> object:
@@ -51,97 +52,93 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
         if item is NOTHING:
             self._check_end()
             raise WouldBlock
-        self._source.settle_position_soon()
+        self._subscription.flush_position_soon()
         return item
 
     def receive_record_nowait(self) -> Record[T_co]:
-        """Return the next message with its offset and sequence; `WouldBlock` if there is none."""
+        """Return the next message with its offset and sequence. Raise `WouldBlock` if there is none."""
         found = self._take_record()
         if found is NOTHING:
             self._check_end()
             raise WouldBlock
-        self._source.settle_position_soon()
+        self._subscription.flush_position_soon()
         value, offset, sequence = cast("tuple[T_co, Offset, int]", found)
         return Record(value, offset, sequence)
 
     def receive_many_nowait(self, max_items: int) -> list[T_co]:
-        """Return up to *max_items* messages that are there; an empty list if there are none."""
+        """Return up to *max_items* messages that are available; an empty list if there are none."""
         check_count("max_items", max_items)
         items = self._take_many(max_items)
         if items:
-            self._source.settle_position_soon()
+            self._subscription.flush_position_soon()
         return items
 
     def _take_many(self, max_items: int) -> list[T_co]:
         self._check_open()
-        items = self._source.take_many(max_items)
+        items = self._subscription.take_many(max_items)
         if not items:
             self._check_end()
         return cast("list[T_co]", items)
 
     def peek(self, n: int = 1) -> list[T_co]:
-        """Return up to *n* messages that come next, without taking them."""
+        """Return up to *n* of the next messages, messages to be redelivered first, without consuming them."""
         check_count("n", n)
         self._check_open()
-        scout = self._source.scout()
-        try:
-            return cast("list[T_co]", scout.take_many(n))
-        finally:
-            scout.close()
+        return cast("list[T_co]", self._subscription.peek(n))
 
-    def _has_news(self) -> bool:
-        return self._is_closed or self._source.has_news()
+    def _has_data(self) -> bool:
+        return self._is_closed or self._subscription.has_data()
 
     def _has_enough(self, max_items: int) -> bool:
-        """Tell whether there is no use in waiting for more than is there."""
-        source = self._source
-        native = source.reader.native
-        there = source.end.sequence - native.sequence + native.ready
-        return there >= max_items or self._is_closed or source.is_complete
+        """Return whether waiting for more messages is unnecessary or useless."""
+        subscription = self._subscription
+        native = subscription.reader.native
+        there = subscription.end.sequence - native.sequence + native.ready
+        return there >= max_items or self._is_closed or subscription.is_complete
 
     def _take_record(self) -> object | Nothing:
         self._check_open()
-        return self._source.counting(self._source.reader.native.take_record)()
+        return self._subscription.counting(self._subscription.reader.native.take_record)()
 
     def _check_end(self) -> None:
-        if self._source.has_ended():
+        if self._subscription.has_ended():
             raise EndOfStream
 
     # Position
 
     @property
     def read_offset(self) -> Offset:
-        """Where the next message begins."""
+        """The offset of the next message."""
         self._check_open()
-        return Offset(self._source.reader.native.offset)
+        return Offset(self._subscription.reader.native.offset)
 
-    def _move(self, to: Mark) -> bool:
-        """Stand at a place, and tell whether it is still there; if not, nothing has moved."""
+    def _move(self, to: LogPosition) -> bool:
+        """Seek. Return False, without moving, if the target was reclaimed."""
         self._check_open()
-        is_there = self._source.move(to)
-        self._source.arrivals.wake_all()
+        is_there = self._subscription.move(to)
+        self._subscription.waiters.wake_all()
         return is_there
 
     def statistics(self) -> ReceiverStatistics:
         """Return a snapshot of this receiver."""
         self._check_open()
-        native, end = self._source.reader.native, self._source.end
-        place = Mark(Offset(native.offset), native.sequence, 0)
+        native, end = self._subscription.reader.native, self._subscription.end
+        place = LogPosition(Offset(native.offset), native.sequence)
         return ReceiverStatistics(
             read_offset=self.read_offset,
             next_sequence=native.sequence,
             lag_messages=end.sequence - native.sequence + native.ready,
-            lag_bytes=self._source.store.backlog.between(place, end).size,
+            lag_bytes=self._subscription.store.backlog.between(place, end).size,
             unacked=native.outstanding,
-            clones=len(self._source.users),
+            clones=len(self._subscription.users),
         )
 
-    # Life
+    # Lifecycle
 
     def clone(self) -> Self:
-        """Return another receiver that shares the position: each message goes to one of them."""
+        """Return another receiver that shares the position: each message is received by one of them."""
         self._check_open()
-        return type(self)(self._source)
+        return type(self)(self._subscription)
 
     @property
     def _is_closed(self) -> bool:
@@ -152,16 +149,16 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
             raise ClosedResourceError
 
     def close(self) -> None:
-        """Close this receiver. The position stays where it is, and a task that waits in it is told.
+        """Close this receiver. The position does not move, and a task that waits in it gets `ClosedResourceError`.
 
-        If a signal handler raises meanwhile, closing it again completes it.
+        If a signal handler raises meanwhile, call it again to complete the close.
         """
         self.detach()
-        self._source.release(self)
-        self._source.arrivals.wake_all()
+        self._subscription.release(self)
+        self._subscription.waiters.wake_all()
 
     def detach(self) -> None:
-        """Refuse everything from now on, and let go of nothing."""
+        """Refuse all further calls, without releasing anything."""
         self._take = _closed
         self._detach()
 
@@ -174,34 +171,33 @@ class AnyReceiver(ReceiveCore, Generic[T_co]):
         self.close()
 
     def __repr__(self) -> str:
-        cursor = self._source.cursor
+        cursor = self._subscription.cursor
         name = "" if cursor is None else f" name={cursor.name!r}"
         closed = " closed" if self._is_closed else ""
-        return f"<{type(self).__name__} {str(self._source.store.path)!r}{name}{closed}>"
+        return f"<{type(self).__name__} {str(self._subscription.store.path)!r}{name}{closed}>"
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled: a position belongs to one process."""
         raise TypeError(
             f"{self!r} cannot be pickled: its position belongs to this process; "
-            "pickle the channel, and make a receiver of it in the other one"
+            "pickle the channel, and create a receiver in the other process"
         )
 
 
 class Named:
-    """What a receiver with a durable name has besides."""
+    """The properties of a receiver with a consumer name."""
 
-    _source: Source
+    _subscription: Subscription
 
     @property
     def name(self) -> str:
         """The consumer's name."""
-        assert self._source.cursor is not None
-        return self._source.cursor.name
+        return self._subscription.name
 
     @property
     def id(self) -> str:
-        """What tells this consumer from every other one: the channel's path and the name."""
-        return f"{self._source.store.path}#{self.name}"
+        """Identifies this consumer among all consumers: the channel's path and the name."""
+        return f"{self._subscription.store.path}#{self.name}"
 
 
 def _closed() -> object:
@@ -209,7 +205,7 @@ def _closed() -> object:
 
 
 def check_count(name: str, count: int) -> None:
-    """Refuse what is not a number of messages, or none."""
+    """Raise `TypeError` or `ValueError` for anything but a positive number of messages."""
     if type(count) is not int:
         raise TypeError(f"{name}={count!r}: must be a number of messages, not {type(count).__name__}")
     if count < 1:
@@ -217,5 +213,5 @@ def check_count(name: str, count: int) -> None:
 
 
 def check_linger(seconds: float) -> None:
-    """Refuse what is not a time to wait for more."""
+    """Raise `TypeError` or `ValueError` for anything but a duration of 0 or more."""
     checks.seconds_or_zero("linger", seconds)

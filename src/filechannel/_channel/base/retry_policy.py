@@ -1,4 +1,4 @@
-"""When a message that failed is tried again, and when that is over."""
+"""`RetryPolicy`: when a failed message is tried again, and how often."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import cast, final
 
-from .. import _checks as checks
+from ... import _checks as checks
 
 _check_attempts = checks.integer(1)
 
@@ -14,15 +14,15 @@ _check_attempts = checks.integer(1)
 @final
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """How often a handler gets a message that it failed on, and how long it is left alone in between.
+    """How often a handler is called for a message on which it failed, and how long it pauses in between.
 
-    The pause after the first failure is *delay* seconds, after each further one *factor* times as long, but never
-    longer than *max_delay*. Raises `TypeError` or `ValueError`, naming the field and what is allowed, for any other
-    value.
+    The pause after the first failure is *delay* seconds. Each further pause is *factor* times as long, but never longer
+    than *max_delay*. An invalid value raises `TypeError` or `ValueError`; the message names the field and what is
+    allowed.
     """
 
     max_attempts: int | None = 5
-    """How often it is tried in all, the first time included; None: for ever."""
+    """The maximum number of attempts, including the first; None: no limit."""
     delay: float = 0.1
     """Seconds between the first attempt and the second."""
     factor: float = 2.0
@@ -30,15 +30,15 @@ class RetryPolicy:
     max_delay: float = 60.0
     """The longest pause, in seconds."""
     jitter: float = 0.1
-    """By which part of itself a pause is made shorter or longer at random, 0 to 1, so that many that failed together
-    do not come again together."""
+    """The fraction by which a pause is randomly made shorter or longer, 0 to 1, so that messages that failed together
+    are not all retried at the same time."""
     retry_on: type[Exception] | tuple[type[Exception], ...] = Exception
-    """What is worth another attempt; after any other error the message is given up at once."""
+    """The errors that are retried. After any other error, the message is dead-lettered at once."""
     give_up_on: type[Exception] | tuple[type[Exception], ...] = ()
-    """What is not, although `retry_on` says so."""
+    """Errors that are not retried, even if `retry_on` includes them."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no policy."""
+        """Raise `TypeError` or `ValueError` for invalid values."""
         if self.max_attempts is not None:
             _check_attempts("max_attempts", self.max_attempts)
         checks.seconds_or_zero("delay", self.delay)
@@ -49,7 +49,7 @@ class RetryPolicy:
         _check_kinds("give_up_on", self.give_up_on)
 
     def pause_after(self, attempt: int, error: Exception) -> float | None:
-        """Return how long to wait after an attempt, 1 for the first, that failed; None if it was the last one."""
+        """Return the pause after a failed attempt, 1 for the first; None if it was the last one."""
         is_worth_it = isinstance(error, self.retry_on) and not isinstance(error, self.give_up_on)
         if not is_worth_it or self.is_beyond(attempt + 1):
             return None
@@ -60,7 +60,7 @@ class RetryPolicy:
         return min(min(pause, self.max_delay) * random.uniform(1 - self.jitter, 1 + self.jitter), self.max_delay)
 
     def is_beyond(self, attempt: int) -> bool:
-        """Tell whether there is no such attempt."""
+        """Return whether this attempt exceeds the maximum."""
         return self.max_attempts is not None and attempt > self.max_attempts
 
 

@@ -1,4 +1,4 @@
-"""What every sender does without waiting, whether it waits in an event loop or in a thread."""
+"""`BaseSender`: everything a sender does without waiting, for event loops and threads."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, Self, TypeVar, 
 
 from anyio import ClosedResourceError
 
-from .._format import SendCore, SendPath, Writer
-from .._offset import Offset
-from .._storage.flush import Flusher, Ticket
-from .._storage.store import Store
-from .._wakeup.line import Line, Place, line_of
-from .._wakeup.loops import wake_together
-from .statistics import SenderStatistics
+from ..._format import SendCore, SendPath, Writer
+from ..._offset import Offset
+from ..._storage.durability.flusher import Flusher, Ticket
+from ..._storage.writable_store import WritableStore
+from ..._wakeup.event_loops import wake_together
+from ..._wakeup.send_queue import QueueEntry, SendQueue, send_queue_of
+from ..status.statistics import SenderStatistics
 
 T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Closable(Protocol):
-    """A sender, as far as its channel is concerned."""
+    """A sender, as its channel sees it."""
 
     def close(self) -> None:
-        """Close it; closing twice is closing once."""
+        """Close it; calling this again has no effect."""
         ...
 
     def disconnect(self) -> None:
-        """Open the channel anew when it is used again."""
+        """Open the channel again on the next use."""
         ...
 
 
 class SenderOwner(Protocol):
-    """What a sender needs of its channel: to be closed with it, to be cloned, and to be made again elsewhere."""
+    """A channel, as its senders see it: it closes them, and they copy it when they are cloned or pickled."""
 
     @property
     def path(self) -> Path:
@@ -40,54 +40,58 @@ class SenderOwner(Protocol):
         ...
 
     def copy(self) -> tuple[object, ...]:
-        """Return what makes another channel object like this one, which is not open yet, and its arguments."""
+        """Return the class and the arguments that create another channel object like this one, not opened yet."""
         ...
 
     @property
     def is_used(self) -> bool:
-        """Whether there are senders that have not been closed."""
+        """Whether there are senders that are not closed."""
         ...
 
     def close(self) -> None:
         """Close it."""
         ...
 
-    def send_path(self) -> tuple[Store, SendPath]:
-        """Return the open store and the way from a message into it."""
+    def send_path(self) -> tuple[WritableStore, SendPath]:
+        """Return the open store and the `SendPath` that appends messages to it."""
         ...
 
     def check_payload(self, payload: bytes, /) -> None:
-        """Raise `CodecError` if these bytes are no message of the channel."""
+        """Raise `CodecError` if these bytes are not a message of the channel."""
+        ...
+
+    def check_message(self, message: object, /) -> None:
+        """Raise `CodecError` if this value is not a message of the channel."""
         ...
 
     def adopt_sender(self, sender: Closable, /) -> None:
-        """Close this sender too when the channel closes."""
+        """Close this sender when the channel closes."""
         ...
 
     def forget_sender(self, sender: Closable, /) -> None:
-        """It was closed."""
+        """Remove a sender that was closed."""
         ...
 
 
 class _Connection(NamedTuple):
-    """What a sender uses of an open channel."""
+    """The parts of an open channel that a sender uses."""
 
-    store: Store
+    store: WritableStore
     path: SendPath
     flusher: Flusher
     writer: Writer
-    line: Line
+    line: SendQueue
 
 
-class AnySender(SendCore, Generic[T_contra]):
-    """Puts messages into a channel. Any number of senders, in any thread and any process.
+class BaseSender(SendCore, Generic[T_contra]):
+    """Sends messages to a channel. There can be any number of senders, in any thread and any process.
 
-    Closing a sender ends no stream, and sending without receivers is no error. A sender that was pickled opens the
-    channel when it is first used, and closes it when it is closed.
+    Closing a sender does not end the stream, and sending without receivers is not an error. An unpickled sender opens
+    the channel when it is first used, and closes it when the sender is closed.
     """
 
     _is_lone = False
-    """Whether the channel object belongs to senders only: it is closed with the last of them."""
+    """Whether only senders use the channel object: it is closed with the last of them."""
     _is_closing = False
 
     def __init__(self, owner: SenderOwner) -> None:
@@ -98,13 +102,13 @@ class AnySender(SendCore, Generic[T_contra]):
     def _connect(self) -> _Connection:
         store, path = self._owner.send_path()
         store.flusher.wake_together = wake_together
-        connection = _Connection(store, path, store.flusher, store.log.writer, line_of(store))
+        connection = _Connection(store, path, store.flusher, store.log.writer, send_queue_of(store))
         self._connected: _Connection | None = connection
-        # Looked up once: these are the hot path. Closing replaces them.
+        # Looked up once, for the hot path. Closing replaces them.
         self._put: Callable[[object], int] = path.put
         self._put_all: Callable[[list[object]], int] = path.put_all
         self._attach(path)
-        if self._is_closing:  # by another thread, in this moment
+        if self._is_closing:  # by another thread, at the same time
             self._refuse()
             raise ClosedResourceError
         return connection
@@ -115,12 +119,12 @@ class AnySender(SendCore, Generic[T_contra]):
 
     @property
     def channel_id(self) -> str:
-        """The id in the manifest of the channel, wherever its directory is moved to."""
+        """The id in the channel's manifest. It does not change if the directory is moved."""
         return self._connection.store.manifest.id
 
     @classmethod
     def unconnected(cls, owner: SenderOwner) -> Self:
-        """Return a sender that has the channel for itself, and opens it when it is first used."""
+        """Return a sender with a channel object of its own, which is opened when it is first used."""
         sender = cls.__new__(cls)
         sender._owner = owner
         sender._is_lone = True
@@ -129,7 +133,7 @@ class AnySender(SendCore, Generic[T_contra]):
         return sender
 
     def disconnect(self) -> None:
-        """Open the channel anew when it is used again. For a forked child."""
+        """Open the channel again on the next use. For a forked child."""
         if self._is_closing:
             return
         self._detach()
@@ -143,17 +147,18 @@ class AnySender(SendCore, Generic[T_contra]):
         return self._connect().path.put_all(items)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle as the channel; what comes out opens it when it is first used."""
-        self._check_open()
+        """Pickle the channel. The unpickled sender opens it when it is first used."""
+        self.check_open()
         return _unpickled, (type(self), *self._owner.copy())
 
-    if TYPE_CHECKING:  # SendCore has it
+    if TYPE_CHECKING:  # SendCore implements it
 
         def send_nowait(self, item: T_contra) -> Offset:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
-            """Send one message and return its offset, without waiting: under `FSYNC` it is on its way to the disk.
+            """Send one message and return its offset, without waiting. With `FSYNC`, it is flushed in the background.
 
-            The channel's `flush()` waits for that. On an event loop's thread: `WouldBlock` if another process is in the
-            middle of sending, and stays there. `ChannelFullError`, which is a `WouldBlock`, if there is no room.
+            The channel's `flush()` waits for that. In an event loop thread, this raises `WouldBlock` if another process
+            holds the writer lock and does not release it. Raises `ChannelFullError`, which is a `WouldBlock`, if there
+            is no capacity.
             """
             ...
 
@@ -175,22 +180,46 @@ class AnySender(SendCore, Generic[T_contra]):
             self._flush_later(offset)
         return offset
 
+    def check_message(self, message: T_contra) -> None:
+        """Raise `CodecError` if the channel does not accept a message. Nothing is sent."""
+        self._owner.check_message(message)
+
     def _check_payload(self, payload: bytes) -> None:
-        self._check_open()
+        self.check_open()
         self._owner.check_payload(payload)
 
-    def _append_payload(self, payload: bytes) -> Offset:
-        self._check_open()
-        return Offset(self._connection.writer.append_all([payload]))
+    def append_encoded(self, payloads: list[bytes]) -> Offset:
+        """Append messages that are already encoded as one batch, without waiting. The caller has checked them."""
+        self.check_open()
+        return Offset(self._connection.writer.append_all(payloads))
 
     def _append(self, batch: list[object]) -> Offset:
-        # An empty batch is a no-op, even on a channel that is sealed.
+        # An empty batch is a no-op, even on a sealed channel.
         return Offset(self._put_all(batch)) if batch else self.write_offset
+
+    # For `transaction`
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the channel is open: an unpickled sender opens it when it is first used."""
+        return self._connected is not None
+
+    @property
+    def open_store(self) -> WritableStore:
+        """The store of the channel, which is opened if necessary."""
+        return self._connection.store
+
+    def encode_messages(self, items: list[T_contra]) -> list[bytes]:
+        """Check and encode messages, without sending them. An error names the index of the invalid message."""
+        connection = self._connection
+        payloads = connection.path.encode_all(cast("list[object]", items), 0)
+        connection.store.log.check_sizes(payloads)
+        return payloads
 
     @property
     def write_offset(self) -> Offset:
-        """Where the next message will begin."""
-        self._check_open()
+        """The offset of the next message."""
+        self.check_open()
         return self._connection.store.control.write_offset
 
     @property
@@ -200,7 +229,7 @@ class AnySender(SendCore, Generic[T_contra]):
 
     def statistics(self) -> SenderStatistics:
         """Return a snapshot of this sender."""
-        self._check_open()
+        self.check_open()
         control = self._connection.store.control
         tail = control.tail()
         return SenderStatistics(
@@ -208,22 +237,23 @@ class AnySender(SendCore, Generic[T_contra]):
         )
 
     def clone(self) -> Self:
-        """Return another sender of the same channel, to be closed by itself."""
-        self._check_open()
+        """Return another sender of the same channel, which is closed separately."""
+        self.check_open()
         return self.unconnected(self._owner) if self._is_lone else type(self)(self._owner)
 
     @property
     def _is_closed(self) -> bool:
         return self._put is _closed
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise `ClosedResourceError` if this sender is closed."""
         if self._is_closed:
             raise ClosedResourceError
 
     def close(self) -> None:
-        """Close this sender; other senders stay open. What was sent stays sent.
+        """Close this sender; other senders stay open. Messages that were sent stay sent.
 
-        If a signal handler raises meanwhile, closing it again completes it: each step may be repeated.
+        If a signal handler raises meanwhile, call it again to complete the close: each step may be repeated.
         """
         self._is_closing = True
         self._refuse()
@@ -237,8 +267,8 @@ class AnySender(SendCore, Generic[T_contra]):
         if self._connected is not None:
             self._connected.line.wake_all()
 
-    def _place_in_line(self) -> Place:
-        return Place(lambda: self._is_closed)
+    def _queue_entry(self) -> QueueEntry:
+        return QueueEntry(lambda: self._is_closed)
 
     def __enter__(self) -> Self:
         """Use the sender in a `with` block, which closes it."""
@@ -253,8 +283,8 @@ class AnySender(SendCore, Generic[T_contra]):
 
 
 def _unpickled(
-    cls: type[AnySender[T_contra]], make_owner: Callable[..., SenderOwner], arguments: tuple[object, ...]
-) -> AnySender[T_contra]:
+    cls: type[BaseSender[T_contra]], make_owner: Callable[..., SenderOwner], arguments: tuple[object, ...]
+) -> BaseSender[T_contra]:
     return cls.unconnected(make_owner(*arguments))
 
 

@@ -1,28 +1,25 @@
-"""What every transaction does without waiting, whether it waits in an event loop or in a thread."""
-
-# A step is a part of its receiver and its sender.
-# pyright: reportPrivateUsage=false
+"""`BaseStep`: everything a transaction does without waiting, for event loops and threads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Generic, TypeVar, cast, final
+from typing import Generic, TypeVar, final
 from weakref import ref
 
 from anyio import ClosedResourceError
 
-from .._errors import storage_errors
-from .any_ack_receiver import AnyAckReceiver
-from .any_sender import AnySender
-from .transfer import Transfer
+from ..._errors import storage_errors
+from ..subscription.transaction_position import TransactionPosition
+from .ack_receiver import BaseAckReceiver
+from .sender import BaseSender
 
 T_co = TypeVar("T_co", covariant=True)
 U_contra = TypeVar("U_contra", contravariant=True)
 
 
 class _Block:
-    """A `with` block that a step is entered in. It lives as long as the statement can still leave the block."""
+    """A `with` block in which a step was entered. It exists as long as the statement can still leave the block."""
 
     __slots__ = ("__weakref__",)
 
@@ -31,120 +28,123 @@ class _Block:
 class Leaving:
     """`__exit__` or `__aexit__` of a step. A `with` statement looks it up first, and keeps it until the block was left.
 
-    A signal handler may raise before the first bytecode of `__exit__`, where no `try` can be. The step cannot notice
-    that, and a name may refer to it for long. So what says that a step is on is not the step, but a `_Block` to which
-    only the statement, and a call of `__exit__`, refer.
+    A signal handler may raise before the first bytecode of `__exit__`, where no `try` can be. The step cannot detect
+    that, and a variable may keep referring to it. So what marks a step as active is not the step itself, but a `_Block`
+    that only the statement, and a call of `__exit__`, reference.
     """
 
     def __init__(self, leave: Callable[..., object]) -> None:
-        """*leave* is a method that gets the block, or None, before the three arguments of `__exit__`."""
+        """Take as *leave* a method that gets the block, or None, before the three arguments of `__exit__`."""
         self._leave = leave
 
-    def __get__(self, step: AnyStep[object, object] | None, _owner: object = None) -> Callable[..., object]:
-        """Return what leaves the block; without a step, as `ExitStack` asks, a function that needs one."""
+    def __get__(self, step: BaseStep[object, object] | None, _owner: object = None) -> Callable[..., object]:
+        """Return the function that leaves the block; without a step, as `ExitStack` asks, one that takes the step."""
         if step is None:
             return self._leave_without_block
         block = _Block()
-        step._block = ref(block)
+        step.remember_block(block)
         return partial(self._leave, step, block)
 
     def _leave_without_block(self, step: object, *error: object) -> object:
         return self._leave(step, None, *error)
 
 
-class AnyStep(Generic[T_co, U_contra]):
-    """One step: messages that are received, and messages that are sent when the block ends well, together.
+class BaseStep(Generic[T_co, U_contra]):
+    """One step: messages that are received, and messages that are sent when the block completes, together.
 
-    Whatever the receiver hands out in the block belongs to the step, and to nobody else.
+    All messages that the receiver returns in the block belong to this step alone.
     """
 
-    def __init__(self, rx: AnyAckReceiver[T_co], tx: AnySender[U_contra]) -> None:
-        self._source = rx._acks
+    def __init__(self, rx: BaseAckReceiver[T_co], tx: BaseSender[U_contra]) -> None:
+        self._input = rx.transaction_input
+        self._subscription = self._input.subscription
         self._any_tx = tx
         self._payloads: list[bytes] = []
         self._is_on = False
         self._block: ref[_Block] | None = None
 
     def send(self, item: U_contra) -> None:
-        """Send one message when the block ends. It is checked and encoded now, and nothing waits.
+        """Send one message when the block ends. It is checked and encoded now; this never waits.
 
-        Raises `MessageTypeError` or `CodecError` for a value that does not fit, and `MessageTooLargeError`.
+        Raises `MessageTypeError` or `CodecError` for a value that is not a message of the channel, and
+        `MessageTooLargeError`.
         """
         self._keep([item])
 
     def send_many(self, items: Iterable[U_contra]) -> None:
-        """Send messages when the block ends; a bad one raises an error that names its index, and none of them is kept.
+        """Send messages when the block ends. An invalid one raises an error that names its index; then none is kept.
 
-        All that is sent in a block becomes visible at once, and is kept or lost as a whole.
+        All messages sent in a block become visible together, and after a crash they are there as a whole or not at all.
         """
         self._keep(list(items))
 
     def _keep(self, items: list[U_contra]) -> None:
         self._check_on()
-        connection = self._any_tx._connection
-        payloads = connection.path.encode_all(cast("list[object]", items), 0)
-        connection.store.log.check_sizes(payloads)
-        self._payloads += payloads
+        self._payloads += self._any_tx.encode_messages(items)
 
     def _check_on(self) -> None:
         if not self._is_on:
             raise ClosedResourceError
-        self._any_tx._check_open()
+        self._any_tx.check_open()
 
     # The parts of a step
 
-    def _transfer(self) -> Transfer:
-        """Return what moves the position, made if the last step went elsewhere."""
-        last, output = self._source.transfer, self._any_tx._connection.store
-        return last if last is not None and last.output is output else Transfer(self._source, output)
+    def remember_block(self, block: _Block) -> None:
+        """Remember the `with` block, weakly: the step is over when the block is."""
+        self._block = ref(block)
+
+    def _position(self) -> TransactionPosition:
+        """Return the position in the output channel; a new one if the last step had another output."""
+        last, output = self._input.position, self._any_tx.open_store
+        return last if last is not None and last.output is output else TransactionPosition(self._input, output)
 
     def _prepare(self) -> None:
-        """Let the position be what the output says. Touches files, and blocks."""
-        transfer = self._transfer()
-        with storage_errors(transfer.output.path, "no transaction can begin"):
-            transfer.prepare()
-        self._source.transfer = transfer
+        """Move the position to what the output channel has stored for it. Accesses files, and blocks."""
+        position = self._position()
+        with storage_errors(position.output.path, "no transaction can start"):
+            position.prepare()
+        self._input.position = position
 
     @property
     def _is_prepared(self) -> bool:
-        if self._any_tx._connected is None or self._source.transfer is None:
+        if not self._any_tx.is_connected or self._input.position is None:
             return False
-        transfer = self._transfer()
-        return transfer is self._source.transfer and transfer.is_ready
+        position = self._position()
+        return position is self._input.position and position.is_ready
 
     def _begin(self) -> None:
-        self._any_tx._check_open()
+        self._any_tx.check_open()
         block = None if self._block is None else self._block()
-        self._source.begin_step(self if block is None else block)
+        self._input.begin_step(self if block is None else block)
         self._payloads, self._is_on = [], True
 
     def _append(self) -> int:
-        return self._transfer().append(self._payloads)
+        return self._position().append(self._payloads)
 
-    def _settle(self) -> None:
-        self._transfer().settle()
+    def _acknowledge(self) -> None:
+        self._position().acknowledge()
 
     def _give_back(self, error: BaseException | None = None) -> None:
-        """Let the inputs come again; it counts as an attempt if the block failed, and not if it was cancelled."""
-        self._source.give_back_all(counted=isinstance(error, Exception))
+        """Redeliver the inputs. It counts as an attempt if the block failed, and not if it was cancelled."""
+        self._input.give_back_all(counted=isinstance(error, Exception))
 
     def _end(self) -> None:
         if self._is_on:
             self._is_on = False
-            self._source.end_step()
+            self._input.end_step()
 
 
 def check_arguments(rx: object, tx: object, receiver: type, sender: type, other: str) -> None:
-    """Refuse what is not a receiver that acknowledges, and a sender, and say what to use instead.
+    """Raise `TypeError` for anything but a receiver with acknowledgement and a sender, and say what to use instead.
 
-    *other* is the function for those that wait in another way.
+    *other* is the function for objects that wait in the other way.
     """
     for argument, given, wanted, base, method in (
-        ("rx", rx, receiver, AnyAckReceiver, "ack_receiver"),
-        ("tx", tx, sender, AnySender, "sender"),
+        ("rx", rx, receiver, BaseAckReceiver, "ack_receiver"),
+        ("tx", tx, sender, BaseSender, "sender"),
     ):
         if not isinstance(given, wanted):
-            advice = f"use {other}()" if issubclass(type(given), base) else f"make one with {method}()"
+            advice = f"use {other}()" if issubclass(type(given), base) else f"create one with {method}()"
             kinds = f"must be {_described(wanted)}, not {_described(type(given))}"
             raise TypeError(f"{argument}={given!r}: {kinds}; {advice}")
 

@@ -1,6 +1,6 @@
-"""What a channel has done in other threads: flush, seal, seek and the like. Closing waits for it.
+"""`BlockingCalls`: work of a channel in other threads, such as flush, seal and seek. Closing waits for it.
 
-A task that was cancelled leaves its thread behind, at work with files that must not be closed under it.
+A cancelled task leaves its thread running, with files that must not be closed while it uses them.
 """
 
 from __future__ import annotations
@@ -11,44 +11,44 @@ from typing import TypeVar
 
 from anyio import ClosedResourceError
 
-from .._format import ensured
-from .._storage.background import do_undisturbed
-from .._wakeup.loops import run_in_thread
+from ..._format import ensured
+from ..._wakeup.event_loops import run_in_thread
+from .signal_safe_work import do_undisturbed
 
 R = TypeVar("R")
 _PAUSE = 0.002  # seconds
 
 
-class Errands:
-    """The errands of one channel object."""
+class BlockingCalls:
+    """The blocking calls of one channel object."""
 
     def __init__(self) -> None:
         self._running: set[object] = set()
         self._closed = False
 
     async def run(self, work: Callable[[], R]) -> R:
-        """Do something in a thread; `ClosedResourceError` if the channel was closed before it began."""
+        """Call *work* in a thread. Raise `ClosedResourceError` if the channel was closed before it started."""
         return await run_in_thread(lambda: self.do(work))
 
     def do(self, work: Callable[[], R]) -> R:
-        """Do something here; `ClosedResourceError` if the channel was closed before."""
+        """Call *work* in this thread. Raise `ClosedResourceError` if the channel was closed before."""
         errand = object()
-        with ensured(self._running.discard, errand):  # whatever interrupts us
+        with ensured(self._running.discard, errand):  # on any exception
             self._running.add(errand)
             if self._closed:
                 raise ClosedResourceError
             return work()
 
     def do_undisturbed(self, work: Callable[[], object]) -> None:
-        """Do something as `do` does, to its end, whatever a signal handler raises meanwhile.
+        """Like `do`, but complete the work even if a signal handler raises meanwhile.
 
-        For what holds locks of the kernel: a generator-based context manager that an exception interrupts frees them
-        when it is collected, and by then they may be those of another thread.
+        For work that holds kernel locks: if an exception interrupts a generator-based context manager, it releases its
+        locks when it is garbage-collected, and by then they may belong to another thread.
         """
         do_undisturbed(lambda: self.do(work))
 
     def finish(self) -> None:
-        """Begin no more, and block until none is running."""
+        """Refuse new calls, and block until none is running."""
         self._closed = True
         while self._running:
             time.sleep(_PAUSE)

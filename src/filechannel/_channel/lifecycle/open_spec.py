@@ -1,4 +1,4 @@
-"""Everything `open_channel` was given: what it takes to open a channel, here and again in another process."""
+"""`OpenSpec`: the arguments of `open_channel`, to open a channel here and again in another process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Generic, TypeVar, final, get_args
 
 from typing_extensions import TypeForm
 
-from .. import _checks as checks
-from .._errors import (
+from ... import _checks as checks
+from ..._errors import (
     ChannelNotFoundError,
     FileChannelError,
     NotAChannelError,
@@ -23,18 +23,19 @@ from .._errors import (
     UnsupportedFormatError,
     storage_error,
 )
-from .._options import UNSET, Capacity, ChannelOptions
-from .._storage.codecs import require
-from .._storage.files import Files
-from .._storage.machine import machine_id
-from .._storage.manifest import MANIFEST, Manifest
-from .._storage.ownership import Ownership
-from .._storage.room import disk_of
-from .._storage.store import Store
-from .._storage.stores import STORES
-from .codec import Codec, CodecName, Payloads, codec_for, schema_of
-from .schema import Schema, find_difference
-from .trust import Expected, check_trust
+from ..._options import UNSET, Capacity, ChannelOptions
+from ..._storage.capacity.capacity import disk_of
+from ..._storage.control.control_page import CONTROL
+from ..._storage.manifest import MANIFEST, Manifest
+from ..._storage.open_stores import STORES
+from ..._storage.recovery.ownership import Ownership
+from ..._storage.segments.compression_codecs import require
+from ..._storage.store import Store
+from ..._storage.system.machine import machine_id
+from ..._storage.system.os_calls import Files
+from ..schema import Schema, find_difference
+from ..schema.codec import Codec, CodecName, Payloads, codec_for, schema_of
+from .owner_check import Expected, check_trust
 
 T = TypeVar("T")
 
@@ -43,8 +44,8 @@ _ABOUT_THE_PATH = (errno.ENOENT, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, 
 
 
 @final
-class Recipe(Generic[T]):
-    """The arguments of one open, checked. Pickles as what was given: absolute path, type, codec and options."""
+class OpenSpec(Generic[T]):
+    """The checked arguments of one open. Pickles what was given: absolute path, type, codec and options."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Recipe(Generic[T]):
         schema: Schema | None = None,
         strict_owner: bool = False,
     ) -> None:
-        """Take the *schema* that the channel has, or is to have, if the type was made from it."""
+        """Take the *schema* that the channel has, or is to have, if the type was built from it."""
         if not isinstance(options, ChannelOptions | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"options={options!r}: must be ChannelOptions(...)")
         for name, value in (("create", create), ("readonly", readonly), ("strict_owner", strict_owner)):
@@ -72,12 +73,12 @@ class Recipe(Generic[T]):
         self.readonly: bool = readonly
         self._strict_owner = strict_owner
         self.expects_mode: bool = self.options.mode is not UNSET
-        """Whether this open knows that the channel may be open to other users."""
+        """Whether this open expects that other users can access the channel."""
         self.names_strict_owner: bool = True
-        """Whether a warning names the argument; there is none on the command line."""
+        """Whether a warning names the argument; the command line does not have it."""
 
-    def __copy__(self) -> Recipe[T]:
-        """Return another one without checking everything again."""
+    def __copy__(self) -> OpenSpec[T]:
+        """Return a copy without repeating the checks."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
@@ -87,18 +88,18 @@ class Recipe(Generic[T]):
         given = (self.path, self.message_type, self._codec, self.options, self.create, self.readonly)
         return type(self), (*given, None, self._strict_owner)
 
-    def for_reopening(self) -> Recipe[T]:
-        """Return what opens a channel again that was open: as it is stored by then, and never another in its place."""
+    def for_reopening(self) -> OpenSpec[T]:
+        """Return the spec to open the same channel again: with its stored options by then, and without creating one."""
         other = copy(self)
         other.options, other.create = self.options.as_stored(), False
         return other
 
     def payloads(self) -> Payloads[T]:
-        """Return how messages become bytes."""
+        """Return the object that encodes and decodes messages."""
         return Payloads(self.message_type, self._chosen, validate=self.options.per_open().validate)
 
     def open_store(self, wanted: Callable[[], bool] = lambda: True) -> Store:
-        """Open the directory, or share it with others of this process. Blocks, but not when not wanted any more."""
+        """Open the directory, or share an open store of this process. Blocks, but ends when not *wanted* any more."""
         try:
             return STORES.open(
                 self.path,
@@ -124,12 +125,18 @@ class Recipe(Generic[T]):
 
     def _cannot_be_opened(self, error: OSError) -> StorageError:
         what = f"{self.path} cannot be opened"
-        if isinstance(error, PermissionError) and not self.readonly:
+        may_not_write = isinstance(error, PermissionError) or error.errno == errno.EROFS
+        if may_not_write and not self.readonly and self._is_readable():
             return StorageError(f"{storage_error(what, error)}, or open it with readonly=True")
         if error.errno in _ABOUT_THE_PATH:
             why = error.strerror if error.filename is None else f"{error.strerror}: {error.filename}"
-            return StorageError(f"{what}: {why}; check the path, its parents and where links lead to")
+            return StorageError(f"{what}: {why}; check the path, its parents and its symbolic links")
         return storage_error(what, error)
+
+    def _is_readable(self) -> bool:
+        """Return whether there is a channel that this user may read."""
+        wanted = (self.path, os.R_OK | os.X_OK), (self.path / MANIFEST, os.R_OK), (self.path / CONTROL, os.R_OK)
+        return all(os.access(path, mode, effective_ids=True) for path, mode in wanted)
 
     def _describe_new(self) -> Manifest:
         options = self.options.resolve(self._disk())
@@ -137,7 +144,7 @@ class Recipe(Generic[T]):
         return Manifest.new(machine_id(), self._chosen.name, self._schema.to_json(), options)
 
     def _disk(self) -> int | None:
-        """Return how large the file system is in which a new channel will lie, if that matters."""
+        """Return the size of the file system for a new channel, if that matters."""
         capacity, files = self.options.capacity, Files()
         files.confine(self.path)
         if not isinstance(capacity, Capacity):
@@ -145,14 +152,14 @@ class Recipe(Generic[T]):
         return disk_of(capacity, files, next(place for place in (self.path, *self.path.parents) if files.exists(place)))
 
     def _trust(self, manifest: Manifest | None, parts: tuple[Ownership, ...]) -> None:
-        """Refuse a channel that other users have in hand, or warn of it, before anything is touched."""
+        """Refuse a channel that other users control, or warn about it, before anything is touched."""
         asked = self.options.mode if isinstance(self.options.mode, int) else 0o600
         mode = asked if manifest is None else manifest.options.mode
         expected = Expected(mode, is_asked_for=manifest is None or self.expects_mode)
         check_trust(self.path, parts, expected, strict=self._strict_owner, names_option=self.names_strict_owner)
 
     def _check(self, manifest: Manifest) -> None:
-        """Refuse to open what does not fit, before anything is touched."""
+        """Raise if options, codec or schema do not match, before anything is touched."""
         self.options.check_against(manifest.options, self.path)
         try:
             stored = Schema.from_json(manifest.schema)
@@ -167,7 +174,7 @@ class Recipe(Generic[T]):
             raise SchemaMismatchError(difference.field, difference.expected, difference.found, path=self.path)
 
     def _other_codec(self, codec: str, schema: Schema) -> FileChannelError:
-        """Return the error for a channel whose stored codec is not that of this open; no `configure` changes it."""
+        """Return the error for a channel with another stored codec, which `configure` cannot change."""
         own = self._chosen.name
         if "raw" in (codec, own):
             advice = f"open it with the type {schema.text(schema.root)}, or use another directory"
@@ -178,7 +185,7 @@ class Recipe(Generic[T]):
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:
-    """Return the path that is meant now, wherever the process goes later; no file is touched."""
+    """Return the absolute path, which does not depend on later changes of directory. Accesses no file."""
     text = checks.path_text("path", path)
     if not text:
         raise ValueError(f"path={path!r}: is empty; the current directory is '.'")

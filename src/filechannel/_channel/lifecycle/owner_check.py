@@ -1,4 +1,4 @@
-"""Whether other users can change a channel: the owner of a directory can replace everything in it."""
+"""Checks whether other users can change a channel: the owner of a directory can replace everything in it."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._errors import UntrustedChannelError
-from .._storage.ownership import Ownership
+from ..._errors import UntrustedChannelError
+from ..._storage.recovery.ownership import Ownership
 
 _logger = logging.getLogger("filechannel")
 _told: set[Path] = set()
 _OTHERS_WRITE = 0o022
-_ALWAYS = ("", "control")  # parts that belong to the creator of the channel, even if a group shares it
+_ALWAYS = ("", "control")  # parts that belong to the creator of the channel, even if a group of users shares it
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What an open knows of a channel."""
+    """What an open expects of a channel."""
 
     mode: int
     """The permission bits that its files should have."""
     is_asked_for: bool
-    """Whether the open has asked for them: it knows which users they let in."""
+    """Whether the open asked for them: then it knows which users have access."""
 
 
 def check_trust(
     path: Path, parts: Iterable[Ownership], expected: Expected, *, strict: bool, names_option: bool = True
 ) -> None:
-    """Warn, once a path, or if *strict* raise `UntrustedChannelError`, if other users may change or read a channel.
+    """Warn once per path, or with *strict* raise `UntrustedChannelError`, if other users may change or read a channel.
 
-    *names_option*: the warning says how to refuse such a channel.
+    With *names_option*, the warning says how to refuse such a channel.
     """
     parts = tuple(parts)
     foreign = _foreign(parts, expected)
     reasons = [f"{_subject(names)} to user {_name(user)}, who can change it" for user, names in foreign.items()]
     mode = None if expected.is_asked_for else expected.mode
     if mode is not None and mode & ~0o600:
-        reasons.append(f"its mode is {mode:04o}, for which ChannelOptions(mode=...) did not ask")
+        reasons.append(f"its mode is {mode:04o}, which ChannelOptions(mode=...) did not request")
     wide = {each.name or ".": each.permissions for each in parts if each.excess(expected.mode)}
     if wide:
         found = ", ".join(f"{name} has {permissions:04o}" for name, permissions in wide.items())
-        reasons.append(f"it lets in more users than its mode, {expected.mode:04o}, says: {found}")
+        reasons.append(f"it grants access to more users than its mode, {expected.mode:04o}: {found}")
     if not reasons:
         return
     reason = "; and ".join(reasons)
@@ -57,9 +57,9 @@ def check_trust(
 
 
 def _foreign(parts: Sequence[Ownership], expected: Expected) -> dict[int, list[str]]:
-    """Return the users other than this one and root to whom parts belong, and which.
+    """Return the users other than this one and root that own parts, and which parts.
 
-    If this open has asked for a mode that lets other users write, they may have made parts of it.
+    If this open asked for a mode that lets other users write, they may have created parts of the channel.
     """
     is_shared = expected.is_asked_for and expected.mode & _OTHERS_WRITE
     found: dict[int, list[str]] = {}

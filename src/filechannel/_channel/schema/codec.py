@@ -1,8 +1,8 @@
-"""Between a message and its bytes.
+"""Encoding messages to bytes, and decoding them.
 
-``Codec`` is the seam for other serializers; msgpack, JSON and raw bytes are shipped. ``Payloads`` is what
-a channel makes of a codec and its message type: it refuses values that are not messages before anything
-is written, and turns whatever goes wrong into a ``CodecError`` that names the type and the reason.
+``Codec`` is the interface for custom serializers; msgpack, JSON and raw bytes are included. ``Payloads`` combines a
+codec with the message type of a channel: it refuses values that are not messages before anything is written, and
+converts every error into a ``CodecError`` that names the type and the reason.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Generic, Literal, NoReturn, Protocol, TypeAlia
 import msgspec
 from typing_extensions import Buffer, TypeForm
 
-from .._checks import with_article
-from .._errors import CodecError, DecodeError, MessageTypeError
-from .._offset import Offset
+from ..._checks import with_article
+from ..._errors import CodecError, DecodeError, MessageTypeError
+from ..._offset import Offset
+from . import Schema, describe, describe_opaque, type_name
 from .message_types import MessageCheck
-from .schema import Schema, describe, describe_opaque, type_name
 
 __all__ = ["Codec", "CodecName", "JsonCodec", "MsgpackCodec", "Payloads", "RawCodec", "codec_for"]
 
@@ -26,21 +26,21 @@ T = TypeVar("T")
 
 CodecName: TypeAlias = Literal["msgpack", "json", "raw"]
 EncodeHook: TypeAlias = Callable[[object], object]
-"""Turns a value that msgspec does not know into one that it does; ``NotImplementedError`` for any other."""
+"""Converts a value that msgspec does not support into one that it does; ``NotImplementedError`` for other values."""
 DecodeHook: TypeAlias = Callable[[type, object], object]
-"""Turns a decoded value back into the type given; ``NotImplementedError`` for any other."""
+"""Converts a decoded value back into the given type; ``NotImplementedError`` for other types."""
 
 
 class Codec(Protocol[T]):
-    """How messages become bytes and bytes become messages again.
+    """Encodes messages to bytes and decodes them.
 
-    Both methods may be called from any thread at any time and raise any ``Exception`` to refuse. A
-    channel records the name: a channel is only opened with a codec of the name that it was created with.
+    Both methods may be called from any thread at any time, and may raise any ``Exception`` to refuse a value. The
+    channel stores the name: it can only be opened with a codec of the name it was created with.
     """
 
     @property
     def name(self) -> str:
-        """What the manifest records: short, and changed with the format."""
+        """The name stored in the manifest: short. Change it when the format changes."""
         ...
 
     def encode(self, value: T, /) -> bytes:
@@ -48,7 +48,7 @@ class Codec(Protocol[T]):
         ...
 
     def decode(self, payload: bytes, /) -> T:
-        """Return the value whose payload it is."""
+        """Return the value of *payload*."""
         ...
 
 
@@ -57,20 +57,20 @@ _Decoder: TypeAlias = "msgspec.msgpack.Decoder[object] | msgspec.json.Decoder[ob
 
 
 class _MsgspecCodec(Generic[T]):
-    """What the codecs of msgspec share."""
+    """The base class of the msgspec codecs."""
 
     if TYPE_CHECKING:
 
         def encode(self, value: T, /) -> bytes:
-            """Return the payload of *value*, checking nothing but that it can be encoded."""
+            """Return the payload of *value*. Only checks that it can be encoded."""
             ...
 
         def encode_into(self, value: T, buffer: bytearray, /) -> None:
-            """Make *buffer* the payload of *value*."""
+            """Replace the content of *buffer* by the payload of *value*."""
             ...
 
         def decode(self, payload: bytes, /) -> T:
-            """Return the value; ``msgspec.DecodeError`` if it is not one of the message type."""
+            """Return the value. Raise ``msgspec.DecodeError`` if it is not of the message type."""
             ...
 
     def __init__(
@@ -90,17 +90,17 @@ class _MsgspecCodec(Generic[T]):
         raise NotImplementedError
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle as what it was made of."""
+        """Pickle the constructor arguments."""
         enc_hook, dec_hook = self._hooks
         return partial(type(self), enc_hook=enc_hook, dec_hook=dec_hook), (self.message_type,)
 
 
 @final
 class MsgpackCodec(_MsgspecCodec[T]):
-    """MessagePack by msgspec, the default: compact, and by far the fastest.
+    """MessagePack with msgspec, the default: compact, and by far the fastest.
 
-    ``encode`` and ``decode`` are msgspec's own functions, with no Python frame in between. Types that msgspec
-    does not know need both hooks. Raises ``TypeError`` for a type that cannot be a message.
+    ``encode`` and ``decode`` are msgspec's own functions, with no Python frame in between. Types that msgspec does not
+    support need both hooks. Raises ``TypeError`` for a type that cannot be a message.
     """
 
     name: str = "msgpack"
@@ -113,7 +113,7 @@ class MsgpackCodec(_MsgspecCodec[T]):
 
 @final
 class JsonCodec(_MsgspecCodec[T]):
-    """JSON by msgspec: readable with any tool, larger and slower than msgpack; otherwise like it."""
+    """JSON with msgspec: readable with any tool, but larger and slower than msgpack. Otherwise like `MsgpackCodec`."""
 
     name: str = "json"
 
@@ -125,7 +125,7 @@ class JsonCodec(_MsgspecCodec[T]):
 
 @final
 class RawCodec:
-    """Bytes as they are: any buffer goes in untouched, ``bytes`` come out."""
+    """Bytes, unchanged: accepts any buffer, returns ``bytes``."""
 
     name: str = "raw"
 
@@ -148,8 +148,8 @@ class RawCodec:
 def codec_for(message_type: TypeForm[T], codec: Codec[T] | CodecName | None = None) -> Codec[T]:
     """Return the codec that *codec* means for *message_type*.
 
-    ``None`` is raw for ``bytes`` and msgpack for everything else. Raises ``TypeError`` for a type that
-    the codec cannot handle and for what is no codec, ``ValueError`` for an unknown name.
+    ``None`` is raw for ``bytes`` and msgpack for everything else. Raises ``TypeError`` for a type that the codec cannot
+    handle and for an object that is not a codec, and ``ValueError`` for an unknown name.
     """
     if codec is None:
         codec = "raw" if message_type is bytes else "msgpack"
@@ -160,17 +160,17 @@ def codec_for(message_type: TypeForm[T], codec: Codec[T] | CodecName | None = No
 
 
 def schema_of(message_type: TypeForm[object], codec: Codec[T]) -> Schema:
-    """Return the schema that the manifest keeps: what msgspec encodes is described, other codecs are only named."""
+    """Return the schema for the manifest: complete if msgspec encodes the type, only its name for other codecs."""
     ours = isinstance(codec, MsgpackCodec | JsonCodec | RawCodec)
     return describe(message_type) if ours else describe_opaque(message_type)
 
 
 @final
 class Payloads(Generic[T]):
-    """The messages of a channel as bytes: a message type, its codec and how closely to look.
+    """Encodes and decodes the messages of a channel: a message type, its codec and whether to validate.
 
-    ``encode`` does everything. A faster path may take it apart: a value whose type is one of ``exact_types`` needs
-    nothing but ``codec.encode``, and ``refuse`` explains what goes wrong.
+    ``encode`` does everything. A faster path may split it: a value whose type is in ``exact_types`` needs only
+    ``codec.encode``, and ``refuse`` raises the error if that fails.
     """
 
     __slots__ = (
@@ -199,8 +199,8 @@ class Payloads(Generic[T]):
     def encode(self, value: T, /) -> bytes:
         """Return the payload of *value*.
 
-        Raises ``MessageTypeError`` if it is not of the message type, ``CodecError`` if it cannot be encoded or,
-        where validation was asked for, if it could not be decoded again.
+        Raises ``MessageTypeError`` if it is not of the message type, and ``CodecError`` if it cannot be encoded or,
+        with validation, could not be decoded again.
         """
         if self._check is not None and not self._check.accepts(value):
             self.refuse(value, None)
@@ -216,9 +216,9 @@ class Payloads(Generic[T]):
         return payload
 
     def refuse(self, value: object, error: Exception | None, index: int | None = None) -> NoReturn:
-        """Raise the ``CodecError`` for a value that the codec refused with *error*, or that is no message.
+        """Raise the ``CodecError`` for a value that the codec refused with *error*, or that is not a message.
 
-        *index* says which item of a batch it is.
+        *index* is its index in a batch.
         """
         if error is None:
             expected = "bytes or another buffer" if self.is_raw else self.type_name
@@ -230,8 +230,17 @@ class Payloads(Generic[T]):
 
     def refuse_payload(self, offset: int, next_offset: int, payload: bytes, error: Exception) -> NoReturn:
         """Raise the ``DecodeError`` for a payload that the codec refused with *error*."""
+        raise self._undecodable(offset, next_offset, payload, error, in_group=False) from error
+
+    def refuse_payload_in_group(self, offset: int, next_offset: int, payload: bytes, error: Exception) -> NoReturn:
+        """Raise the ``DecodeError`` for a payload that a member of a group has received."""
+        raise self._undecodable(offset, next_offset, payload, error, in_group=True) from error
+
+    def _undecodable(
+        self, offset: int, next_offset: int, payload: bytes, error: Exception, *, in_group: bool
+    ) -> DecodeError:
         reason = f"it is not {with_article(self.type_name)}: {_reason(error)}"
-        raise DecodeError(Offset(offset), Offset(next_offset), reason, payload) from error
+        return DecodeError(Offset(offset), Offset(next_offset), reason, payload, in_group=in_group)
 
     def check(self, payload: bytes) -> None:
         """Raise ``CodecError`` if a payload does not decode."""
@@ -268,7 +277,7 @@ def _check_codec(message_type: TypeForm[T], codec: Codec[T]) -> None:
 
 
 def _check_encodable(message_type: TypeForm[object], *, hooks: bool) -> None:
-    """Raise ``TypeError`` if msgspec cannot handle the type, or a part of it needs hooks."""
+    """Raise ``TypeError`` if msgspec cannot handle the type, or if a part of it needs hooks."""
     custom = [node.name for node in describe(message_type).nodes() if node.kind == "custom"]
     if custom and not hooks:
         name = type_name(message_type)

@@ -1,21 +1,26 @@
 """Whether two schemas may share a channel: each must decode what the other writes.
 
-Both directions ask the same question: does *reader* accept everything that *writer* may put on the wire?
-The answer follows msgspec's strict decoding, and a test holds every answer against msgspec itself. It is
-``None`` for yes, or the first place where the reader does not accept it, with what each side has there.
+Both directions ask the same question: does *reader* accept everything that *writer* may write? The answer follows
+msgspec's strict decoding, and a test compares every answer with msgspec itself. It is ``None`` for yes, or the first
+difference, with what each side has there.
 
 One rule is stricter than decoding. The positions of an array-like record carry no names on the wire: a
 field put in front of others of the same type would be read without an error and mean something else. So
 the names are compared too.
+
+The stored schema may be an attacker's, so a comparison is polynomial and has a limit of steps. Beyond it the answer
+is a difference: what was not compared must not count as compatible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import NoneType
 from typing import Final, TypeAlias, final
 
+import msgspec
+
+from .bounded_walk import Budget, TooComplexError, Walk
 from .constraints import implies, satisfies
 from .tree import Node, Scalar, Schema
 from .wire import ArrayForm, ObjectForm, Slot, array_form, object_form
@@ -26,45 +31,97 @@ __all__ = ["Difference", "find_difference", "reads"]
 @final
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place where two schemas do not decode each other's messages."""
+    """The first difference that keeps two schemas from decoding each other's messages."""
 
     field: str
     """A dotted path such as ``Order.lines[].sku``; ``message`` is the message itself."""
     expected: str
     """What the stored schema has there."""
     found: str
-    """What the schema given has there."""
+    """What the given schema has there."""
 
 
 def find_difference(stored: Schema, given: Schema) -> Difference | None:
-    """Return where *given* and *stored* do not decode each other's messages, None if they always do."""
-    miss = _Comparison(given, stored, names=given).accept(given.root, stored.root, _ROOT)
-    if miss is not None:
-        return Difference("".join(miss.path), expected=miss.writer, found=miss.reader)
-    miss = _Comparison(stored, given, names=given).accept(stored.root, given.root, _ROOT)
-    if miss is not None:
-        return Difference("".join(miss.path), expected=miss.reader, found=miss.writer)
+    """Return where *given* and *stored* do not decode each other's messages, None if they always do.
+
+    Where the comparison takes too many steps, or depends on what a regular expression matches, they differ.
+    """
+    if _is_same(stored, given):
+        return None
+    try:
+        miss = _Comparison(given, stored, names=given).run()
+        if miss is not None:
+            found, expected = _texts(miss, given, stored)
+            return Difference(miss.place.text(), expected=expected, found=found)
+        miss = _Comparison(stored, given, names=given).run()
+        if miss is not None:
+            expected, found = _texts(miss, stored, given)
+            return Difference(miss.place.text(), expected=expected, found=found)
+    except TooComplexError:
+        return Difference(
+            _ROOT.part, expected="a schema that is too complex to be compared", found=_short(given.text(given.root))
+        )
     return None
 
 
 def reads(reader: Schema, writer: Schema) -> bool:
-    """Tell whether *reader* decodes everything that *writer* writes, and nothing about the other direction."""
-    return _Comparison(reader, writer, names=reader).accept(reader.root, writer.root, _ROOT) is None
+    """Return whether *reader* decodes everything that *writer* writes, and nothing about the other direction."""
+    try:
+        return _is_same(reader, writer) or _Comparison(reader, writer, names=reader).run() is None
+    except TooComplexError:
+        return False
 
 
-_Path: TypeAlias = tuple[str, ...]
+def _is_same(one: Schema, other: Schema) -> bool:
+    """Return whether two schemas are written alike, so that comparing them takes no time: on the command line they are.
+
+    Their text is compared, because ``1 == True`` for Python.
+    """
+    try:
+        return msgspec.json.encode(one) == msgspec.json.encode(other)
+    except (ValueError, OverflowError, RecursionError):  # of a damaged schema: a lone surrogate in a name
+        return False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where something is: a part of the place around it."""
+
+    part: str
+    around: _Place | None = None
+
+    def inside(self, part: str) -> _Place:
+        return _Place(part, self)
+
+    def text(self) -> str:
+        parts: list[str] = []
+        place: _Place | None = self
+        while place is not None:
+            parts.append(place.part)
+            place = place.around
+        parts.reverse()
+        if len(parts) > _MOST_PARTS:
+            parts[_MOST_PARTS // 2 : -_MOST_PARTS // 2] = ["..."]
+        return _short("".join(parts))
+
+
+_Pair: TypeAlias = tuple[str | None, str | None, bool]
 _Tag: TypeAlias = tuple[str | None, int | str | None]
 
-_ROOT: Final[_Path] = ("message",)
+_ROOT: Final = _Place("message")
+_MOST_PARTS: Final = 64  # of a place that an error names
+_LONGEST_TEXT: Final = 1000  # of a type or place in an error
+_VALUES: Final = ("literal", "enum", "none")
+"""Kinds whose values are known."""
 _BINARY: Final = frozenset({"bytes", "bytearray", "memoryview"})
 _READABLE: Final[Mapping[str, frozenset[str]]] = {
     "float": frozenset({"int", "float"}),
     "decimal": frozenset({"int", "float", "decimal"}),
     **dict.fromkeys(_BINARY, _BINARY),
 }
-"""What a type reads if that is more than its own kind."""
+"""The kinds that a type reads, if it reads more than its own kind."""
 _LITERALS: Final[Mapping[str, type]] = {
-    "none": NoneType,
     "bool": bool,
     "int": int,
     "float": int,
@@ -77,85 +134,158 @@ _LITERALS: Final[Mapping[str, type]] = {
 @final
 @dataclass(frozen=True, slots=True)
 class _Miss:
-    """A place where the reader does not accept what the writer writes, and what each has there."""
+    """A place where the reader does not accept what the writer writes, and what each has there: a type, or a text."""
 
-    path: _Path
-    reader: str
-    writer: str
+    place: _Place
+    reader: Node | str
+    writer: Node | str
+
+
+@final
+class _Readers:
+    """The members of a union that read, found by what is written; of any other type, itself."""
+
+    def __init__(self, schema: Schema, node: Node) -> None:
+        self._nodes = list(_alternatives(node))
+        # Texts and not values: the author of a manifest cannot choose their hashes, and 1 is not True.
+        self._values = frozenset(repr(value) for each in self._nodes for value in _known_values(each))
+        self._others = [each for each in self._nodes if each.kind not in _VALUES]
+        self._without_tag: list[int] = []
+        self._with_tag: dict[str | None, list[int]] = {}
+        self._by_tag: dict[tuple[str | None, str], list[int]] = {}
+        for number, (name, value) in ((each, _tag(schema, reader)) for each, reader in enumerate(self._nodes)):
+            if value is None:
+                self._without_tag.append(number)
+            else:
+                self._with_tag.setdefault(name, []).append(number)
+                self._by_tag.setdefault((name, repr(value)), []).append(number)
+        self.size: int = len(self._nodes) + len(self._values)
+        self.must_choose: bool = len(self._nodes) > 1
+        self.tag_needed: bool = len(self._nodes) - len(self._without_tag) > 1
+        """Whether a record is told by its tag."""
+        self.read_anything: bool = any(each.kind in {"any", "raw"} for each in self._nodes)
+
+    def read(self, value: Scalar, budget: Budget) -> bool:
+        """Return whether one of them reads this one value."""
+        budget.spend(1)
+        if repr(value) in self._values:
+            return True
+        budget.spend(len(self._others))
+        return any(_reads_value(reader, value) for reader in self._others)
+
+    def all(self) -> list[Node]:
+        return self._nodes
+
+    def of_tag(self, tag: _Tag) -> list[Node]:
+        """Return those that may read a record with a tag: all but those with the same field and another value."""
+        name, value = tag
+        if value is None:
+            return self._nodes
+        numbers = [*self._without_tag, *self._by_tag.get((name, repr(value)), ())]
+        for other, found in self._with_tag.items():
+            numbers += found if other != name else ()
+        return [self._nodes[number] for number in sorted(numbers)]
 
 
 @final
 class _Comparison:
-    """One direction: what *reader* says to the messages of *writer*. ``None`` is yes."""
+    """One direction: whether *reader* accepts the messages of *writer*. ``None`` means yes."""
 
     def __init__(self, reader: Schema, writer: Schema, *, names: Schema) -> None:
         self._reader = reader
         self._writer = writer
         self._names = names
-        self._accepted: frozenset[tuple[str | None, str | None, bool]] = frozenset()
+        self._budget = Budget()
+        self._accepted: set[_Pair] = set()
+        self._order: list[_Pair] = []
+        """Those accepted, in the order in which they were assumed to be."""
+        self._refused: dict[_Pair, _Miss] = {}
 
-    def accept(self, reader: Node, writer: Node, path: _Path) -> _Miss | None:
-        """Compare two types, each of which may be a union: each thing written needs somebody to read it."""
-        whole = _Miss(path, *self._texts(reader, writer))
-        readers, writers = list(_alternatives(reader)), list(_written(writer))
+    def run(self) -> _Miss | None:
+        """Compare the messages; `TooComplexError` if that takes too long."""
+        return self._budget.run(self._accept(self._reader.root, self._writer.root, _ROOT))
+
+    def _accept(self, reader: Node, writer: Node, place: _Place) -> Walk[_Miss]:
+        """Compare two types, each of which may be a union: every alternative of *writer* needs a reader."""
+        whole = _Miss(place, reader, writer)
+        readers, writers = _Readers(self._reader, reader), list(_alternatives(writer))
+        self._budget.spend(readers.size + len(writers))
+        if readers.read_anything:
+            return None
+        choosing = readers.must_choose or len(writers) > 1
         for alternative in writers:
-            choosing = len(readers) > 1 or len(writers) > 1
-            miss = self._accept_alternative(readers, alternative, whole, choosing=choosing)
+            if alternative.kind in _VALUES:
+                if not all(readers.read(value, self._budget) for value in _known_values(alternative)):
+                    return whole
+                continue
+            miss = yield self._accept_alternative(readers, alternative, whole, choosing=choosing)
             if miss is not None:
                 return miss
         return None
 
-    def _accept_alternative(self, readers: list[Node], writer: Node, whole: _Miss, *, choosing: bool) -> _Miss | None:
-        """Return None if one of *readers* accepts *writer*, else the most telling reason why none does."""
-        tags = [_tag(self._reader, reader) for reader in readers]
-        tag_needed = len(tags) - tags.count(None) > 1
+    def _accept_alternative(self, readers: _Readers, writer: Node, whole: _Miss, *, choosing: bool) -> Walk[_Miss]:
+        """Return None if one of *readers* accepts *writer*, otherwise the most specific reason why none does."""
         reason = whole
-        for reader, tag in zip(readers, tags, strict=True):
-            if choosing and _is_another_member(tag, _tag(self._writer, writer)):
-                continue
-            miss = self._match(reader, writer, whole, tag_needed=tag_needed)
+        candidates = readers.of_tag(_tag(self._writer, writer)) if choosing else readers.all()
+        self._budget.spend(len(candidates))
+        for reader in candidates:
+            if reader.kind == "record" and writer.kind == "record":
+                miss = yield self._match_records(reader, writer, whole, tag_needed=readers.tag_needed)
+            else:
+                miss = yield self._match_forms(reader, writer, whole, tag_needed=readers.tag_needed)
             if miss is None:
                 return None
             reason = miss if reason is whole else reason
         return reason
 
-    def _match(self, reader: Node, writer: Node, whole: _Miss, *, tag_needed: bool) -> _Miss | None:
-        """Compare two types that are no unions; *whole* says that they are different kinds of things."""
-        if reader.kind in {"any", "raw"}:
-            return None
-        if writer.kind == "literal":
-            return None if _reads_value(reader, writer.values[0]) else whole
-        if reader.kind == "record" and writer.kind == "record":
-            return self._match_records(reader, writer, whole, tag_needed=tag_needed)
-        return self._match_forms(reader, writer, whole, tag_needed=tag_needed)
+    def _match_records(self, reader: Node, writer: Node, whole: _Miss, *, tag_needed: bool) -> Walk[_Miss]:
+        """Compare two records once: a recursive type that meets itself again inside counts as accepted.
 
-    def _match_records(self, reader: Node, writer: Node, whole: _Miss, *, tag_needed: bool) -> _Miss | None:
-        """Compare two records once: a recursive type that meets itself again inside counts as accepted."""
+        What was accepted while that was assumed is forgotten if it turns out wrong. What was refused stays refused:
+        an assumption can only help to accept.
+        """
         pair = (reader.name, writer.name, tag_needed)
         if pair in self._accepted:
             return None
-        before = self._accepted
-        self._accepted = before | {pair}
-        miss = self._match_forms(reader, writer, whole, tag_needed=tag_needed)
+        if pair in self._refused:
+            return self._refused[pair]
+        before = len(self._order)
+        self._accepted.add(pair)
+        self._order.append(pair)
+        miss = yield self._match_forms(reader, writer, whole, tag_needed=tag_needed)
         if miss is not None:
-            self._accepted = before
+            self._accepted.difference_update(self._order[before:])
+            del self._order[before:]
+            self._refused[pair] = miss
         return miss
 
-    def _match_forms(self, reader: Node, writer: Node, whole: _Miss, *, tag_needed: bool) -> _Miss | None:
-        inside = replace(whole, path=self._path_inside(reader, writer, whole.path))
+    def _match_forms(self, reader: Node, writer: Node, whole: _Miss, *, tag_needed: bool) -> Walk[_Miss]:
+        inside = replace(whole, place=self._place_inside(reader, writer, whole.place))
         read_array = array_form(reader, self._reader.records, writing=False)
         written_array = array_form(writer, self._writer.records, writing=True)
         if read_array is not None and written_array is not None:
-            return self._accept_array(read_array, written_array, inside)
+            return (yield self._accept_array(read_array, written_array, inside))
         read_object = object_form(reader, self._reader.records, writing=False, tag_needed=tag_needed)
         written_object = object_form(writer, self._writer.records, writing=True)
         if read_object is not None and written_object is not None:
-            return self._accept_object(read_object, written_object, inside)
+            return (yield self._accept_object(read_object, written_object, inside))
+        self._budget.spend(
+            sum(len(form.slots) for form in (read_array, written_array, read_object, written_object) if form)
+        )
         return None if _reads(reader, writer) else whole
 
-    def _accept_array(self, reader: ArrayForm, writer: ArrayForm, whole: _Miss) -> _Miss | None:
+    def _accept_array(self, reader: ArrayForm, writer: ArrayForm, whole: _Miss) -> Walk[_Miss]:
+        self._budget.spend(len(reader.slots) + len(writer.slots))
         for position in range(max(len(reader.slots), len(writer.slots))):
-            miss = self._accept_item(reader.at(position), writer.at(position), position, whole.path)
+            read, written = reader.at(position), writer.at(position)
+            if read is None or written is None:
+                continue
+            label = f"[{position}]"
+            if read.name and written.name and read.name != written.name:
+                return _Miss(whole.place.inside(label), f"field {read.name!r}", f"field {written.name!r}")
+            name = read.name or written.name
+            place = whole.place.inside(f".{name}" if name else label)
+            miss = yield self._accept(read.type, written.type, place)
             if miss is not None:
                 return miss
         if writer.low < reader.low:
@@ -164,50 +294,44 @@ class _Comparison:
             return self._surplus(writer.at(int(reader.high)), whole)
         if reader.rest is None or writer.rest is None:
             return None
-        return self.accept(reader.rest.type, writer.rest.type, (*whole.path, "[]"))
+        return (yield self._accept(reader.rest.type, writer.rest.type, whole.place.inside("[]")))
 
-    def _accept_item(self, reader: Slot | None, writer: Slot | None, position: int, path: _Path) -> _Miss | None:
-        if reader is None or writer is None:
-            return None
-        label = f"[{position}]"
-        if reader.name and writer.name and reader.name != writer.name:
-            return _Miss((*path, label), f"field {reader.name!r}", f"field {writer.name!r}")
-        name = reader.name or writer.name
-        return self.accept(reader.type, writer.type, (*path, f".{name}" if name else label))
-
-    def _accept_object(self, reader: ObjectForm, writer: ObjectForm, whole: _Miss) -> _Miss | None:
+    def _accept_object(self, reader: ObjectForm, writer: ObjectForm, whole: _Miss) -> Walk[_Miss]:
+        self._budget.spend(len(reader.slots) + len(writer.slots))
         for name, slot in reader.slots.items():
-            miss = self._accept_field(slot, writer.slots.get(name), writer, whole.path)
+            miss = yield self._accept_field(slot, writer.slots.get(name), writer, whole)
             if miss is not None:
                 return miss
         for name, slot in writer.slots.items():
-            miss = None if name in reader.slots else self._accept_unknown(name, slot, reader, whole)
+            miss = None if name in reader.slots else (yield self._accept_unknown(name, slot, reader, whole))
             if miss is not None:
                 return miss
-        return self._accept_entries(reader, writer, whole)
+        return (yield self._accept_entries(reader, writer, whole))
 
-    def _accept_field(self, reader: Slot, written: Slot | None, writer: ObjectForm, path: _Path) -> _Miss | None:
+    def _accept_field(self, reader: Slot, written: Slot | None, writer: ObjectForm, whole: _Miss) -> Walk[_Miss]:
         """Accept a field that *reader* knows; a dict may or may not have it."""
         if written is None and writer.value is not None:
             written = Slot(writer.value, reader.name, certain=False)
         if written is None:
-            return self._missing(reader, _Miss(path, "", "")) if reader.certain else None
-        path = (*path, f".{self._name(reader, written)}")
+            return self._missing(reader, whole) if reader.certain else None
+        place = whole.place.inside(f".{self._name(reader, written)}")
         if reader.certain and not written.certain:
-            return _Miss(path, "required field", "field that may be left out")
-        return self.accept(reader.type, written.type, path)
+            return _Miss(place, "required field", "field that may be left out")
+        return (yield self._accept(reader.type, written.type, place))
 
-    def _accept_unknown(self, name: str, writer: Slot, reader: ObjectForm, whole: _Miss) -> _Miss | None:
+    def _accept_unknown(self, name: str, writer: Slot, reader: ObjectForm, whole: _Miss) -> Walk[_Miss]:
         """Accept a field that *reader* does not know: ignored, refused, or an entry of a dict."""
         if reader.closed:
             return self._surplus(writer, whole)
         if reader.key is None or reader.value is None:
             return None
-        path = (*whole.path, f".{writer.name}")
-        key = Node("literal", values=(name,))
-        return self.accept(reader.key, key, path) or self.accept(reader.value, writer.type, path)
+        place = whole.place.inside(f".{writer.name}")
+        miss = yield self._accept(reader.key, Node("literal", values=(name,)), place)
+        if miss is not None:
+            return miss
+        return (yield self._accept(reader.value, writer.type, place))
 
-    def _accept_entries(self, reader: ObjectForm, writer: ObjectForm, whole: _Miss) -> _Miss | None:
+    def _accept_entries(self, reader: ObjectForm, writer: ObjectForm, whole: _Miss) -> Walk[_Miss]:
         """Accept what a dict writes, or the number of entries that a dict reads."""
         if reader.key is not None and (writer.low < reader.low or writer.high > reader.high):
             return whole
@@ -215,56 +339,59 @@ class _Comparison:
             return None
         if reader.closed:
             return whole
-        miss = self.accept(reader.key or Node("str"), writer.key, (*whole.path, "[key]"))
+        miss = yield self._accept(reader.key or Node("str"), writer.key, whole.place.inside("[key]"))
         if miss is not None or reader.value is None:
             return miss
-        return self.accept(reader.value, writer.value, (*whole.path, "[]"))
+        return (yield self._accept(reader.value, writer.value, whole.place.inside("[]")))
 
     def _missing(self, reader: Slot | None, whole: _Miss) -> _Miss:
         if reader is None or reader.name is None:
             return whole
-        return _Miss((*whole.path, f".{reader.name}"), "required field", "no such field")
+        return _Miss(whole.place.inside(f".{reader.name}"), "required field", "no such field")
 
     def _surplus(self, writer: Slot | None, whole: _Miss) -> _Miss:
         if writer is None or writer.name is None:
             return whole
-        return _Miss((*whole.path, f".{writer.name}"), "no such field", self._writer.text(writer.type))
+        return _Miss(whole.place.inside(f".{writer.name}"), "no such field", writer.type)
 
     def _name(self, reader: Slot, writer: Slot) -> str | None:
         return reader.name if self._names is self._reader else writer.name
 
-    def _path_inside(self, reader: Node, writer: Node, path: _Path) -> _Path:
-        """Start a path with the name of the message's record, where it has one."""
+    def _place_inside(self, reader: Node, writer: Node, place: _Place) -> _Place:
+        """Start a place with the name of the message's record, where it has one."""
         node = reader if self._names is self._reader else writer
-        return (self._names.text(node),) if path == _ROOT and node.kind == "record" else path
+        return _Place(self._names.text(node)) if place is _ROOT and node.kind == "record" else place
 
-    def _texts(self, reader: Node, writer: Node) -> tuple[str, str]:
-        texts = self._reader.text(reader), self._writer.text(writer)
-        if texts[0] != texts[1]:
-            return texts
+
+def _texts(miss: _Miss, reader: Schema, writer: Schema) -> tuple[str, str]:
+    """Return what the reader and the writer have where they do not agree."""
+    read = miss.reader if isinstance(miss.reader, str) else reader.text(miss.reader)
+    written = miss.writer if isinstance(miss.writer, str) else writer.text(miss.writer)
+    if read == written and isinstance(miss.reader, Node) and isinstance(miss.writer, Node):
         # Two records of one name: what differs then is how they are written.
-        return f"{texts[0]} {_shape(self._reader, reader)}", f"{texts[1]} {_shape(self._writer, writer)}"
+        read, written = f"{read} {_shape(reader, miss.reader)}", f"{written} {_shape(writer, miss.writer)}"
+    return _short(read), _short(written)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}..."
 
 
 def _alternatives(node: Node) -> Iterator[Node]:
-    """Return the members of a union, also of a union in a union."""
+    """Yield the members of a union, including those of nested unions."""
     if node.kind != "union":
         yield node
     for member in node.arguments if node.kind == "union" else ():
         yield from _alternatives(member)
 
 
-def _written(node: Node) -> Iterator[Node]:
-    """Return what may be written, with each value of an enum or a literal on its own."""
-    for alternative in _alternatives(node):
-        if alternative.kind in {"literal", "enum"}:
-            yield from (Node("literal", values=(value,)) for value in alternative.values)
-        else:
-            yield Node("literal", values=(None,)) if alternative.kind == "none" else alternative
+def _known_values(node: Node) -> tuple[Scalar, ...]:
+    """Return the values of an enum, a literal or None; nothing for what has others."""
+    return (None,) if node.kind == "none" else node.values if node.kind in _VALUES else ()
 
 
 def _reads(reader: Node, writer: Node) -> bool:
-    """Tell whether a type without parts reads all values of another one."""
+    """Return whether a type without parts reads all values of another one."""
     if reader.kind == "record":
         return False  # One of the two is an array, the other one an object.
     if reader.kind == "custom":
@@ -273,21 +400,14 @@ def _reads(reader: Node, writer: Node) -> bool:
 
 
 def _reads_value(reader: Node, value: Scalar) -> bool:
-    """Tell whether a type reads this one value."""
-    if reader.kind in {"literal", "enum"}:
-        return any(value == own and type(value) is type(own) for own in reader.values)
+    """Return whether a type other than an enum or a literal reads this one value."""
     return type(value) is _LITERALS.get(reader.kind) and satisfies(value, reader)
 
 
-def _tag(schema: Schema, node: Node) -> _Tag | None:
-    """Return the field and the value of a record's tag, None if it has none."""
+def _tag(schema: Schema, node: Node) -> _Tag:
+    """Return the field and the value of a record's tag; the value is None if it has none."""
     record = schema.records[node.name or ""] if node.kind == "record" else None
-    return None if record is None or record.tag is None else (record.tag_field, record.tag)
-
-
-def _is_another_member(tag: _Tag | None, other: _Tag | None) -> bool:
-    """Tell whether two tags are of different members of a union: their fields need no comparison."""
-    return tag is not None and other is not None and tag[0] == other[0] and tag[1] != other[1]
+    return (None, None) if record is None else (record.tag_field, record.tag)
 
 
 def _shape(schema: Schema, node: Node) -> str:

@@ -1,9 +1,12 @@
-"""What the constraints of two types (``msgspec.Meta``) mean to each other."""
+"""What the constraints of two types (``msgspec.Meta``) mean to each other.
+
+No pattern is ever matched: it comes from a manifest, or the text does, and either can make matching take exponential
+time. Two patterns are compared as texts, and a text whose type has a pattern counts as one that may not match.
+"""
 
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, TypeAlias
 
 from .tree import Node, Scalar
@@ -15,7 +18,7 @@ _Bound: TypeAlias = tuple[float, bool]
 
 
 def implies(writer: Node, reader: Node) -> bool:
-    """Tell whether every value within the constraints of *writer* is within those of *reader*."""
+    """Return whether every value within the constraints of *writer* is within those of *reader*."""
     ours, theirs = _plain(writer), _plain(reader)
     return (
         _low(ours) >= _low(theirs)
@@ -29,26 +32,19 @@ def implies(writer: Node, reader: Node) -> bool:
 
 
 def satisfies(value: Scalar, reader: Node) -> bool:
-    """Tell whether *value*, whose type fits, is within the constraints of *reader*."""
+    """Return whether *value*, whose type fits, is certainly within the constraints of *reader*."""
     theirs = _plain(reader)
     if isinstance(value, str):
         fits = theirs.get("min_length", 0) <= len(value) <= theirs.get("max_length", math.inf)
-        return fits and ("pattern" not in theirs or _matches(theirs["pattern"], value))
+        return fits and "pattern" not in theirs
     if isinstance(value, int) and not isinstance(value, bool):
         fits = _low(theirs) <= (value, False) and (value, True) <= _high(theirs)
         return fits and _divides(theirs.get("multiple_of"), value)
     return True
 
 
-def _matches(pattern: str, value: str) -> bool:
-    try:
-        return re.search(pattern, value) is not None
-    except (re.error, RecursionError, OverflowError):  # of a damaged schema
-        return False
-
-
 def _plain(node: Node) -> dict[str, Any]:
-    """Return the constraints, with the exclusive limits of an int as inclusive ones."""
+    """Return the constraints, with the exclusive limits of an int converted to inclusive ones."""
     limits: dict[str, Any] = dict(node.constraints)
     if node.kind == "int":
         if "gt" in limits:
@@ -63,7 +59,7 @@ def _low(limits: dict[str, Any]) -> _Bound:
 
 
 def _high(limits: dict[str, Any]) -> _Bound:
-    # An excluded upper limit is the lower one of two: sort it before the included one.
+    # Of two equal upper limits, the excluded one is lower: it sorts before the included one.
     return (limits["lt"], False) if "lt" in limits else (limits.get("le", math.inf), True)
 
 

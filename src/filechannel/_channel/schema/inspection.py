@@ -1,4 +1,4 @@
-"""From a message type to its schema."""
+"""Describing a message type by its schema."""
 
 from __future__ import annotations
 
@@ -19,16 +19,28 @@ __all__ = ["describe", "describe_opaque", "type_name"]
 
 
 def describe(message_type: TypeForm[object]) -> Schema:
-    """Return the schema of *message_type*; ``TypeError`` naming it if msgspec cannot handle it."""
+    """Return the schema of *message_type*. Raise ``TypeError`` naming it if msgspec cannot handle it."""
     try:
         info = inspect.type_info(message_type)
     except (TypeError, NameError) as error:
         given: object = message_type
         name = repr(given) if isinstance(given, str) else type_name(given)
-        raise TypeError(f"{name} cannot be a message type: {error}") from error
+        why = f"pass the class {type(given).__name__}, not an instance" if _is_value(given) else error
+        raise TypeError(f"{name} cannot be a message type: {why}") from error
     builder = _Builder()
     root = builder.node(info)
+    builder.finish()
     return Schema(root, builder.records)
+
+
+def _is_value(given: object) -> bool:
+    """Return whether this is a value whose class would be a message type. A str may be meant as the name of a type."""
+    if isinstance(given, type | str):
+        return False
+    try:
+        return not isinstance(inspect.type_info(type(given)), inspect.CustomType)
+    except TypeError:
+        return False
 
 
 def describe_opaque(message_type: TypeForm[object]) -> Schema:
@@ -83,11 +95,16 @@ _RecordInfo: TypeAlias = inspect.StructType | inspect.DataclassType | inspect.Ty
 
 
 class _Builder:
-    """Turns what ``msgspec.inspect`` says into nodes, and collects the records on the way."""
+    """Converts the results of ``msgspec.inspect`` into nodes, and collects the records."""
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
         self._keys: dict[object, str] = {}
+        self._used: set[str] = set()
+        self._numbers: dict[str, int] = {}
+        """The last number that was tried for each name: thousands of records may have the same one."""
+        self._pending: list[tuple[str, _RecordInfo]] = []
+        """Records that are referred to. Each is described on its own: many of them may lead to one another."""
 
     def node(self, info: inspect.Type) -> Node:
         if isinstance(info, inspect.Metadata):
@@ -121,16 +138,21 @@ class _Builder:
     def _record_key(self, info: _RecordInfo) -> str:
         key = self._keys.get(info.cls)
         if key is None:
-            # Registered before its fields are looked at: they may refer to it again.
             key = self._keys[info.cls] = self._unused_key(type_name(info.cls))
-            self.records[key] = self._record(info)
+            self._pending.append((key, info))
         return key
 
+    def finish(self) -> None:
+        """Describe the records that nodes refer to."""
+        for key, info in self._pending:  # which grows meanwhile
+            self.records[key] = self._record(info)
+
     def _unused_key(self, name: str) -> str:
-        key, number = name, 1
-        while key in self._keys.values():
-            number += 1
-            key = f"{name}#{number}"
+        key = name
+        while key in self._used:
+            self._numbers[name] = self._numbers.get(name, 1) + 1
+            key = f"{name}#{self._numbers[name]}"
+        self._used.add(key)
         return key
 
     def _record(self, info: _RecordInfo) -> Record:
@@ -141,7 +163,7 @@ class _Builder:
             return Record(name, "dataclass", self._fields(info))
         if isinstance(info, inspect.NamedTupleType):
             return Record(name, "namedtuple", self._fields(info), array_like=True, forbid_unknown_fields=True)
-        # A generic Struct with parameters is an alias: the class behind it has the configuration.
+        # A generic Struct with parameters is an alias: its origin has the configuration.
         cls: type[msgspec.Struct] = typing.get_origin(info.cls) or info.cls
         omits = cls.__struct_config__.omit_defaults and not info.array_like
         return Record(
@@ -158,7 +180,7 @@ class _Builder:
         return tuple(self._field(field, omit_optional=omit_optional) for field in info.fields)
 
     def _field(self, info: inspect.Field, *, omit_optional: bool) -> Field:
-        # An optional field without any default is one whose default is msgspec.UNSET, which is never written.
+        # An optional field without a default has the default msgspec.UNSET, which is never written.
         unset = info.default is NODEFAULT and info.default_factory is NODEFAULT
         return Field(
             name=info.name,

@@ -1,7 +1,7 @@
-"""Whether a value is a message: a cheap look at its outermost type, without looking into it.
+"""`MessageCheck`: whether a value is a message. A fast check of its outermost type only.
 
-What the wire cannot tell apart is not refused: a tuple is as good as a list, an int as good as a float. What
-Python does not tell apart but the wire does is: a bool is no int, a datetime is no date.
+Types that are encoded alike are accepted for each other: a tuple for a list, an int for a float. Types that Python
+treats alike but that are encoded differently are not: a bool is not an int, a datetime is not a date.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from msgspec import inspect
 from typing_extensions import TypeForm
 
-from .schema import describe, reads
+from . import describe, reads
 
 __all__ = ["MessageCheck"]
 
@@ -57,7 +57,7 @@ class MessageCheck:
         )
 
     def accepts(self, value: object) -> bool:
-        """Tell whether *value* is a message, as far as its outermost type says."""
+        """Return whether *value* is a message, judging by its outermost type."""
         if type(value) in self.exact_types:
             return True
         if not any(alternative.accepts(value) for alternative in self._alternatives):
@@ -65,7 +65,7 @@ class MessageCheck:
         return not _is_record(type(value)) or self._accepts_subclass(type(value))
 
     def _accepts_subclass(self, cls: type) -> bool:
-        """Tell whether instances of a subclass decode as the message type: it may have another tag or form."""
+        """Return whether instances of a subclass decode as the message type: its tag or encoding may differ."""
         accepted = self._subclasses.get(cls)
         if accepted is None:
             accepted = self._subclasses[cls] = _decodes_as(cls, self._message_type)
@@ -104,7 +104,7 @@ _SIMPLE: Final[Mapping[type[inspect.Type], _Alternative]] = {
 
 
 def _is_record(cls: type) -> bool:
-    """Tell whether the fields of a class say what is on the wire: a Struct, dataclass, attrs class or NamedTuple."""
+    """Return whether the encoding follows the fields of a class: a Struct, dataclass, attrs class or NamedTuple."""
     marks = ("__struct_fields__", "__dataclass_fields__", "__attrs_attrs__", "_fields")
     return any(hasattr(cls, mark) for mark in marks)
 
@@ -113,7 +113,7 @@ def _decodes_as(cls: type, message_type: TypeForm[object]) -> bool:
     try:
         return reads(describe(message_type), describe(cls))
     except TypeError:
-        # Only a codec of the user's own knows what they become.
+        # Only a custom codec knows how they are encoded.
         return True
 
 
@@ -121,7 +121,7 @@ def _type_info(message_type: TypeForm[object]) -> inspect.Type:
     try:
         return inspect.type_info(message_type)
     except (TypeError, NameError):
-        # Only a codec of the user's own can handle such a type: check the class, if it is one.
+        # Only a custom codec can handle such a type: check the class, if it is one.
         return inspect.CustomType(message_type) if isinstance(message_type, type) else inspect.AnyType()
 
 

@@ -1,13 +1,13 @@
-"""The tree that describes a message type: plain JSON in the manifest, no classes of the user in it.
+"""The tree that describes a message type: plain JSON in the manifest, without classes of the user.
 
-It describes the wire: class names in it are labels and decide nothing.
+It describes the encoded messages: class names in it are labels and decide nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import UnionType
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -29,11 +29,11 @@ class Node(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
 
     kind: Kind
     name: str | None = None
-    """Of an enum or custom type: its class. Of a record: its key in ``Schema.records``."""
+    """For an enum or custom type: its class. For a record: its key in ``Schema.records``."""
     arguments: tuple[Node, ...] = ()
     """The item of a list, the items of a tuple, key and value of a dict, the members of a union."""
     values: tuple[Scalar, ...] = ()
-    """Of an enum or literal: what is on the wire."""
+    """For an enum or literal: the encoded values."""
     constraints: dict[str, int | float | str | bool] = {}
     """As in ``msgspec.Meta``: ge, gt, le, lt, multiple_of, pattern, min_length, max_length, tz."""
 
@@ -42,16 +42,16 @@ class Field(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     """One field of a record."""
 
     name: str
-    """In Python."""
+    """The name in Python."""
     wire_name: str
-    """In a message."""
+    """The name in a message."""
     type: Node
     required: bool = True
     """Whether a message without it is refused."""
     omittable: bool = False
-    """Whether a writer may leave it out of a message."""
+    """Whether a writer may omit it from a message."""
     default: object = UNSET
-    """The default as JSON, where it is known and has such a form."""
+    """The default as JSON, if it is known and can be expressed that way."""
 
 
 class Record(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -72,22 +72,26 @@ class Schema(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
     root: Node
     records: dict[str, Record] = {}
-    """Every record, also the recursive ones; nodes refer to them by key."""
+    """All records, including recursive ones; nodes refer to them by key."""
 
     def to_json(self) -> dict[str, object]:
-        """Return it as a JSON object."""
+        """Return the schema as a JSON object."""
         builtins: dict[str, object] = msgspec.to_builtins(self)
         return builtins
 
     @staticmethod
     def from_json(value: object) -> Schema:
-        """Undo ``to_json``; ``ValueError`` saying what is wrong if *value* is damaged."""
+        """Reverse ``to_json``. Raise ``ValueError`` that says what is wrong if *value* is damaged."""
         try:
             schema = msgspec.convert(value, Schema)
         except (msgspec.ValidationError, RecursionError) as error:
             raise ValueError(f"schema: {error}") from error
-        for node in schema.nodes():
+        for number, node in enumerate(schema.nodes()):
+            if number >= _MOST_NODES:
+                raise ValueError(f"schema: more than {_MOST_NODES:,} types")
             _check_node(node, schema.records)
+        for record in schema.records.values():
+            _check_record(record)
         schema.check_depth()
         return schema
 
@@ -109,18 +113,18 @@ class Schema(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
         return f"{name}[{', '.join(arguments)}{ending}]" if arguments else name
 
     def check_depth(self) -> None:
-        """Raise ``ValueError`` if types lie so deep inside of one another that recursion over them may fail."""
+        """Raise ``ValueError`` if types are nested so deeply that recursion over them may fail."""
         inside = self._outermost()
         for _ in range(_DEEPEST):
             inside = [argument for node in inside for argument in node.arguments]
         if inside:
-            raise ValueError(f"schema: more than {_DEEPEST} types inside of one another")
+            raise ValueError(f"schema: more than {_DEEPEST} nested types")
 
     def _outermost(self) -> list[Node]:
         return [self.root, *(field.type for record in self.records.values() for field in record.fields)]
 
     def nodes(self) -> Iterable[Node]:
-        """Return every node, each once."""
+        """Yield every node, each once."""
         pending = self._outermost()
         while pending:
             node = pending.pop()
@@ -129,7 +133,9 @@ class Schema(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
 
 _DEEPEST: Final = 64
-_LARGEST_LIMIT: Final = 1.7976931348623157e308  # which neither infinity nor what is not a number reaches
+_MOST_NODES: Final = 100_000  # no more are in a manifest that this library writes, as large as it may be
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1  # of the integers that msgspec takes in an enum, a literal or a tag
+_LARGEST_LIMIT: Final = 1.7976931348623157e308  # excludes infinity and NaN
 _NAMES: Final[Mapping[Kind, str]] = {
     "any": "Any",
     "raw": "Raw",
@@ -157,6 +163,30 @@ def _check_node(node: Node, records: Mapping[str, Record]) -> None:
     for name, value in node.constraints.items():
         if not isinstance(value, _CONSTRAINTS.get(name, ())) or not _is_meant(node, name, value):
             raise ValueError(f"schema: {node.kind} with {name}={value!r}")
+
+    for member in node.values:
+        _check_integer(member, node.kind)
+
+
+def _check_record(record: Record) -> None:
+    _check_integer(record.tag, "tag")
+    inside: list[object] = [field.default for field in record.fields]
+    for _ in range(_DEEPEST):
+        inside = [part for value in inside for part in _parts(value)]
+    if inside:
+        raise ValueError(f"schema: a default of {record.name} has more than {_DEEPEST} nested values")
+
+
+def _parts(value: object) -> Iterable[object]:
+    """Return the values directly inside of what was JSON."""
+    if isinstance(value, dict):
+        return cast("dict[str, object]", value).values()
+    return cast("list[object]", value) if isinstance(value, list) else ()
+
+
+def _check_integer(value: Scalar, where: str) -> None:
+    if isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
+        raise ValueError(f"schema: {where} with a value beyond 64 bits")
 
 
 def _is_meant(node: Node, name: str, value: float | str) -> bool:

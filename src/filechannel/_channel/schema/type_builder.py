@@ -1,18 +1,22 @@
-"""From a schema back to a type: messages can be read, checked and written without the user's classes.
+"""Building a type from a schema, to read, check and write messages without the user's classes.
 
-What is built is the same on the wire, and nothing more: every record is a Struct of its own, whatever class it was, and
-an Enum is the values that it has. Where the schema does not know what a value is, it may be anything.
+The type has the same encoding, and nothing more: every record becomes a Struct, whatever class it was, and an Enum
+becomes its values. Where the schema does not know what a value is, any value is accepted.
 
-A manifest may come from another user, so two kinds of constraints are left out. Matching a regular expression
-(`pattern`) can take exponential time. And msgspec 0.22 corrupts memory when it decodes some unions with constraints,
-such as those of a tuple and a str with a length, or of a dict and a str with a pattern; of a union only `X | None`
-keeps them.
+A manifest may come from another user, so some of it is left out:
+
+- patterns, because matching a regular expression can take exponential time;
+- the constraints of the members of a union other than `X | None`: msgspec 0.22 corrupts memory when it decodes some
+  unions with constraints, such as those of a tuple and a str with a length, or of a dict and a str with a pattern;
+- the values of an enum or a literal that has many of them: they would be the keys of hash tables, and values can be
+  chosen so that a table takes quadratic time;
+- defaults that are large (see `defaults`).
 """
 
 from __future__ import annotations
 
 import keyword
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import partial
@@ -24,17 +28,18 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from typing_extensions import TypeForm
 
-from .tree import Field, Kind, Node, Record, Schema
+from .defaults import affordable_defaults
+from .tree import Field, Kind, Node, Record, Scalar, Schema
 
-__all__ = ["build_type"]
+__all__ = ["MOST_VALUES", "build_type"]
 
 _Form: TypeAlias = Any
 """A type, or what stands for one in an annotation."""
 
 _PLAIN: Final[Mapping[Kind, _Form]] = {
     "any": Any,
-    "raw": Any,  # which goes on the wire as it came
-    "custom": Any,  # what a codec's hook makes of it
+    "raw": Any,  # encoded as it was received
+    "custom": Any,  # whatever the hook of a codec encodes it as
     "ext": msgspec.msgpack.Ext,
     "none": None,
     "bool": bool,
@@ -59,22 +64,45 @@ _COLLECTIONS: Final[Mapping[Kind, type]] = {
     "tuple": tuple,
     "dict": dict,
 }
+MOST_VALUES: Final = 1000
+"""An enum or a literal with more values is read as any value of their types."""
+_DEEPEST: Final = 300  # some two calls each: msgspec allows fewer than a thousand, with those of the command
 _AS_IN_JSON: Final = ("none", "bool", "int", "float", "str")
 
 
 def build_type(schema: Schema) -> TypeForm[object]:
-    """Return a type whose messages are those of the schema: msgspec reads, checks and writes them by it.
+    """Return a type whose messages are those of the schema: msgspec reads, checks and writes them with it.
 
-    Some constraints are not checked: patterns, and those of the members of a union.
+    Some constraints are not checked: patterns, those of the members of a union, and the values of an enum or a literal
+    with more than `MOST_VALUES`. A field that is missing takes its default unless that is large; then it stays missing.
 
-    ``ValueError`` for a schema that no type has: it may come from a manifest that was changed.
+    Raises ``ValueError`` for a schema that no type has: it may come from a manifest that was changed.
     """
+    _check_depth(schema)
     try:
         form = _Construction(schema).form(schema.root)
-        msgspec.msgpack.Decoder(form)  # looks at every part of it
+        msgspec.msgpack.Decoder(form)  # validates every part of it
     except (TypeError, ValueError, OverflowError, NotImplementedError, RecursionError) as error:
         raise ValueError(f"schema: {error}") from error
     return cast("TypeForm[object]", form)
+
+
+def _check_depth(schema: Schema) -> None:
+    """Raise ``ValueError`` if records lead so deep that msgspec, which looks at types by recursion, may fail."""
+    seen = set[str]()
+    waiting = [iter((schema.root,))]
+    while waiting:
+        node = next(waiting[-1], None)
+        if node is None:
+            waiting.pop()
+            continue
+        inside = node.arguments
+        if node.kind == "record" and node.name is not None and node.name not in seen:
+            seen.add(node.name)
+            inside = tuple(field.type for field in schema.records[node.name].fields)
+        waiting.append(iter(inside))
+        if len(waiting) > _DEEPEST:
+            raise ValueError(f"schema: more than {_DEEPEST} nested types and records")
 
 
 class _Construction:
@@ -82,13 +110,14 @@ class _Construction:
 
     def __init__(self, schema: Schema) -> None:
         self._records: dict[str, type[Struct]] = {}
-        # First the classes, then what their fields are, which msgspec looks at when somebody decodes.
+        affordable = affordable_defaults(schema)
+        # First the classes, then what their fields are, which msgspec reads when a message is first decoded.
         for key, record in schema.records.items():
-            self._records[key] = self._declare(record)
+            self._records[key] = self._declare(record, affordable[key])
         for key, record in schema.records.items():
             annotations = self._records[key].__annotations__
-            for attribute, field in zip(annotations, record.fields, strict=True):
-                annotations[attribute] = self._field_form(field)
+            for position, (attribute, field) in enumerate(zip(annotations, record.fields, strict=True)):
+                annotations[attribute] = self._field_form(field, is_filled=position in affordable[key])
 
     def form(self, node: Node) -> _Form:
         """Return what stands for a node in an annotation."""
@@ -102,7 +131,7 @@ class _Construction:
         if node.kind == "record":
             return self._records[node.name or ""]
         if node.kind in ("enum", "literal"):
-            return Literal[node.values]
+            return Literal[node.values] if len(node.values) <= MOST_VALUES else _type_of(node.values)
         if node.kind == "union":
             return Union[tuple(self._alternatives(node))]  # noqa: UP007 - of any number
         inside = [self.form(argument) for argument in node.arguments]
@@ -110,16 +139,18 @@ class _Construction:
         return GenericAlias(_COLLECTIONS[node.kind], (*inside, *more))
 
     def _alternatives(self, union: Node) -> list[_Form]:
-        """Return the members of a union, with their constraints only where there is one member besides None."""
+        """Return the members of a union, with their constraints only if there is one member besides None."""
         is_optional = sum(argument.kind != "none" for argument in union.arguments) <= 1
         return [self.form(argument) if is_optional else self._bare(argument) for argument in union.arguments]
 
-    def _declare(self, record: Record) -> type[Struct]:
+    def _declare(self, record: Record, filled: Container[int]) -> type[Struct]:
         attributes = _attributes(record)
         names = {attribute: field.wire_name for attribute, field in zip(attributes, record.fields, strict=True)}
         fields = [
-            (attribute, object) if field.required else (attribute, object, self._default(field))
-            for attribute, field in zip(attributes, record.fields, strict=True)
+            (attribute, object)
+            if field.required
+            else (attribute, object, self._default(field) if position in filled else UNSET)
+            for position, (attribute, field) in enumerate(zip(attributes, record.fields, strict=True))
         ]
         return msgspec.defstruct(
             record.name,
@@ -133,29 +164,28 @@ class _Construction:
             kw_only=True,
         )
 
-    def _field_form(self, field: Field) -> _Form:
+    def _field_form(self, field: Field, *, is_filled: bool) -> _Form:
         form = self.form(field.type)
-        return form if field.required or _has_default(field) else Union[form, UnsetType]  # noqa: UP007 - of what may be no class
+        # What a TypedDict leaves out stays out.
+        return form if field.required or is_filled else Union[form, UnsetType]  # noqa: UP007 - of what may be no class
 
     def _default(self, field: Field) -> object:
-        if not _has_default(field):
-            return UNSET
         if field.type.kind in _AS_IN_JSON or field.default is None:
             return field.default
         return msgspec.field(default_factory=partial(self._converted, field))
 
     def _converted(self, field: Field) -> object:
-        """Return the default, which the schema keeps as JSON would, as what it is; a new one each time."""
+        """Return the default, which the schema stores as JSON, in its own type; a new object each time."""
         return msgspec.convert(field.default, self.form(field.type), strict=False)
 
 
-def _has_default(field: Field) -> bool:
-    # What a TypedDict leaves out stays out.
-    return field.default is not UNSET
+def _type_of(values: tuple[Scalar, ...]) -> _Form:
+    """Return the type that has these values and others."""
+    return Union[tuple({type(value) for value in values})]  # noqa: UP007 - of any number
 
 
 def _attributes(record: Record) -> list[str]:
-    """Return what the fields are called in the class: what they are called anyway, where that can be."""
+    """Return the names of the fields in the class: their own names where they are valid."""
     taken = {field.name for field in record.fields}
     found: list[str] = []
     for number, field in enumerate(record.fields):

@@ -1,8 +1,8 @@
-"""Two general forms of what is on the wire: an array of items and an object of named fields.
+"""Two general shapes of encoded messages: an array of items, and an object of named fields.
 
-Through them a Struct, a dataclass, a TypedDict and a dict (or a list, a tuple, a NamedTuple and an
-array-like Struct) are compared by the same few rules. Reading and writing differ: an array-like Struct
-always writes all its fields, and reads an array without those that have a default.
+With them, the same few rules compare a Struct, a dataclass, a TypedDict and a dict (or a list, a tuple, a NamedTuple
+and an array-like Struct). Reading and writing differ: an array-like Struct always writes all its fields, but reads an
+array without those that have a default.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Slot:
 
     type: Node
     name: str | None = None
-    """In Python; None for a position without a name."""
+    """The name in Python; None for a position without a name."""
     certain: bool = True
-    """Written: always there. Read: refused without it."""
+    """When writing: always present. When reading: refused without it."""
 
 
 @final
@@ -40,26 +40,26 @@ class ArrayForm:
     high: float
 
     def at(self, position: int) -> Slot | None:
-        """Return what is at *position*, if anything can be or matters."""
+        """Return what is at *position*, if there can be an item and it matters."""
         return self.slots[position] if position < len(self.slots) else self.rest
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class ObjectForm:
-    """Slots by their names on the wire, then entries of *key* and *value* (None: not written, or ignored)."""
+    """Slots by their encoded names, then entries of *key* and *value* (None: not written, or ignored)."""
 
     slots: Mapping[str, Slot] = field(default_factory=dict[str, Slot])
     key: Node | None = None
     value: Node | None = None
     closed: bool = False
-    """Read: an unknown name is refused."""
+    """When reading: an unknown name is refused."""
     low: int = 0
     high: float = math.inf
 
 
 def array_form(node: Node, records: Mapping[str, Record], *, writing: bool) -> ArrayForm | None:
-    """Return the array that *node* is on the wire, None if it is something else."""
+    """Return the array that *node* is encoded as; None if it is something else."""
     if node.kind in {"list", "set", "frozenset", "vartuple"}:
         return ArrayForm((), Slot(node.arguments[0]), *_lengths(node))
     if node.kind == "tuple":
@@ -71,9 +71,9 @@ def array_form(node: Node, records: Mapping[str, Record], *, writing: bool) -> A
 def object_form(
     node: Node, records: Mapping[str, Record], *, writing: bool, tag_needed: bool = False
 ) -> ObjectForm | None:
-    """Return the object that *node* is on the wire, None if it is something else.
+    """Return the object that *node* is encoded as; None if it is something else.
 
-    *tag_needed*: a reader that has to choose between several records refuses an object without the tag.
+    With *tag_needed*, an object without the tag is refused, since a reader has to choose between several records.
     """
     if node.kind == "dict":
         low, high = _lengths(node)

@@ -1,25 +1,27 @@
-"""A channel at one moment, as `statistics()` returns it."""
+"""Taking a `ChannelStatistics` snapshot."""
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
 
-from .._errors import FileChannelError, StorageError
-from .._maintenance.retention import Pin, find_plan
-from .._storage.room import finite, limits_of
-from .._storage.store import Store
-from .._wakeup.arrivals import arrivals_of
-from .._wakeup.line import line_of
-from .consumers import process_of
+from ..._errors import FileChannelError, StorageError
+from ..._maintenance.background.reclaim_by_retention import Pin, find_plan
+from ..._storage.capacity.capacity import finite, limits_of
+from ..._storage.store import Store
+from ..._storage.writable_store import WritableStore
+from ..._wakeup.send_queue import send_queue_of
+from ..._wakeup.waiters import waiters_of
+from .consumer_status import process_of
 from .statistics import ChannelStatistics, MaintenanceStatistics, Process, RoomStatistics
 
 
 def take_snapshot(store: Store, *, senders: int, receivers: int) -> ChannelStatistics:
-    """Look at a channel, of which one object has so many of both open."""
+    """Take a snapshot of a channel; *senders* and *receivers* are those of one channel object."""
     control = store.control
-    # What only grows is read from the smaller to the larger: others send, flush and remove meanwhile.
-    earliest, durable, tail = store.places.earliest(), control.durable_offset, control.tail()
+    # Values that only grow are read from the smallest to the largest: other processes send, flush and reclaim
+    # meanwhile.
+    earliest, durable, tail = store.lookup.earliest_entry(), control.durable_offset, control.tail()
     messages, usage = max(0, tail.sequence - earliest.sequence), store.segments.usage()
     writers, writers_known = store.writers()
     return ChannelStatistics(
@@ -37,7 +39,7 @@ def take_snapshot(store: Store, *, senders: int, receivers: int) -> ChannelStati
         mapped_segments=store.segments.mapped,
         senders=senders,
         receivers=receivers,
-        waiters=arrivals_of(store).waiting,
+        waiters=waiters_of(store).waiting,
         writers=tuple(map(process_of, writers)),
         writers_known=writers_known,
         busy_writer=_busy_writer(store),
@@ -52,7 +54,7 @@ def take_snapshot(store: Store, *, senders: int, receivers: int) -> ChannelStati
 def _room_statistics(store: Store) -> RoomStatistics | None:
     try:
         options = store.options()
-    except StorageError:  # it was moved away, and goes on with what it knows
+    except StorageError:  # the directory was moved away, and the store keeps using what it knows
         options = store.manifest.options
     limits = limits_of(options.capacity, store.files, store.path)
     if limits is None:
@@ -63,30 +65,30 @@ def _room_statistics(store: Store) -> RoomStatistics | None:
         messages=used.messages,
         max_bytes=finite(limits.size),
         max_messages=finite(limits.messages),
-        waiting_senders=0 if store.readonly else len(line_of(store)),
+        waiting_senders=len(send_queue_of(store)) if isinstance(store, WritableStore) else 0,
     )
 
 
 def _busy_writer(store: Store) -> Process | None:
-    holder = None if store.processes is None else store.log.holder
+    holder = store.log.holder if isinstance(store, WritableStore) else None
     return None if holder is None else process_of(holder)
 
 
 def _pin(store: Store) -> Pin | None:
     try:
         return find_plan(store).pin
-    except (FileChannelError, OSError):  # the directory was moved, or a file cannot be read: maintenance says so
+    except (FileChannelError, OSError):  # the directory was moved, or a file cannot be read: maintenance reports that
         return None
 
 
 def _maintenance(store: Store) -> MaintenanceStatistics:
-    upkeep = store.upkeep
-    (segments, size), last, runner = upkeep.reclaimed, upkeep.last_turn, upkeep.maintainer
+    maintenance_lock = store.maintenance_lock
+    (segments, size), last, runner = maintenance_lock.reclaimed, maintenance_lock.last_run, maintenance_lock.maintainer
     return MaintenanceStatistics(
         reclaimed_segments=segments,
         reclaimed_bytes=size,
-        errors=upkeep.errors,
+        errors=maintenance_lock.errors,
         last_run=None if last is None else datetime.fromtimestamp(last / 1e9, UTC),
         runner=None if runner is None else process_of(runner),
-        running=upkeep.is_running,
+        running=maintenance_lock.is_running,
     )

@@ -6,13 +6,14 @@ import time
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
-from .._offset import Offset
-from .._storage.cursor_file import Position
-from .._storage.holder import Holder
-from .._storage.index import Mark
-from .._storage.processes import holder_at
-from .._storage.roster import Registration
-from .._storage.store import Store
+from ..._offset import LogPosition, Offset
+from ..._storage.consumers.cursor_file import StoredPosition
+from ..._storage.consumers.listing import Registration
+from ..._storage.control.lock_holder import Holder
+from ..._storage.control.process_slots import holder_at
+from ..._storage.segments.segment_index import IndexEntry
+from ..._storage.store import Store
+from ..._storage.writable_store import WritableStore
 from .statistics import Process
 
 ConsumerKind: TypeAlias = Literal["single", "group"]
@@ -24,62 +25,64 @@ class Consumer:
     """A registered consumer at one moment."""
 
     name: str
+    """The name under which it is registered."""
     kind: ConsumerKind
-    """Whether one receiver owns it at a time, or the members of a group share it."""
+    """``"single"``: one receiver owns it at a time; ``"group"``: the members of a group share it."""
     offset: Offset
-    """Where the next message for it begins; for those that acknowledge, the oldest one that is not acknowledged."""
+    """The offset of its next message; with acknowledgement, of the oldest message that is not acknowledged."""
     next_sequence: int
-    """The number of that message."""
+    """The sequence of that message."""
     damaged: bool
-    """Whether its position cannot be read: then it counts as standing at the oldest message, and holds back everything.
+    """Whether its position cannot be read. Then it counts as being at the oldest message, and no data is reclaimed.
 
-    A repair lets it begin again there; until then nobody can receive under the name.
+    A repair moves it there. Until then, no receiver can use the name.
     """
     lag_messages: int
-    """How many messages are stored that it has not taken."""
+    """The number of stored messages that it has not consumed."""
     lag_bytes: int
-    """How many bytes their records have, with what lies between them."""
+    """The bytes of their records, including control records between them."""
     lag_seconds: float
-    """How old the oldest message is that it has not taken; 0 if there is none.
+    """The age in seconds of the oldest message that it has not consumed; 0 if there is none.
 
-    Taken from the index, so it may be about a second more than that, and more than that for messages that another
-    process has just begun to send after a pause.
+    Taken from the segment index, so it may be about a second too high, and more for messages that another process has
+    just started to send after a pause.
     """
     idle: float
-    """Seconds since it was opened, took a message or was moved; of one that is behind, to within 16 messages.
+    """Seconds since it was opened, consumed a message or was moved. If it is behind, precise to 16 messages.
 
     0 if its file is damaged.
     """
     owner: Process | None
-    """The process that owns it; None if no live process does, or that is not known. Of a group: which joined last."""
+    """The process that owns it; None if no live process does, or if it is not known. For a group: the last to join."""
     owner_known: bool
-    """Whether owner and members are known: not to a user who may only read the channel, and cannot see its locks."""
+    """Whether owner and members are known: a user with read access only cannot see the locks of the channel."""
     members: tuple[Process, ...]
-    """The processes that have a live member of the group, in no order; none for a single consumer."""
+    """The processes that have a live member of the group, in no particular order; empty for a single consumer."""
     expires: float | None
-    """After so many seconds without a live owner it is removed; None if it stays."""
+    """It is removed after this many seconds without a live owner; None if it never expires."""
 
 
 def list_consumers(store: Store) -> tuple[Consumer, ...]:
-    """Return everybody who is registered, in order of their names; those whose time is over are removed first."""
-    if not store.readonly:
+    """Return all registered consumers, sorted by name. Expired consumers are removed first."""
+    if isinstance(store, WritableStore):
         store.remove_expired()
-    now, end = time.time_ns(), store.places.latest()
-    known: dict[Offset, list[Mark]] = {}
-    return tuple(_describe(each, store, end, now, known) for each in store.roster.registrations())
+    now, end = time.time_ns(), store.lookup.latest()
+    known: dict[Offset, list[IndexEntry]] = {}
+    return tuple(_describe(each, store, end, now, known) for each in store.consumer_listing.registrations())
 
 
 def _describe(
-    registration: Registration, store: Store, end: Mark, now: int, known: dict[Offset, list[Mark]]
+    registration: Registration, store: Store, end: LogPosition, now: int, known: dict[Offset, list[IndexEntry]]
 ) -> Consumer:
     position = registration.position
     if position is None:
-        earliest = store.places.earliest()
-        position = Position(earliest.offset, earliest.sequence, now)
-    place = Mark(position.offset, position.sequence, position.time)
-    if place.offset < store.control.oldest_offset:
-        place = store.places.earliest()
-    lag = max(0, end.sequence - place.sequence)
+        earliest = store.lookup.earliest()
+        position = StoredPosition(earliest.offset, earliest.sequence, now)
+    start, written = position.log_position, position.time
+    if start.offset < store.control.oldest_offset:
+        oldest = store.lookup.earliest_entry()
+        start, written = oldest.log_position, oldest.time
+    lag = max(0, end.sequence - start.sequence)
     return Consumer(
         name=registration.name,
         kind="single" if registration.members is None else "group",
@@ -87,8 +90,8 @@ def _describe(
         next_sequence=position.sequence,
         damaged=registration.position is None,
         lag_messages=lag,
-        lag_bytes=store.backlog.between(place, end).size if lag else 0,
-        lag_seconds=max(0, now - store.places.written_at(place, known)) / 1e9 if lag else 0.0,
+        lag_bytes=store.backlog.between(start, end).size if lag else 0,
+        lag_seconds=max(0, now - store.lookup.written_at(start.offset, known, written)) / 1e9 if lag else 0.0,
         idle=max(0, now - position.time) / 1e9,
         owner=None if registration.owner is None else process_of(registration.owner),
         owner_known=registration.is_owner_known,
@@ -103,6 +106,6 @@ def process_of(holder: Holder) -> Process:
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot be a consumer's name because it is not a str."""
+    """Raise `TypeError` if a consumer name is not a str."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"name={name!r}: a consumer's name must be a str, not {type(name).__name__}")

@@ -1,4 +1,4 @@
-"""What the `statistics()` methods return: frozen snapshots, taken without waiting for anybody."""
+"""The results of the `statistics()` methods: frozen snapshots, taken without waiting for other processes."""
 
 from __future__ import annotations
 
@@ -7,40 +7,43 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import final
 
-from .._maintenance.retention import Pin
-from .._offset import Offset
+from ..._maintenance.background.reclaim_by_retention import Pin
+from ..._offset import Offset
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """A process as it described itself when it opened the channel; None where that cannot be read."""
+    """A process as it described itself when it opened the channel; None for what cannot be read."""
 
     pid: int | None
-    """Its number, as it is known in its own container."""
+    """The process id, as seen in its own container."""
     host: str | None
+    """The name of its host."""
     since: datetime | None
+    """When it opened the channel, or acquired what it holds."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceStatistics:
-    """What was done for a channel in the background, by whichever process."""
+    """The maintenance of a channel, done in the background by any of its processes."""
 
     reclaimed_segments: int
-    """How many segments were removed because nobody needed them any more, or the retention said so."""
+    """The number of segments removed because no consumer needed them any more, or because of the retention."""
     reclaimed_bytes: int
-    """How many bytes of records were in them."""
+    """The bytes of records in them."""
     errors: int
-    """How often something went wrong; the log of the process in which it did says what. It is tried again."""
+    """The number of errors. The log of the process in which they occurred has the details. Failed work is retried."""
     last_run: datetime | None
-    """When a process looked last what is to be done; one that is quiet is looked at less often."""
+    """When a process last checked whether there is maintenance to do. An idle channel is checked less often."""
     runner: Process | None
-    """Which process that was; None if it has ended, or the channel is open read-only here."""
+    """The process that did; None if it has ended, or if the channel is open read-only here."""
     running: bool
-    """Whether a process was in the middle of it at this moment; False if the channel is open read-only here.
+    """Whether a process was doing maintenance at this moment; False if the channel is open read-only here.
 
-    One that stays there, because it was stopped or its disk does not answer, keeps others from maintaining the channel.
+    A process that gets stuck there, because it was stopped or its disk does not respond, keeps other processes from
+    maintaining the channel.
     """
 
 
@@ -50,15 +53,15 @@ class RoomStatistics:
     """The capacity of a channel at one moment."""
 
     bytes: int
-    """Bytes of records that the slowest consumer has not passed; with no consumer, all that are stored."""
+    """Bytes of records that the slowest consumer has not consumed; without consumers, of all stored records."""
     messages: int
-    """How many messages that are."""
+    """The number of messages in them."""
     max_bytes: int | None
-    """How many bytes may be; None if only messages are limited. A part of the file system is counted as it is now."""
+    """The limit in bytes; None if only messages are limited. A fraction of the file system uses its current size."""
     max_messages: int | None
-    """How many messages may be; None if only bytes are limited."""
+    """The limit in messages; None if only bytes are limited."""
     waiting_senders: int
-    """Tasks and threads of this process that wait for room."""
+    """Tasks and threads of this process that wait for capacity."""
 
 
 @final
@@ -68,27 +71,28 @@ class ChannelStatistics:
 
     path: Path
     write_offset: Offset
-    """Where the next message will begin; everything before it is visible."""
+    """The offset of the next message; everything before it is visible."""
     durable_offset: Offset
-    """Everything before it is known to be on disk."""
+    """Everything before this offset is known to be on disk."""
     oldest_offset: Offset
-    """Where the oldest stored message begins."""
+    """The offset of the oldest stored message."""
     next_sequence: int
-    """How many messages were ever sent."""
+    """The number of messages ever sent."""
     messages: int
-    """How many messages are stored."""
+    """The number of stored messages."""
     bytes_on_disk: int
-    """Disk space of the segments and spare files, with what is allocated ahead."""
+    """Disk space of the segments and of the files in the free list, including space allocated in advance."""
     segments: int
-    """How many segments there are."""
+    """The number of segments."""
     compressed_segments: int
-    """How many of them are compressed."""
+    """The number of compressed segments."""
     compressed_bytes: int
-    """Disk space of those."""
+    """Disk space of the compressed segments."""
     spare_segments: int
-    """How many files wait to become segments, having been consumed or made ahead of time."""
+    """The number of files in the free list: of reclaimed segments, or prepared in advance."""
     mapped_segments: int
-    """How many of both this process has mapped, its readers included: at most ``max_mapped_segments``."""
+    """The number of segments and free-list files mapped by this process, readers included: at most
+    ``max_mapped_segments``."""
     senders: int
     """Open senders of this channel object."""
     receivers: int
@@ -96,21 +100,22 @@ class ChannelStatistics:
     waiters: int
     """Tasks and threads of this process that wait for a message."""
     writers: tuple[Process, ...]
-    """The processes that have the channel open for writing, this one included unless it is open read-only here."""
+    """The processes that have the channel open for writing, including this one unless it is open read-only here."""
     writers_known: bool
-    """Whether those are all. False for a user who may only read the channel: another such user can hide a process."""
+    """Whether those are all. False for a user with read access only: another such user can hide a process."""
     busy_writer: Process | None
-    """The one of them that was in the middle of sending at this moment; one that stays there holds up the others."""
+    """The one of them that held the writer lock at this moment. If it gets stuck, the other writers have to wait."""
     oldest_age: timedelta | None
-    """How long ago the oldest segment was begun; None if nothing was stored when it was looked for."""
+    """How long ago the oldest segment was started; None if nothing is stored."""
     sealed: bool
-    """Whether the channel takes no more messages."""
+    """Whether the channel is sealed and accepts no more messages."""
     pinned_by: Pin | None
-    """What holds back the oldest segment; None if nothing does, or nothing is stored. `str()` says it in one line."""
+    """What keeps the oldest segment from being reclaimed; None if nothing does, or nothing is stored. `str()` gives one
+    line of text."""
     maintenance: MaintenanceStatistics
-    """What was done in the background."""
+    """The maintenance of the channel."""
     room: RoomStatistics | None
-    """How much of its capacity is used; None if it has none."""
+    """How much of the capacity is used; None if it is not limited."""
 
 
 @final
@@ -119,11 +124,11 @@ class SenderStatistics:
     """A sender at one moment."""
 
     write_offset: Offset
-    """Where the next message will begin."""
+    """The offset of the next message."""
     durable_offset: Offset
-    """Everything before it is known to be on disk."""
+    """Everything before this offset is known to be on disk."""
     next_sequence: int
-    """How many messages were ever sent to the channel."""
+    """The number of messages ever sent to the channel."""
 
 
 @final
@@ -132,17 +137,18 @@ class ReceiverStatistics:
     """A receiver at one moment."""
 
     read_offset: Offset
-    """Where the next message begins."""
+    """The offset of the next message."""
     next_sequence: int
-    """The number of the next message that is new."""
+    """The sequence of the next new message."""
     lag_messages: int
-    """How many messages are there to be received."""
+    """The number of messages available to be received."""
     lag_bytes: int
-    """How many bytes their records have, with what lies between them."""
+    """The bytes of their records, including control records between them."""
     unacked: int
-    """How many messages an `AckReceiver` has handed out that are neither acked nor nacked; 0 for others."""
+    """The number of messages that an `AckReceiver` has delivered and that are neither acked nor nacked; 0 for other
+    receivers."""
     clones: int
-    """How many receivers share the position, this one included."""
+    """The number of receivers that share the position, including this one."""
 
 
 @final
@@ -151,22 +157,22 @@ class ServiceStatistics:
     """A service at one moment."""
 
     handled: int
-    """How many messages were handled and acknowledged."""
+    """The number of messages that were handled and acknowledged."""
     failed: int
-    """How many attempts have failed."""
+    """The number of failed attempts."""
     retried: int
-    """How many of them were followed by another one, or will be."""
+    """The number of failed attempts that were or will be followed by another one."""
     dead: int
-    """How many messages were sent to the dead-letter channel."""
+    """The number of messages sent to the dead-letter channel."""
     missed: int
-    """How many messages were removed, by a purge or a limit, before their turn."""
+    """The number of messages that were removed, by a purge or a limit, before they were handled."""
     in_flight: int
-    """How many messages are being handled, or wait in order for another attempt."""
+    """The number of messages that are being handled, or wait in order for another attempt."""
     lag: int
-    """How many messages there are from the oldest on that is not acknowledged; when it has ended, as it was then."""
+    """The number of messages from the oldest one on that is not acknowledged. For an ended service: at its end."""
     paused: bool
-    """Whether nothing new is begun until `resume()`."""
+    """Whether nothing new is started until `resume()`."""
     stopped: bool
-    """Whether nothing new is begun any more; it has ended when nothing is in flight."""
+    """Whether nothing new is started any more. The service has ended when nothing is in flight."""
     last_error: str | None
-    """What the last attempt that failed has failed with, or what has ended the service; None if nothing went wrong."""
+    """The error of the last failed attempt, or the error that ended the service; None if there was none."""

@@ -1,11 +1,11 @@
-"""One message that was handed out, to be acknowledged by itself."""
+"""`Delivery`: one delivered message, acknowledged individually."""
 
 from __future__ import annotations
 
 from typing import Generic, Protocol, TypeAlias, TypeVar, final
 
-from .. import _checks as checks
-from .._offset import Offset
+from ... import _checks as checks
+from ..._offset import Offset
 
 T_co = TypeVar("T_co", covariant=True)
 Handed: TypeAlias = tuple[T_co, Offset, int, int, int]
@@ -13,35 +13,37 @@ Handed: TypeAlias = tuple[T_co, Offset, int, int, int]
 
 
 class Owner(Protocol):
-    """Who handed it out, and is told what became of it."""
+    """The subscription that delivered a message and tracks its outcome."""
 
-    def settle(self, offset: Offset, token: int) -> None:
-        """It is done; `AckError` if it is not outstanding."""
+    def acknowledge(self, offset: Offset, token: int) -> None:
+        """Acknowledge a message. Raise `AckError` if it is not outstanding."""
         ...
 
     def give_back(self, offset: Offset, token: int, delay: float = 0.0) -> None:
-        """It has failed; `AckError` if it is not outstanding."""
+        """Redeliver a message after a failed attempt. Raise `AckError` if it is not outstanding."""
         ...
 
     def extend(self, offset: Offset, token: int) -> None:
-        """It takes longer; `AckError` if it is not outstanding."""
+        """Extend the lease of a message. Raise `AckError` if it is not outstanding."""
         ...
 
 
 @final
 class Delivery(Generic[T_co]):
-    """A message, its place in the channel, and what settles it. Deliveries may be settled in any order."""
+    """A message with its offset and sequence, to be acked or nacked. Deliveries may be acknowledged in any order."""
 
     __slots__ = ("_owner", "_token", "attempt", "offset", "sequence", "value")
 
     value: T_co
+    """The message."""
     offset: Offset
+    """Where the message begins in the log."""
     sequence: int
-    """Its number, counted from 0 at the birth of the channel."""
+    """The number of the message, counted from 0 since the channel was created."""
     attempt: int
-    """How often it was handed out, 1 the first time.
+    """How often it was delivered, 1 the first time.
 
-    Counted from 1 again when the consumer is opened again; in a group, only when the machine has started anew.
+    Starts again at 1 when the consumer is opened again; in a group, only when the machine was restarted.
     """
 
     def __init__(self, owner: Owner, value: T_co, offset: Offset, sequence: int, attempt: int, token: int) -> None:
@@ -53,24 +55,27 @@ class Delivery(Generic[T_co]):
         self.attempt = attempt
 
     def ack(self) -> None:
-        """Say that it is done: it never comes again, once everything before it is acknowledged too.
+        """Acknowledge the message. It is never redelivered once everything before it is acknowledged too.
 
-        Raises `AckError`, and nothing changed, if it was settled already or came again since, and
-        `ClosedResourceError` if every receiver that shares the position was closed: then it comes again. In a group,
-        `LeaseExpiredError` if its lease has ended and it is, or soon will be, somebody else's.
+        Raises `AckError`, and changes nothing, if it was already acknowledged or redelivered, and `ClosedResourceError`
+        if all receivers that share the position were closed: then it is redelivered. In a group, raises
+        `LeaseExpiredError` if its lease has ended and it belongs, or soon will belong, to another member.
         """
-        self._owner.settle(self.offset, self._token)
+        self._owner.acknowledge(self.offset, self._token)
 
     def nack(self, delay: float = 0) -> None:
-        """Let it come again, before anything new, or *delay* seconds later while others go on. Errors as in `ack`."""
+        """Redeliver it before any new message. With *delay*, redeliver it that many seconds later. Errors as in `ack`.
+
+        Other messages do not wait for the end of the delay.
+        """
         checks.seconds_or_zero("delay", delay)
         self._owner.give_back(self.offset, self._token, delay)
 
     def extend(self) -> None:
-        """Begin its lease anew: it stays ours for as long as when it was handed out. Errors as in `ack`.
+        """Restart its lease: it belongs to this member for the full lease time again. Errors as in `ack`.
 
-        Only messages of a group have a lease; with others this does nothing. In an event loop it raises `WouldBlock`,
-        and nothing changed, if a process that was stopped keeps the group's lock.
+        Only messages of a group have a lease; for others this does nothing. In an event loop it raises `WouldBlock`,
+        and changes nothing, if a stopped process holds the group's lock.
         """
         self._owner.extend(self.offset, self._token)
 

@@ -1,40 +1,34 @@
-"""One member of a group: what it was given is its own for a while, and everybody's again afterwards."""
+"""`GroupMember`: one member of a group, whose deliveries have leases."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from typing import final
 from weakref import ref
 
-import anyio
 from anyio import ClosedResourceError, WouldBlock
 
-from .._errors import AckError, Busy, DecodeError, LeaseExpiredError
-from .._format import Reader
-from .._offset import Offset
-from .._options import OpenOptions
-from .._storage.cursor import Cursor
-from .._storage.group import Group
-from .._storage.index import Mark
-from .._storage.log_reader import LogReader
-from .._storage.store import Store
-from .._wakeup.patience import may_sleep
-from .ack_source import NANOSECOND, AckSource
-from .delivery import Handed
-from .errands import Errands
-from .keeper import KEEPER
-from .places import Start
-from .source import Source
+from ..._errors import AckError, Busy, DecodeError, LeaseExpiredError
+from ..._format import Reader
+from ..._offset import LogPosition, Offset
+from ..._runtime.may_sleep import may_sleep
+from ..._storage.consumers.attempts import Attempts
+from ..._storage.consumers.group_file import Group
+from ..._storage.writable_store import writable
+from .lease_renewer import LEASE_RENEWER
+from .outstanding import Claim
+from .start_position import Start
+from .subscription import NANOSECOND, Subscription
 
-_PAUSE = 0.001  # seconds
 _REMEMBERED = 4096
 _THIRD = 3
 
 
-def _weakly(source: GroupSource) -> Callable[[Reader], bool]:
-    """Return what tends the group without keeping its source alive, which holds the reader that calls it."""
-    reference = ref(source)
+def _weakly(member: GroupMember) -> Callable[[Reader], bool]:
+    """Return a function that calls `tend` through a weak reference: the member references the reader that calls it."""
+    reference = ref(member)
 
     def tend(reader: Reader) -> bool:
         found = reference()
@@ -43,209 +37,164 @@ def _weakly(source: GroupSource) -> Callable[[Reader], bool]:
     return tend
 
 
-class GroupSource(AckSource):
-    """A source that hands out what no other member of its group has."""
+@final
+class GroupMember:
+    """The claims of one member: it delivers messages that no other member has, each for the time of a lease.
 
-    def __init__(
-        self,
-        store: Store,
-        options: OpenOptions,
-        errands: Errands,
-        open_reader: Callable[[Cursor | None, Mark | None], LogReader],
-        group: Group,
-        lease: float,
-        on_close: Callable[[Source], object],
-    ) -> None:
+    It also moves the position that all members share.
+    """
+
+    has_leases = True
+
+    def __init__(self, subscription: Subscription, group: Group, lease: float) -> None:
+        self._subscription = subscription
         self._group = group
         self.lease = lease
-        """Seconds that a message is ours, unless we extend that."""
-        self._is_kept_out = False
+        """For how many seconds a delivery belongs to this member, unless the lease is extended."""
         self._lost: dict[tuple[int, int], None] = {}
-
-        def open_without_cursor(_: Cursor | None, stop: Mark | None) -> LogReader:
-            return open_reader(None, stop)  # the position is everybody's
-
-        position = group.position
-        assert position is not None
-        place = Mark(position.offset, position.sequence, position.time)
-        super().__init__(store, options, errands, open_without_cursor, group, place, None, on_close)
-
-    def _begin_to_hold(self) -> None:
-        self.reader.expire = self._group.expire_before
-        self.reader.native.share(self._group.map, self._group.owner, int(self.lease / NANOSECOND), _weakly(self))
+        reader = subscription.reader
+        reader.expire = group.expire_before
+        reader.native.share(group.map, group.owner, int(lease / NANOSECOND), _weakly(self))
 
     def tend(self, reader: Reader) -> bool:
-        """Do what is due in the group; False if another process is in the middle of something for longer."""
+        """Do what is due in the group. Return False if another process holds the group's lock for longer."""
         try:
-            came_again = self._group.tend(may_sleep)
+            is_redelivered = self._group.tend(may_sleep)
         except Busy:
-            self._is_kept_out = True
+            self._subscription.lock_is_busy = True
             return False
-        if came_again or reader.must_tell():
-            self._wake()
+        if is_redelivered or reader.must_wake():
+            self.wake()
         return True
 
-    def _wake(self) -> None:
-        self.arrivals.wake_all()
-        self.store.log.writer.tell_waiters()
+    def wake(self) -> None:
+        """Let the receivers of all members rescan, in all processes."""
+        self._subscription.wake_group()
 
     # Leases
 
-    def extend(self, offset: Offset, token: int) -> None:
-        """Begin a lease anew; `AckError` or `LeaseExpiredError` if the message is not ours, or not any more."""
-        self._check_open()
-        native = self.reader.native
-        number = native.place_of(offset, token)
-        until = time.monotonic_ns() + int(self.lease / NANOSECOND)
+    def extend(self, offset: Offset, token: int) -> bool:
+        """Restart a lease. Return False if the message is not this member's any more."""
         try:
-            done = number >= 0 and self._group.extend(number, token, until, may_sleep)
+            return self._extend(offset, token)
         except Busy:
             raise WouldBlock from None
-        if not done:
-            native.give_back(offset, token, 0, False)  # which finds out that it is lost
-        self._check(offset, token, done)
 
-    def nack(self, count: int | None) -> bool:
-        """Let the newest ones outstanding come again; `LeaseExpiredError` if some of them were not ours any more."""
-        done = super().nack(count)
-        self._check_lost()
-        return done
+    def _extend(self, offset: Offset, token: int) -> bool:
+        number = self._subscription.reader.native.place_of(offset, token)
+        until = time.monotonic_ns() + int(self.lease / NANOSECOND)
+        return number >= 0 and self._group.extend(number, token, until, may_sleep)
 
-    def take_back(self, taken: Iterable[tuple[Offset, int]]) -> None:
-        """Let messages come again that nobody has got; what was settled or lost meanwhile is left out."""
-        super().take_back(taken)
-        self._remember_lost()
+    def renewing(self, current: Callable[[], Claim | None]) -> AbstractContextManager[object]:
+        """Extend the lease of the current delivery as often as needed while the body runs."""
 
-    def tell(self) -> None:
-        """Tell others what they may wait for; `LeaseExpiredError` if some of it was not ours any more."""
-        self._wake()
-        with suppress(Busy):  # who has the lock for longer finds out as well
+        def extend() -> None:
+            claim = current()
+            if self._subscription.is_closed:
+                raise ClosedResourceError
+            if claim is not None:
+                self._extend(
+                    *claim
+                )  # False if it was acknowledged or lost: the call that acknowledges it raises the reason
+
+        return LEASE_RENEWER.keeping(extend, self.lease / _THIRD)
+
+    def after_ack(self) -> None:
+        """Wake waiters after an ack. Raise `LeaseExpiredError` if some of the messages were lost before."""
+        self.wake()
+        with suppress(Busy):  # a process that holds the lock for longer detects it as well
             self._group.check_words(may_sleep)
-        self._check_lost()
+        self.check_lost()
 
-    def _check_lost(self) -> None:
-        lost = self._remember_lost()
+    def check_lost(self) -> None:
+        """Raise `LeaseExpiredError` if messages were lost before they were acknowledged."""
+        lost = self.collect_lost()
         if lost:
-            raise LeaseExpiredError(self.name, Offset(lost[0][0]))
+            raise LeaseExpiredError(self._subscription.name, Offset(lost[0][0]))
 
-    def _check(self, offset: Offset, token: int, done: bool) -> None:
-        self._remember_lost()
-        if (offset, token) in self._lost:
-            raise LeaseExpiredError(self.name, offset)
-        super()._check(offset, token, done)
+    def is_lost(self, offset: Offset, token: int) -> bool:
+        """Return whether a delivery was lost before it was acknowledged."""
+        self.collect_lost()
+        return (offset, token) in self._lost
 
-    def _remember_lost(self) -> list[tuple[int, int]]:
-        lost = self.reader.native.take_lost()
+    def collect_lost(self) -> list[tuple[int, int]]:
+        """Record which deliveries were lost since the last call, and return them."""
+        lost = self._subscription.reader.native.take_lost()
         self._lost |= dict.fromkeys(lost)
         for old in list(self._lost)[: max(0, len(self._lost) - _REMEMBERED)]:
             del self._lost[old]
         return lost
 
-    @contextmanager
-    def settling(self, offset: Offset, token: int) -> Generator[None]:
-        """Acknowledge a message if the body ends well, and keep its lease meanwhile."""
-        with super().settling(offset, token), self.keeping(offset, token):
-            yield
+    # Undecodable messages: like others, they belong to the member that came to them
 
-    def keeping(self, offset: Offset, token: int) -> AbstractContextManager[None]:
-        """Extend a lease as often as needed while the body runs."""
-        return KEEPER.keeping(lambda: self._extend_kept(offset, token), self.lease / _THIRD)
-
-    @property
-    def has_leases(self) -> bool:
-        """They have."""
-        return True
-
-    def keeping_current(self, current: Callable[[], Handed[object] | None]) -> AbstractContextManager[None]:
-        """Extend the lease of whatever is being worked on, as often as needed, while the body runs."""
-
-        def extend() -> None:
-            found = current()
-            if found is not None and self.reader.native.place_of(found[1], found[4]) >= 0:
-                with suppress(ClosedResourceError):  # settled in this moment: another one comes
-                    self._extend_kept(found[1], found[4])
-
-        return KEEPER.keeping(extend, self.lease / _THIRD)
-
-    def stands_before(self, error: DecodeError) -> bool:
-        """Tell whether what does not decode is still ours."""
-        return self.reader.native.refused(error.offset) is not None
-
-    def pass_by(self, error: DecodeError) -> None:
-        """Acknowledge what does not decode; if its lease is over, somebody else comes to it."""
-        with suppress(AckError, LeaseExpiredError):
-            _, _, token = self.refused(error.offset)
-            self.settle(error.offset, token)
-
-    def _extend_kept(self, offset: Offset, token: int) -> None:
-        number = self.reader.native.place_of(offset, token)
-        until = time.monotonic_ns() + int(self.lease / NANOSECOND)
-        if self._closed or number < 0 or not self._group.extend(number, token, until, may_sleep):
-            raise ClosedResourceError  # whoever settles it is told why
-
-    def refused(self, offset: Offset) -> tuple[int, int, int]:
-        """Return (sequence, attempt, token) of a message that did not decode; `AckError` if we have none there."""
-        self._check_open()
-        found = self.reader.native.refused(offset)
+    def undecodable(self, offset: Offset) -> tuple[int, int, int]:
+        """Return (sequence, attempt, token) of an undecodable message. Raise `AckError` if this member has none."""
+        self._subscription.check_open()
+        found = self._subscription.reader.native.refused(offset)
         if found is None:
-            raise AckError(self.name, f"there is no message at offset {offset} that did not decode, and is not settled")
+            raise AckError(
+                self._subscription.name,
+                f"this member has no undecodable message at offset {offset}: it was acknowledged or redelivered",
+            )
         return found
 
-    # What comes next
+    def undecodable_sequence(self, error: DecodeError) -> int | None:
+        """Return the sequence of an undecodable message; None if it does not belong to this member any more."""
+        found = self._subscription.reader.native.refused(error.offset)
+        return None if found is None else found[0]
 
-    def has_news(self) -> bool:
-        """Tell whether a look would find something, or somebody has to look after the others, or this is the end."""
-        native = self.reader.native
-        due = native.next_due
-        if native.ready or (due and due <= time.monotonic_ns()):
-            return True
-        if native.offset != self.store.control.write_offset:  # beyond it: damage, which a look finds
-            return not native.full
-        return self.has_ended()
+    def skip_undecodable(self, error: DecodeError, sequence: int) -> None:
+        """Acknowledge an undecodable message. If its lease has ended, another member gets it."""
+        del sequence
+        native = self._subscription.reader.native
+        found = native.refused(error.offset)
+        is_done = found is not None and native.acknowledge(error.offset, found[2])
+        self.collect_lost()
+        if is_done:
+            self._subscription.acked(1)
+            if native.must_wake():
+                with suppress(LeaseExpiredError):  # of another message: the call that acknowledges it raises
+                    self.after_ack()
 
-    def go_to(self, place: Mark) -> bool:
-        """Let the whole group go on elsewhere, and tell whether that is still there. May block.
+    # The position of the group
 
-        If it is not, the group stands where it stood. `AckError` if something is not settled.
+    def attempts(self) -> Attempts:
+        """Return what counts attempts to move the group, and ends them if none can succeed."""
+        return Attempts(self._subscription.store.control, self._group.name)
+
+    def seek(self, to: Start, attempts: Attempts) -> bool:
+        """Move the whole group to another log position. Return False if it was reclaimed meanwhile. May block.
+
+        `StorageError` after too many attempts, else errors as in `_move`.
         """
-        self._check_open()
-        if place.offset < self.store.control.oldest_offset:
-            return False  # removed since it was looked for
+        attempts.count()
+        return self._move(self._subscription.find(to, "to"))
+
+    def _move(self, place: LogPosition) -> bool:
+        """Move the whole group. Return False if the target was reclaimed. May block.
+
+        In that case the group stays where it was. Raises `AckError` if a message is outstanding or to be redelivered.
+        """
+        self._subscription.check_open()
+        if place.offset < self._subscription.store.control.oldest_offset:
+            return False  # reclaimed since it was looked up
         before = self._group.move(place)
-        is_there = self.is_held()
+        is_there = self._is_held()
         if not is_there:
-            with suppress(AckError):  # a member has something meanwhile: it was told what it missed
+            with suppress(AckError):  # a member got a message meanwhile, after an error that says what it missed
                 self._group.move(before)
-        self._wake()
+        self.wake()
         return is_there
 
     def hold_on(self, start: Start) -> None:
-        """Stand where a new group begins for good: if that was removed in this moment, look for it again."""
-        with suppress(AckError):  # a member that came meanwhile has something: it was told what it missed
-            while not self.is_held():
-                self._group.move(self.find(start, "start"))
+        """Retain the data at the start position of a new group. If it was reclaimed meanwhile, resolve it again."""
+        attempts = self.attempts()
+        with suppress(AckError):  # a new member got a message meanwhile, after an error that says what it missed
+            while not self._is_held():
+                attempts.count()
+                self._group.move(self._subscription.find(start, "start"))
 
-    def is_held(self) -> bool:
-        """Tell whether what lies here stays until it was taken, having just been put here; False if it is gone."""
+    def _is_held(self) -> bool:
+        """Return whether the data at this new position is retained until consumed; False if it was reclaimed."""
         position = self._group.position
-        return position is None or self.store.hold(position.offset)
-
-    def wait(self, has_news: Callable[[], bool]) -> Coroutine[object, object, None]:
-        """Sleep until there may be news, or somebody has to look after the others."""
-        if self._is_kept_out:
-            self._is_kept_out = False
-            return anyio.sleep(_PAUSE)
-        return super().wait(has_news)
-
-    def sleep(self, has_news: Callable[[], bool], until: float | None) -> bool:
-        """Let the thread sleep until there are news, or the monotonic clock says *until*; tell whether there are."""
-        if self._is_kept_out:
-            self._is_kept_out = False
-            time.sleep(_PAUSE)
-        return super().sleep(has_news, until)
-
-    def _let_go(self) -> None:
-        gave_back = self.reader.native.release()
-        super()._let_go()
-        if gave_back:
-            self._wake()
+        return position is None or writable(self._subscription.store).hold(position.offset)

@@ -1,4 +1,4 @@
-"""Where to begin and where to end: from what users say to places in the log."""
+"""Start and stop positions: from the arguments of users to log positions."""
 
 from __future__ import annotations
 
@@ -6,72 +6,71 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Literal, TypeAlias, TypeVar
 
-from .._format.layout import OFFSET_JUMP
-from .._offset import Offset
-from .._storage.index import Mark
-from .._storage.store import Store
+from ..._format.layout import OFFSET_GAP
+from ..._offset import LogPosition, Offset
+from ..._storage.store import Store
 
 V = TypeVar("V")
 
 Start: TypeAlias = Literal["earliest", "latest"] | Offset | datetime
-"""Where to begin: at the oldest stored message, behind the newest, at an offset or at a moment in time."""
+"""Where to start: at the oldest stored message, after the newest, at an offset or at a point in time."""
 
 Stop: TypeAlias = Literal["latest"] | Offset | None
-"""Where a replay ends: behind what is published now, before the message at an offset, or nowhere: it goes on live."""
+"""Where a replay ends: after what is published now, before the message at an offset, or never (None)."""
 
 
-def find_place(store: Store, start: Start, argument: str = "start") -> Mark:
-    """Resolve a place in a channel; `ValueError` if it is none, naming the argument it was given as."""
+def resolve_start(store: Store, start: Start, argument: str = "start") -> LogPosition:
+    """Resolve a start position. Raise `ValueError`, naming the argument, if it is invalid."""
     if start == "earliest":
-        return store.places.earliest()
+        return store.lookup.earliest()
     if start == "latest":
-        return store.places.latest()
+        return store.lookup.latest()
     if isinstance(start, datetime):
-        return naming(argument, start, store, store.places.since)
+        return naming(argument, start, store, store.lookup.since)
     if type(start) is int:
-        return naming(argument, start, store, store.places.at)
+        return naming(argument, start, store, store.lookup.at)
     raise ValueError(f"{argument}={start!r}: must be 'earliest', 'latest', an Offset or an aware datetime")
 
 
-def find_stop(store: Store, stop: Stop) -> Mark | None:
-    """Resolve where a replay ends; `ValueError` if that is no place to stop at."""
+def find_stop(store: Store, stop: Stop) -> LogPosition | None:
+    """Resolve where a replay ends. Raise `ValueError` if it is invalid."""
     if stop is None:
         return None
     if stop == "latest":
-        return store.places.latest()
+        return store.lookup.latest()
     if type(stop) is int:
-        return naming("stop", stop, store, store.places.at)
-    raise ValueError(f"stop={stop!r}: must be 'latest', an Offset, or None to go on live")
+        return naming("stop", stop, store, store.lookup.at)
+    raise ValueError(f"stop={stop!r}: must be 'latest', an Offset, or None to follow new messages")
 
 
-def naming(argument: str, value: V, store: Store, find: Callable[[V], Mark]) -> Mark:
-    """Find a place, and let a `ValueError` say which argument of which channel it is about."""
+def naming(argument: str, value: V, store: Store, find: Callable[[V], LogPosition]) -> LogPosition:
+    """Find a log position, and add the argument and the channel to a `ValueError`."""
     try:
         return find(value)
     except ValueError as error:
         raise ValueError(f"{argument}={value!r}: {error} ({store.path})") from None
 
 
-def find_again(store: Store, place: Mark) -> Mark | None:
-    """Return where whoever remembers a place, before the message of that number, goes on.
+def find_again(store: Store, place: LogPosition) -> LogPosition | None:
+    """Return where a reader that remembers a log position (an offset and the sequence there) resumes.
 
-    That is the place itself, also if it is not stored any more; what came after a power cut if that took what was
-    there; None if there was no such place.
+    That is the position itself, even if it is not stored any more; the position after the gap if a power cut lost the
+    data there; None if the position never existed.
     """
     while True:
-        earliest = store.places.earliest()
+        earliest = store.lookup.earliest()
         if place.offset < earliest.offset:
             return place if place.sequence <= earliest.sequence else None
         found = _find_stored(store, place)
-        if store.control.oldest_offset == earliest.offset:  # else it may have been removed before we came to it
+        if store.control.oldest_offset == earliest.offset:  # otherwise it may have been reclaimed during the lookup
             return found
 
 
-def _find_stored(store: Store, place: Mark) -> Mark | None:
-    """Return the same for a place that is not older than what is stored."""
-    if place.offset > store.places.latest().offset:
+def _find_stored(store: Store, place: LogPosition) -> LogPosition | None:
+    """Return the same for a position that is not older than what is stored."""
+    if place.offset > store.lookup.latest().offset:
         return None
-    found = store.places.at_or_behind(place.offset)
-    if found.offset // OFFSET_JUMP > place.offset // OFFSET_JUMP:
+    found = store.lookup.at_or_behind(place.offset)
+    if found.offset // OFFSET_GAP > place.offset // OFFSET_GAP:
         return found
     return found if (found.offset, found.sequence) == (place.offset, place.sequence) else None

@@ -1,108 +1,126 @@
-"""How a receiver gets the position that it stands on: a name is owned, a group joined, or history replayed."""
+"""Creating subscriptions: owning a name, joining a group, or replaying history."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar, final
+from typing import final
 
-from .. import _checks as checks
-from .._options import OpenOptions
-from .._storage.cursor import Cursor
-from .._storage.index import Mark
-from .._storage.log_reader import LogReader
-from .._storage.store import Store
-from .ack_source import AckSource
-from .consumers import check_name
-from .errands import Errands
-from .group_source import GroupSource
-from .places import Start, Stop, find_place, find_stop
-from .source import Source
-
-S = TypeVar("S", bound=Source)
+from ... import _checks as checks
+from ..._offset import LogPosition
+from ..._options import OpenOptions
+from ..._storage.consumers.cursor import Cursor
+from ..._storage.reading.log_reader import LogReader
+from ..._storage.store import Store
+from ..._storage.writable_store import writable
+from ..lifecycle.blocking_calls import BlockingCalls
+from ..status.consumer_status import check_name
+from .group_member import GroupMember
+from .outstanding import Outstanding, SingleConsumer
+from .start_position import Start, Stop, find_stop, resolve_start
+from .subscription import Subscription
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Sources:
-    """Makes positions for the receivers of one channel object."""
+class Subscriptions:
+    """Creates the subscriptions of one channel object."""
 
     store: Store
     options: OpenOptions
-    errands: Errands
-    open_reader: Callable[[Cursor | None, Mark | None], LogReader]
-    keep: Callable[[Source], object]
-    """Called with each that was made; it raises if the channel was closed meanwhile."""
-    forget: Callable[[Source], object]
-    """Called with each that was closed."""
+    blocking_calls: BlockingCalls
+    open_reader: Callable[[Cursor | None, LogPosition | None], LogReader]
+    keep: Callable[[Subscription], object]
+    """Called with each new subscription; it raises if the channel was closed meanwhile."""
+    forget: Callable[[Subscription], object]
+    """Called with each closed subscription."""
 
-    def named(self, name: str, start: Start, expires: float | None) -> Source:
+    def named(self, name: str, start: Start, expires: float | None) -> Subscription:
         """Own a name."""
-        return self._named(Source, name, start, expires)
+        return self._named(name, start, expires, acknowledged=False)
 
-    def acknowledged(self, name: str, start: Start, expires: float | None) -> AckSource:
-        """Own a name whose position follows what is acknowledged."""
-        return self._named(AckSource, name, start, expires)
+    def acknowledged(self, name: str, start: Start, expires: float | None) -> Outstanding:
+        """Own a name whose position follows the acknowledgements."""
+        subscription = self._named(name, start, expires, acknowledged=True)
+        return Outstanding(subscription, SingleConsumer(subscription))
 
-    def _named(self, kind: type[S], name: str, start: Start, expires: float | None) -> S:
-        """Own a name, and stand where it stopped."""
+    def _named(self, name: str, start: Start, expires: float | None, *, acknowledged: bool) -> Subscription:
+        """Own a name, and resume at its stored position."""
         check_name(name)
         if expires is not None:
             checks.seconds("expires", expires)
-        cursor = self.store.cursors.open(name)
+        cursors = writable(self.store).cursors
+        cursor = cursors.open(name)
         try:
             if expires is not None:
                 cursor.expire_after(expires)
             position = cursor.position
             if position is None:
-                place = find_place(self.store, start)
+                place = resolve_start(self.store, start)
             else:
-                place = Mark(position.offset, position.sequence, position.time)
-            source = self._make(kind, cursor, place)
+                place = position.log_position
+            subscription = self._make(cursor, place, acknowledged=acknowledged)
+            if acknowledged:
+                subscription.reader.native.hold()
+            self.keep(subscription)
         except BaseException:
             if cursor.position is None:
-                self.store.cursors.remove(cursor)
+                cursors.remove(cursor)
             else:
-                self.store.cursors.close(cursor)
+                cursors.close(cursor)
             raise
         if position is None:
-            source.hold_on(start)
-        source.own()
-        return source
+            subscription.hold_on(start)
+        subscription.own()
+        return subscription
 
-    def shared(self, name: str, lease: float, start: Start, expires: float | None) -> GroupSource:
-        """Join a group, which stands where its members have got to."""
+    def shared(self, name: str, lease: float, start: Start, expires: float | None) -> tuple[Outstanding, GroupMember]:
+        """Join a group, and resume at its stored position."""
         check_name(name)
         checks.seconds("lease", lease)
         if expires is not None:
             checks.seconds("expires", expires)
-        store = self.store
-        assert store.processes is not None
+        store = writable(self.store)
         group = store.cursors.join(name, store.processes)
         try:
             if expires is not None:
                 group.expire_after(expires)
             is_new = group.position is None
-            group.begin(find_place(store, start) if is_new else None)
-            source = GroupSource(store, self.options, self.errands, self.open_reader, group, lease, self.forget)
-            self.keep(source)
+            group.begin(resolve_start(store, start) if is_new else None)
+            position = group.position
+            assert position is not None
+            place = position.log_position
+            subscription = self._make(group, place, acknowledged=True)
+            member = GroupMember(subscription, group, lease)
+            self.keep(subscription)
             if is_new:
-                source.hold_on(start)
-            source.own()
-            return source
+                member.hold_on(start)
+            subscription.own()
+            return Outstanding(subscription, member), member
         except BaseException:
-            store.cursors.give_up(group)
+            store.cursors.leave_after_failed_join(group)
             raise
 
-    def replayed(self, start: Start, stop: Stop) -> Source:
-        """Stand somewhere without a name, and go no further than *stop*."""
-        # The end first: what is published while the beginning is looked for does not belong to it.
+    def replayed(self, start: Start, stop: Stop) -> Subscription:
+        """Create a subscription without a name that ends at *stop*."""
+        # Resolve the end first: messages published while the start is looked up are not part of the replay.
         end = find_stop(self.store, stop)
-        source = self._make(Source, None, find_place(self.store, start), end)
-        source.own()
-        return source
+        subscription = self._make(None, resolve_start(self.store, start), end)
+        self.keep(subscription)
+        subscription.own()
+        return subscription
 
-    def _make(self, kind: type[S], cursor: Cursor | None, place: Mark, stop: Mark | None = None) -> S:
-        source = kind(self.store, self.options, self.errands, self.open_reader, cursor, place, stop, self.forget)
-        self.keep(source)
-        return source
+    def _make(
+        self, cursor: Cursor | None, place: LogPosition, stop: LogPosition | None = None, *, acknowledged: bool = False
+    ) -> Subscription:
+        return Subscription(
+            self.store,
+            self.options,
+            self.blocking_calls,
+            self.open_reader,
+            cursor,
+            place,
+            stop,
+            self.forget,
+            acknowledged=acknowledged,
+        )

@@ -1,8 +1,8 @@
-/* The two clocks of the hot path: the wall clock stamped on cursors and index entries, and the turn.
+/* The two clocks of the hot path: the wall clock for cursors and index entries, and the time until a task yields.
  *
- * A turn is how long a task may go on without giving way to its event loop. It belongs to the thread, since a
- * loop does: a task that works on a thousand channels has one turn, not a thousand. The clock is read once in
- * TURN_UNITS operations, with large payloads counting as several. */
+ * A turn is how long a task may run before it yields to its event loop (cooperative yielding). It belongs to the
+ * thread, as the loop does: a task that works on a thousand channels has one turn, not a thousand. The clock is read
+ * once in TURN_UNITS operations, with large payloads counting as several. */
 #include "core.h"
 #include <time.h>
 
@@ -48,16 +48,16 @@ void turn_begin(void) {
     turn_units = TURN_UNITS;
 }
 
-static PyObject *py_begin_turn(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+static PyObject *py_begin_slice(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
     turn_begin();
     Py_RETURN_NONE;
 }
 
 static PyMethodDef functions[] = {
-    {"turn_is_over", py_turn_is_over, METH_NOARGS,
-     "turn_is_over()\n--\n\nTell whether this thread has worked for about a millisecond since `begin_turn`."},
-    {"begin_turn", py_begin_turn, METH_NOARGS,
-     "begin_turn()\n--\n\nStart a new turn: the event loop of this thread has just had its say."},
+    {"slice_is_over", py_turn_is_over, METH_NOARGS,
+     "slice_is_over()\n--\n\nReturn whether this thread has worked for about a millisecond since `begin_slice`."},
+    {"begin_slice", py_begin_slice, METH_NOARGS,
+     "begin_slice()\n--\n\nStart a new turn: the event loop of this thread has just had its say."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,8 +1,9 @@
-/* The coroutine of one send or receive, which is not a Python frame. The reference is cores.py.
+/* The coroutine of one send or receive, without a Python frame. The reference is fast_methods.py.
  *
- * Nothing happens before it is awaited, and a task cancelled before its first step has done nothing. Awaited, it does its
- * work at once if it can; otherwise it becomes the Python coroutine that `_send_slowly` or `_receive_slowly` returns.
- * asyncio, uvloop, trio and anyio take it for what it is: it has send, throw, close and __await__. */
+ * Nothing happens before it is awaited, so a task that is cancelled before its first step has done nothing. When
+ * awaited, it does its work at once if it can; otherwise it continues as the Python coroutine that `_send_slowly` or
+ * `_receive_slowly` returns. asyncio, uvloop, trio and anyio accept it as a coroutine: it has send, throw, close and
+ * __await__. */
 #include "coroutine.h"
 
 enum state { NEW, RUNNING, DONE };
@@ -10,12 +11,12 @@ enum state { NEW, RUNNING, DONE };
 typedef struct {
     PyObject_HEAD
     Core *core;
-    PyObject *item;  /* of a send, until it is done; of a receive, the future that it sleeps for, while it does */
-    PyObject *inner; /* what we wait for, once we do: the slow coroutine, or before it, once, that future */
+    PyObject *item;  /* for a send, the item until it is sent; for a receive, the future that it awaits, if any */
+    PyObject *inner; /* what this coroutine awaits: the slow coroutine or, once before it, that future */
     char state;
     char sends;
-    char stopped; /* our result is in spare_stop */
-    char tracked; /* by the garbage collector: only what waits can be part of a cycle */
+    char stopped; /* the result is in spare_stop */
+    char tracked; /* by the garbage collector: only a coroutine that waits can be part of a cycle */
 } Coroutine;
 
 static PyObject *no_arguments;
@@ -29,7 +30,7 @@ static int spares;
 PyObject *coroutine_new(Core *core, PyObject *item) {
     Coroutine *self;
     if (spares) {
-        self = spare[--spares]; /* it still is one, and still counts for its type */
+        self = spare[--spares]; /* it is still initialized, and still has the reference to its type */
         Py_SET_REFCNT((PyObject *)self, 1);
     } else if (!(self = PyObject_GC_New(Coroutine, CoroutineType)))
         return NULL;
@@ -48,13 +49,13 @@ static void finish(Coroutine *self) {
     Py_CLEAR(self->inner);
 }
 
-/* From here on we may be part of a cycle. */
+/* From here on the coroutine may be part of a cycle. */
 static void track(Coroutine *self) {
     if (!self->tracked) PyObject_GC_Track(self);
     self->tracked = 1;
 }
 
-/* Become the Python coroutine that can wait. */
+/* Continue as the Python coroutine, which can wait. */
 static int go_slow(Coroutine *self) {
     PyObject *core = (PyObject *)self->core;
     self->inner = self->sends ? PyObject_CallMethodOneArg(core, send_slowly, self->item)
@@ -65,11 +66,12 @@ static int go_slow(Coroutine *self) {
     return 0;
 }
 
-/* --- Sleeping once, for a message that most likely comes: what a Python coroutine does, for a third of the time ---- */
+/* --- Awaiting a future once, for a message that is likely to come: as a Python coroutine does, in a third of the
+ * time --- */
 
 static int sleeps(const Coroutine *self) { return !self->sends && self->item; }
 
-/* It was not ended by being woken: nobody has to wake us any more. An exception that is set stays. */
+/* The wait ended without a wakeup, so the future needs none any more. An exception that is set stays set. */
 static void give_up_sleep(Coroutine *self) {
     PyObject *type, *error, *traceback, *future = self->item;
     self->item = NULL;
@@ -81,7 +83,7 @@ static void give_up_sleep(Coroutine *self) {
     PyErr_Restore(type, error, traceback);
 }
 
-/* Sleep for a future of asyncio, if there is one to be had; else inner stays NULL, and the slow coroutine does it. */
+/* Await an asyncio future, if one is available; else inner stays NULL, and the slow coroutine waits. */
 static int begin_sleep(Coroutine *self) {
     if (self->sends || !self->core->target || turn_over()) return 0;
     PyObject *future = PyObject_CallMethodNoArgs((PyObject *)self->core, begin_wait);
@@ -102,7 +104,8 @@ static int begin_sleep(Coroutine *self) {
     return -1;
 }
 
-/* Do it now; NULL without an exception: go the slow way. Python code runs in here and may detach or close us. */
+/* Do the work now; NULL without an exception: take the slow path. Python code that runs in here may detach or close
+ * us. */
 static PyObject *step(Coroutine *self) {
     if (!self->core->target) return NULL;
     PyObject *target = Py_NewRef(self->core->target), *item = Py_XNewRef(self->item);
@@ -112,8 +115,9 @@ static PyObject *step(Coroutine *self) {
     return result;
 }
 
-/* Go on where we wait. Woken, we take the message; if it is another's by now, the slow coroutine waits for the next. */
-static PySendResult go_on(Coroutine *self, PyObject *value, PyObject **result) {
+/* Resume the wait. After a wakeup, take the message; if another receiver has taken it, the slow coroutine waits for the
+ * next one. */
+static PySendResult resume(Coroutine *self, PyObject *value, PyObject **result) {
     PyObject *inner = Py_NewRef(self->inner);
     PySendResult sent = PyIter_Send(inner, value, result);
     Py_DECREF(inner);
@@ -129,7 +133,7 @@ static PySendResult go_on(Coroutine *self, PyObject *value, PyObject **result) {
     *result = step(self);
     if (*result) return PYGEN_RETURN;
     if (PyErr_Occurred() || go_slow(self)) return PYGEN_ERROR;
-    return go_on(self, Py_None, result);
+    return resume(self, Py_None, result);
 }
 
 static PySendResult coroutine_send(PyObject *op, PyObject *value, PyObject **result) {
@@ -159,12 +163,12 @@ static PySendResult coroutine_send(PyObject *op, PyObject *value, PyObject **res
         PyErr_SetString(PyExc_ValueError, "coroutine already executing");
         return PYGEN_ERROR;
     }
-    PySendResult sent = go_on(self, value, result);
+    PySendResult sent = resume(self, value, result);
     if (sent != PYGEN_NEXT) finish(self);
     return sent;
 }
 
-/* What `send`, `throw` and `next` answer: a yielded value, or StopIteration with the result. */
+/* The result of `send`, `throw` and `next`: a yielded value, or StopIteration with the result. */
 static PyObject *answer(PySendResult sent, PyObject *result) {
     if (sent != PYGEN_RETURN) return result;
     PyObject *stop = PyObject_CallOneArg(PyExc_StopIteration, result);
@@ -181,9 +185,10 @@ static PyObject *py_send(PyObject *op, PyObject *value) {
     return answer(sent, result);
 }
 
-/* The interpreter awaits us through tp_iternext from 3.12 on, so the way to say "done, with this result" has to be cheap.
- * NULL without an exception means StopIteration(None). Anything else needs the exception, and one is used again and again:
- * whoever awaits takes the result out of it, then drops it, and then us, which is when we take the result out as well. */
+/* From 3.12 on the interpreter awaits through tp_iternext, so returning a result has to be cheap. NULL without an
+ * exception means StopIteration(None). Any other result needs the exception, and one instance is reused: the awaiting
+ * code takes the result out of it, then drops it, and then drops this coroutine, which is when the result is removed
+ * from the instance. */
 static PyObject *spare_stop;
 
 static int stop_is_ours(void) {
@@ -214,7 +219,7 @@ static void empty_stop(void) {
     if (stop_is_ours())
         Py_CLEAR(((PyStopIterationObject *)spare_stop)->value);
     else
-        Py_CLEAR(spare_stop); /* somebody has caught it: it is theirs */
+        Py_CLEAR(spare_stop); /* other code has caught it and still has a reference */
 }
 
 static PyObject *py_next(PyObject *op) {
@@ -275,7 +280,7 @@ static PyObject *py_close(PyObject *op, PyObject *Py_UNUSED(none)) {
     return done;
 }
 
-/* A forgotten `await` must not go unnoticed. */
+/* Warn about a forgotten `await`. */
 static void coroutine_finalize(PyObject *op) {
     Coroutine *self = (Coroutine *)op;
     if (sleeps(self)) {
@@ -314,7 +319,7 @@ static void coroutine_dealloc(PyObject *op) {
     if (self->stopped) empty_stop();
     finish(self);
     Py_CLEAR(self->core);
-    if (was_simple && spares < SPARE) { /* never finalized, which happens once in the life of an object */
+    if (was_simple && spares < SPARE) { /* never finalized: an object is finalized only once in its life */
         spare[spares++] = self;
         return;
     }

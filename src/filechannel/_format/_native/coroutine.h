@@ -1,4 +1,4 @@
-/* What coroutine.c and cores.c share. */
+/* What coroutine.c and fast_methods.c share. */
 #pragma once
 #include "core.h"
 
@@ -9,4 +9,4 @@ typedef struct {
 
 /* coroutine.c */
 int coroutine_init(void);                             /* -1 with an exception */
-PyObject *coroutine_new(Core *core, PyObject *item); /* of a send; without an item, of a receive */
+PyObject *coroutine_new(Core *core, PyObject *item); /* with an item: a send; without: a receive */

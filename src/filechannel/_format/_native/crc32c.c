@@ -1,4 +1,4 @@
-/* CRC-32C (Castagnoli): by instruction where the CPU has one, by table elsewhere. */
+/* CRC-32C (Castagnoli): with the CPU instruction where there is one, with a table elsewhere. */
 #include "crc32c.h"
 
 #if defined(__aarch64__)
@@ -9,11 +9,11 @@
 #endif
 
 #define POLYNOMIAL 0x82f63b78u /* reflected */
-#define LANE 256               /* bytes a lane; three lanes hide the latency of the instruction */
+#define LANE 256               /* bytes per lane; three lanes hide the latency of the instruction */
 
 int crc32c_has_instruction;
 static uint32_t byte_table[256];
-static uint32_t lane_table[4][256]; /* what LANE zero bytes do to each byte of a running value */
+static uint32_t lane_table[4][256]; /* the effect of LANE zero bytes on each byte of a running value */
 
 static uint32_t by_table(uint32_t crc, const uint8_t *at, size_t size) {
     while (size--) crc = (crc >> 8) ^ byte_table[(crc ^ *at++) & 0xff];

@@ -1,7 +1,7 @@
 /* CRC-32C of a few bytes, inline: records, slots and cursors are mostly small.
  *
- * The instruction is written as assembly, so that the rest of the core needs no compiler flags for it; whether the CPU
- * has it is found out once, at import. */
+ * The instruction is written as assembly, so that the rest of the core needs no compiler flags for it. Whether the CPU
+ * has it is checked once, at import. */
 #ifndef FILECHANNEL_CRC32C_H
 #define FILECHANNEL_CRC32C_H
 
@@ -28,7 +28,7 @@ static inline uint32_t crc32c_step_32(uint32_t crc, uint32_t v) { CRC32C_STEP("c
 static inline uint32_t crc32c_step_64(uint32_t crc, uint64_t v) { CRC32C_STEP("crc32cx %w0, %w1, %x2", v); }
 #endif
 
-#define CRC32C_INLINE 256 /* longer ones go to crc32c_long, which works on three lanes */
+#define CRC32C_INLINE 256 /* longer data goes to crc32c_long, which works on three lanes */
 
 extern int crc32c_has_instruction;
 void crc32c_init(void);

@@ -1,11 +1,12 @@
-/* The bases of Sender and Receiver: `send` and `receive`, and the same for a thread. The reference is cores.py.
+/* The bases of Sender and Receiver: `send`, `receive` and `ack`, and the variants that block a thread. The reference is
+ * fast_methods.py.
  *
- * `send` and `receive` give a coroutine, as an `async def` would: see coroutine.c. The others do their work at once if they
- * can, and call the method that can wait, or that knows what is wrong, otherwise. */
+ * `send` and `receive` return a coroutine, as an `async def` would: see coroutine.c. The others do their work at once
+ * if they can; otherwise they call the slow method, which can wait or raises the error. */
 #include "coroutine.h"
 
-#define LONGEST_SLEEP 1.0 /* seconds: whoever should wake us may have died on the way */
-#define LONGEST 1e9       /* seconds: no timeout is more */
+#define LONGEST_SLEEP 1.0 /* seconds: the process that should wake us may have died before that */
+#define LONGEST 1e9       /* seconds: the longest timeout */
 
 static PyTypeObject *SendCoreType, *ReceiveCoreType, *AckCoreType;
 static PyObject *send_nowait_slowly, *receive_nowait_slowly, *send_here_slowly, *receive_here_slowly; /* names of methods */
@@ -43,11 +44,11 @@ static PyObject *py_receive_nowait(PyObject *op, PyObject *Py_UNUSED(none)) {
     return item || PyErr_Occurred() ? item : PyObject_CallMethodNoArgs(op, receive_nowait_slowly);
 }
 
-/* --- The same for a thread, which waits where it is ---------------------------------------------------------- */
+/* --- The same for a thread, which blocks --------------------------------------------------------------------- */
 
 enum { ITEM, TIMEOUT, WHERE };
 
-/* Sort the arguments (item, timeout=None), or those from the first on, by position or by name, into given. */
+/* Sort the arguments (item, timeout=None), or those from `first` on, by position or by name, into `given`. */
 static int sort_arguments(PyObject *const *args, Py_ssize_t count, PyObject *names, int first, PyObject *given[WHERE]) {
     Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
     int fine = count <= WHERE - first;
@@ -67,7 +68,7 @@ static int sort_arguments(PyObject *const *args, Py_ssize_t count, PyObject *nam
     return -1;
 }
 
-/* Whether it is a timeout for certain; what is odd goes the slow way, which says so. */
+/* Whether it is certainly a valid timeout; anything else takes the slow path, which raises the error. */
 static int is_time(PyObject *timeout) {
     if (timeout == Py_None) return 1;
     if (PyFloat_CheckExact(timeout)) return PyFloat_AS_DOUBLE(timeout) >= 0 && PyFloat_AS_DOUBLE(timeout) <= LONGEST;
@@ -87,11 +88,11 @@ static PyObject *py_send_here(PyObject *op, PyObject *const *args, Py_ssize_t co
         Py_DECREF(offset);
         Py_RETURN_NONE;
     }
-    if (PyErr_Occurred() && PyErr_ExceptionMatches(busy)) PyErr_Clear(); /* it runs an event loop, which is its own affair */
+    if (PyErr_Occurred() && PyErr_ExceptionMatches(busy)) PyErr_Clear(); /* the thread runs an event loop: blocking it is the caller's decision */
     return PyErr_Occurred() ? NULL : PyObject_CallMethodObjArgs(op, send_here_slowly, given[ITEM], given[TIMEOUT], NULL);
 }
 
-/* Sleep once for a message and take it; NULL without an exception: go the slow way, with what is left of the timeout. */
+/* Sleep once for a message and take it; NULL without an exception: take the slow path, with the rest of the timeout. */
 static PyObject *sleep_and_receive(PyObject *op, PyObject *target, PyObject **timeout) {
     double seconds = LONGEST_SLEEP;
     uint64_t began = 0;
@@ -99,7 +100,7 @@ static PyObject *sleep_and_receive(PyObject *op, PyObject *target, PyObject **ti
         if (!PyFloat_CheckExact(*timeout) && !PyLong_CheckExact(*timeout)) return NULL;
         seconds = PyFloat_AsDouble(*timeout);
         if (seconds == -1.0 && PyErr_Occurred()) PyErr_Clear();
-        if (!(seconds > 0)) return NULL; /* nothing to sleep for, or an error that is told there */
+        if (!(seconds > 0)) return NULL; /* nothing to sleep for, or an invalid value, which the slow path reports */
         began = monotonic_ns();
     }
     int waited = reader_wait(target, seconds < LONGEST_SLEEP ? seconds : LONGEST_SLEEP);
@@ -124,7 +125,7 @@ static PyObject *py_receive_here(PyObject *op, PyObject *const *args, Py_ssize_t
     return item;
 }
 
-/* How many to acknowledge; 0 where that is odd: the slow way says so. */
+/* How many to acknowledge; 0 for an invalid value, which the slow path reports. */
 static uint64_t count_of(PyObject *count) {
     int overflow;
     long long number = PyLong_CheckExact(count) ? PyLong_AsLongLongAndOverflow(count, &overflow) : 0;
@@ -156,7 +157,7 @@ static PyObject *attach(PyObject *op, PyObject *target, PyTypeObject *type) {
     Py_RETURN_NONE;
 }
 
-/* What Receiver has instead knows how to wait; other classes wait in their slow coroutine. */
+/* Receiver overrides these with methods that can wait; other classes wait in their slow coroutine. */
 static PyObject *py_begin_wait(PyObject *Py_UNUSED(op), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
 static PyObject *py_end_wait(PyObject *Py_UNUSED(op), PyObject *Py_UNUSED(future)) { Py_RETURN_NONE; }
 
@@ -212,10 +213,10 @@ static PyMethodDef receive_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyMethodDef ack_methods[] = {
-    {"ack", FAST(py_ack), METH_FASTCALL | METH_KEYWORDS, "ack($self, n=1)\n--\n\nSettle the oldest ones outstanding."},
+    {"ack", FAST(py_ack), METH_FASTCALL | METH_KEYWORDS, "ack($self, n=1)\n--\n\nAcknowledge the oldest ones outstanding."},
     {NULL, NULL, 0, NULL},
 };
-/* No tp_new: object's own gives subclasses the attribute layout that the interpreter finds methods fastest in. */
+/* No tp_new: object's own gives subclasses the attribute layout in which the interpreter finds methods fastest. */
 #define CORE_SLOTS(doc, its_methods)                                                                                   \
     {                                                                                                                  \
         {Py_tp_doc, doc}, {Py_tp_traverse, core_traverse}, {Py_tp_clear, core_clear},  \
@@ -233,7 +234,7 @@ static PyType_Spec send_spec = CORE_SPEC("SendCore", send_slots);
 static PyType_Spec receive_spec = CORE_SPEC("ReceiveCore", receive_slots);
 static PyType_Spec ack_spec = CORE_SPEC("AckCore", ack_slots);
 
-/* The interpreter calls a method without detours only if it belongs to the very type of the object. */
+/* The interpreter calls a method directly only if it belongs to the exact type of the object. */
 static int add_own(PyObject *cls, PyMethodDef *methods) {
     for (PyMethodDef *method = methods; method->ml_name && method->ml_name[0] != '_'; method++) {
         PyObject *own = PyDescr_NewMethod((PyTypeObject *)cls, method);

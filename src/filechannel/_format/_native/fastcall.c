@@ -1,4 +1,4 @@
-/* Calling encoders and decoders: msgspec's are C functions, and the usual way there costs as much as they do. */
+/* Calling encoders and decoders: msgspec's are C functions, and the generic call costs as much as they do. */
 #include "core.h"
 
 void callee_init(Callee *callee, PyObject *callable) {

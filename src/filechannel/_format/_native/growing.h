@@ -1,4 +1,4 @@
-/* Bytes that grow at their end. */
+/* A byte buffer that grows at its end. */
 #ifndef FILECHANNEL_GROWING_H
 #define FILECHANNEL_GROWING_H
 
@@ -23,7 +23,7 @@ static __attribute__((noinline, unused)) int grow_slowly(Growing *growing, size_
     return 1;
 }
 
-/* Whether there is room for so many bytes more. */
+/* Make sure that `more` bytes fit; 0 if there is no memory. */
 static inline int grow(Growing *growing, size_t more) {
     return growing->capacity - growing->size >= more || grow_slowly(growing, more);
 }

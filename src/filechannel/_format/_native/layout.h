@@ -1,7 +1,8 @@
-/* The numbers of layout.py that C needs. A test compares every one of them (see LAYOUT in module.c). */
+/* The numbers of layout.py that the C code needs. A test compares every one of them (see LAYOUT in module.c). */
 #ifndef FILECHANNEL_LAYOUT_H
 #define FILECHANNEL_LAYOUT_H
 
+#define LARGEST_OFFSET 0x4000000000000000u
 #define RECORD_HEADER_SIZE 8
 #define BATCH_CONTINUES 0x80000000u
 #define CONTROL_RECORD 0x40000000u
@@ -38,8 +39,8 @@
 #define FLUSHING_SEGMENTS 1u
 #define FLUSHING_CONTROL 2u
 #define CONTROL_FLUSHES_STEP 0x100000u
-#define ROOM 1152
-#define ROOM_WATCHED 1156
+#define CAPACITY_WAKE 1152
+#define CAPACITY_WATCHED 1156
 #define CONTENDED 1u
 #define TAIL_SLOT_0 64
 #define TAIL_SLOT_1 128
@@ -63,7 +64,7 @@
 #define ENTRY_SEQUENCE 24
 #define ENTRY_DEADLINE 32
 #define ENTRY_STATE 7u
-#define ENTRY_SETTLED 0u
+#define ENTRY_ACKED 0u
 #define ENTRY_OUT 1u
 #define ENTRY_READY 2u
 #define ENTRY_DELAYED 3u

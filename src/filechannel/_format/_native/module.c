@@ -1,4 +1,4 @@
-/* filechannel._format._core: the native twin of the modules beside it. */
+/* filechannel._format._core: the native implementation of the Python modules beside it. */
 #include "core.h"
 
 PyObject *nothing, *busy;
@@ -34,7 +34,7 @@ int unsigned_from(PyObject *value, uint64_t most, uint64_t *out) {
     return -1;
 }
 
-/* A map that holds shared words: they are loaded and stored whole, which needs them aligned, as in any mmap. */
+/* A map that holds shared words: they are loaded and stored atomically, so they must be aligned, as in any mmap. */
 int get_aligned(PyObject *from, int flags, Py_ssize_t least, const char *too_short, Py_buffer *view) {
     if (PyObject_GetBuffer(from, view, flags)) return -1;
     if (view->len >= least && (uintptr_t)view->buf % 8 == 0) return 0;
@@ -43,29 +43,29 @@ int get_aligned(PyObject *from, int flags, Py_ssize_t least, const char *too_sho
     return -1;
 }
 
-/* Releasing may run Python code that comes back to us: empty the field first. */
+/* Releasing may run Python code that uses the same object again: empty the field first. */
 void let_go(Py_buffer *view) {
     Py_buffer held = *view;
     view->obj = NULL;
     if (held.obj) PyBuffer_Release(&held);
 }
 
-/* What layout.h says, for the test that compares it with layout.py. */
+/* The numbers of layout.h, for the test that compares them with layout.py. */
 static int add_layout(PyObject *module) {
 #define ENTRY(name) #name, (unsigned long long)(name)
     PyObject *layout = Py_BuildValue(
-        "{sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsK"
-        "sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsK}", ENTRY(INDEX_BYTES), ENTRY(RECORD_HEADER_SIZE), ENTRY(BATCH_CONTINUES), ENTRY(CONTROL_RECORD),
+        "{sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsK"
+        "sKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsKsK}", ENTRY(INDEX_BYTES), ENTRY(LARGEST_OFFSET), ENTRY(RECORD_HEADER_SIZE), ENTRY(BATCH_CONTINUES), ENTRY(CONTROL_RECORD),
         ENTRY(LENGTH_MASK), ENTRY(SEGMENT_HEADER_SIZE), ENTRY(SEGMENT_BEGIN), ENTRY(SEGMENT_END),
         ENTRY(SEGMENT_FIRST_SEQUENCE), ENTRY(SEGMENT_PREVIOUS_END), ENTRY(SEGMENT_CREATED), ENTRY(SEGMENT_CRC),
         ENTRY(SEGMENT_END_CRC), ENTRY(SEGMENT_DIGITS), ENTRY(ALLOCATED_END), ENTRY(CONTROL_SIZE), ENTRY(WRITER_LOCK),
         ENTRY(WRITE_TAIL), ENTRY(APPEND_TAIL), ENTRY(RESERVED_END), ENTRY(STATE), ENTRY(WAKE), ENTRY(WAKE_THREADS),
         ENTRY(WAKE_LOOPS), ENTRY(WAKE_GENERATION), ENTRY(STATE_SEALED), ENTRY(STATE_DEFERRED), ENTRY(CONTENDED), ENTRY(EPOCH),
-        ENTRY(REGISTRATIONS), ENTRY(FLUSHES), ENTRY(FLUSHING_SEGMENTS), ENTRY(FLUSHING_CONTROL), ENTRY(CONTROL_FLUSHES_STEP), ENTRY(ROOM), ENTRY(ROOM_WATCHED), ENTRY(TAIL_SLOT_0), ENTRY(TAIL_SLOT_1), ENTRY(CURSOR_SLOT_0), ENTRY(CURSOR_SLOT_1),
+        ENTRY(REGISTRATIONS), ENTRY(FLUSHES), ENTRY(FLUSHING_SEGMENTS), ENTRY(FLUSHING_CONTROL), ENTRY(CONTROL_FLUSHES_STEP), ENTRY(CAPACITY_WAKE), ENTRY(CAPACITY_WATCHED), ENTRY(TAIL_SLOT_0), ENTRY(TAIL_SLOT_1), ENTRY(CURSOR_SLOT_0), ENTRY(CURSOR_SLOT_1),
         ENTRY(GROUP_HEAD), ENTRY(GROUP_LOCK), ENTRY(GROUP_TAIL), ENTRY(GROUP_NEXT), ENTRY(GROUP_NEXT_SEQUENCE),
         ENTRY(GROUP_READY), ENTRY(GROUP_DUE), ENTRY(GROUP_RING), ENTRY(GROUP_ENTRIES), ENTRY(GROUP_ENTRY_SIZE),
         ENTRY(GROUP_SIZE), ENTRY(ENTRY_OFFSET), ENTRY(ENTRY_END), ENTRY(ENTRY_SEQUENCE), ENTRY(ENTRY_DEADLINE),
-        ENTRY(ENTRY_STATE), ENTRY(ENTRY_SETTLED), ENTRY(ENTRY_OUT), ENTRY(ENTRY_READY), ENTRY(ENTRY_DELAYED),
+        ENTRY(ENTRY_STATE), ENTRY(ENTRY_ACKED), ENTRY(ENTRY_OUT), ENTRY(ENTRY_READY), ENTRY(ENTRY_DELAYED),
         ENTRY(ENTRY_PASSED), ENTRY(ENTRY_ATTEMPT_SHIFT), ENTRY(ENTRY_ATTEMPTS), ENTRY(ENTRY_TOKEN_SHIFT), ENTRY(ENTRY_TOKENS),
         ENTRY(ENTRY_OWNER_SHIFT), ENTRY(LOCK_GENERATION_SHIFT));
 #undef ENTRY
@@ -83,7 +83,7 @@ static PyObject *find(const char *module_name, const char *name) {
 }
 
 static int find_names(void) {
-    nothing = find("filechannel._format.nothing", "NOTHING");
+    nothing = find("filechannel._format.sentinel", "NOTHING");
     busy = nothing ? find("filechannel._errors", "Busy") : NULL;
     closed_error = busy ? find("anyio", "ClosedResourceError") : NULL;
     return closed_error ? 0 : -1;
@@ -101,7 +101,7 @@ PyMODINIT_FUNC PyInit__core(void) {
     PyObject *module = PyModule_Create(&definition);
     if (!module) return NULL;
     if (find_names() || add_words(module) || add_records(module) || add_clock(module) || add_mount(module) || add_memory(module) || add_map(module) || add_waiting(module) || add_forking(module) || add_mutex(module) || add_writer(module) ||
-        add_send_path(module) || add_scratch(module) || add_ring(module) || add_reader(module) || add_cores(module) || add_columns(module) || add_rows(module) || add_layout(module) ||
+        add_send_path(module) || add_scratch(module) || add_ring(module) || add_cursor_slot(module) || add_reader(module) || add_cores(module) || add_columns(module) || add_rows(module) || add_layout(module) ||
         PyModule_AddStringConstant(module, "CRC32C_METHOD", crc32c_method())) {
         Py_DECREF(module);
         return NULL;

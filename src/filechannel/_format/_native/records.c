@@ -1,4 +1,4 @@
-/* Records in a buffer: write, read, scan, find. The reference is records.py. */
+/* Records in a buffer: write, read, scan, skip, find. The reference is records.py. */
 #include "core.h"
 
 enum record_state record_check(const uint8_t *base, uint64_t position, uint64_t stop, uint64_t offset, uint32_t *word) {
@@ -10,7 +10,7 @@ enum record_state record_check(const uint8_t *base, uint64_t position, uint64_t 
     return record_crc(crc, *word, offset) == get_u32(base + position + 4) ? RECORD_OK : RECORD_BAD;
 }
 
-/* Readers load the word once, bound it, copy, and check the copy: the bytes may be rewritten under their hands. */
+/* Load the word once, bound it, copy, and check the copy: the bytes may be overwritten meanwhile. */
 PyObject *record_copy(const uint8_t *base, uint64_t position, uint64_t stop, uint64_t offset, uint64_t most, uint32_t *word,
                       enum record_state *state) {
     *state = RECORD_CUT;
@@ -20,7 +20,7 @@ PyObject *record_copy(const uint8_t *base, uint64_t position, uint64_t stop, uin
     uint32_t crc = get_u32(at + 4);
     uint64_t length = *word & LENGTH_MASK;
     if (stop - position - RECORD_HEADER_SIZE < length) return NULL;
-    *state = RECORD_LONG; /* before so much memory is asked for: the length is whatever the disk says */
+    *state = RECORD_LONG; /* before so much memory is allocated: a length from disk cannot be trusted */
     if (length > most) return NULL;
     *state = RECORD_OK;
     PyObject *payload = PyBytes_FromStringAndSize((const char *)at + RECORD_HEADER_SIZE, (Py_ssize_t)length);
@@ -42,7 +42,7 @@ static int check_range(uint64_t position, uint64_t stop, const Py_buffer *view) 
     return -1;
 }
 
-/* The arguments (buffer, position, stop, offset) that reading functions share. */
+/* The arguments (buffer, position, stop, offset) that the reading functions share. */
 static int parse_range(const char *name, PyObject *const *args, Py_ssize_t count, Py_buffer *view, uint64_t *position,
                        uint64_t *stop, uint64_t *offset) {
     if (check_count(name, count, 4) || unsigned_from(args[1], UINT64_MAX, position) ||
@@ -86,7 +86,7 @@ static PyObject *py_write_record(PyObject *Py_UNUSED(module), PyObject *const *a
         uint8_t *at = (uint8_t *)view.buf + position;
         uint32_t word = (uint32_t)payload.len | (uint32_t)flags;
         uint32_t crc = record_crc(crc32c(0, payload.buf, (size_t)payload.len), word, offset);
-        /* The payload may be a part of the same buffer: move it before anything is written over it. */
+        /* The payload may be a part of the same buffer: move it before it is overwritten. */
         memmove(at + RECORD_HEADER_SIZE, payload.buf, (size_t)payload.len);
         put_u32(at, word);
         put_u32(at + 4, crc);
@@ -132,6 +132,25 @@ static PyObject *py_scan_records(PyObject *Py_UNUSED(module), PyObject *const *a
                          (unsigned long long)position, (unsigned long long)last);
 }
 
+static PyObject *py_skip_records(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+    uint64_t position, stop, offset, most;
+    Py_buffer view;
+    if (check_count("skip_records", count, 5) || unsigned_from(args[4], UINT64_MAX, &most) ||
+        parse_range("skip_records", args, 4, &view, &position, &stop, &offset))
+        return NULL;
+    uint64_t messages = 0, from = position;
+    uint32_t word;
+    Py_BEGIN_ALLOW_THREADS
+    while (position < stop && messages < most &&
+           record_check(view.buf, position, stop, offset + (position - from), &word) == RECORD_OK) {
+        messages += !(word & CONTROL_RECORD);
+        position += RECORD_HEADER_SIZE + (word & LENGTH_MASK);
+    }
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&view);
+    return Py_BuildValue("KK", (unsigned long long)position, (unsigned long long)messages);
+}
+
 static PyObject *py_find_record(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
     uint64_t position, stop, offset;
     Py_buffer view;
@@ -145,7 +164,7 @@ static PyObject *py_find_record(PyObject *Py_UNUSED(module), PyObject *const *ar
     return at < stop ? PyLong_FromUnsignedLongLong(at) : PyLong_FromLong(-1);
 }
 
-/* Payloads as they lie in a log that begins with them. */
+/* Payloads as records, as in a log that begins with them. */
 static PyObject *py_join_records(PyObject *Py_UNUSED(module), PyObject *payloads) {
     if (!PyList_CheckExact(payloads)) return PyErr_SetString(PyExc_TypeError, "payloads must be a list of bytes"), NULL;
     uint64_t total = 0;
@@ -198,6 +217,9 @@ static PyMethodDef functions[] = {
      "scan_records(buffer, position, stop, offset, /)\n--\n\n"
      "Walk valid records; return (end of the last whole batch, messages up to there, end of the last record, "
      "start of the record that closed the batch)."},
+    {"skip_records", FAST(py_skip_records), METH_FASTCALL,
+     "skip_records(buffer, position, stop, offset, most, /)\n--\n\n"
+     "Skip valid records with at most so many messages; return (position behind them, messages)."},
     {"find_record", FAST(py_find_record), METH_FASTCALL,
      "find_record(buffer, position, stop, offset, /)\n--\n\nReturn the first position where a whole record validates, or -1."},
     {"join_records", py_join_records, METH_O,

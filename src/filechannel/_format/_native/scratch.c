@@ -1,6 +1,7 @@
-/* A buffer that is used again and again: the private copy of a payload while it is decoded.
+/* A reusable buffer: the private copy of a payload while it is decoded.
  *
- * A decoded message may keep it or a view of it (msgspec.Raw does). Then it is theirs, and the reader takes another. */
+ * A decoded message may keep the buffer or a view of it (msgspec.Raw does). Then the message owns it, and the reader
+ * allocates another. */
 #include "core.h"
 
 static PyTypeObject *ScratchType;

@@ -1,10 +1,11 @@
-"""From an object to a record: encode, append. The readable reference of the C send path.
+"""Encoding an object and appending it as a record: the pure-Python implementation of send_path.c.
 
-`encode` checks what it is given. Items whose type is exactly one of `exact` need no check and go through `encode_into`,
-which saves making a bytes object. Without `encode` any buffer is its own payload. `refuse` raises what is to be raised.
+`encode` checks its argument. Items whose type is exactly one of `exact` need no check: they go through `encode_into`,
+which saves creating a bytes object. Without `encode` any buffer is its own payload. `refuse` is called with an item
+that cannot be encoded, and raises the error.
 """
 
-# The C core checks the types of its arguments, and so does its twin.
+# The C core checks the types of its arguments, and so does this implementation.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import NoReturn, cast
 
 from typing_extensions import Buffer
 
-from .._errors import Busy
-from .arguments import unsigned
-from .clock import charge_turn, turn_is_over
+from ..._errors import Busy
+from ..clock import charge_slice, slice_is_over
+from ..memory.arguments import unsigned
 from .writer import Writer
 
 
@@ -44,29 +45,29 @@ class SendPath:
 
     @property
     def deferred(self) -> bool:
-        """Whether publishing is left to a flusher."""
+        """Whether publishing is left to the flush."""
         return self._writer.deferred
 
     def put(self, item: object, /) -> int:
         """Encode and append one item; return its offset."""
         return self._writer.append(self._encoded(item, None))
 
-    def put_in_turn(self, item: object, /) -> int | None:
-        """The same for a coroutine: None, and nothing done, when it has to give way or wait for somebody."""
+    def put_or_yield(self, item: object, /) -> int | None:
+        """The same for a coroutine: None, with nothing done, if it has to yield or to wait for another process."""
         try:
-            return None if self._writer.deferred or turn_is_over() else self.put(item)
+            return None if self._writer.deferred or slice_is_over() else self.put(item)
         except Busy:
             return None
 
     def put_all(self, items: list[object], /) -> int:
-        """Encode and append a list as one batch."""
+        """Encode and append a list as one batch; return the first offset."""
         return self._writer.append_all(self._encoded_list(items, 0))
 
     def encode_all(self, items: list[object], first: int, /) -> list[bytes]:
-        """Encode a list of items; errors count from index first."""
+        """Encode a list of items; the index in an error message counts from *first*."""
         payloads = self._encoded_list(items, first)
-        for payload in payloads:  # somebody works slice by slice, and looks at the turn in between
-            charge_turn(len(payload))
+        for payload in payloads:  # the caller encodes slice by slice, and checks in between whether to yield
+            charge_slice(len(payload))
         return payloads
 
     def _encoded_list(self, items: list[object], first: int) -> list[bytes]:

@@ -1,14 +1,14 @@
-"""Appending to the active segment: the readable reference of the C writer.
+"""Appending to the active segment: the pure-Python implementation of writer.c.
 
-Publishing is two steps. A tail is one offset with two slots behind it; the writer fills the slot that does not count
-and then stores the offset. Whoever loads the offset therefore finds the slot that belongs to it complete, and offset
-and sequence change together.
+Publishing takes two steps. A tail is one offset with two slots behind it; the writer fills the slot that is not
+current and then stores the offset. A reader that loads the offset therefore finds the slot that belongs to it complete,
+and offset and sequence change together.
 
-Everything simple happens in `append` and `append_all`. Whatever is not simple (the window is used up, the index wants
-an entry, the channel is sealed, the word is taken) goes to `overflow`, which is `Log.append` and may block.
+`append` and `append_all` handle the common case. All other cases (the window is used up, the index needs an entry, the
+channel is sealed, the writer lock is held) go to `overflow`, which is `Log.append` and may block.
 """
 
-# The C core checks the types of its arguments, and so does its twin.
+# The C core checks the types of its arguments, and so does this implementation.
 # pyright: reportUnnecessaryIsInstance=false
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from typing import NoReturn
 from anyio import ClosedResourceError
 from typing_extensions import Buffer
 
-from .arguments import U32, readable, unsigned, writable
-from .checksum import crc32c
-from .clock import charge_turn, wall_clock_ns
-from .going_on import Successor, Watch, created
-from .layout import (
+from ..checksum import crc32c
+from ..clock import charge_slice, wall_clock_ns
+from ..layout import (
     ALLOCATED_END,
     APPEND_TAIL,
     BATCH_CONTINUES,
@@ -37,6 +35,7 @@ from .layout import (
     FLUSHING_SEGMENTS,
     INDEX_BYTES,
     INDEX_CHECKED,
+    LARGEST_OFFSET,
     MAX_PAYLOAD,
     PAGE,
     RECORD_HEADER,
@@ -54,18 +53,20 @@ from .layout import (
     WRITE_TAIL,
     WRITER_LOCK,
 )
-from .map import close_pending
-from .memory import Look, can_store, can_store_word, populate_soon
-from .records import check_payloads, read_record, write_record
-from .waiting import release_word, wake_waiters
-from .words import load_u32, load_u64, store_u32, store_u64, swap_if_u32
+from ..memory.arguments import U32, readable, unsigned, writable
+from ..memory.atomics import load_u32, load_u64, store_u32, store_u64, swap_if_u32
+from ..memory.closable_map import close_pending
+from ..memory.futex import release_word, wake_waiters
+from ..memory.prefault import Look, can_store, can_store_word, populate_soon
+from ..records import check_payloads, read_record, write_record
+from .roll import PreparedSegment, Watch, created
 
-_MOST_MARKS = 4096  # of 256 MiB, which takes longer than the second for which they wait; more are left out
+_MOST_MARKS = 4096  # for 256 MiB, which take longer to write than the second that index entries wait; more are dropped
 _NEVER = (1 << 64) - 1
 _INT_MAX = (1 << 31) - 1
 
 _ZEROS = memoryview(bytes(CONTROL_SIZE))
-"""What a closed writer looks at instead of a control page."""
+"""What a closed writer reads instead of a control page."""
 
 
 def _not_storable() -> OSError:
@@ -99,25 +100,25 @@ class Writer:
         self._begin = 0
         self._window_end = 0
         self._limit: tuple[int, int] | None = None
-        """The number that no message reaches, and what `REGISTRATIONS` was when there was so much room."""
+        """The sequence that no message may reach, and the value of `REGISTRATIONS` when that capacity was computed."""
         self._index_due = 0
         self._next_mark = 0
         self._marks: list[tuple[int, int, int]] = []
         self._latest = 0
-        """The time of the segment's last mark; never, if the clock has gone back since."""
-        self._next: Successor | None = None
-        self._gone_on: tuple[object, bytes] | None = None
+        """The time of the segment's last index entry; never, if the clock has gone back since."""
+        self._next: PreparedSegment | None = None
+        self._pending_roll: tuple[object, bytes] | None = None
         self._told: Callable[[], object] | None = None
-        """Who is yet to be told that the writer has gone on."""
+        """The callback that is still to be notified of the fast roll."""
         self._ahead = self._ahead_end = 0
-        """Make so many bytes before the tail present, up to this offset."""
+        """How many bytes ahead of the tail to keep present in memory, and up to which offset."""
         self._ahead_from, self._ahead_at = 0, _NEVER
-        """Where the next ones begin, and at which tail they are due."""
+        """Where the next pages to populate begin, and at which tail they are due."""
         self._alone = False
         self._deferred = False
         self._words_look, self._segment_look = Look(), Look()
         self._storable_end = 0
-        """Up to which offset the latter was."""
+        """Up to which offset the segment was storable at that check."""
         self._epoch = 0
         self._tail_end = self._tail_sequence = 0
         self._tail_slot = -1
@@ -138,16 +139,16 @@ class Writer:
 
     @property
     def alone(self) -> bool:
-        """Whether nobody else has written to the segment since it was bound, which was empty then."""
+        """Whether nobody else (no other process) has written to the segment since it was bound empty."""
         return self._alone
 
     @property
     def deferred(self) -> bool:
-        """Whether publishing is left to a flusher."""
+        """Whether publishing is left to the flush."""
         return self._deferred
 
     def append(self, payload: bytes, /) -> int:
-        """Append one record and return its offset."""
+        """Append one record and return its offset; it is published unless `deferred`."""
         if not isinstance(payload, bytes):
             raise TypeError(f"payload must be bytes, not {type(payload).__name__}")
         return self._append([payload])
@@ -161,12 +162,12 @@ class Writer:
         size = sum(map(len, payloads)) + RECORD_HEADER_SIZE * len(payloads)
         simple = payloads and max(map(len, payloads)) <= self._max_payload
         me = get_ident()
-        if me in self._inside:  # a signal handler or a finalizer, which the C core has none of in between
-            raise RuntimeError("this thread is in the middle of appending already, and was interrupted there")
+        if me in self._inside:  # a signal handler or a finalizer, which cannot run at this point in the C core
+            raise RuntimeError("the same thread is already inside an append, and was interrupted there")
         self._inside.add(me)
         try:
             self._check_open()
-            # Before work that would be for nothing: the tail only grows. `_enter` compares again under the writer lock.
+            # Avoids useless work, as the tail only grows. `_enter` compares again under the writer lock.
             simple = simple and self._fits_window(load_u64(self._control, self._tail()), size)
             start = self._append_simply(payloads, size) if simple else None
         finally:
@@ -174,11 +175,11 @@ class Writer:
             self._close_if_unused()
         if start is None:
             return self._overflow(payloads)
-        charge_turn(size)
+        charge_slice(size)
         if start + size >= self._ahead_at:
             self._go_ahead(start + size)
         if not self._deferred:
-            self.tell_waiters()
+            self.wake_receivers()
         told, self._told = self._told, None
         if told is not None:
             told()
@@ -195,16 +196,17 @@ class Writer:
             release_word(self._control, WRITER_LOCK)
         return start
 
-    # Under FSYNC the pages that are written next were flushed a moment ago, which made them read-only: a store calls
-    # the file system, and if that has shut down the store kills the process. So after every flush, while one is
-    # running, and if the kernel may have written pages out by itself, they are made writable first, which may fail.
+    # Under FSYNC the pages that are written next were flushed a moment ago, which made them read-only. A store then
+    # calls the file system, and if the file system has shut down, the store kills the process. So after every flush,
+    # while a flush is running, and when the kernel may have written pages back by itself, the pages are made writable
+    # first; that call reports an error instead of killing the process.
 
     def _words_storable(self) -> bool:
-        """Return whether the words may be stored to. They come first: to take the writer lock is a store."""
+        """Return whether the control page may be stored to. Checked first, as taking the writer lock is a store."""
         return not self._deferred or can_store_word(self._control.obj, WRITER_LOCK, FLUSHES, self._words_look)
 
     def _segment_storable(self, offset: int, size: int) -> bool:
-        """Return whether so many bytes may be stored. The caller has the writer lock."""
+        """Return whether *size* bytes of the segment may be stored to. The caller has the writer lock."""
         if not self._deferred or not size or self._segment is None:
             return True
         flushes, now = load_u32(self._control, FLUSHES), wall_clock_ns()
@@ -241,17 +243,17 @@ class Writer:
         return self._limit is None or sequence + count <= self._limit[0]
 
     def _fits_limit(self, count: int) -> bool:
-        """Tell whether so many messages more are within the limit, and that is as it was.
+        """Return whether *count* more messages are within the limit, and the limit is still valid.
 
-        A consumer that went back takes room.
+        A consumer that seeks back takes capacity away.
         """
         current = self._limit is None or load_u32(self._control, REGISTRATIONS) == self._limit[1]
         return current and self._within_limit(self._tail_sequence, count)
 
-    # The parts `Log.append` is made of; the caller has taken the writer word.
+    # The steps of `Log.append`; the caller has the writer lock.
 
     def start(self) -> None:
-        """Go on at the tail. The caller has taken the writer word."""
+        """Go on at the tail; `ValueError` if no tail slot matches. The caller has the writer lock."""
         self._check_open()
         self._tail_slot = -1
         if not self._refresh_tail():
@@ -259,14 +261,14 @@ class Writer:
         self._pending, self._pending_sequence = self._tail_end, self._tail_sequence
 
     def change(self) -> None:
-        """Tell every other writer to look again at which segment is active, and how it is written to."""
+        """Tell every other writer to check again which segment is active, and how it is written to."""
         self._check_open()
         self._epoch = (load_u32(self._control, EPOCH) + 1) & U32
         store_u32(self._control, EPOCH, self._epoch)
 
     @property
     def current(self) -> bool:
-        """Whether nobody called `change` since the segment was bound, or sealed the channel."""
+        """Whether nobody called `change`, in any process, since the segment was bound, nor sealed the channel."""
         state = STATE_DEFERRED if self._deferred else 0
         return (
             self._segment is not None
@@ -281,7 +283,7 @@ class Writer:
         if flags & ~(BATCH_CONTINUES | CONTROL_RECORD) or max(map(len, payloads), default=0) > MAX_PAYLOAD:
             raise ValueError("payload or flags do not fit the word")
         if self._segment is not None and self._fits_window(self._pending, 0):
-            # Known before the first byte is touched: whoever takes over from us dead has to wipe up to here.
+            # Stored before the first byte is written: the next lock holder wipes up to here if this process dies.
             need = sum(map(len, payloads[index:])) + RECORD_HEADER_SIZE * len(payloads[index:])
             end = min(self._pending + need, self._window_end)
             if not self._words_storable() or not self._segment_storable(self._pending, end - self._pending):
@@ -305,10 +307,10 @@ class Writer:
         return index
 
     def copy(self, buffer: Buffer, position: int, stop: int, offset: int, flags: int, /) -> int:
-        """Copy the records in a range, the first one of which has an offset, as messages of a batch.
+        """Copy the records in a range as messages of a batch; the first record of the range has the offset *offset*.
 
-        While they fit the window, unpublished; return the position of the first one left. `ValueError` if one does not
-        validate.
+        Copies while they fit the window, and does not publish them. Returns the position of the first record left.
+        `ValueError` if a record does not validate.
         """
         position, stop, offset, flags = unsigned(position), unsigned(stop), unsigned(offset), unsigned(flags)
         view, first = readable(buffer), position
@@ -332,7 +334,7 @@ class Writer:
         return max(map(len, payloads), default=0)
 
     def publish(self) -> None:
-        """Move the tail behind everything written."""
+        """Move the tail behind everything written, which makes it visible."""
         if self._control is _ZEROS:
             raise ClosedResourceError
         if self._tail_slot < 0:
@@ -354,14 +356,14 @@ class Writer:
         self._tail_end, self._tail_sequence = self._pending, self._pending_sequence
         store_u64(self._control, RESERVED_END, self._pending)
 
-    def tell_waiters(self) -> None:
-        """Wake threads that wait, and call notify if event loops do. Not under the writer word."""
+    def wake_receivers(self) -> None:
+        """Wake threads that wait, and call notify if event loops wait. Do not call it with the writer lock held."""
         control, notify = self._control, self._notify
         if not self._closed and wake_waiters(control, WAKE) & WAKE_LOOPS:
             notify()
 
     def bind(self, segment: Buffer, begin: int, /) -> None:
-        """Write into this map from now on; the window is closed."""
+        """Write into this map from now on; the window is closed until `open_window`."""
         self._check_open()
         begin, view = unsigned(begin), writable(segment)
         if view.nbytes < SEGMENT_HEADER_SIZE:
@@ -369,13 +371,13 @@ class Writer:
         self._segment, self._begin, self._window_end = view, begin, 0
         self._epoch = load_u32(self._control, EPOCH)
         self._next_mark, self._marks, self._latest = 0, [], 0
-        self._next = self._gone_on = self._told = None
+        self._next = self._pending_roll = self._told = None
         self._alone = begin == self._pending
         self._storable_end = 0
         self._ahead_from, self._ahead_at = 0, _NEVER
 
     def open_window(self, end: int, index_due: int, /) -> None:
-        """Let the fast path write below end until the wall clock says index_due."""
+        """Let the fast path write below *end* until the wall clock reaches *index_due*."""
         end, index_due = unsigned(end), unsigned(index_due)
         room = -1 if self._segment is None else self._segment.nbytes - SEGMENT_HEADER_SIZE
         if not 0 <= end - self._begin <= room:
@@ -384,23 +386,26 @@ class Writer:
         self._limit = None
 
     def limit_window(self, sequence_end: int, registrations: int, /) -> None:
-        """Let the open window take messages below a number only, and no more once `registrations` has changed."""
+        """Let the open window take only messages below a sequence, and none once `REGISTRATIONS` has changed."""
         self._limit = unsigned(sequence_end), unsigned(registrations, U32)
 
     def stay_ahead(self, end: int, distance: int, /) -> None:
-        """Have so many bytes before the tail made present by another thread, up to an end, until a segment is bound."""
+        """Have so many bytes (*distance*) ahead of the tail populated by another thread.
+
+        Up to the offset *end*, until another segment is bound.
+        """
         end, distance = unsigned(end), unsigned(distance)
         room = -1 if self._segment is None else self._segment.nbytes - SEGMENT_HEADER_SIZE
         if not self._begin <= self._pending <= end or end - self._begin > room:
             raise ValueError("end is not inside the segment, or behind what is written")
         self._ahead, self._ahead_end = distance, end
         if self._ahead_from - self._pending > distance // 2:
-            self._ahead_at = self._ahead_from - distance // 2  # there is enough for now
+            self._ahead_at = self._ahead_from - distance // 2  # enough pages are present for now
         else:
             self._go_ahead(self._pending)
 
     def _go_ahead(self, offset: int) -> None:
-        """Have the next pages made present by another thread, long before the tail is there."""
+        """Let another thread populate the next pages, long before the tail reaches them."""
         start, stop = max(self._ahead_from, offset), min(offset + self._ahead, self._ahead_end)
         self._ahead_at = stop - self._ahead // 2 if stop < self._ahead_end else _NEVER
         if start < stop and self._segment is not None:
@@ -411,16 +416,16 @@ class Writer:
         """Remember the next record for the index."""
         self._next_mark = 0
 
-    def take_marks(self) -> bytes:
-        """Return the records to put into the index, and forget them: one in 64 KiB.
+    def take_index_entries(self) -> bytes:
+        """Return the pending index entries and clear them: one record per 64 KiB.
 
-        Each as in the index, without checksum.
+        Each entry has the layout of the index, without checksum.
         """
         taken, self._marks = self._marks, []
         return b"".join(INDEX_CHECKED.pack(*mark) for mark in taken)
 
     def _mark(self) -> None:
-        """Remember a record. Its time is taken before it can be seen: nothing before it is younger."""
+        """Remember a record for the index. Its time is taken before it is visible, so no record before it is newer."""
         self._next_mark = self._pending + INDEX_BYTES
         now = wall_clock_ns()
         self._latest = now if now >= self._latest else _NEVER
@@ -428,9 +433,9 @@ class Writer:
             self._marks.append((self._pending, self._pending_sequence, now))
 
     def close(self) -> None:
-        """Release every map or, if a thread appends, when it is done.
+        """Release every map now or, if a thread is appending, when it is done.
 
-        The caller has made sure that no thread is in the middle of anything but `append`.
+        The caller has made sure that no thread is in any call other than `append`.
         """
         self._closed = True
         self._close_if_unused()
@@ -447,12 +452,12 @@ class Writer:
             raise ClosedResourceError
 
     def unbind(self) -> None:
-        """Let go of the segment; every append overflows."""
-        self._segment = self._next = self._gone_on = self._told = None
-        self._window_end = 0
+        """Release the segment and forget its index entries; every append overflows from now on."""
+        self._segment = self._next = self._pending_roll = self._told = None
+        self._window_end, self._marks = 0, []
         self._ahead_at = _NEVER
 
-    # Going on to the next segment (see going_on.py)
+    # The roll to the next segment (see roll.py)
 
     def prepare_next(
         self,
@@ -470,108 +475,138 @@ class Writer:
         directory: int,
         /,
     ) -> None:
-        """Have a file ready for `go_on`, unless nobody took note of the last one yet."""
+        """Have a file ready for `fast_roll`, unless the last roll is not acknowledged yet."""
         self._check_open()
         directory = unsigned(directory, _INT_MAX)
         device, inode, digits, window = unsigned(device), unsigned(inode), unsigned(digits), unsigned(window)
         for path in (source, target):
             if not isinstance(path, bytes):
                 raise TypeError(f"expected bytes, {type(path).__name__} found")
-        content = bytes(readable(header))
-        successor = Successor(what, writable(map), content, device, inode, source, target, digits, window, told, watch)
-        if self._gone_on is None and successor.keep(directory):
-            self._next = successor
+        content, view = bytes(readable(header)), writable(map)
+        allocated, names = view.nbytes - SEGMENT_HEADER_SIZE, (source, target, digits)
+        prepared = PreparedSegment(what, view, content, allocated, None, device, inode, names, window, told, watch)
+        if self._pending_roll is None and prepared.keep(directory):
+            self._next = prepared
 
     def forget_next(self, what: object, /) -> None:
-        """Let go of a file that was prepared."""
+        """Let go of a prepared file."""
         if self._next is not None and self._next.what is what:
             self._next = None
 
     @property
-    def gone_on(self) -> tuple[object, bytes] | None:
-        """The file that the writer has gone on to, and the header it has, if nobody took note of that yet."""
-        return self._gone_on
+    def pending_roll(self) -> tuple[object, bytes] | None:
+        """The file of the last fast roll and its header, until that roll is acknowledged; else None."""
+        return self._pending_roll
 
-    def note_gone_on(self) -> None:
-        """Know of the segment that `gone_on` tells of."""
-        self._gone_on = None
+    def acknowledge_roll(self) -> None:
+        """Know of the roll that `pending_roll` describes: acknowledge it."""
+        self._pending_roll = None
 
-    def go_on(self, payload: bytes, /) -> int | None:
-        """Append the first record of the next segment, if the one before is full, and return its offset.
+    def fast_roll(self, payload: bytes, /) -> int | None:
+        """Append the first record of the next segment, if the current one is full, and return its offset.
 
-        None if it is not simple: then nothing was done. Whoever waits is for the caller to tell.
+        Returns None, with nothing done, in any case that needs the slow path. The caller wakes waiters.
         """
         if not isinstance(payload, bytes):
             raise TypeError(f"payload must be bytes, not {type(payload).__name__}")
-        size, following, now = RECORD_HEADER_SIZE + len(payload), self._next, wall_clock_ns()
+        size, prepared, now = RECORD_HEADER_SIZE + len(payload), self._next, wall_clock_ns()
         me = get_ident()
-        if following is None or len(payload) > self._max_payload or me in self._inside:
+        if prepared is None or len(payload) > self._max_payload or me in self._inside:
             return None
         self._inside.add(me)
         try:
-            start = None if self._closed else self._go_on(following, payload, size, now)
+            start = None if self._closed else self._fast_roll(prepared, payload, size, now)
         finally:
             self._inside.discard(me)
             self._close_if_unused()
         if start is not None:
-            charge_turn(size)
+            charge_slice(size)
         return start
 
-    def _go_on(self, following: Successor, payload: bytes, size: int, now: int) -> int | None:
+    def _fast_roll(self, prepared: PreparedSegment, payload: bytes, size: int, now: int) -> int | None:
         if not swap_if_u32(self._control, WRITER_LOCK, 0, self._owner):
             return None
         try:
-            segment = self._segment
-            if segment is None or not self._may_go_on(segment, following, size, now):
+            if not self._may_fast_roll(prepared, size, now):
                 return None
             self._next, start = None, self._tail_end
-            header = following.full_header(start, self._tail_sequence, now)
-            if not following.begin(segment, self._begin, start, header):
+            was_ahead = self._ahead_end > self._begin
+            prepared.before("look")
+            if not prepared.is_there():
                 return None
-            self._publish_first(following, header, payload, size)
+            prepared.fill_header(start, self._tail_sequence, now)
+            if not self._roll(prepared):
+                return None
+            self._window_end = self._begin + max(min(prepared.window, prepared.room), size)
+            self._ahead_end = self._begin + prepared.room if was_ahead else 0
+            self._ahead_from = self._begin  # its first pages were populated when it was prepared
+            if was_ahead and self._ahead // 2 < prepared.room:
+                self._ahead_at = self._begin + self._ahead // 2
+            self._pending, self._pending_sequence = self._tail_end, self._tail_sequence
+            self.write([payload], 0, 0)
+            self.publish()
         finally:
             try:
                 release_word(self._control, WRITER_LOCK)
-            except BaseException:  # Ctrl-C, on the way in: nobody else would ever free it
+            except BaseException:  # Ctrl-C at the start of the call: no other code would release the lock
                 release_word(self._control, WRITER_LOCK)
                 raise
         return start
 
-    def _may_go_on(self, segment: memoryview, following: Successor, size: int, now: int) -> bool:
-        """Tell whether a record of this size is the first of the next segment, and nothing is in the way."""
+    def _may_fast_roll(self, prepared: PreparedSegment, size: int, now: int) -> bool:
+        """Return whether a record of this size is the first of the next segment, and a fast roll is possible."""
+        segment = self._segment
         if self._deferred or self._limit is not None or not self.current or not self._refresh_tail():
             return False
-        if not self._fits_window(self._tail_end, 0):
-            return False  # it was closed: somebody has to ask for room first
+        if segment is None or not self._fits_window(self._tail_end, 0):
+            return False  # the window is closed: capacity must be reserved first
         used, room = self._tail_end - self._begin, segment.nbytes - SEGMENT_HEADER_SIZE
         is_full = 0 < used <= room < used + size
-        fits = size <= following.room <= _NEVER - self._tail_end
-        # If the clock went back, it takes more to say when the segment begins: times never do.
+        # No offset or sequence in it may pass the largest one; a message takes more than a byte.
+        fits = size <= prepared.room <= LARGEST_OFFSET - max(self._tail_end, self._tail_sequence)
+        # If the clock went back, the slow path computes the creation time: times in the log never go back.
         return self._alone and is_full and fits and now >= max(self._latest, created(segment))
 
-    def _publish_first(self, following: Successor, header: bytes, payload: bytes, size: int) -> None:
-        """Write to the file that has its name now."""
+    def roll(self, what: object, map: Buffer, header: Buffer, allocated: int, rename: Callable[[], object], /) -> None:
+        """Roll to a file that *rename* gives its name; the window is closed. The caller holds the writer lock.
+
+        *header* is complete, and says where the segment begins; the bound segment ends there, unless it is empty. If
+        this raises, the caller rolls back.
+        """
+        self._check_open()
+        allocated = unsigned(allocated)
+        content = bytes(readable(header))
+        if len(content) != SEGMENT_HEADER_SIZE:
+            raise ValueError("not a segment header")
+        if not callable(rename):
+            raise TypeError("rename must be callable")
+        prepared = PreparedSegment(what, writable(map), content, allocated, rename)
+        if allocated > prepared.room or prepared.room > LARGEST_OFFSET - prepared.begin:
+            raise ValueError("segment is smaller than its disk space, or reaches beyond the largest offset")
+        self._roll(prepared)
+        self._alone = self._begin == self._pending
+        self._next = None
+
+    def _roll(self, prepared: PreparedSegment) -> bool:
+        """Take the steps that roll.py describes; return False, with nothing changed, if the rename failed."""
+        begin, segment = prepared.begin, self._segment
+        if not prepared.become_segment(segment if self._begin < begin else None, self._begin):
+            return False
+        if self._closed or self._segment is not segment:
+            raise RuntimeError("the writer was changed meanwhile")
         try:
-            if following.watch is not None:
-                following.watch("publish")
+            prepared.before("publish")
         finally:
-            self.change()  # whatever happens: the name is new
-        was_ahead = self._ahead_end > self._begin
-        self._gone_on, self._told = (following.what, header), following.told
-        self._segment, self._begin = following.map, self._tail_end
-        self._window_end = self._begin + max(min(following.window, following.room), size)
-        self._next_mark = self._latest = 0
-        self._ahead_end = self._begin + following.room if was_ahead else 0
-        self._ahead_from = self._begin  # its first pages were made present when it was prepared
-        is_ahead = was_ahead and self._ahead // 2 < following.room
-        self._ahead_at = self._begin + self._ahead // 2 if is_ahead else _NEVER
-        store_u64(self._control, ALLOCATED_END, self._begin + following.room)
-        self._pending, self._pending_sequence = self._tail_end, self._tail_sequence
-        self.write([payload], 0, 0)
-        self.publish()
+            self.change()  # in any case, even after an exception: the file has its new name
+        self._pending_roll, self._told = (prepared.what, prepared.header), prepared.told
+        self._segment, self._begin, self._window_end = prepared.map, begin, 0
+        self._next_mark = self._latest = self._storable_end = 0
+        self._ahead_from, self._ahead_at = 0, _NEVER
+        store_u64(self._control, ALLOCATED_END, begin + prepared.allocated)
+        return True
 
     def defer(self, deferred: bool, /) -> None:
-        """Move the append tail instead of what readers see, or stop doing so."""
+        """Move the append tail instead of the write tail, which readers see, or stop doing so."""
         self._deferred = bool(deferred)
         self._tail_slot = -1
 
@@ -585,7 +620,8 @@ class Writer:
             return True
         for slot, distance in enumerate(TAIL_SLOTS):
             slot_end, sequence, begin, crc = TAIL_SLOT.unpack_from(self._control, tail + distance)
-            if slot_end == end and crc32c(TAIL_CHECKED.pack(slot_end, sequence, begin)) == crc:
+            is_whole = slot_end == end and crc32c(TAIL_CHECKED.pack(slot_end, sequence, begin)) == crc
+            if is_whole and max(end, sequence, begin) <= LARGEST_OFFSET:
                 self._alone &= end == self._tail_end
                 self._tail_slot, self._tail_end, self._tail_sequence = slot, end, sequence
                 return True
@@ -593,10 +629,10 @@ class Writer:
 
 
 def _length_at(view: memoryview, position: int, stop: int) -> int:
-    """Return how long the payload of a record is that lies in a buffer as a whole."""
+    """Return the payload length of a record that lies completely inside a buffer."""
     if stop - position < RECORD_HEADER_SIZE:
         raise ValueError("record reaches beyond the end")
-    # A word without flags: whose batch it is, is decided here.
+    # The word must have no flags: `copy` sets the batch flags.
     length: int = RECORD_HEADER.unpack_from(view, position)[0]
     if length > MAX_PAYLOAD or stop - position - RECORD_HEADER_SIZE < length:
         raise ValueError("record reaches beyond the end")

@@ -1,9 +1,9 @@
-"""From messages to columns in Arrow's layout: the readable reference of what columns.c does.
+"""Converting messages to columns in the Arrow layout: the pure-Python implementation of columns.c.
 
-A plan says what the columns are: `(kind, nullable, fields)`, with a field `(key, fallback, label, plan)` for the item
-of a list, key and value of a map, and each field of a struct that is wanted. The key of a struct's field is its name in
-the message or, where messages are arrays, its position. The fallback is what a message without it means, in
-MessagePack.
+A plan describes the columns: `(kind, nullable, fields)`, with a field `(key, fallback, label, plan)` for the item of a
+list, for key and value of a map, and for each wanted field of a struct. The key of a struct field is its name in the
+message or, where messages are arrays, its position. The fallback is the value, in MessagePack, for a message that lacks
+the field.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any, Final, TypeAlias, cast
 
 from typing_extensions import Buffer
 
-from .arguments import readable, unsigned
-from .layout import CONTROL_RECORD, RECORD_HEADER_SIZE
+from ..layout import CONTROL_RECORD, RECORD_HEADER_SIZE
+from ..memory.arguments import readable, unsigned
+from ..records import read_record
 from .msgpack import Input, Wire
-from .records import read_record
 
 Plan: TypeAlias = tuple[str, bool, tuple["FieldPlan", ...]]
 FieldPlan: TypeAlias = tuple[str | int, bytes | None, str, Plan]
@@ -43,8 +43,8 @@ _MOMENT: Final = re.compile(rb"(\d{4}-\d\d-\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\
 _DECIMAL: Final = re.compile(rb"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?")
 
 
-class _Refused(ValueError):  # noqa: N818 - it is told to nobody under this name
-    """A value that cannot be taken, and in which field."""
+class _Refused(ValueError):  # noqa: N818 - it is never shown under this name
+    """A value that cannot be converted, and in which field."""
 
     def __init__(self, reason: str, label: str | None = None) -> None:
         super().__init__(reason if label is None else f"{label}: {reason}")
@@ -66,11 +66,11 @@ class _Column:
     nullable: bool
     fields: list[_Field] = field(default_factory=list[_Field])
     values: list[Any] = field(default_factory=list[Any])
-    """As `_value` returns them; None for null. Of lists and maps their lengths, of structs nothing more."""
+    """The values as `_value` returns them, None for null. For lists and maps their lengths; for structs `()`."""
 
 
 class Columns:
-    """Columns of messages; without a plan (None), one of whole messages."""
+    """Columns of messages; without a plan (None), one binary column of whole messages."""
 
     def __init__(self, plan: Plan | None, /) -> None:
         self._is_whole = plan is None
@@ -83,9 +83,9 @@ class Columns:
         return len(self._offsets)
 
     def take(self, buffer: Buffer, position: int, stop: int, offset: int, most: int, /) -> tuple[int, int]:
-        """Take up to so many messages from the records in a range; return (position reached, messages taken).
+        """Take up to *most* messages from the records in a range; return (position reached, messages taken).
 
-        `ValueError` if the first one cannot be taken; what comes before one that cannot is taken.
+        `ValueError` if the first record cannot be converted; records before one that cannot are taken.
         """
         position, stop, offset, most = unsigned(position), unsigned(stop), unsigned(offset), unsigned(most)
         view, first, before = readable(buffer), position, self.length
@@ -114,11 +114,11 @@ class Columns:
         given = Input(content)
         value = _value(self._root, given)
         if given.left:
-            raise ValueError("there is something behind the message")
+            raise ValueError("the message is followed by other bytes")
         return value
 
     def finish(self) -> tuple[Result, bytes]:
-        """Return the columns and the offset of each message, and begin anew."""
+        """Return the columns and the offset of each message, and start over."""
         result, offsets = _result(self._root), self._offsets.tobytes()
         _clear(self._root)
         self._offsets = array("Q")
@@ -155,15 +155,15 @@ def _field(plan: object, depth: int) -> _Field:
     raise ValueError("a field is (key, fallback, label, plan)")
 
 
-# From a message to values that are checked, and only then appended: all of it or nothing
+# From a message to checked values. Only a complete message is appended: all of it or nothing
 
 
 def _value(column: _Column, given: Input) -> object:
-    """Return the next value as its column keeps it; None for null."""
+    """Return the next value in the representation of its column; None for null."""
     wire, content = given.next_token()
     if wire is Wire.NIL:
         if not column.nullable:
-            raise _Refused("it is null, which it may not be")
+            raise _Refused("it is null, which is not allowed")
         return None
     if column.kind == "struct":
         return _struct(column, wire, content, given)
@@ -194,7 +194,7 @@ def _struct(column: _Column, wire: Wire, count: int, given: Input) -> list[objec
         if each is None:
             given.pass_value()
         elif key in found:
-            raise _Refused("it is there twice", each.label)
+            raise _Refused("it occurs twice", each.label)
         else:
             found[key] = _value_in(each, given)
     return [found[each.key] if each.key in found else _missing(each) for each in column.fields]
@@ -203,7 +203,7 @@ def _struct(column: _Column, wire: Wire, count: int, given: Input) -> list[objec
 def _name(given: Input) -> str:
     wire, content = given.next_token()
     if wire is not Wire.STR:
-        raise _Refused("a name in it is no text")
+        raise _Refused("a name in it is not text")
     return cast("bytes", content).decode(errors="surrogateescape")
 
 
@@ -241,7 +241,7 @@ def _string(wire: Wire, content: bytes) -> bytes:
     try:
         content.decode()
     except UnicodeDecodeError:
-        raise _Refused("it is no UTF-8") from None
+        raise _Refused("it is not UTF-8") from None
     return content
 
 
@@ -252,7 +252,7 @@ def _binary(wire: Wire, content: bytes) -> bytes:
 
 
 def _timestamp(wire: Wire, content: Any) -> int:
-    """Return microseconds since the epoch; what has no time zone is taken as it stands."""
+    """Return microseconds since the epoch; a value without a time zone is not converted."""
     if wire is Wire.EXT and content[0] == -1:
         found = _own_timestamp(content[1])
     elif wire is Wire.STR:
@@ -262,12 +262,12 @@ def _timestamp(wire: Wire, content: Any) -> int:
     else:
         raise _Refused(_OTHER_TYPE)
     if found is None or not -_LARGEST - 1 <= found <= _LARGEST:
-        raise _Refused("it is no date and time")
+        raise _Refused("it is not a date and time")
     return found
 
 
 def _own_timestamp(body: bytes) -> int | None:
-    """MessagePack's own: seconds, and nanoseconds above them."""
+    """Read MessagePack's timestamp extension: seconds in the low bits, nanoseconds above them."""
     if len(body) == 4:
         nanoseconds, seconds = 0, int.from_bytes(body, "big")
     elif len(body) == 8:
@@ -298,7 +298,7 @@ def _date(wire: Wire, content: bytes) -> int:
         raise _Refused(_OTHER_TYPE)
     days = _days_of(content)
     if days is None:
-        raise _Refused("it is no date")
+        raise _Refused("it is not a date")
     return days
 
 
@@ -312,7 +312,7 @@ def _days_of(text: bytes) -> int | None:
 
 
 def _decimal(wire: Wire, content: Any) -> int:
-    """Exactly, or not at all: what has more digits than fit is refused rather than rounded."""
+    """Convert exactly or not at all: a number with too many digits is rejected rather than rounded."""
     if wire is Wire.INT and content <= _LARGEST:
         return cast("int", content) * 10**DECIMAL_SCALE
     if wire is not Wire.STR:
@@ -328,7 +328,8 @@ def _decimal(wire: Wire, content: Any) -> int:
             scaled = int(number.ljust(len(number) + shift, "0"))
             return -scaled if sign else scaled
     raise _Refused(
-        f"it is no decimal of at most {_MOST_DIGITS - DECIMAL_SCALE} digits before the point and {DECIMAL_SCALE} behind"
+        f"it is not a decimal of at most {_MOST_DIGITS - DECIMAL_SCALE} digits before the point "
+        f"and {DECIMAL_SCALE} behind"
     )
 
 
@@ -348,7 +349,7 @@ _SCALARS: Final[dict[str, Callable[[Wire, Any], object]]] = {
 
 
 def _append(column: _Column, value: Any) -> None:
-    """Append a value; in a null struct, those of its fields are null or whatever."""
+    """Append a value; in a null struct, its fields are null or have an arbitrary value."""
     if column.kind == "struct":
         for index, each in enumerate(column.fields):
             _append(each.column, None if value is None else value[index])
@@ -369,7 +370,7 @@ def _clear(column: _Column) -> None:
 
 def _result(column: _Column) -> Result:
     values = column.values
-    # A field that may not be null has no value only where what contains it is null.
+    # A field that is not nullable has no value only where the value that contains it is null.
     nulls = values.count(None) if column.nullable else 0
     validity = _bits([value is not None for value in values]) if nulls else None
     inner = tuple(_result(each.column) for each in column.fields)

@@ -1,4 +1,4 @@
-"""MessagePack: reading it one token at a time and never beyond the end, and writing it. The reference of msgpack*.h."""
+"""Reading MessagePack one token at a time, never beyond the end, and writing it: the implementation of msgpack*.h."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 
 class Wire(Enum):
-    """What a token is."""
+    """The type of a token."""
 
     NIL = auto()
     BOOL = auto()
@@ -17,15 +17,15 @@ class Wire(Enum):
     STR = auto()
     BIN = auto()
     ARRAY = auto()
-    """With the number of its items, which come next."""
+    """With the number of its items, which follow."""
     MAP = auto()
-    """With the number of its pairs, which come next."""
+    """With the number of its pairs, which follow."""
     EXT = auto()
     """With its type and its bytes."""
 
 
 Token: TypeAlias = tuple[Wire, Any]
-BROKEN: Final = "it is no MessagePack"
+BROKEN: Final = "it is not MessagePack"
 _REALS: Final = {4: Struct(">f"), 8: Struct(">d")}
 
 
@@ -38,7 +38,7 @@ class Input:
 
     @property
     def left(self) -> int:
-        """How many bytes are still to come."""
+        """How many bytes are left."""
         return len(self._data) - self._at
 
     def _bytes(self, size: int) -> bytes:
@@ -51,7 +51,7 @@ class Input:
         return int.from_bytes(self._bytes(size), "big", signed=signed)
 
     def _items(self, wire: Wire, count: int) -> Token:
-        if count > self.left:  # every item takes a byte at the least: a count beyond what is left is a lie
+        if count > self.left:  # every item takes at least one byte, so a larger count cannot be true
             raise ValueError(BROKEN)
         return wire, count
 
@@ -97,7 +97,7 @@ class Input:
         raise ValueError(BROKEN)
 
     def pass_value(self) -> None:
-        """Pass one value, whatever it is. Not by recursion: how deep it is, is the sender's choice."""
+        """Skip one value of any type. Not recursive: the sender controls how deeply values are nested."""
         values = 1
         while values:
             wire, content = self.next_token()
@@ -108,11 +108,11 @@ class Input:
                 raise ValueError(BROKEN)
 
 
-# Writing, each value in its shortest form: the readable reference of msgpack_write.h
+# Writing, each value in its shortest encoding: the pure-Python implementation of msgpack_write.h
 
 
 def packed_int(value: int) -> bytes:
-    """Return a number that has at most 64 bits."""
+    """Encode an integer of at most 64 bits."""
     if -32 <= value < 0x80:
         return (value & 0xFF).to_bytes(1, "big")
     first, is_negative = (0xD0, True) if value < 0 else (0xCC, False)
@@ -124,34 +124,34 @@ def packed_int(value: int) -> bytes:
 
 
 def packed_float(value: float) -> bytes:
-    """Return a number with 64 bits."""
+    """Encode a float, with 64 bits."""
     return b"\xcb" + _REALS[8].pack(value)
 
 
 def packed_str(text: bytes) -> bytes:
-    """Return a text, which is UTF-8."""
+    """Encode a string, given as UTF-8."""
     size = len(text)
     return (_headed(0xD9, size, 1) if 32 <= size <= 0xFF else _head(size, 0xA0, 32, 0xDA)) + text
 
 
 def packed_bin(content: bytes) -> bytes:
-    """Return bytes."""
+    """Encode bytes."""
     size = len(content)
     return (_headed(0xC4, size, 1) if size <= 0xFF else _head(size, 0, 0, 0xC5)) + content
 
 
 def array_head(count: int) -> bytes:
-    """Return what comes before so many items."""
+    """Encode the head of an array of *count* items."""
     return _head(count, 0x90, 16, 0xDC)
 
 
 def map_head(count: int) -> bytes:
-    """Return what comes before so many pairs."""
+    """Encode the head of a map of *count* pairs."""
     return _head(count, 0x80, 16, 0xDE)
 
 
 def packed_timestamp(microseconds: int) -> bytes:
-    """Return MessagePack's own timestamp, in the shortest of its three forms."""
+    """Encode MessagePack's timestamp extension, in the shortest of its three formats."""
     seconds, fraction = divmod(microseconds, 1_000_000)
     nanoseconds = fraction * 1000
     if not 0 <= seconds < 1 << 34:

@@ -1,12 +1,13 @@
-"""From columns in Arrow's layout to messages: the readable reference of what rows.c does.
+"""Converting columns in the Arrow layout to messages: the pure-Python implementation of rows.c.
 
-A shape says how a message has the values of a column: `(kind, number, null, texts, fields)`. The number is that of the
-bytes of an int or float, the scale of a decimal, how many items a list has (0 for any), and 1 for a struct that is an
-array. Texts are MessagePack: the only values that there are, or what a struct begins with. A field is `(key, shape)`,
-one for the item of a list, two for key and value of a map; the key is what comes before the value, in MessagePack.
+A shape describes how a message represents the values of a column: `(kind, number, null, texts, fields)`. The number is
+the size in bytes of an int or float, the scale of a decimal, how many items a list has (0 for any), or 1 for a struct
+that is encoded as an array. Texts are MessagePack: the only permitted values, or what a struct begins with. A field is
+`(key, shape)`: one for the item of a list, two for key and value of a map. The key is what precedes the value, in
+MessagePack.
 
 A column is `(length, start, validity, offsets, data, inner)`: values from `start` on in Arrow's buffers, and the
-columns inside, of a struct one value for each of its own.
+columns inside. Columns inside a struct have one value for each of its own.
 """
 
 from __future__ import annotations
@@ -21,18 +22,10 @@ from typing import Any, Final, TypeAlias, cast
 
 from typing_extensions import Buffer
 
-from .arguments import readable
-from .layout import MAX_PAYLOAD
-from .msgpack import (
-    array_head,
-    map_head,
-    packed_bin,
-    packed_float,
-    packed_int,
-    packed_str,
-    packed_timestamp,
-)
-from .records import join_records
+from ..layout import MAX_PAYLOAD
+from ..memory.arguments import readable
+from ..records import join_records
+from .msgpack import array_head, map_head, packed_bin, packed_float, packed_int, packed_str, packed_timestamp
 
 Shape: TypeAlias = tuple[str, int, int, tuple[bytes, ...], tuple[tuple[bytes, "Shape"], ...]]
 Values: TypeAlias = tuple[int, int, Buffer | None, Buffer | None, Buffer | None, tuple["Values", ...]]
@@ -46,7 +39,7 @@ REFUSED: Final = 0
 WRITTEN: Final = 1
 """Null is nil."""
 LEFT_OUT: Final = 2
-"""Null is no field at all."""
+"""A null field is left out."""
 _NULLS: Final = 3
 _DEEPEST: Final = 64
 _MOST_KEYS: Final = 64
@@ -56,7 +49,7 @@ _FIELDS: Final = {"list": 1, "map": 2}
 _WITH_OFFSETS: Final = ("string", "binary", "uuid", "list", "map")
 _WIDTHS: Final = {"timestamp": 8, "moment": 8, "date": 4, "decimal": 16}
 _UUID: Final = re.compile(rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a moment without a time zone
+_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a date and time without a time zone
 _FIRST_DAY: Final = date.min.toordinal() - _EPOCH.toordinal()
 _LAST_DAY: Final = date.max.toordinal() - _EPOCH.toordinal()
 _DAY: Final = 86_400_000_000
@@ -102,16 +95,16 @@ class _Column:
 
 
 class RowEncoder:
-    """Turns columns in Arrow's layout into messages; without a shape (None), binary ones as they are."""
+    """Turns columns in the Arrow layout into messages; without a shape (None), binary values as they are."""
 
     def __init__(self, shape: Shape | None, /) -> None:
         self._is_whole = shape is None
         self._shape = _Shape("binary", 0, REFUSED, (), []) if shape is None else _shape(shape, 0)
 
     def encode(self, values: Values, /) -> tuple[bytes, int]:
-        """Return rows as records, the first one at offset 0, and how long the longest message is.
+        """Return rows as records, the first one at offset 0, and the length of the longest message.
 
-        `ValueError` for the first row that is no message.
+        `ValueError` for the first row that cannot be a message.
         """
         column = _bind(self._shape, values)
         messages = list[bytes]()
@@ -205,20 +198,20 @@ def _bit(bits: memoryview, index: int) -> bool:
 
 def _whole(column: _Column, index: int) -> bytes:
     if column.is_null(index):
-        raise ValueError("it is null, which it may not be")
+        raise ValueError("it is null, which is not allowed")
     return column.text(index)
 
 
 def _put(column: _Column, index: int) -> bytes:
-    """Return a value as a message has it."""
+    """Return the encoding of a value in a message."""
     shape = column.shape
     if column.is_null(index):
         if shape.null != WRITTEN:
-            raise ValueError("it is null, which it may not be")
+            raise ValueError("it is null, which is not allowed")
         return b"\xc0"
     encoded = _ENCODERS[shape.kind](column, index)
     if shape.texts and shape.kind != "struct" and encoded not in shape.texts:
-        raise ValueError("it is none of the values that there are")
+        raise ValueError("it is not one of the allowed values")
     return encoded
 
 
@@ -241,7 +234,7 @@ def _string(column: _Column, index: int) -> bytes:
     try:
         text.decode()
     except UnicodeDecodeError:
-        raise ValueError("it is no UTF-8") from None
+        raise ValueError("it is not UTF-8") from None
     return packed_str(text)
 
 
@@ -250,10 +243,10 @@ def _binary(column: _Column, index: int) -> bytes:
 
 
 def _uuid(column: _Column, index: int) -> bytes:
-    """Only the usual form; its letters become small ones."""
+    """Encode a UUID in the canonical form only; its letters become lower case."""
     text = column.text(index)
     if not _UUID.fullmatch(text):
-        raise ValueError("it is no UUID in the usual form")
+        raise ValueError("it is not a UUID in the usual form")
     return packed_str(text.lower())
 
 
@@ -296,7 +289,10 @@ def _list(column: _Column, index: int) -> bytes:
 
 
 def _map(column: _Column, index: int) -> bytes:
-    """What is a key twice would be there once in a dict: that is left to whoever makes one."""
+    """Encode a map; raise `ValueError` for a duplicate key.
+
+    In a dict such a key would appear once: that is left to the caller's slow path, which builds a dict.
+    """
     key, value = column.inner
     begin, end = column.range(index, min(key.length, value.length))
     if end - begin > _MOST_KEYS:

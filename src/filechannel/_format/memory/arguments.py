@@ -1,7 +1,7 @@
-"""What the C core does with its arguments before it looks at them, for the pure-Python twin.
+"""Argument checks of the pure-Python implementation, which match those of the C core.
 
-`struct` and `memoryview` would take more than the C core does: a negative position counts from the end, and
-`bytes` of a number is that many zeros.
+`struct` and `memoryview` accept more than the C core does: a negative position counts from the end, and `bytes` of a
+number is that many zeros.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from operator import index
 
 from typing_extensions import Buffer
 
-from .map import Map, check_open
+from .closable_map import Map, check_open
 
 U32: int = (1 << 32) - 1
 U64: int = (1 << 64) - 1
 
 
 def unsigned(value: int, most: int = U64) -> int:
-    """Return an integer between 0 and most."""
+    """Return an integer between 0 and *most*; `OverflowError` if it is outside."""
     number = index(value)
     if not 0 <= number <= most:
         raise OverflowError("value does not fit the word")
@@ -25,7 +25,7 @@ def unsigned(value: int, most: int = U64) -> int:
 
 
 def readable(buffer: Buffer) -> memoryview:
-    """Return a view of plain bytes; `ClosedResourceError` if it is a map that was closed."""
+    """Return a view of plain bytes; `ClosedResourceError` if it is a closed map."""
     if isinstance(buffer, Map):
         check_open(buffer)
     view = memoryview(buffer)
@@ -37,7 +37,7 @@ def readable(buffer: Buffer) -> memoryview:
 
 
 def writable(buffer: Buffer) -> memoryview:
-    """Return a view of plain bytes that may be written; `ClosedResourceError` if it is a map that was closed."""
+    """Return a view of plain bytes that may be written; `ClosedResourceError` if it is a closed map."""
     if isinstance(buffer, Map):
         check_open(buffer)
     if memoryview(buffer).readonly:

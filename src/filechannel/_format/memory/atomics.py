@@ -1,18 +1,19 @@
-"""Words of a shared map, in Python.
+"""Loads, stores and compare-and-swap on the words of a shared map, in Python.
 
-Python has no atomic instructions. These are right only because a process that runs on this twin holds the channel
-exclusively: the mode byte of the control file sees to that, and the GIL orders its threads.
+Python has no atomic instructions. These functions are correct only because a process that uses the pure-Python
+implementation holds the channel exclusively, which the lock on MODE_BYTE ensures, and because the GIL orders its
+threads.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from struct import Struct
 from threading import Lock
 
 from typing_extensions import Buffer
 
+from ..._runtime.fork_registry import Phase, reset_in_child
 from .arguments import U32, U64, readable, unsigned, writable
 
 WORD = Struct("<I")
@@ -59,7 +60,7 @@ def store_u64(buffer: Buffer, position: int, value: int, /) -> None:
 
 
 def swap_if_u32(buffer: Buffer, position: int, expected: int, value: int, /) -> bool:
-    """Store value if the word is still as expected; tell whether it was."""
+    """Store value if the word is still as expected; return whether it was."""
     expected, value, position = unsigned(expected, U32), unsigned(value, U32), unsigned(position)
     view = _checked(writable(buffer), position, WORD)
     with _swapping:
@@ -70,19 +71,19 @@ def swap_if_u32(buffer: Buffer, position: int, expected: int, value: int, /) -> 
 
 
 def swap_if_u64(buffer: Buffer, position: int, expected: int, value: int, /) -> bool:
-    """Store value if the double word is still as expected; tell whether it was."""
+    """Store value if the double word is still as expected; return whether it was."""
     expected, value = unsigned(expected), unsigned(value)
     return change(buffer, position, DOUBLE_WORD, lambda found: value if found == expected else found) == expected
 
 
 def add_u64(buffer: Buffer, position: int, value: int, /) -> int:
-    """Add to a double word, modulo its size; return what it was."""
+    """Add to a double word, modulo 2**64; return the old value."""
     value = unsigned(value)
     return change(buffer, position, DOUBLE_WORD, lambda found: found + value & U64)
 
 
 def change(buffer: Buffer, position: int, word: Struct, to: Callable[[int], int]) -> int:
-    """Change a word or double word with no swap in between; return what it was."""
+    """Change a word or double word atomically; return the old value."""
     position = unsigned(position)
     view = _checked(writable(buffer), position, word)
     with _swapping:
@@ -92,12 +93,12 @@ def change(buffer: Buffer, position: int, word: Struct, to: Callable[[int], int]
 
 
 def _start_over() -> None:
-    """A forked child has none of the threads, one of which may have been in the middle of a swap."""
+    """Replace the lock in a forked child: a thread of the parent may have held it in the middle of a swap."""
     global _swapping
     _swapping = Lock()
 
 
-os.register_at_fork(after_in_child=_start_over)
+reset_in_child(Phase.PRIMITIVES, _start_over)
 
 
 def fence() -> None:

@@ -1,9 +1,9 @@
-"""A map of a file that is closed while others may be using it: the readable reference of map.c.
+"""A map of a file that can be closed while threads use it: the pure-Python implementation of closable_map.c.
 
-Python offers no hook for the release of a view, so a map that another thread was looking at while it was closed is
-unmapped a little later than by the C core: when the next reader, writer or map is closed. Nor can Python tell `struct`
-what to raise for a closed map, which is `ValueError`: subscripts, and the functions of the modules beside this one,
-raise `ClosedResourceError`.
+Python has no hook for the release of a view. So a map that another thread was using when it was closed is unmapped a
+little later than by the C core: when the next reader, writer or map is closed. Nor can a closed map choose what
+`struct` raises, which is `ValueError`; subscripts, and the functions of the modules beside this one, raise
+`ClosedResourceError`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Map(mmap):
     """Whether `close` was called."""
 
     def close(self) -> None:
-        """Unmap now or, if another thread uses the memory, when it is done. Closing twice is closing once."""
+        """Unmap now or, if another thread uses the memory, when it is done. Closing twice has no further effect."""
         self.is_closing = True
         _closing.append(self)
         close_pending()
@@ -38,7 +38,7 @@ class Map(mmap):
     @overload
     def __getitem__(self, key: Slice, /) -> bytes: ...
     def __getitem__(self, key: SupportsIndex | Slice, /) -> int | bytes:
-        """Return a byte, or some; `ClosedResourceError` if it is closed."""
+        """Return a byte or a slice; `ClosedResourceError` if the map is closed."""
         check_open(self)
         return super().__getitem__(key)
 
@@ -47,19 +47,19 @@ class Map(mmap):
     @overload
     def __setitem__(self, key: Slice, value: Buffer, /) -> None: ...
     def __setitem__(self, key: SupportsIndex | Slice, value: int | Buffer, /) -> None:
-        """Store a byte, or some; `ClosedResourceError` if it is closed."""
+        """Store a byte or a slice; `ClosedResourceError` if the map is closed."""
         check_open(self)
         super().__setitem__(key, value)  # type: ignore[index, assignment]  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def check_open(map_: Map) -> None:
-    """Raise `ClosedResourceError` if a map is closed, or will be when no thread uses it any more."""
+    """Raise `ClosedResourceError` if a map is closed, or will be as soon as no thread uses it."""
     if map_.is_closing:
         raise ClosedResourceError
 
 
 def close_pending() -> None:
-    """Unmap what was in use when it was closed, and is not any more."""
+    """Unmap the maps that were in use when they were closed, and no longer are."""
     still_used: list[Map] = []
     while _closing:
         map_ = _closing.pop()

@@ -1,4 +1,4 @@
-"""Descriptors that a forked child must not keep: a kernel lock lives as long as any process has its file open."""
+"""Descriptors that a forked child must close: a kernel lock is held as long as any process has its file open."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from itertools import count
 
+from ..._runtime.fork_registry import Phase, reset_in_child
 from .arguments import U64, unsigned
 
 _INT_MAX = (1 << 31) - 1
@@ -14,7 +15,7 @@ _numbers = count(1)
 
 
 def close_in_child(descriptor: int, /) -> int:
-    """Close a descriptor in every process that is forked from now on; return what `keep_in_child` wants."""
+    """Close a descriptor in every process that is forked from now on; return the number for `keep_in_child`."""
     descriptor = unsigned(descriptor, _INT_MAX)
     number = next(_numbers)
     _descriptors[number] = descriptor
@@ -22,7 +23,7 @@ def close_in_child(descriptor: int, /) -> int:
 
 
 def keep_in_child(number: int, /) -> bool:
-    """Take that back, before the descriptor is closed here; False if it is, and may be somebody else's by now."""
+    """Take that back, before the descriptor is closed here; False if a fork closed it, as its number may be reused."""
     return _descriptors.pop(unsigned(number, U64), None) is not None
 
 
@@ -33,4 +34,4 @@ def _close_all() -> None:
     _descriptors.clear()
 
 
-os.register_at_fork(after_in_child=_close_all)
+reset_in_child(Phase.DESCRIPTORS, _close_all)

@@ -1,49 +1,49 @@
 """Lock words and sleeping on a word, in Python.
 
-A process that runs on this twin has the channel for itself (see `words`), so whoever sleeps and whoever wakes are
-threads of one process, and one condition serves all words.
+A process that uses the pure-Python implementation holds the channel exclusively (see `atomics`). So sleeping and waking
+threads belong to one process, and one condition serves all words.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-import os
 import time
 from threading import Condition, get_ident
 
 from typing_extensions import Buffer
 
+from ..._runtime.fork_registry import Phase, reset_in_child
+from ..layout import CONTENDED, WAKE_GENERATION, WAKE_LOOPS, WAKE_THREADS
 from .arguments import U32, U64, unsigned, writable
-from .layout import CONTENDED, WAKE_GENERATION, WAKE_LOOPS, WAKE_THREADS
-from .words import DOUBLE_WORD, WORD, change, load_u32, load_u64, swap_if_u32
+from .atomics import DOUBLE_WORD, WORD, change, load_u32, load_u64, swap_if_u32
 
 _INT_MAX = (1 << 31) - 1
 _LONGEST = 1e6
-# No guarantee for signal handlers that raise: see `mutex`.
+# Not safe against signal handlers that raise: see `mutex`.
 _changed = Condition()
 _sleeping: dict[int, int] = {}
 """The address of the word that each thread sleeps on."""
 
 
 def take_word(buffer: Buffer, position: int, owner: int, seconds: float, /) -> bool:
-    """Put owner into a lock word that is free, trying for so long; tell whether that succeeded."""
+    """Put owner into a free lock word, trying for *seconds*; return whether that succeeded."""
     owner, until = unsigned(owner, U32), time.monotonic() + _checked(seconds)
     while not swap_if_u32(buffer, position, 0, owner):
         if time.monotonic() >= until:
             return False
-        time.sleep(0)  # whoever holds it needs the GIL
+        time.sleep(0)  # the lock holder needs the GIL
     return True
 
 
 def release_word(buffer: Buffer, position: int, /) -> None:
-    """Free a lock word, and wake one who sleeps for it."""
+    """Free a lock word, and wake one thread that sleeps on it."""
     if change(buffer, position, WORD, lambda _: 0) & CONTENDED:
         wake_word(buffer, position, 1)
 
 
 def wait_word(buffer: Buffer, position: int, expected: int, seconds: float, /) -> bool:
-    """Sleep while a shared word is as expected, until woken; False if the time was up."""
+    """Sleep while a shared word is as expected, until woken; False after a timeout."""
     expected, seconds = unsigned(expected, U32), _checked(seconds)
     me, word = get_ident(), _address(buffer, position)
     with _changed:
@@ -57,7 +57,7 @@ def wait_word(buffer: Buffer, position: int, expected: int, seconds: float, /) -
 
 
 def wake_word(buffer: Buffer, position: int, count: int, /) -> int:
-    """Wake so many who sleep on a word; return how many there were."""
+    """Wake so many threads (*count*) that sleep on a word; return how many there were."""
     count = unsigned(count, _INT_MAX)
     word = _address(buffer, position)
     with _changed:
@@ -69,7 +69,7 @@ def wake_word(buffer: Buffer, position: int, count: int, /) -> int:
 
 
 def wake_waiters(buffer: Buffer, position: int, /) -> int:
-    """Clear the bits of a word that say who waits, and wake the threads; return the bits."""
+    """Clear the bits of a wake word that say what waits, and wake the threads; return the bits."""
     view, waits = writable(buffer), WAKE_THREADS | WAKE_LOOPS
     seen = load_u32(view, position)
     while seen & waits:
@@ -82,7 +82,7 @@ def wake_waiters(buffer: Buffer, position: int, /) -> int:
 
 
 def spin_above(buffer: Buffer, position: int, value: int, seconds: float, /) -> bool:
-    """Watch a double word for so long, without sleeping; tell whether it went above a value."""
+    """Watch a double word for *seconds* without sleeping; return whether it rose above a value."""
     value, until = unsigned(value, U64), time.monotonic() + _checked(seconds)
     while load_u64(buffer, position) <= value:
         if time.monotonic() >= until:
@@ -98,7 +98,7 @@ def set_bit(buffer: Buffer, position: int, bit: int, /) -> None:
 
 
 def take_bits(buffer: Buffer, position: int, words: int, /) -> list[int]:
-    """Clear so many shared double words, and return which bits were set."""
+    """Clear so many shared double words (*words*); return which bits were set."""
     words, view = unsigned(words), writable(buffer)
     load_u64(view, position)
     if words > (view.nbytes - position) // 8:
@@ -118,17 +118,17 @@ def _address(buffer: Buffer, position: int) -> int:
 
 
 def _checked(seconds: float) -> float:
-    seconds = math.ldexp(seconds, 0)  # the same number; a text is none
+    seconds = math.ldexp(seconds, 0)  # the same number; raises TypeError for a string
     if not 0 <= seconds <= _LONGEST:
         raise ValueError("seconds must be between 0 and a million")
     return seconds
 
 
 def _start_over() -> None:
-    """A forked child has none of the threads, one of which may have been in here."""
+    """Start over in a forked child: a thread of the parent may have been in one of these functions."""
     global _changed
     _changed = Condition()
     _sleeping.clear()
 
 
-os.register_at_fork(after_in_child=_start_over)
+reset_in_child(Phase.PRIMITIVES, _start_over)

@@ -1,9 +1,9 @@
-"""Mutexes, in Python: what `_native/mutex.c` does, as far as Python code can.
+"""Mutexes, in Python: what `_native/memory/mutex.c` does, as far as Python code can.
 
-In the C core a lock is held exactly as long as its guard is alive, and no signal handler can run between locking it and
-making the guard. Here a handler can: between two bytecodes of `held`, of `__enter__` and of `__exit__`. An exception
-that it raises there leaves the mutex locked. So on this implementation a program whose signal handlers raise has no
-guarantee, unless it ends then.
+In the C core a lock is held exactly as long as its guard is alive, and no signal handler can run between locking the
+mutex and creating the guard. Here a handler can run between two bytecodes of `held`, of `__enter__` and of `__exit__`.
+If it raises an exception there, the mutex stays locked. So with this implementation a program whose signal handlers
+raise has no guarantee, unless it exits then.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from types import TracebackType
 from anyio import ClosedResourceError
 from typing_extensions import Buffer
 
-from .._errors import Busy, FileChannelError
-from .layout import CONTENDED, LOCK_GENERATION_SHIFT
-from .memory import Look, can_store, can_store_word
-from .waiting import release_word, wake_word
-from .words import load_u32, swap_if_u32
+from ..._errors import Busy, FileChannelError
+from ..layout import CONTENDED, LOCK_GENERATION_SHIFT
+from .atomics import load_u32, swap_if_u32
+from .futex import release_word, wake_word
+from .prefault import Look, can_store, can_store_word
 
 _NO_PROCESS = 1 << LOCK_GENERATION_SHIFT  # slot 0 is never used
 _LONGEST = 1e6
@@ -37,23 +37,23 @@ _thread = _Thread()
 
 
 class Guard:
-    """What holds a mutex, or wants something to be called, for the body of a `with` statement."""
+    """What holds a mutex, or makes a call at the end, for the body of a `with` statement."""
 
     __slots__ = ("_end",)
 
     def __init__(self, end: Callable[[bool], object]) -> None:
-        """*end* is called with whether the body was left by an exception that the package does not raise itself."""
+        """*end* is called with whether the body was left by an exception that is not one of the package's own."""
         self._end: Callable[[bool], object] | None = end
 
     def __enter__(self) -> None:
-        """Do nothing: `held` has locked it."""
+        """Do nothing: `held` has already locked the mutex."""
 
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
-        """Unlock it."""
+        """Unlock the mutex, or make the call."""
         self._finish(kind is not None and not issubclass(kind, _OWN))
 
     def __del__(self) -> None:
-        """Unlock it, unless that was done."""
+        """Do what `__exit__` does, unless that was done."""
         self._finish(True)
 
     def _finish(self, spoils: bool) -> None:
@@ -63,7 +63,7 @@ class Guard:
 
 
 class Mutex:
-    """A re-entrant lock, which other processes share if it has a lock word in a map."""
+    """A re-entrant lock, which processes share if it has a lock word in a map."""
 
     def __init__(self) -> None:
         self._lock = RLock()
@@ -78,11 +78,11 @@ class Mutex:
 
     @property
     def user(self) -> int:
-        """The thread that has locked it and holds the lock word, or is about to take it; 0 if none has."""
+        """The thread that has locked it and holds the lock word, or is about to take it; 0 if there is none."""
         return self.owner if self._shared else 0
 
     def held(self, seconds: float | None = None, /) -> Guard:
-        """Lock it and return a guard, for a `with` statement; `Busy` after so many seconds."""
+        """Lock it and return a guard for a `with` statement; `Busy` after *seconds*."""
         if seconds is not None and not 0 <= seconds <= _LONGEST:
             raise ValueError("seconds must be between 0 and a million")
         self._acquire(-1 if seconds is None else seconds)
@@ -103,7 +103,7 @@ class Mutex:
         self._lock.release()
 
     def lock(self) -> None:
-        """Lock it, for what cannot use a `with` statement and never runs Python code before it unlocks it again."""
+        """Lock it, for a caller that cannot use a `with` statement and runs no Python code before it unlocks it."""
         self._acquire(-1)
 
     def unlock(self) -> None:
@@ -113,9 +113,9 @@ class Mutex:
     # The lock word
 
     def share(self, words: Buffer, position: int, process: int, flushes: int | None, /) -> None:
-        """Free this lock word with the last shared guard, if it names our process then.
+        """Free this lock word with the last shared guard, if it names this process then.
 
-        *flushes*: the position of the word that counts the flushes of its file; None if there is no such word.
+        *flushes* is the position of the word that counts the flushes of its file; None if there is no such word.
         """
         load_u32(words, position)
         if flushes is not None:
@@ -139,7 +139,7 @@ class Mutex:
         sleep: Callable[[int], object],
         /,
     ) -> Guard:
-        """Lock it, take the lock word, and return a guard; `Busy` if that is taken and the thread may not sleep."""
+        """Lock it, take the lock word, and return a guard; `Busy` if the word is taken and the thread may not sleep."""
         slept = False
         while True:
             if not may_sleep():
@@ -167,7 +167,7 @@ class Mutex:
         return seen
 
     def took(self) -> None:
-        """Say, in the callback that takes the lock word, that it was taken. Only this implementation has to know."""
+        """Note, in the callback that takes the lock word, that it was taken. Only this implementation needs that."""
         self._taken = True
 
     def _leave(self, spoils: bool) -> None:
@@ -180,7 +180,7 @@ class Mutex:
     def _free_word(self) -> None:
         spoiled, self._spoiled = self._spoiled, False
         taken, self._taken = self._taken, False
-        # If it names us and was not taken here, another thread has it, in the middle of an append without the mutex.
+        # If it names this process but was not taken here, another thread has it, in an append without the mutex.
         if self._words is None or self._abandoned or not taken:
             return
         if not self.can_store():  # then no process can take or free it any more
@@ -210,7 +210,7 @@ def holds_mutex() -> bool:
 
 
 def count_locked(change: int) -> None:
-    """Count something else that the calling thread has for itself, and another thread would wait for."""
+    """Count something else that the calling thread holds exclusively, and for which another thread would wait."""
     _thread.locked += change
 
 
@@ -220,7 +220,7 @@ def ensured(call: Callable[..., object], /, *arguments: object) -> Guard:
 
 
 def resolve(*futures: Future[None]) -> None:
-    """Set the result of every future of asyncio that is not done to None."""
+    """Set the result of every asyncio future that is not done to None."""
     for future in futures:
         if not future.done():
             future.set_result(None)

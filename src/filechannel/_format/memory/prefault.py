@@ -1,6 +1,6 @@
-"""Maps that keep no descriptor, and pages that are present before they are written to.
+"""Pages that are populated before they are written, and maps that keep no descriptor.
 
-A first touch costs more than a small message.
+The first touch of a page costs more than a small message.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from mmap import mmap
 
 from typing_extensions import Buffer
 
+from ..clock import wall_clock_ns
+from ..layout import CONTROL_FLUSHES_STEP, FLUSHING_CONTROL
 from .arguments import unsigned, writable
-from .clock import wall_clock_ns
-from .layout import CONTROL_FLUSHES_STEP, FLUSHING_CONTROL
-from .words import load_u32
+from .atomics import load_u32
 
 _MADV_POPULATE_WRITE = 23
 _EHWPOISON = 133
 _PAGE = 4096
-_BELIEVED = 10**9  # nanoseconds; the kernel may write pages out by itself, which makes them read-only
+_BELIEVED = 10**9  # nanoseconds; the kernel may write pages back by itself, which makes them read-only
 
 
 def populate(buffer: Buffer, position: int, size: int, /) -> bool:
-    """Make the pages of a map present and writable; tell whether the system can. Their content stays as it is."""
+    """Make the pages of a map present and writable; return whether the system can. Their content stays as it is."""
     position, size = unsigned(position), unsigned(size)
     if position + size > writable(buffer).nbytes:
         raise ValueError("range is not inside the buffer")
@@ -46,32 +46,32 @@ def can_store(buffer: Buffer, position: int, size: int, /) -> bool:
     first = position // _PAGE * _PAGE
     try:
         buffer.madvise(_MADV_POPULATE_WRITE, first, position + size - first)
-    except OSError as error:  # any other means that the kernel cannot tell
+    except OSError as error:  # any other error means that the kernel cannot check
         return error.errno not in (errno.EFAULT, _EHWPOISON)
     return True
 
 
 class Look:
-    """When pages were last made writable."""
+    """The last time that pages were made writable."""
 
     def __init__(self) -> None:
         self.flushes = self._until = 0
-        """What `FLUSHES` was then."""
+        """The value of `FLUSHES` then."""
 
     def counts(self, now: int) -> bool:
-        """Return whether they are believed to be writable still, unless they were flushed. The clock may go back."""
+        """Return whether they are still believed to be writable, if no flush came in between. The clock may go back."""
         return self._until - _BELIEVED <= now < self._until
 
     def note(self, flushes: int, now: int) -> None:
-        """They were made writable."""
+        """Note that they were made writable."""
         self.flushes, self._until = flushes, now + _BELIEVED
 
 
 def can_store_word(words: Buffer, position: int, flushes: int, last: Look) -> bool:
-    """Return whether a store to a word of the control page would not kill the process.
+    """Return whether a store to a word of the control page is safe, and would not kill the process.
 
-    Its page becomes read-only when the control file is flushed, by any process, or when the kernel writes it out by
-    itself. A look counts until the one, and for a second because of the other.
+    The page becomes read-only when any process flushes the control file, or when the kernel writes it back by itself.
+    So a check is valid until the next flush, and for one second because of the kernel.
     """
     seen, now = load_u32(words, flushes), wall_clock_ns()
     is_new = seen ^ last.flushes >= CONTROL_FLUSHES_STEP or bool(seen & FLUSHING_CONTROL)
@@ -84,18 +84,18 @@ def can_store_word(words: Buffer, position: int, flushes: int, last: Look) -> bo
 
 
 def populate_soon(buffer: Buffer, position: int, size: int, /) -> None:
-    """The same in the background, if possible; the buffer is held until `populate_settle` or the next call."""
+    """The same in the background, if possible; the buffer is kept until `populate_wait` or the next call."""
     populate(buffer, position, size)
 
 
-def populate_settle() -> None:
-    """Wait until nothing is left to populate, and let go of the buffers."""
+def populate_wait() -> None:
+    """Wait until nothing is left to populate, and release the buffers."""
 
 
 def show_file(pages: Buffer, descriptor: int, /) -> bool:
-    """Let a map without a file show this one, whose descriptor it does not keep; tell whether that can be done."""
+    """Let a map without a file show this one, without keeping its descriptor; return whether that is possible."""
     if not isinstance(pages, mmap):
         raise TypeError(f"a map is needed, not {type(pages).__name__}")
     unsigned(descriptor)
-    memoryview(pages).release()  # which a closed map refuses
+    memoryview(pages).release()  # raises if the map is closed
     return False  # Python cannot

@@ -1,11 +1,11 @@
-"""What only `statx` says: the mount that a file was opened through, its names or what has a name, without timestamps.
+"""What only `statx` reports: the unique mount id of a file, and link count or inode without timestamps.
 
-Device, inode and the ordinary mount id are the same again after a remount; no later mount of the same device has the
-kernel's unique id. From Linux 6.13 on, a file whose timestamps were asked for gets an exact new one with the next
-write. That changes the inode, so the next flush has a block more to write.
+Device, inode and the ordinary mount id may be the same again after a remount; no later mount of the same device has the
+kernel's unique id. From Linux 6.13 on, a file whose timestamps were queried gets an exact new timestamp with the next
+write. That changes the inode, so the next flush has one more block to write.
 
-Python has no binding for `statx`, so this calls the C library, if that has it; otherwise, and before Linux 6.8, the
-mount is unknown.
+Python has no binding for `statx`, so this module calls the C library, if that has it; otherwise, and before Linux 6.8,
+the mount is unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NLINK: Final = 0x4  # STATX_NLINK
 _INODE: Final = 0x100  # STATX_INO
 _NO_FOLLOW: Final = 0x100  # AT_SYMLINK_NOFOLLOW
 _STATX_SIZE: Final = 256
-_STATX_MNT_ID: Final = 0x90  # position of stx_mnt_id; the mask of what was found comes first
+_STATX_MNT_ID: Final = 0x90  # position of stx_mnt_id; the mask of the fields found comes first
 _STATX_NLINK: Final = 0x10  # of stx_nlink
 _STATX_INODE: Final = 0x20  # of stx_ino
 _STATX_DEVICE: Final = 0x88  # of stx_dev_major, which stx_dev_minor follows
@@ -47,7 +47,7 @@ def mount_id(descriptor: int, /) -> int:
 
 
 def link_count(descriptor: int, /) -> int:
-    """Return how many names an open file has, without asking for its timestamps."""
+    """Return how many names an open file has, without querying its timestamps."""
     descriptor = unsigned(descriptor, _MOST_DESCRIPTORS)
     status = _ask(descriptor, _NLINK)
     if status is None:
@@ -56,9 +56,9 @@ def link_count(descriptor: int, /) -> int:
 
 
 def named_inode(directory: int, name: bytes, /) -> tuple[int, int]:
-    """Return device and number of the file that has a name in an open directory, without asking for its timestamps.
+    """Return device and inode number of the file that has a name in an open directory, without querying timestamps.
 
-    Of a link, the link's own. `OSError` if there is none.
+    For a symbolic link, those of the link itself. `OSError` if there is no such file.
     """
     directory = unsigned(directory, _MOST_DESCRIPTORS)
     if not isinstance(name, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - as the C core does
@@ -74,7 +74,7 @@ def named_inode(directory: int, name: bytes, /) -> tuple[int, int]:
 
 
 def _ask(descriptor: int, field: int, name: bytes = b"", flags: int = _AT_EMPTY_PATH) -> bytes | None:
-    """Return the status of an open file, or of a name in a directory, with one field; None if it cannot be had."""
+    """Return the status of an open file, or of a name in a directory, with one field; None if it is not available."""
     status = ctypes.create_string_buffer(_STATX_SIZE)
     if _statx is None or _statx(descriptor, name, flags, field, status):
         return None

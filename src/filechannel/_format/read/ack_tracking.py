@@ -1,30 +1,30 @@
-"""Handing out what has to be acknowledged: the cursor stays where the oldest message begins that is not.
+"""Delivering messages that must be acknowledged: the cursor stays at the oldest unacknowledged message.
 
-What comes again is read by standing there for a moment.
+To redeliver a message, the reader moves to its log position for a moment.
 """
 
 from __future__ import annotations
 
-from .held import Entry, Held
-from .nothing import NOTHING, Nothing
-from .reading import Reading
+from ..sentinel import NOTHING, Nothing
+from .log_cursor import LogCursor
+from .unacked_ring import Entry, UnackedRing
 
 
-class Holding:
-    """What a reader does that holds what it hands out."""
+class AckTracking:
+    """The deliveries of a reader that must be acknowledged."""
 
     is_full = False
-    """Whether nothing new can be handed out before something is settled: never, here."""
+    """Whether nothing new can be handed out before a delivery is acknowledged: never, here."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: LogCursor) -> None:
         self._reading = reading
-        self._held = Held()
+        self._held = UnackedRing()
         self._front: tuple[int, int] | None = None
-        """Where we go on, while we stand where something comes again."""
+        """The log position to resume at, while the reader is at a message that is redelivered."""
         reading.floor = self._floor
 
     def _floor(self) -> tuple[int, int]:
-        """Return where the oldest message begins that is not acknowledged, or where we go on."""
+        """Return the position of the oldest unacknowledged message or, if there is none, where the reader resumes."""
         oldest = self._held.oldest
         return self._place() if oldest is None else (oldest.offset, oldest.sequence)
 
@@ -33,32 +33,32 @@ class Holding:
 
     @property
     def outstanding(self) -> int:
-        """How many are neither settled nor given back."""
+        """How many deliveries are neither acknowledged nor given back."""
         return self._held.out
 
     @property
     def ready(self) -> int:
-        """How many come again now."""
+        """How many messages are ready to be redelivered."""
         return self._held.ready
 
     @property
     def next_due(self) -> int:
-        """When the next delayed one comes again; 0 if none is delayed."""
+        """When the next delayed message is redelivered; 0 if none is delayed."""
         return self._held.next_due
 
     @property
     def is_drained(self) -> bool:
-        """Whether nothing is held."""
+        """Whether everything that was handed out is acknowledged."""
         return self._held.oldest is None
 
     # Handing out
 
     def begin_call(self) -> None:
-        """What is handed out from here on is known by another token."""
+        """Use a new token for what is handed out from here on."""
         self._held.token += 1
 
     def next_delivery(self) -> tuple[object, int, int, int, int] | Nothing:
-        """Return what comes again, and then what is new, as (item, offset, sequence, attempt, token)."""
+        """Return redelivered messages first, then new ones, as (item, offset, sequence, attempt, token)."""
         held = self._held
         while (wanted := held.first_ready) is not None:
             self._step_back(wanted)
@@ -78,13 +78,17 @@ class Holding:
         return (*record, 1, held.token)
 
     def _step_back(self, wanted: Entry) -> None:
-        """Stand where one begins that comes again."""
+        """Move to a message that is redelivered."""
         self._front = self._reading.place
         self._reading.stand_at(wanted.offset, wanted.sequence)
         self._reading.wanted = wanted.offset
 
     def _step_forward(self, wanted: Entry, *, taken: bool) -> bool:
-        """Stand where we go on; if a callback has moved us, what waited in between is gone. Tell whether."""
+        """Return to where the reader resumes.
+
+        If a callback moved the reader, the messages that waited to be redelivered in between no longer exist. Returns
+        whether that is so.
+        """
         assert self._front is not None
         reached, front = self._reading.place, self._front
         self._front = self._reading.wanted = None
@@ -98,61 +102,61 @@ class Holding:
         return True
 
     def take_back(self, offset: int) -> None:
-        """Nobody got what this call handed out; what begins at an offset or behind it was new."""
+        """Undo the deliveries of this call, which the caller did not get; from *offset* on they were new."""
         self._held.take_back(offset)
 
     def leave(self, offset: int) -> None:
-        """Forget what is held from an offset on, where we go: it comes anyway."""
+        """Forget deliveries from an offset on, to which the reader moves: it reads them again anyway."""
         if self._front is None:
             self._held.drop_from(offset)
 
     # Settling
 
     def ack(self, count: int) -> bool:
-        """Settle the oldest ones outstanding; False, and nothing changed, if there are fewer."""
-        return self._settled(self._held.ack(count))
+        """Acknowledge the oldest outstanding deliveries; False, with nothing changed, if there are fewer."""
+        return self._store_if_moved(self._held.ack(count))
 
     def nack(self, count: int | None) -> bool:
-        """Let the newest ones outstanding come again, None: all; False, and nothing changed, if there are fewer."""
+        """Redeliver the newest outstanding messages, None: all; False, with nothing changed, if there are fewer."""
         return self._held.nack(count)
 
-    def settle(self, offset: int, token: int) -> bool:
-        """Settle one that is outstanding since that call; False if it is not."""
-        return self._settled(self._held.settle(offset, token))
+    def acknowledge(self, offset: int, token: int) -> bool:
+        """Acknowledge one delivery, identified by offset and token; False if it is not outstanding."""
+        return self._store_if_moved(self._held.acknowledge(offset, token))
 
-    def _settled(self, moved: bool | None) -> bool:
+    def _store_if_moved(self, moved: bool | None) -> bool:
         if moved:
             self._reading.store_cursor()
         return moved is not None
 
     def give_back(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
-        """Let one come again, not before *due*; False if it is not outstanding since that call."""
+        """Redeliver one message, not before *due*; False if that delivery is not outstanding."""
         return self._held.give_back(offset, token, due, counted=counted)
 
     def outlook(self) -> tuple[int, int, int] | None:
-        """Return (how many are outstanding, offset, sequence of the cursor if they are settled).
+        """Return (how many are outstanding, offset, sequence of the cursor once they are acknowledged).
 
-        None if older ones come again: then there is no such place.
+        None if an older message is to be redelivered: then there is no such log position.
         """
         in_order, waiting = self._held.in_order()
         if not in_order:
             return None
         return (self._held.out, *(self._place() if waiting is None else (waiting.offset, waiting.sequence)))
 
-    def settle_before(self, offset: int) -> None:
-        """Settle whatever is held and begins before an offset."""
-        if self._held.settle_before(offset):
+    def acknowledge_before(self, offset: int) -> None:
+        """Acknowledge every delivery that begins before an offset."""
+        if self._held.acknowledge_before(offset):
             self._reading.store_cursor()
 
     def give_back_all(self) -> None:
-        """Let everything come again that is outstanding; that attempt does not count."""
+        """Redeliver everything that is outstanding; the attempt is not counted."""
         self._held.give_back_all()
 
     def coming(self, most: int) -> list[tuple[int, int]]:
-        """Return (offset, sequence) of what comes again now, up to so many."""
+        """Return (offset, sequence) of at most *most* messages that are ready to be redelivered."""
         return [(entry.offset, entry.sequence) for entry in self._held.coming(most)]
 
     def forget(self) -> None:
-        """Forget what is held: the cursor goes where the next new one begins."""
+        """Forget all unacknowledged deliveries: the cursor moves to the next new message."""
         self._held.drop_from(0)
         self._reading.store_cursor()

@@ -1,11 +1,13 @@
-"""What the members of a group share, as one of them sees it: the readable reference of ring.c.
+"""The ring that the members of a group share, as one member sees it: the pure-Python implementation of group_ring.c.
 
-A ring of entries in shared memory, one for each message that was handed out and is not settled, or lies behind one that
-is not. An entry is made, and handed out again, under the lock word; the one who has it settles it or gives it back with
-one compare-and-swap of its word, which fails if it is not theirs any more. So a change has happened or has not,
-wherever its process is killed, and all else in the file can be told from the entries (see `_storage/group.py`).
+It is a ring of entries in shared memory. There is an entry for each message that was handed out and is not yet
+acknowledged, or that lies behind one that is not. A member creates an entry, or hands it out again, under the lock
+word. The member that has a message acknowledges it or gives it back with one compare-and-swap of the entry's word,
+which fails if the message is no longer its own. So a change has either happened or not, wherever the process is killed,
+and everything else in the file can be derived from the entries (see `_storage/consumers/group_file.py`).
 
-Whoever settles the oldest entry moves the position on, if the lock is free; else whoever has it does so on leaving.
+The member that acknowledges the oldest entry moves the position, if the lock is free; otherwise the lock holder does so
+when it releases the lock.
 """
 
 from __future__ import annotations
@@ -17,14 +19,12 @@ from itertools import islice
 
 from typing_extensions import Buffer
 
-from .arguments import U32, U64, unsigned, writable
-from .checksum import crc32c
-from .clock import wall_clock_ns
-from .layout import (
+from ..clock import wall_clock_ns
+from ..layout import (
     CURSOR,
-    CURSOR_CHECKED,
     CURSOR_SLOTS,
     ENTRY,
+    ENTRY_ACKED,
     ENTRY_ATTEMPT_SHIFT,
     ENTRY_ATTEMPTS,
     ENTRY_DEADLINE,
@@ -33,7 +33,6 @@ from .layout import (
     ENTRY_OWNER_SHIFT,
     ENTRY_PASSED,
     ENTRY_READY,
-    ENTRY_SETTLED,
     ENTRY_STATE,
     ENTRY_TOKEN_SHIFT,
     ENTRY_TOKENS,
@@ -50,16 +49,18 @@ from .layout import (
     GROUP_TAIL,
     LOCK_GENERATION_SHIFT,
 )
-from .waiting import release_word, take_word
-from .words import add_u64, load_u64, store_u64, swap_if_u32, swap_if_u64
+from ..memory.arguments import U32, U64, unsigned, writable
+from ..memory.atomics import add_u64, load_u64, store_u64, swap_if_u32, swap_if_u64
+from ..memory.futex import release_word, take_word
+from .cursor_slot import write_cursor_slot
 
 LOOK_AFTER = 1_000_000_000
-"""So many ns after something was handed out, somebody looks whether its owner lives."""
+"""How many ns after a message was handed out a member checks whether its owner is alive."""
 _SPIN = 50e-6
 
 
 class DamagedWordsError(ValueError):
-    """The words that the members of a group share contradict each other."""
+    """The shared words of a group contradict each other."""
 
     def __init__(self) -> None:
         super().__init__("the words of the group contradict each other")
@@ -67,7 +68,7 @@ class DamagedWordsError(ValueError):
 
 @dataclass(slots=True)
 class Claim:
-    """A message that this member has."""
+    """A message that this member has claimed."""
 
     offset: int
     sequence: int
@@ -81,13 +82,14 @@ class Claim:
 
 
 _ZEROS = memoryview(bytes(GROUP_SIZE))
-"""What a closed member looks at."""
+"""What a closed member reads instead of the shared memory."""
 
 
 class Ring:
-    """A member's view of the ring, and what it has of it."""
+    """A member's view of the ring, and its own claims."""
 
-    def __init__(self, shared: Buffer, owner: int, lease: int) -> None:
+    def __init__(self, shared: Buffer, owner: int, lease: int, moved: Callable[[], object]) -> None:
+        """*moved* is called after the position moved behind acknowledged messages."""
         self._shared = writable(shared)
         if self._shared.nbytes < GROUP_SIZE:
             raise ValueError("group is too short")
@@ -97,55 +99,54 @@ class Ring:
         self._refused: dict[tuple[int, int], Claim] = {}
         self._lost: list[tuple[int, int]] = []
         self.made_room = self.emptied = False
-        """What we did that others may wait for."""
+        """What this member did that other processes may wait for."""
         self.damaged = False
-        """Whether the shared words contradicted each other when something was settled."""
-        self.on_moved: Callable[[], object] = lambda: None
-        """Called when the position followed what is settled."""
+        """Whether the shared words contradicted each other when a delivery was acknowledged."""
+        self._moved = moved
 
     def close(self) -> None:
-        """Release what is shared: it looks empty from now on."""
+        """Release the shared memory: the ring looks empty from now on."""
         self._shared = _ZEROS
 
-    # What everybody can see
+    # State of the group
 
     @property
     def next(self) -> tuple[int, int]:
-        """Offset and sequence of what is handed out next for the first time; not both at one moment."""
+        """Offset and sequence of the next new message; the two are not read atomically."""
         return load_u64(self._shared, GROUP_NEXT), load_u64(self._shared, GROUP_NEXT_SEQUENCE)
 
     @property
     def ready(self) -> int:
-        """How many come again now."""
+        """How many messages are ready to be redelivered."""
         return load_u64(self._shared, GROUP_READY)
 
     @property
     def due(self) -> int:
-        """When a member has to look at the entries; all bits set: never.
+        """When a member must check the entries; all bits set: never.
 
-        While there are entries, that is never further away than LOOK_AFTER: a word that says so is damaged.
+        While there are entries, that is never further away than LOOK_AFTER: a word that says otherwise is damaged.
         """
         due, now = load_u64(self._shared, GROUP_DUE), time.monotonic_ns()
         return now if due > now + LOOK_AFTER and not self.is_empty else due
 
     @property
     def is_due(self) -> bool:
-        """Whether a member has to look at the entries now."""
+        """Whether a member must check the entries now."""
         return self.due <= time.monotonic_ns()
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything that was handed out is settled."""
+        """Whether everything that was handed out is acknowledged."""
         return load_u64(self._shared, GROUP_HEAD) == load_u64(self._shared, GROUP_TAIL)
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing can be handed out for the first time before something is settled."""
+        """Whether nothing new can be handed out before a delivery is acknowledged."""
         return load_u64(self._shared, GROUP_TAIL) - load_u64(self._shared, GROUP_HEAD) >= GROUP_ENTRIES
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the shared words contradict each other, unless another member is changing them."""
+        """Whether the shared words contradict each other, unless another member is just changing them."""
         if is_sound(self._shared):
             return False
         seen = self._ends
@@ -156,17 +157,18 @@ class Ring:
         return load_u64(self._shared, GROUP_HEAD), load_u64(self._shared, GROUP_TAIL)
 
     def coming(self, most: int) -> list[tuple[int, int]]:
-        """Return (offset, sequence) of what comes again now, up to so many."""
+        """Return (offset, sequence) of at most *most* messages that are ready to be redelivered."""
         found = islice(self._numbers(ENTRY_READY), most if self.ready else 0)
         return [(offset, sequence) for _, offset, _, sequence, _ in map(self._read, found)]
 
-    # Handing out
+    # Claiming
 
     def claim(self, seen: tuple[int, int], offset: int, end: int, sequence: int) -> Claim | bool:
-        """Have a message that nobody had before; False if others were faster, True if the lock is taken for longer.
+        """Claim a new message.
 
-        `DamagedWordsError` if the shared words contradict each other. *seen* is what `next` was before the message was
-        looked for.
+        Returns False if another member claimed one first, and True if another member has the lock for too long. *seen*
+        is the value of `next` before the message was read. `DamagedWordsError` if the shared words contradict each
+        other.
         """
         if not take_word(self._shared, GROUP_LOCK, self._owner, _SPIN):
             return True
@@ -179,7 +181,7 @@ class Ring:
             old = load_u64(self._shared, place(number))
             word = self._word(old, 1)
             ENTRY.pack_into(self._shared, place(number), old, offset, end, sequence, now + self._lease)
-            store_u64(self._shared, place(number), word)  # from here on it is ours, wherever we are killed
+            store_u64(self._shared, place(number), word)  # claimed from here on, even if this process is killed
             store_u64(self._shared, GROUP_NEXT, end)
             store_u64(self._shared, GROUP_NEXT_SEQUENCE, sequence + 1 & U64)
             store_u64(self._shared, GROUP_TAIL, number + 1)
@@ -189,7 +191,7 @@ class Ring:
             self._leave()
 
     def claim_again(self) -> Claim | bool:
-        """Have the oldest message that comes again; False if there is none, True if the lock is taken for longer."""
+        """Claim the oldest message to be redelivered; False if there is none, True if the lock is held for too long."""
         if not take_word(self._shared, GROUP_LOCK, self._owner, _SPIN):
             return True
         try:
@@ -228,29 +230,29 @@ class Ring:
         while when < (due := load_u64(self._shared, GROUP_DUE)) and not swap_if_u64(self._shared, GROUP_DUE, due, when):
             pass
 
-    # What we have
+    # Claims of this member
 
     @property
     def out(self) -> int:
-        """How many we have, without those that did not decode."""
+        """How many claims this member has, without those that did not decode."""
         return sum(load_u64(self._shared, place(claim.number)) == claim.word for claim in self._claims.values())
 
     @property
     def mark(self) -> list[Claim]:
-        """What we have now."""
+        """The current claims of this member."""
         return list(self._claims.values())
 
     def refuse(self, claim: Claim) -> None:
-        """Set one apart that does not decode: it is settled only by itself."""
+        """Set a claim apart that does not decode: `ack` and `nack` skip it, and only its token acknowledges it."""
         self._refused[claim.offset, claim.word] = self._claims.pop((claim.offset, claim.word))
 
     def refused(self, offset: int) -> tuple[int, int, int] | None:
-        """Return (sequence, attempt, token) of one that was set apart."""
+        """Return (sequence, attempt, token) of a claim that was set apart; None if there is none."""
         found = [claim for claim in self._refused.values() if claim.offset == offset]
         return (found[-1].sequence, found[-1].attempt, found[-1].word) if found else None
 
     def place_of(self, offset: int, token: int) -> int:
-        """Return the number of the entry of one that we have; -1 if we have not."""
+        """Return the entry number of a claim; -1 if this member does not have it."""
         claim = self._claims.get((offset, token)) or self._refused.get((offset, token))
         return -1 if claim is None else claim.number
 
@@ -260,20 +262,23 @@ class Ring:
         return bool(self._lost)
 
     def take_lost(self) -> list[tuple[int, int]]:
-        """Return, once, what we wanted to settle and did not have any more, as offset and token."""
+        """Return, once, offset and token of the claims that were to be acknowledged but were already lost."""
         lost, self._lost = self._lost, []
         return lost
 
     def ack(self, count: int) -> bool:
-        """Settle our oldest ones; False, and nothing changed, if there are fewer."""
+        """Acknowledge the oldest claims; False, with nothing changed, if there are fewer."""
         if count > len(self._claims):
             return False
         for claim in list(islice(self._claims.values(), count)):
-            self.settle(claim.offset, claim.word)
+            self.acknowledge(claim.offset, claim.word)
         return True
 
-    def settle(self, offset: int, token: int, *, tell: bool = True) -> bool:
-        """Settle one; False if we do not have it, or not any more, which *lost* tells unless nobody has got it yet."""
+    def acknowledge(self, offset: int, token: int, *, tell: bool = True) -> bool:
+        """Acknowledge one claim; False if this member does not have it, or has lost it.
+
+        A lost claim is added to `take_lost` unless *tell* is False, when the message was not delivered yet.
+        """
         claim = self._pull(offset, token)
         if claim is None or not self._turn(claim, claim.word & ~ENTRY_STATE, tell=tell):
             return False
@@ -282,7 +287,7 @@ class Ring:
         return True
 
     def nack(self, count: int | None) -> bool:
-        """Let our newest ones come again, None: all; False, and nothing changed, if there are fewer."""
+        """Redeliver the newest claims, None: all; False, with nothing changed, if there are fewer."""
         wanted = len(self._claims) if count is None else count
         if wanted > len(self._claims):
             return False
@@ -291,7 +296,7 @@ class Ring:
         return True
 
     def give_back(self, offset: int, token: int, due: int, *, counted: bool, tell: bool = True) -> bool:
-        """Let one come again; False if we do not have it, or not any more, as in `settle`."""
+        """Redeliver one message; False if this member does not have the claim, or has lost it, as in `acknowledge`."""
         claim = self._pull(offset, token)
         if claim is None:
             return False
@@ -306,20 +311,24 @@ class Ring:
         return True
 
     def _delay(self, claim: Claim, word: int, due: int, *, tell: bool) -> bool:
-        """Give one back with another deadline. While it is out an earlier one would end its lease: that comes after."""
+        """Give a claim back with another deadline.
+
+        While the message is out, an earlier deadline would end its lease, so an earlier one is stored after the state.
+        """
         at = place(claim.number) + ENTRY_DEADLINE
         deadline = load_u64(self._shared, at)
-        # Whoever has it now has another deadline. In this order: one that is read while it is ours is ours.
+        # If the claim was lost, the new holder has another deadline, so the swap fails. The order of the two loads
+        # matters: a deadline that was read while the word is still ours is ours.
         if due >= deadline and load_u64(self._shared, place(claim.number)) == claim.word:
             swap_if_u64(self._shared, at, deadline, due)
         done = self._turn(claim, word, tell=tell)
         if done and due < deadline:
-            swap_if_u64(self._shared, at, deadline, due)  # unless it has gone on without us
+            swap_if_u64(self._shared, at, deadline, due)  # fails if another member has claimed the message meanwhile
         self._be_due(due)
         return done
 
     def give_all_back(self, but: list[Claim] | None = None) -> bool:
-        """Let everything come again, without counting, but what we had then; tell whether there was any."""
+        """Redeliver everything without counting the attempt, except *but*; return whether there was any."""
         kept = [] if but is None else but
         claims = [claim for claim in self._claims.values() if claim not in kept]
         if but is None:
@@ -327,7 +336,7 @@ class Ring:
         return sum(self.give_back(claim.offset, claim.word, 0, counted=False, tell=False) for claim in claims) > 0
 
     def forget(self) -> None:
-        """Forget what we have: somebody has emptied the ring."""
+        """Forget all claims, because the ring was emptied."""
         self._claims.clear()
         self._refused.clear()
 
@@ -352,18 +361,19 @@ class Ring:
         try:
             moved, made_room, emptied = _move_on(self._shared, self._owner)
         except DamagedWordsError:
-            self.damaged = True  # what was to be settled is: the next look at the group raises
+            self.damaged = True  # the delivery itself is acknowledged; the next check of the group raises
             return
         self.made_room |= made_room
         self.emptied |= emptied
         if moved:
-            self.on_moved()
+            self._moved()
 
 
 def _bounds(shared: Buffer) -> tuple[bool, int, int]:
-    """Return whether the numbers of the oldest entry and of the next one are possible, and both.
+    """Return whether the numbers of the oldest and the next entry are plausible, and both numbers.
 
-    The file is mapped by every member and may be damaged while in use: every loop over the entries relies on this.
+    The file is mapped by every member and may be damaged while in use: every loop over the entries relies on this
+    check.
     """
     head, tail = load_u64(shared, GROUP_HEAD), load_u64(shared, GROUP_TAIL)
     return head <= tail <= head + GROUP_ENTRIES, head, tail
@@ -372,8 +382,8 @@ def _bounds(shared: Buffer) -> tuple[bool, int, int]:
 def is_sound(shared: Buffer) -> bool:
     """Return whether the words that say what is handed out agree with each other. The caller has the lock.
 
-    The last entry that was made says where the group resumes, and its place is not used again before the next one is
-    made. Before the first one the position says so.
+    The newest entry says where the group resumes, and it is not overwritten before the next one is created. Before the
+    first entry, the position says so.
     """
     believed, _, tail = _bounds(shared)
     if not believed:
@@ -386,14 +396,14 @@ def is_sound(shared: Buffer) -> bool:
 
 
 def place(number: int) -> int:
-    """Return where an entry lies."""
+    """Return the position of an entry in the file."""
     return GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE
 
 
 def move_on(group: Buffer, owner: int, /) -> bool:
-    """Let the position follow what is settled, unless somebody has the lock, who will.
+    """Let the position follow the acknowledged messages, unless another member has the lock, which then does so.
 
-    Tell whether others may wait for that: the ring was full before.
+    Returns whether other processes may wait for that, because the ring was full before.
     """
     shared, owner = writable(group), unsigned(owner, U32)
     if shared.nbytes < GROUP_SIZE:
@@ -405,9 +415,9 @@ def move_on(group: Buffer, owner: int, /) -> bool:
 
 
 def _move_on(shared: memoryview, owner: int) -> tuple[bool, bool, bool]:
-    """Do so; tell whether it moved, whether the ring was full before, and whether it was empty after that."""
+    """Return whether the position moved, whether the ring was full before, and whether it was empty afterwards."""
     moved = was_full = is_empty = False
-    while _is_settled(shared) and swap_if_u32(shared, GROUP_LOCK, 0, owner):
+    while _is_acknowledged(shared) and swap_if_u32(shared, GROUP_LOCK, 0, owner):
         try:
             if not is_sound(shared):
                 raise DamagedWordsError
@@ -420,17 +430,19 @@ def _move_on(shared: memoryview, owner: int) -> tuple[bool, bool, bool]:
     return moved, was_full, is_empty
 
 
-def _is_settled(shared: memoryview) -> bool:
-    """Tell whether there is an oldest entry, and it is settled."""
+def _is_acknowledged(shared: memoryview) -> bool:
+    """Return whether there is an oldest entry, and it is acknowledged."""
     head, tail = load_u64(shared, GROUP_HEAD), load_u64(shared, GROUP_TAIL)
-    return head != tail and load_u64(shared, place(head)) & ENTRY_STATE in (ENTRY_SETTLED, ENTRY_PASSED)
+    return head != tail and load_u64(shared, place(head)) & ENTRY_STATE in (ENTRY_ACKED, ENTRY_PASSED)
 
 
 def _follow(shared: memoryview, head: int, tail: int) -> bool:
-    """Let the position be that of the oldest entry that is not settled; tell whether there is none."""
-    while head != tail and (word := load_u64(shared, place(head))) & ENTRY_STATE in (ENTRY_SETTLED, ENTRY_PASSED):
+    """Move the position to the oldest entry that is not acknowledged; return whether there is none."""
+    while head != tail and (word := load_u64(shared, place(head))) & ENTRY_STATE in (ENTRY_ACKED, ENTRY_PASSED):
         if word & ENTRY_STATE == ENTRY_PASSED:
-            store_u64(shared, place(head), word & ~ENTRY_STATE)  # whoever makes it anew must find it settled
+            store_u64(
+                shared, place(head), word & ~ENTRY_STATE
+            )  # the member that reuses the entry must find it acknowledged
         head += 1
     if head == tail:
         store_position(shared, load_u64(shared, GROUP_NEXT), load_u64(shared, GROUP_NEXT_SEQUENCE))
@@ -444,7 +456,6 @@ def _follow(shared: memoryview, head: int, tail: int) -> bool:
 
 
 def store_position(shared: memoryview, offset: int, sequence: int) -> None:
-    """Write a position into the slot that does not count. The caller has the lock."""
-    generation: int = max(CURSOR.unpack_from(shared, slot)[0] for slot in CURSOR_SLOTS) + 1
-    fields = (generation, offset, sequence, wall_clock_ns())
-    CURSOR.pack_into(shared, CURSOR_SLOTS[generation & 1], *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
+    """Write a position into the cursor slot that is not current. The caller has the lock."""
+    newest: int = max(CURSOR.unpack_from(shared, slot)[0] for slot in CURSOR_SLOTS)
+    write_cursor_slot(shared, newest + 1 & U64, offset, sequence, wall_clock_ns())

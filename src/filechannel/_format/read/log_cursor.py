@@ -1,7 +1,7 @@
-"""Standing in the log: where the next record begins, how far may be read, and what the cursor says about that.
+"""The position of a reader in the log: where the next record begins, how far may be read, and the stored cursor.
 
-Whoever stands at an offset knows how far it may read without looking again (`limit`). Where that ends it looks at the
-shared words; where the segment ends it asks `advance` for the next one.
+The reader may read up to `limit` without looking at the shared words again. At `limit` it loads them; at the end of a
+segment it calls `advance` for the next one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import NamedTuple, NoReturn
 
 from typing_extensions import Buffer
 
-from .arguments import readable, writable
-from .checksum import crc32c
-from .clock import charge_turn, wall_clock_ns
-from .layout import (
+from ..checksum import crc32c
+from ..clock import charge_slice, wall_clock_ns
+from ..layout import (
     CACHE_LINE,
+    CAPACITY_WAKE,
+    CAPACITY_WATCHED,
     CONTROL_RECORD,
     CONTROL_SIZE,
     CURSOR,
@@ -26,8 +27,6 @@ from .layout import (
     CURSOR_SLOTS,
     MAX_PAYLOAD,
     RECORD_HEADER_SIZE,
-    ROOM,
-    ROOM_WATCHED,
     SEGMENT_END,
     SEGMENT_HEADER_SIZE,
     STATE,
@@ -37,17 +36,19 @@ from .layout import (
     WAKE_LOOPS,
     WRITE_TAIL,
 )
-from .nothing import NOTHING, Nothing
-from .records import read_bounded
-from .waiting import wake_waiters
-from .words import load_u32, load_u64
+from ..memory.arguments import U64, readable, writable
+from ..memory.atomics import load_u32, load_u64
+from ..memory.futex import wake_waiters
+from ..records import read_bounded
+from ..sentinel import NOTHING, Nothing
+from .cursor_slot import write_cursor_slot
 
 _ZEROS = memoryview(bytes(CONTROL_SIZE))
-"""What a closed reader looks at instead of a control page: nothing is published there."""
+"""What a closed reader reads instead of a control page: nothing is published there."""
 
 
-class Reading:
-    """Reads the record that it stands at. Not locked: that is the reader's business."""
+class LogCursor:
+    """Reads the record at its position. Not locked: the reader does that."""
 
     def __init__(
         self,
@@ -76,52 +77,52 @@ class Reading:
         self.sequence: int = 0
         self.released: bool = False
         self.wanted: int | None = None
-        """Where something begins that comes again, while we stand there: if a callback moves us, it is gone."""
+        """The offset of a redelivered message while it is read: if a callback moves the reader, it no longer exists."""
         self.floor: Callable[[], tuple[int, int]] | None = None
-        """Returns the place for the cursor, if that is not where we stand."""
+        """Returns the log position to store in the cursor, if that is not the current one."""
         self.notify: Callable[[], object] | None = None
-        """Called when the cursor moved and event loops wait for room."""
+        """Called when the cursor moved and event loops wait for capacity."""
 
     @property
     def place(self) -> tuple[int, int]:
-        """Offset and sequence of what comes next here."""
+        """Offset and sequence of the next message."""
         return self.offset, self.sequence
 
     @property
     def is_readonly(self) -> bool:
-        """Whether the control page cannot be written to."""
+        """Whether the control page is read-only."""
         return self._control.readonly
 
     @property
     def is_sealed(self) -> bool:
-        """Whether nothing more is published."""
+        """Whether the channel is sealed, so that nothing more is published."""
         return bool(load_u32(self._control, STATE) & STATE_SEALED)
 
     @property
     def write_offset(self) -> int:
-        """Where what is published ends."""
+        """Where the published records end."""
         return load_u64(self._control, WRITE_TAIL)
 
     def has_message_from(self, sequence: int) -> bool:
-        """Tell whether there is a message of that number, or one behind it: what lies behind the last is none."""
+        """Return whether there is a message with that sequence or a later one; control records do not count."""
         end = self.write_offset
         slots = [TAIL_SLOT.unpack_from(self._control, WRITE_TAIL + distance) for distance in TAIL_SLOTS]
         return any(sequence < following for offset, following, _, _ in slots if offset == end)
 
-    # Standing
+    # Moving
 
     def stand_at(self, offset: int, sequence: int) -> None:
-        """Stand at a record boundary."""
+        """Move to a record boundary."""
         self.offset, self.sequence, self._limit = offset, sequence, 0
 
-    def go_on_at(self, offset: int, sequence: int) -> None:
-        """The same where that is likely to be in the same segment."""
+    def resume_at(self, offset: int, sequence: int) -> None:
+        """Move to a record boundary that is likely to be in the same segment."""
         self.offset, self.sequence = offset, sequence
         if offset < self._begin:
             self._limit = 0
 
     def bind(self, segment: Buffer, begin: int) -> None:
-        """Read from this map, unless it was released."""
+        """Read from this map, unless the reader was released."""
         view = readable(segment)
         if view.nbytes < SEGMENT_HEADER_SIZE:
             raise ValueError("segment is shorter than its header")
@@ -130,23 +131,23 @@ class Reading:
         self._segment, self._begin, self._limit = view, begin, 0
 
     def unbind(self) -> None:
-        """Let go of the segment; advance is asked for another."""
+        """Release the segment; `advance` is called for another one."""
         self._segment, self._limit = None, 0
 
     def release(self) -> None:
-        """Let go of segment and cursor; there is nothing to read any more."""
+        """Release segment and cursor; there is nothing to read any more."""
         self.released = True
         self.unbind()
         self._cursor = None
 
     def close(self) -> None:
-        """Release the control page too. The reader was released, and no thread is inside."""
+        """Release the control page as well. The reader was released, and no thread is in a call."""
         self._control, self.notify = _ZEROS, None
 
     # Reading
 
     def next_item(self) -> tuple[object, int, int] | Nothing:
-        """Return (item, offset, sequence) of the next message, and stand behind it; NOTHING if there is none."""
+        """Return (item, offset, sequence) of the next message and move behind it; NOTHING if there is none."""
         payload = self.next_payload()
         if isinstance(payload, Nothing):
             return NOTHING
@@ -156,22 +157,22 @@ class Reading:
         except Exception as error:
             self.refuse(start, payload, error)
         self.offset, self.sequence = start + RECORD_HEADER_SIZE + len(payload), sequence + 1
-        charge_turn(len(payload))
+        charge_slice(len(payload))
         return item, start, sequence
 
     def decode(self, payload: bytes) -> object:
-        """Return what a payload says."""
+        """Return the decoded payload."""
         return payload if self._decode is None else self._decode(payload)
 
     def refuse(self, offset: int, payload: bytes, error: Exception) -> NoReturn:
-        """Say that what begins at an offset does not decode."""
+        """Raise the error for an item, at an offset, that does not decode."""
         self._refuse(offset, offset + RECORD_HEADER_SIZE + len(payload), payload, error)
         raise SystemError("refuse() must raise") from None
 
     def next_payload(self) -> bytes | Nothing:
-        """Return the payload of the next message, and stand before it; NOTHING if there is none."""
+        """Return the payload of the next message and stay in front of it; NOTHING if there is none."""
         while self.wanted in (None, self.offset) and self._look():
-            # Each once: another thread may take the segment away from us, and the limit after it.
+            # Load each once: another thread may release the segment, and reset the limit after it.
             segment, begin, limit = self._segment, self._begin, self._limit
             if segment is None or self.offset >= limit:
                 self._advance()
@@ -190,7 +191,7 @@ class Reading:
         return NOTHING
 
     def _look(self) -> bool:
-        """Tell whether there is anything beyond our offset, and learn how far this segment goes."""
+        """Return whether there is anything beyond the current offset, and update the limit for this segment."""
         if self.offset < self._limit:
             return True
         if self.released:
@@ -200,7 +201,7 @@ class Reading:
             return False
         segment = self._segment
         if segment is not None and self.offset >= self._begin:
-            # After `write`: a segment's end is stored before anything beyond it is published.
+            # Loaded after `write`: a segment's end is stored before anything beyond it is published.
             end = load_u64(segment, SEGMENT_END)
             room = self._begin + segment.nbytes - SEGMENT_HEADER_SIZE
             self._limit = min(write, room, end or room)
@@ -209,24 +210,22 @@ class Reading:
     # The cursor
 
     def store_cursor(self) -> None:
-        """Two slots in turn, so that one of them is whole whenever we are killed."""
+        """Store the position, and wake senders that wait for capacity."""
         if self._cursor is None:
             return
-        self._generation += 1
+        self._generation = self._generation + 1 & U64
         place = self.place if self.floor is None else self.floor()
-        fields = (self._generation, *place, wall_clock_ns())
-        slot = CURSOR_SLOTS[self._generation & 1]
-        CURSOR.pack_into(self._cursor, slot, *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
-        self.tell_room()
+        write_cursor_slot(self._cursor, self._generation, *place, wall_clock_ns())
+        self.notify_capacity()
 
-    def tell_room(self) -> None:
-        """Senders that wait for room must hear that we moved on."""
-        if not load_u32(self._control, ROOM_WATCHED) or self._control.readonly:
+    def notify_capacity(self) -> None:
+        """Wake senders that wait for capacity, after the cursor moved."""
+        if not load_u32(self._control, CAPACITY_WATCHED) or self._control.readonly:
             return
-        if wake_waiters(self._control, ROOM) & WAKE_LOOPS and self.notify is not None:
+        if wake_waiters(self._control, CAPACITY_WAKE) & WAKE_LOOPS and self.notify is not None:
             try:
                 self.notify()
-            except BaseException as error:  # whatever goes wrong there, we have moved on
+            except BaseException as error:  # the cursor has moved, whatever fails here
                 _report(error, self.notify)
 
 
@@ -239,9 +238,9 @@ class _Unraisable(NamedTuple):
 
 
 def _report(error: BaseException, where: object) -> None:
-    """Report what cannot be raised; Ctrl-C is raised a little later.
+    """Report an exception that cannot be raised; Ctrl-C is raised a little later.
 
-    The C core does so with whatever a signal handler raises, by a pending call, which Python code cannot make.
+    The C core does the same for everything a signal handler raises, with a pending call, which Python code cannot make.
     """
     if isinstance(error, KeyboardInterrupt):
         interrupt_main()
@@ -251,7 +250,7 @@ def _report(error: BaseException, where: object) -> None:
 
 
 def _newest_generation(cursor: memoryview) -> int:
-    """Return the generation of the newest whole slot: the next one must not go over it."""
+    """Return the generation of the newest complete slot, which the next store must not overwrite."""
     if cursor.nbytes < CURSOR_SLOTS[-1] + CACHE_LINE:
         raise ValueError("cursor is too short")
     newest = 0

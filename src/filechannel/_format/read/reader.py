@@ -1,8 +1,8 @@
-"""Reading one record after the other, decoded, with a cursor: the readable reference of the C reader.
+"""Reading and decoding records in order, with a cursor: the pure-Python implementation of reader.c.
 
-`reading` stands in the log and reads. A reader that holds (`holding`) stores in its cursor where the oldest message
-begins that was not acknowledged; one that shares (`sharing`) takes what it has read only if no other member of its
-group was faster. Here is what others call, and who may do so when.
+`log_cursor` keeps the position in the log and reads. With acknowledgements (`ack_tracking`) the cursor stores where the
+oldest unacknowledged message begins. In a group (`group_claims`) the reader takes a message only if no other member
+claimed it first. This module has the public methods, and decides which thread may call them when.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import NoReturn
 from anyio import ClosedResourceError
 from typing_extensions import Buffer
 
-from .arguments import U32, unsigned, writable
-from .clock import turn_is_over
-from .holding import Holding
-from .layout import MAX_PAYLOAD
-from .map import close_pending
-from .mutex import count_locked
-from .nothing import NOTHING, Nothing
-from .reading import Reading
-from .ring import Ring
-from .sharing import Sharing
+from ..clock import slice_is_over
+from ..layout import MAX_PAYLOAD
+from ..memory.arguments import U32, unsigned, writable
+from ..memory.closable_map import close_pending
+from ..memory.mutex import count_locked
+from ..sentinel import NOTHING, Nothing
+from .ack_tracking import AckTracking
+from .group_claims import GroupClaims
+from .group_ring import Ring
+from .log_cursor import LogCursor
 
 
 class Reader:
@@ -44,28 +44,28 @@ class Reader:
         most: int = MAX_PAYLOAD,
         /,
     ) -> None:
-        """*most* is how many bytes a payload may have: a record that claims more is damaged."""
+        """*most* is the largest payload size in bytes: a record that claims more is damaged."""
         most = unsigned(most, MAX_PAYLOAD)
-        self._reading = Reading(
+        self._reading = LogCursor(
             control, cursor, decode, lambda: advance(self), lambda reason: damaged(self, reason), refuse, most
         )
-        self._keeper: Holding | Sharing | None = None
-        """What becomes of messages that are handed out; None if the cursor just follows them."""
+        self._keeper: AckTracking | GroupClaims | None = None
+        """How deliveries are tracked; None if the cursor simply follows them."""
         self._lock = RLock()
         self._busy = False
         self._may_sleep = False
         self._closed = False
 
     @property
-    def _holding(self) -> Holding | None:
-        """What holds, as long as we may read."""
-        return self._keeper if isinstance(self._keeper, Holding) and not self._reading.released else None
+    def _holding(self) -> AckTracking | None:
+        """The ack tracking, until the reader is released."""
+        return self._keeper if isinstance(self._keeper, AckTracking) and not self._reading.released else None
 
     @property
-    def _sharing(self) -> Sharing | None:
-        return self._keeper if isinstance(self._keeper, Sharing) else None
+    def _sharing(self) -> GroupClaims | None:
+        return self._keeper if isinstance(self._keeper, GroupClaims) else None
 
-    # Looking
+    # State
 
     @property
     def offset(self) -> int:
@@ -74,17 +74,17 @@ class Reader:
 
     @property
     def sequence(self) -> int:
-        """Number of the next message."""
+        """Number of the next message: its sequence."""
         return self._place()[1]
 
     def _place(self) -> tuple[int, int]:
-        """Return where we stand; one that shares and reads nothing now stands where the group does."""
+        """Return the current log position; a group member that is not reading has the position of the group."""
         sharing = self._sharing
         return self._reading.place if sharing is None or self._busy else sharing.place
 
     @property
     def may_have_more(self) -> bool:
-        """Whether the log does not end at our offset, or the channel is sealed."""
+        """Whether the log does not end at the current offset, or the channel is sealed."""
         if self.ready:
             return True
         if self._reading.released:
@@ -93,12 +93,12 @@ class Reader:
 
     @property
     def outstanding(self) -> int:
-        """How many are held and neither settled nor given back."""
+        """How many deliveries are outstanding: neither acknowledged nor given back."""
         return 0 if self._keeper is None else self._keeper.outstanding
 
     @property
     def ready(self) -> int:
-        """How many come again now, before anything new."""
+        """How many messages are ready to be redelivered, before anything new."""
         if (sharing := self._sharing) is not None:
             return sharing.ready
         if self._keeper is None:
@@ -108,14 +108,14 @@ class Reader:
 
     @property
     def full(self) -> bool:
-        """Whether nothing new can be handed out before something is settled."""
+        """Whether nothing new can be handed out before a delivery is acknowledged."""
         return self._keeper is not None and self._keeper.is_full
 
     @property
     def next_due(self) -> int:
-        """When the next delayed one comes again, in ns of the monotonic clock; 0 if none is delayed.
+        """When the next delayed message is redelivered, in ns of the monotonic clock; 0 if none is delayed.
 
-        Of one that shares: when somebody has to look at what the members have.
+        For a group member: when a member must check the claims of the group.
         """
         if (sharing := self._sharing) is not None:
             return sharing.next_due
@@ -126,19 +126,19 @@ class Reader:
 
     @property
     def drained(self) -> bool:
-        """Whether the channel is sealed, and nothing is held."""
+        """Whether the channel is sealed, and no delivery is unacknowledged."""
         return self._reading.is_sealed and (self._keeper is None or self._keeper.is_drained)
 
-    # Taking
+    # Taking items
 
     def take(self) -> object | Nothing:
         """Return the next item, decoded, or NOTHING."""
         delivery = self.take_delivery()
         return delivery if isinstance(delivery, Nothing) else delivery[0]
 
-    def take_in_turn(self) -> object | Nothing:
-        """The same for a coroutine: NOTHING also when it has to give way first."""
-        return NOTHING if turn_is_over() else self.take()
+    def take_or_yield(self) -> object | Nothing:
+        """The same for a coroutine: NOTHING also if the task has to yield first."""
+        return NOTHING if slice_is_over() else self.take()
 
     def take_record(self) -> tuple[object, int, int] | Nothing:
         """Return (item, offset, sequence), or NOTHING."""
@@ -151,7 +151,7 @@ class Reader:
             self._enter()
             try:
                 keeper = self._keeper
-                if isinstance(keeper, Holding):
+                if isinstance(keeper, AckTracking):
                     keeper.begin_call()
                 if keeper is not None:
                     return keeper.next_delivery()
@@ -164,14 +164,14 @@ class Reader:
                 self._leave()
 
     def take_many(self, most: int, /) -> list[object]:
-        """Return up to `most` items; an error waits until what came before it is taken."""
+        """Return up to `most` items; an error is raised by the next call if items were taken before it."""
         wanted = index(most)
         items: list[object] = []
         with self._lock:
             self._enter()
             before, keeper, reading = self._reading.place, self._keeper, self._reading
-            had = keeper.mark if isinstance(keeper, Sharing) else []
-            if isinstance(keeper, Holding):
+            had = keeper.mark if isinstance(keeper, GroupClaims) else []
+            if isinstance(keeper, AckTracking):
                 keeper.begin_call()
             try:
                 while len(items) < wanted:
@@ -183,8 +183,8 @@ class Reader:
                 if not items:
                     raise
             except BaseException:
-                # Nobody gets what was taken so far: it comes again.
-                if isinstance(keeper, Sharing):
+                # The caller does not get the items taken so far, so they are redelivered.
+                if isinstance(keeper, GroupClaims):
                     keeper.give_all_back(had)
                 elif items:
                     reading.stand_at(*before)
@@ -193,19 +193,19 @@ class Reader:
                     reading.store_cursor()
                 raise
             finally:
-                if reading.offset != before[0] and not isinstance(keeper, Holding):
+                if reading.offset != before[0] and not isinstance(keeper, AckTracking):
                     reading.store_cursor()
                 self._leave()
         return items
 
-    def _next_of(self, keeper: Holding | Sharing | None, *, first: bool) -> tuple[object, ...] | Nothing:
-        if isinstance(keeper, Sharing):
+    def _next_of(self, keeper: AckTracking | GroupClaims | None, *, first: bool) -> tuple[object, ...] | Nothing:
+        if isinstance(keeper, GroupClaims):
             return keeper.next_delivery(first=first)
         return self._reading.next_item() if keeper is None else keeper.next_delivery()
 
     def _enter(self) -> None:
         if self._busy:
-            raise RuntimeError("this receiver is being read by the same thread already")
+            raise RuntimeError("the same thread is already reading from this receiver")
         self._busy = True
         count_locked(1)
 
@@ -215,7 +215,7 @@ class Reader:
         self._close_if_released()
 
     def _close_if_released(self) -> None:
-        """Release every map when no thread is inside any more. The caller holds the lock."""
+        """Release every map once no thread is in a call. The caller has the lock."""
         if self._reading.released and not self._busy and not self._closed:
             self._closed = True
             if (sharing := self._sharing) is not None:
@@ -223,16 +223,16 @@ class Reader:
             self._reading.close()
             close_pending()
 
-    # Standing
+    # Moving
 
     def move(self, offset: int, sequence: int, /) -> None:
-        """Stand at this record boundary and store it in the cursor."""
+        """Stand at this record boundary: move there, and store it in the cursor."""
         offset, sequence = unsigned(offset), unsigned(sequence)
         with self._lock:
             self._stand_at(offset, sequence)
 
     def move_from(self, expected: int, offset: int, sequence: int, /) -> bool:
-        """Move only if still at the expected offset; tell whether."""
+        """Move only if still at the expected offset; return whether it moved."""
         expected, offset, sequence = unsigned(expected), unsigned(offset), unsigned(sequence)
         with self._lock:
             self._enter()
@@ -245,7 +245,7 @@ class Reader:
                 self._leave()
 
     def _stand_at(self, offset: int, sequence: int) -> None:
-        if isinstance(self._keeper, Holding):
+        if isinstance(self._keeper, AckTracking):
             self._keeper.leave(offset)
         self._reading.stand_at(offset, sequence)
         self._reading.store_cursor()
@@ -255,15 +255,15 @@ class Reader:
         self._reading.bind(segment, unsigned(begin))
 
     def unbind(self) -> None:
-        """Let go of the segment; advance is asked for another."""
+        """Let go of the segment; `advance` is called for another one."""
         self._reading.unbind()
 
     def sleep_with(self, sleepers: Buffer, spin: float, /) -> None:
-        """Let threads sleep for more where they receive, having watched for so long, and count them.
+        """Let threads that receive sleep in the reader after spinning for *spin* seconds, and count them in *sleepers*.
 
-        The C core does, to save what going through Python costs; here whoever calls sleeps by itself.
+        The C core does that, to save the cost of Python calls; in this implementation the caller sleeps by itself.
         """
-        math.ldexp(spin, 0)  # a number, not a text
+        math.ldexp(spin, 0)  # raises TypeError for a string
         if self._reading.released:
             raise ClosedResourceError
         if self._may_sleep or self._reading.is_readonly:
@@ -272,17 +272,17 @@ class Reader:
             raise ValueError("sleepers is too short")
         self._may_sleep = True
 
-    def tell_room(self, notify: Callable[[], object], /) -> None:
-        """Call this when the cursor moved and event loops wait for room."""
+    def notify_capacity(self, notify: Callable[[], object], /) -> None:
+        """Call this when the cursor moved and event loops wait for capacity."""
         if not self._reading.released:
             self._reading.notify = notify
 
     def release(self) -> bool:
-        """Release every map or, if this thread is inside, when that call returns. There is nothing to take any more.
+        """Release every map now or, if this thread is in a call, when it returns. Nothing can be taken after that.
 
-        Returns whether something was given back.
+        Returns whether any claim was given back.
         """
-        with self._lock:  # whoever is inside stores the cursor first: what it hands out must not come again
+        with self._lock:  # a thread in a call stores the cursor first: its item must not be redelivered
             sharing = None if self._reading.released else self._sharing
             gave = sharing is not None and sharing.give_all_back()
             self._reading.release()
@@ -292,106 +292,109 @@ class Reader:
     # Acknowledging
 
     def hold(self) -> None:
-        """Keep what is handed out until it is acknowledged; the cursor follows the oldest."""
+        """Keep what is handed out until it is acknowledged; the cursor stores the oldest unacknowledged message."""
         if self._keeper is not None:
             raise ValueError("said before")
-        self._keeper = Holding(self._reading)
+        self._keeper = AckTracking(self._reading)
 
     def share(self, group: Buffer, owner: int, lease: int, tend: Callable[[Reader], object], /) -> None:
-        """Take what no other member of a group has, each message for so many ns.
+        """Take what no other member of a group has claimed, each message for *lease* ns.
 
-        *tend* is called when something is due, or the lock was taken for longer; nothing is taken if it returns False.
+        *tend* is called when an entry is due, or another member has the lock for too long; nothing is taken if it
+        returns False.
         """
         owner, lease = unsigned(owner, U32), unsigned(lease)
         if self._reading.released:
             raise ClosedResourceError
         if self._keeper is not None:
             raise ValueError("said before")
-        self._keeper = Sharing(self._reading, Ring(group, owner, lease), lambda: tend(self))
+        self._keeper = GroupClaims(
+            self._reading, Ring(group, owner, lease, self._reading.notify_capacity), lambda: tend(self)
+        )
 
     def ack(self, count: int, /) -> bool:
-        """Settle the oldest ones outstanding; False, and nothing changed, if there are fewer."""
+        """Acknowledge the oldest outstanding deliveries; False, with nothing changed, if there are fewer."""
         count = max(index(count), 0)
         with self._lock:
             return self._keeper is not None and not self._reading.released and self._keeper.ack(count)
 
     def nack(self, count: int | None, /) -> bool:
-        """Let the newest ones outstanding come again, None: all; False, and nothing changed, if there are fewer."""
+        """Let the newest outstanding be redelivered, None: all; False, with nothing changed, if there are fewer."""
         count = None if count is None else max(index(count), 0)
         with self._lock:
             return self._keeper is not None and not self._reading.released and self._keeper.nack(count)
 
-    def settle(self, offset: int, token: int, /) -> bool:
-        """Settle one that is outstanding since that call; False if it is not."""
+    def acknowledge(self, offset: int, token: int, /) -> bool:
+        """Acknowledge one delivery, identified by offset and token; False if it is not outstanding."""
         offset, token = unsigned(offset), unsigned(token)
         with self._lock:
-            return self._keeper is not None and not self._reading.released and self._keeper.settle(offset, token)
+            return self._keeper is not None and not self._reading.released and self._keeper.acknowledge(offset, token)
 
     def give_back(self, offset: int, token: int, due: int, counted: bool, /) -> bool:
-        """Let one come again, not before *due*; False if it is not outstanding since that call."""
+        """Let one delivery be redelivered, not before *due*; False if it is not outstanding."""
         offset, token, due, counted = unsigned(offset), unsigned(token), unsigned(due), bool(counted)
         with self._lock:
             keeper = None if self._reading.released else self._keeper
             return keeper is not None and keeper.give_back(offset, token, due, counted=counted)
 
     def coming(self, most: int, /) -> list[tuple[int, int]]:
-        """Return (offset, sequence) of what comes again now, up to so many."""
+        """Return (offset, sequence) of at most *most* messages that are ready to be redelivered."""
         wanted = min(max(index(most), 0), sys.maxsize)
         with self._lock:
             return [] if self._keeper is None else self._keeper.coming(wanted)
 
     def forget(self) -> None:
-        """Forget what is held: the cursor goes where the next new one begins."""
+        """Forget what is unacknowledged: the cursor moves to the next new message."""
         with self._lock:
             if self._keeper is not None:
                 self._keeper.forget()
 
-    # Of one that holds
+    # Only with ack tracking
 
     def outlook(self) -> tuple[int, int, int] | None:
-        """Return (how many are outstanding, offset, sequence of the cursor if they are settled).
+        """Return (how many are outstanding, offset, sequence of the cursor once they are acknowledged).
 
-        None if older ones come again: then there is no such place.
+        None if an older message is to be redelivered: then there is no such log position.
         """
         with self._lock:
             return None if (holding := self._holding) is None else holding.outlook()
 
-    def settle_before(self, offset: int, /) -> None:
-        """Settle whatever is held and begins before an offset."""
+    def acknowledge_before(self, offset: int, /) -> None:
+        """Acknowledge whatever is unacknowledged and begins before an offset."""
         offset = unsigned(offset)
         with self._lock:
             if (holding := self._holding) is not None:
-                holding.settle_before(offset)
+                holding.acknowledge_before(offset)
 
     def give_back_all(self) -> None:
-        """Let everything come again that is outstanding; that attempt does not count."""
+        """Let everything outstanding be redelivered; the attempt is not counted."""
         with self._lock:
             if (holding := self._holding) is not None:
                 holding.give_back_all()
 
-    # Of one that shares
+    # Only in a group
 
     def place_of(self, offset: int, token: int, /) -> int:
-        """Return the number of the entry of one that is outstanding since that call; -1 if it is not."""
+        """Return the entry number of an outstanding delivery; -1 if it is not outstanding."""
         offset, token = unsigned(offset), unsigned(token)
         with self._lock:
             return -1 if (sharing := self._sharing) is None else sharing.place_of(offset, token)
 
     def refused(self, offset: int, /) -> tuple[int, int, int] | None:
-        """Return (sequence, attempt, token) of one that did not decode, and is ours; None if there is none."""
+        """Return (sequence, attempt, token) of a claim of this member that did not decode; None if there is none."""
         offset = unsigned(offset)
         with self._lock:
             return None if (sharing := self._sharing) is None else sharing.refused(offset)
 
     def take_lost(self) -> list[tuple[int, int]]:
-        """Return, once, offset and token of what was to be settled and is not ours any more."""
+        """Return, once, offset and token of the deliveries that were to be acknowledged but whose claim was lost."""
         with self._lock:
             return [] if (sharing := self._sharing) is None else sharing.take_lost()
 
-    def must_tell(self) -> bool:
-        """Tell, once, whether others may wait for what was settled here, or something was lost."""
+    def must_wake(self) -> bool:
+        """Return, once, whether other processes may wait for what was acknowledged here, or a claim was lost."""
         sharing = self._sharing
         if sharing is None:
             return self.drained
         with self._lock:
-            return sharing.must_tell()
+            return sharing.must_wake()

@@ -1,4 +1,4 @@
-"""What was handed out and not acknowledged yet, in order of offset: the readable reference of held.c."""
+"""The deliveries that are not acknowledged, in order of offset: the pure-Python implementation of unacked_ring.c."""
 
 from __future__ import annotations
 
@@ -11,64 +11,65 @@ from itertools import islice, takewhile
 
 
 class State(Enum):
-    """What became of a message that was handed out."""
+    """The state of a message that was handed out."""
 
-    OUT = "somebody has it"
-    SETTLED = "acknowledged, and older ones are not yet"
-    READY = "to come again now"
-    DELAYED = "to come again later"
+    OUT = "handed out"
+    ACKED = "acknowledged, but older ones are not"
+    READY = "to be redelivered now"
+    DELAYED = "to be redelivered later"
 
 
 @dataclass(slots=True)
 class Entry:
-    """One message."""
+    """One delivery."""
 
     offset: int
     sequence: int
     token: int
-    """Of the call that handed it out last."""
+    """Token of the call that handed it out last."""
     attempt: int = 1
     due: int = 0
-    """When it comes again, by the monotonic clock."""
+    """When it is redelivered, by the monotonic clock."""
     state: State = State.OUT
 
 
-class Held:
-    """What a reader holds. Not locked: that is the reader's business."""
+class UnackedRing:
+    """The unacknowledged deliveries of a reader. Not locked: the reader does that."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[int, Entry] = OrderedDict()  # by offset, which is also their order
+        self._entries: OrderedDict[int, Entry] = OrderedDict()  # by offset, in order of offset
         self._count: Counter[State] = Counter()
-        # Heaps of what comes again; entries that have changed since stay in them until they are at the top.
+        # Heaps of the messages to redeliver; entries whose state has changed since stay in them until they are at the
+        # top.
         self._ready: list[int] = []
         self._delayed: list[tuple[int, int]] = []
         self.token: int = 0
-        """Of the newest call that handed something out."""
+        """Token of the newest call that handed something out."""
 
     def push(self, offset: int, sequence: int) -> None:
-        """Hold a new one."""
+        """Add a new delivery."""
         self._entries[offset] = Entry(offset, sequence, self.token)
         self._count[State.OUT] += 1
 
     @property
     def oldest(self) -> Entry | None:
-        """The oldest that is not settled."""
+        """The oldest delivery that is not acknowledged."""
         return next(iter(self._entries.values()), None)
 
     @property
     def out(self) -> int:
-        """How many somebody has."""
+        """How many are outstanding."""
         return self._count[State.OUT]
 
     @property
     def ready(self) -> int:
-        """How many come again now."""
+        """How many are ready to be redelivered."""
         self._end_delays()
         return self._count[State.READY]
 
     @property
     def first_ready(self) -> Entry | None:
-        """The first that comes again now."""
+        """The first message that is ready to be redelivered."""
         if not self.ready:
             return None
         while not self._is(self._ready[0], State.READY):
@@ -76,18 +77,18 @@ class Held:
         return self._entries[self._ready[0]]
 
     def coming(self, most: int) -> list[Entry]:
-        """Return what comes again now, up to so many."""
+        """Return at most *most* messages that are ready to be redelivered."""
         entries = (entry for entry in self._entries.values() if entry.state is State.READY)
         return list(islice(entries, most)) if self.ready else []
 
     @property
     def next_due(self) -> int:
-        """When the next delayed one comes again; 0 if none is delayed."""
+        """When the next delayed message is redelivered; 0 if none is delayed."""
         self._end_delays()
         return self._delayed[0][0] if self._count[State.DELAYED] else 0
 
     def _end_delays(self) -> None:
-        """Let those come again whose delay is over."""
+        """Make messages ready whose delay is over."""
         now = time.monotonic_ns()
         while self._delayed:
             due, offset = self._delayed[0]
@@ -96,7 +97,7 @@ class Held:
                 return
             heappop(self._delayed)
             if current:
-                self._come_again(self._entries[offset], 0, counted=False)
+                self._redeliver(self._entries[offset], 0, counted=False)
 
     def _is(self, offset: int, state: State) -> bool:
         entry = self._entries.get(offset)
@@ -105,33 +106,33 @@ class Held:
     # Settling
 
     def ack(self, count: int) -> bool | None:
-        """Settle the oldest ones; None if there are fewer, else whether the oldest is another one now."""
+        """Acknowledge the oldest outstanding ones; None if there are fewer, else whether the oldest entry changed."""
         if count > self.out:
             return None
         for entry in islice((entry for entry in self._entries.values() if entry.state is State.OUT), count):
-            self._turn(entry, State.SETTLED)
+            self._turn(entry, State.ACKED)
         return self._trim()
 
-    def settle(self, offset: int, token: int) -> bool | None:
-        """Settle one; None if nobody has it since that call, else whether the oldest is another one now."""
+    def acknowledge(self, offset: int, token: int) -> bool | None:
+        """Acknowledge one; None if it is not outstanding with that token, else whether the oldest entry changed."""
         entry = self._find_out(offset, token)
         if entry is None:
             return None
-        self._turn(entry, State.SETTLED)
+        self._turn(entry, State.ACKED)
         return self._trim()
 
     def nack(self, count: int | None) -> bool:
-        """Let the newest ones come again, None: all; tell whether there were so many."""
+        """Redeliver the newest outstanding ones, None: all; return whether there were that many."""
         wanted = self.out if count is None else count
         if wanted > self.out:
             return False
         newest_first = (entry for entry in reversed(self._entries.values()) if entry.state is State.OUT)
         for entry in list(islice(newest_first, wanted)):
-            self._come_again(entry, 0, counted=True)
+            self._redeliver(entry, 0, counted=True)
         return True
 
     def in_order(self) -> tuple[bool, Entry | None]:
-        """Tell whether what somebody has is the oldest there is, and what comes again behind it."""
+        """Return whether every outstanding one is older than all that wait for redelivery, and the first that waits."""
         waiting: Entry | None = None
         for entry in self._entries.values():
             if entry.state is State.OUT and waiting is not None:
@@ -140,27 +141,27 @@ class Held:
                 waiting = entry
         return True, waiting
 
-    def settle_before(self, offset: int) -> bool:
-        """Settle whatever begins before an offset; tell whether the oldest is another one now."""
+    def acknowledge_before(self, offset: int) -> bool:
+        """Acknowledge everything that begins before an offset; return whether the oldest entry changed."""
         for entry in takewhile(lambda entry: entry.offset < offset, self._entries.values()):
-            self._turn(entry, State.SETTLED)
+            self._turn(entry, State.ACKED)
         return self._trim()
 
     def give_back_all(self) -> None:
-        """Let everything come again that somebody has; that attempt does not count."""
+        """Redeliver everything that is outstanding; the attempt is not counted."""
         for entry in self._entries.values():
             if entry.state is State.OUT:
-                self._come_again(entry, 0, counted=False)
+                self._redeliver(entry, 0, counted=False)
 
     def give_back(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
-        """Let one come again; tell whether somebody has had it since that call."""
+        """Redeliver one message; return whether it was outstanding with that token."""
         entry = self._find_out(offset, token)
         if entry is not None:
-            self._come_again(entry, due, counted=counted)
+            self._redeliver(entry, due, counted=counted)
         return entry is not None
 
     def hand_out(self, offset: int) -> int:
-        """Somebody has it again; return which attempt it is."""
+        """Mark a message as handed out again; return which attempt it is."""
         entry = self._entries.get(offset)
         if entry is None:
             return 1
@@ -171,23 +172,26 @@ class Held:
         return entry.attempt
 
     def take_back(self, offset: int) -> None:
-        """Nobody got what was handed out last: those from an offset on were new, the others come again."""
+        """Undo the last call, whose caller did not get its items.
+
+        Those from *offset* on were new and are dropped; the others are redelivered.
+        """
         self.drop_from(offset)
         for entry in self._entries.values():
             if entry.state is State.OUT and entry.token == self.token:
-                self._come_again(entry, 0, counted=False)
+                self._redeliver(entry, 0, counted=False)
 
     def drop_from(self, offset: int) -> None:
-        """Forget what begins at an offset or behind it."""
+        """Forget the entries that begin at an offset or behind it."""
         while self._entries and next(reversed(self._entries)) >= offset:
             _, entry = self._entries.popitem()
             self._count[entry.state] -= 1
 
     def drop_waiting(self, begin: int, end: int) -> None:
-        """Forget what waits to come again between two offsets: it is gone."""
+        """Drop the messages that wait to be redelivered between two offsets, because they no longer exist."""
         for entry in self._entries.values():
             if entry.state in (State.READY, State.DELAYED) and begin <= entry.offset < end:
-                self._turn(entry, State.SETTLED)
+                self._turn(entry, State.ACKED)
         self._trim()
 
     def _turn(self, entry: Entry, state: State) -> None:
@@ -195,7 +199,7 @@ class Held:
         self._count[state] += 1
         entry.state = state
 
-    def _come_again(self, entry: Entry, due: int, *, counted: bool) -> None:
+    def _redeliver(self, entry: Entry, due: int, *, counted: bool) -> None:
         self._turn(entry, State.DELAYED if due else State.READY)
         entry.due = due
         entry.attempt += counted
@@ -209,9 +213,9 @@ class Held:
         return entry if entry is not None and entry.state is State.OUT and entry.token == token else None
 
     def _trim(self) -> bool:
-        """Drop what is settled and older than the oldest one that is not; tell whether there was any."""
+        """Drop the acknowledged entries before the oldest one that is not; return whether there were any."""
         before = len(self._entries)
-        while (oldest := self.oldest) is not None and oldest.state is State.SETTLED:
+        while (oldest := self.oldest) is not None and oldest.state is State.ACKED:
             del self._entries[oldest.offset]
-            self._count[State.SETTLED] -= 1
+            self._count[State.ACKED] -= 1
         return len(self._entries) != before

@@ -1,10 +1,11 @@
-"""Compressing finished segments: each is made under another name and is on disk before it gets its own.
+"""Compressing finished segments: each is written under a temporary name and is on disk before it gets its own.
 
-Only then the plain form goes. So whoever dies at any step leaves the plain form, the compressed one, or both; and
-readers try the compressed one first, which is whole if it is there. Whoever has the plain file mapped reads on.
+Only then the plain file is retired. So a process that dies at any step leaves the plain file, the compressed one, or
+both. Readers try the compressed one first, which is complete if it exists. A reader that has the plain file mapped
+continues to read it.
 
-Nothing here keeps retention from removing a segment at the same time. It stores what is the oldest before it removes
-anything, and who compresses looks at that after the file got its name: one of the two removes it.
+Nothing here keeps retention from removing a segment at the same time. Retention stores the oldest offset before it
+removes anything, and the compressing process reads that after the file got its name: one of the two removes it.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, final
 
-from .._errors import Busy, CorruptRecordError, UnexpectedFileError
-from .._format import crc32c
-from .._format.layout import (
+from ..._errors import Busy, CorruptRecordError, UnexpectedFileError
+from ..._format import crc32c
+from ..._format.layout import (
     BLOCK_SIZE,
     COMPRESSED,
     COMPRESSED_BLOCK,
@@ -27,24 +28,24 @@ from .._format.layout import (
     COMPRESSED_TABLE,
     SEGMENT_HEADER_SIZE,
 )
-from .._offset import Offset
-from .._policies import Compression
-from .._storage.codecs import NUMBERS, codec
-from .._storage.compressed import compressed_begin_of, compressed_path, table_crc
-from .._storage.files import Files
-from .._storage.forms import keep_one_form
-from .._storage.index import index_path
-from .._storage.lock_file import lock_mode
-from .._storage.segment import HALF_MADE, Header, check_name, valid_end
-from .._storage.store import Store
-from .._storage.stores import STORES
+from ..._offset import Offset
+from ..._policies import Compression
+from ..._storage.control.lock_file import lock_mode
+from ..._storage.open_stores import STORES
+from ..._storage.segments.compressed_segment import compressed_begin_of, compressed_path, table_crc
+from ..._storage.segments.compression_codecs import NUMBERS, codec
+from ..._storage.segments.plain_or_compressed import keep_one_encoding
+from ..._storage.segments.segment import HALF_MADE, Header, check_name, valid_end
+from ..._storage.segments.segment_index import index_path
+from ..._storage.system.os_calls import Files
+from ..._storage.writable_store import WritableStore
 
 GiveWay: TypeAlias = Callable[[], object]
-"""Called after every block; may wait, and may raise to end it."""
-_PATIENCE = 10.0  # seconds to wait for another process that maintains the channel
-_TRIES = 10  # to create a file that a sweep in another thread removes before it is locked
-_SAMPLES = 4  # blocks; enough to see that there is nothing to be had
-_WORTH = 7 / 8  # of the size; what saves less stays as it is
+"""Called after every block; may wait, and may raise to stop."""
+_LOCK_WAIT_SECONDS = 10.0  # seconds to wait for another process that does maintenance
+_CREATE_ATTEMPTS = 10  # to create a file that a sweep in another thread removes before it is locked
+_SAMPLED_BLOCKS = 4  # blocks; enough to see that compression saves nothing
+_WORTHWHILE_RATIO = 7 / 8  # of the size; a segment that saves less stays plain
 
 
 @final
@@ -58,13 +59,16 @@ class Candidate:
     finished: int
     """When (ns since the epoch)."""
     following: Offset
-    """Where the next one begins."""
+    """Where the next segment begins."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A compressed segment that is on disk, under another name. The descriptor has the lock that keeps others off."""
+    """A compressed segment on disk, under a temporary name.
+
+    The descriptor has the lock that keeps other processes off.
+    """
 
     candidate: Candidate
     path: Path
@@ -76,10 +80,10 @@ class Prepared:
 @final
 @dataclass(frozen=True, slots=True)
 class CompressionReport:
-    """What `compress` did."""
+    """The result of `compress`."""
 
     segments: int
-    """How many were compressed."""
+    """How many segments were compressed."""
     bytes_before: int
     bytes_after: int
 
@@ -87,7 +91,7 @@ class CompressionReport:
 class SegmentCompressor:
     """Compresses the segments of one channel, one at a time."""
 
-    def __init__(self, store: Store, policy: Compression, *, block_size: int = BLOCK_SIZE) -> None:
+    def __init__(self, store: WritableStore, policy: Compression, *, block_size: int = BLOCK_SIZE) -> None:
         self._store = store
         self._files = store.files
         self._control = store.control
@@ -97,7 +101,7 @@ class SegmentCompressor:
         self._block_size = block_size
 
     def candidates(self, first: Offset) -> Iterator[Candidate]:
-        """Return what can be compressed from an offset on, in order."""
+        """Return the segments that can be compressed from an offset on, in order."""
         checkpoint = self._control.checkpoint()
         flushed = 0 if checkpoint is None else checkpoint.offset
         for begin in self._segments.begins:
@@ -106,19 +110,21 @@ class SegmentCompressor:
                 continue
             if following is None or following > flushed:
                 return
-            with suppress(CorruptRecordError):  # the next one says where this one ends; it may be gone by now
+            with suppress(CorruptRecordError):  # the next segment says where this one ends; it may be removed by now
                 header = self._segments.header(following)
                 yield Candidate(begin, header.previous_end, header.first_sequence, header.created, following)
 
     # Preparing
 
     def prepare(self, candidate: Candidate, give_way: GiveWay = lambda: None) -> Prepared | None:
-        """Bring a compressed segment to disk under another name; None if it is not worth it, damaged or gone.
+        """Write a compressed segment to disk under a temporary name; None if it saves too little, is damaged or gone.
 
-        `Busy` if another process is at it. On an error, such as a full disk, nothing is left behind.
+        Raises `Busy` if another process compresses the segment. On an error, such as a full disk, nothing is left
+        behind.
         """
-        self._store.check_place()
-        keep_one_form(self._files, self._segments, candidate.begin)  # whoever was at it before may have died
+        self._store.check_directory()
+        # A process that compressed it before may have died.
+        keep_one_encoding(self._files, self._segments, candidate.begin)
         plain = self._segments.path(candidate.begin)
         try:
             source = self._files.open(plain, writable=False)
@@ -129,19 +135,20 @@ class SegmentCompressor:
             if header is None or not self._is_worth_it(source, candidate, give_way):
                 return None
             self._flush_index(plain)
-            return self._spending_all(lambda: self._make(source, candidate, header, give_way))
+            return self._using_all(lambda: self._make(source, candidate, header, give_way))
         finally:
             self._files.close(source)
 
-    def _spending_all(self, make: Callable[[], Prepared | None]) -> Prepared | None:
-        """Make a file on a full disk, too: compressing is what frees space, so it may use what is reserved.
+    def _using_all(self, make: Callable[[], Prepared | None]) -> Prepared | None:
+        """Make a file on a full disk, too: compression frees space, so it may use the reserved space.
 
-        Spare files first: the plain file of the segment before may be one, and hold what compressing that has saved.
+        The free list is used first: the plain file of the previous segment may be in it, and occupy what its
+        compression saved.
         """
-        return self._control.spending_reserve(lambda: self._store.spending_spares(make))
+        return self._control.using_reserve(lambda: self._store.reserve.using_free_files(make))
 
     def _header(self, source: int, candidate: Candidate, *, finished: bool = True) -> Header | None:
-        """Return the header of a plain segment, if it is what everybody says it is; a *finished* one has an end."""
+        """Return the header of a plain segment, if it matches the candidate; a *finished* segment has an end."""
         content = self._files.read_at(source, SEGMENT_HEADER_SIZE, 0)
         try:
             header = Header.unpack(content)
@@ -159,22 +166,25 @@ class SegmentCompressor:
         return [(start, min(self._block_size, stop - start)) for start in starts]
 
     def _is_worth_it(self, source: int, candidate: Candidate, give_way: GiveWay) -> bool:
-        """Try a few blocks before all of them, if there are many."""
+        """Return whether compression saves enough, after a few sample blocks if there are many."""
         blocks = self._blocks(candidate)
         before = after = 0
-        for position, size in blocks[:: -(-len(blocks) // _SAMPLES)] if len(blocks) > _SAMPLES else []:
+        for position, size in blocks[:: -(-len(blocks) // _SAMPLED_BLOCKS)] if len(blocks) > _SAMPLED_BLOCKS else []:
             after += min(size, len(self._compress(self._files.read_at(source, size, position))))
             before += size
             give_way()
-        return after <= before * _WORTH
+        return after <= before * _WORTHWHILE_RATIO
 
     def _flush_index(self, plain: Path) -> None:
-        """Without it a seek by time has to read it all; after this nobody writes to it any more."""
-        self._store.places.before_look()
+        """Flush the index.
+
+        Without it a seek by time has to read the whole segment. No process writes to it after this.
+        """
+        self._store.log.store_index_entries()
         try:
             descriptor = self._files.open(index_path(plain), writable=False)
         except OSError:
-            return  # there is none, or it is none
+            return  # there is none, or it is not a regular file
         try:
             self._files.flush(descriptor)
         finally:
@@ -184,13 +194,13 @@ class SegmentCompressor:
         path, descriptor = self._begin(candidate)
         try:
             size = self._write(source, descriptor, candidate, header, give_way)
-            if size <= (candidate.end - candidate.begin) * _WORTH:
+            if size <= (candidate.end - candidate.begin) * _WORTHWHILE_RATIO:
                 self._files.flush(descriptor)
                 return Prepared(candidate, path, descriptor, header, size)
         except BaseException:
-            self._give_up(path, descriptor)
+            self._discard_draft(path, descriptor)
             raise
-        self._give_up(path, descriptor)
+        self._discard_draft(path, descriptor)
         return None
 
     def _begin(self, candidate: Candidate) -> tuple[Path, int]:
@@ -199,7 +209,7 @@ class SegmentCompressor:
         path = target.with_name(HALF_MADE + target.name)
         # Only users with write access may open it until it gets its name: a reader could keep it locked.
         mode = lock_mode(self._store.manifest.options.mode)
-        for _ in range(_TRIES):
+        for _ in range(_CREATE_ATTEMPTS):
             try:
                 descriptor = self._files.create(path, mode, replace=False)
             except FileExistsError:
@@ -211,12 +221,12 @@ class SegmentCompressor:
             self._files.close(descriptor)
         raise Busy
 
-    def _give_up(self, path: Path, descriptor: int) -> None:
-        self._files.unlink(path)  # before the lock goes: the name is nobody else's until then
+    def _discard_draft(self, path: Path, descriptor: int) -> None:
+        self._files.unlink(path)  # before the lock is released: until then no other process uses the name
         self._files.close(descriptor)
 
     def _write(self, source: int, target: int, candidate: Candidate, header: Header, give_way: GiveWay) -> int:
-        """Write blocks, and in front of them what they are; return the size of the file."""
+        """Write the blocks, and the header and block table in front of them; return the size of the file."""
         blocks, table = self._blocks(candidate), b""
         position = COMPRESSED_TABLE + len(blocks) * COMPRESSED_BLOCK.size
         for start, size in blocks:
@@ -233,12 +243,12 @@ class SegmentCompressor:
         self._files.write_at(target, head + table, 0)
         return position
 
-    # Elsewhere
+    # For archives
 
     def copy(self, candidate: Candidate, target: int, *, finished: bool = True) -> bool:
-        """Write the compressed form to an open file, whether it saves anything or not; False if the plain one is gone.
+        """Write the compressed segment to an open file, even if it saves nothing; False if the plain file is gone.
 
-        The last one of a channel that is sealed has no end in its header, and is not *finished*.
+        The last segment of a sealed channel has no end in its header, and is not *finished*.
         """
         plain = self._segments.path(candidate.begin)
         try:
@@ -257,10 +267,10 @@ class SegmentCompressor:
     # Finishing
 
     def finish(self, prepared: Prepared) -> bool:
-        """Give it its name, and let the plain form go; False if it came too late."""
+        """Give the compressed file its name, and retire the plain file; False if the segment was reclaimed."""
         begin = prepared.candidate.begin
         try:
-            self._store.check_place()
+            self._store.check_directory()
             if begin < self._control.oldest_offset or not self._is_unchanged(prepared):
                 self._files.unlink(prepared.path)
                 return False
@@ -276,12 +286,16 @@ class SegmentCompressor:
             self._segments.remove(begin)
             return False
         self._segments.replace_plain(begin)
-        if not self._control.has_reserve:  # which the compressed file may have used
+        if not self._control.has_reserve:  # the compressed file may have used it
             self._control.keep_reserve()
         return True
 
     def _is_unchanged(self, prepared: Prepared) -> bool:
-        """Whoever uses a file for something else changes its header first: what was read before is what it was."""
+        """Return whether the plain file is still the same segment.
+
+        A process that recycles a file changes its header first. So if the header is unchanged, what was read before is
+        valid.
+        """
         try:
             source = self._files.open(self._segments.path(prepared.candidate.begin), writable=False)
         except FileNotFoundError:
@@ -292,21 +306,22 @@ class SegmentCompressor:
             self._files.close(source)
 
     def discard(self, prepared: Prepared) -> None:
-        """Leave it as it is after all."""
-        self._give_up(prepared.path, prepared.descriptor)
+        """Remove a prepared file; the segment stays plain."""
+        self._discard_draft(prepared.path, prepared.descriptor)
 
 
-def sweep(store: Store) -> None:
-    """Remove what somebody left who died while it compressed: nobody has the lock on it. A step of maintenance."""
+def sweep(store: WritableStore) -> None:
+    """Remove the files of processes that died while compressing: they are not locked. A step of maintenance."""
     for name in store.files.list(store.segments.directory):
         if name.startswith(HALF_MADE) and compressed_begin_of(name.removeprefix(HALF_MADE)) is not None:
             _remove_if_abandoned(store.files, store.segments.directory / name)
 
 
 def _lock(files: Files, descriptor: int) -> bool:
-    """Lock a file that is being made, unless another process makes it: it holds the file exclusively.
+    """Lock an incomplete file, unless another process is writing it, which holds it exclusively.
 
-    A user who may only read could lock one that was to get its name when its maker died; that holds nothing up.
+    A user with read permission only could lock a file that was about to get its name when its writer died. That blocks
+    nothing.
     """
     return files.lock(descriptor, 0) or files.locked_range(descriptor, 0, 1, shared=False) is None
 
@@ -318,11 +333,12 @@ def _remove_if_abandoned(files: Files, path: Path) -> None:
         return
     except UnexpectedFileError:
         with suppress(OSError):  # it may be a directory
-            files.unlink(path)  # the name is ours; what a link leads to stays
+            files.unlink(path)  # the name belongs to this module; the target of a link stays
         return
     try:
         if _lock(files, descriptor) and files.leads_to(path, descriptor):
-            files.unlink(path)  # before the lock goes: who opened it meanwhile finds that it leads elsewhere
+            # Before the lock is released: a process that opened it meanwhile finds that the path leads elsewhere.
+            files.unlink(path)
     finally:
         files.close(descriptor)
 
@@ -334,11 +350,11 @@ def compress(
     block_size: int = BLOCK_SIZE,
     tell: Callable[[int, int], object] = lambda _done, _all: None,
 ) -> CompressionReport:
-    """Compress every finished segment of a channel now, whoever has it open, however old they are.
+    """Compress every finished segment of a channel now, however old, even if other processes have it open.
 
-    *policy* is that of the channel unless it is given, and zstd if the channel has none. What another process is
-    compressing in this moment is left to it. *tell* is called with how many segments are done, of how many. `Busy` if
-    somebody else maintains the channel and does not come to an end.
+    *policy* is that of the channel unless it is given, and zstd if the channel has none. Segments that another process
+    is compressing at this moment are left to it. *tell* is called with the number of segments done, and of all. Raises
+    `Busy` if another process does maintenance and does not finish in time.
     """
     store = STORES.open(Path(path), check=lambda _: None, new=None, readonly=False, max_mapped_segments=2)
     try:
@@ -355,18 +371,18 @@ def compress(
                 prepared = compressor.prepare(candidate)
             except Busy:
                 continue
-            if prepared is not None and _finish_in_turn(store, compressor, prepared):
+            if prepared is not None and _finish_locked(store, compressor, prepared):
                 count, before, after = count + 1, before + candidate.end - candidate.begin, after + prepared.size
         return CompressionReport(count, before, after)
     finally:
         STORES.close(store)
 
 
-def _finish_in_turn(store: Store, compressor: SegmentCompressor, prepared: Prepared) -> bool:
-    """Finish a segment as a step of maintenance does: one at a time, of all processes."""
-    until = time.monotonic() + _PATIENCE
+def _finish_locked(store: WritableStore, compressor: SegmentCompressor, prepared: Prepared) -> bool:
+    """Finish a segment like a step of maintenance: with the maintenance lock, in one process at a time."""
+    until = time.monotonic() + _LOCK_WAIT_SECONDS
     try:
-        with store.upkeep.turn(lambda: time.monotonic() < until):
+        with store.maintenance_lock.held(lambda: time.monotonic() < until):
             return compressor.finish(prepared)
     except Busy:
         compressor.discard(prepared)

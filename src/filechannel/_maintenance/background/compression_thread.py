@@ -1,38 +1,33 @@
-"""The thread that compresses, one for all channels of the process, and the step of maintenance that gives it work.
+"""The compression thread, one for all channels of the process, and the maintenance step that gives it work.
 
-It has a low priority, and while messages are sent it rests after each block for as long as that took. It is not as low
-as can be (`SCHED_IDLE`): between two blocks it holds the interpreter's lock for moments, and whoever waits for that
-would wait for an idle processor.
-
-The thread only prepares. That a segment gets its name, and its plain form goes, is done by the step: that is part of
-maintenance, which one process at a time does.
+It is a lane of the scheduler with a low priority, and while messages are sent it rests after each block for as long as
+the block took. The thread only prepares compressed segments. The step gives them their names and retires the plain
+files: that is part of maintenance, which one process at a time does.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import deque
-from contextlib import suppress
-from threading import get_native_id
 from typing import NamedTuple, final
 from weakref import WeakKeyDictionary
 
-from .._errors import Busy
-from .._format import Mutex
-from .._offset import Offset
-from .._policies import Compression
-from .._storage.background import Flag, NoThreadError, start_thread
-from .._storage.store import Store
-from .compression import Candidate, Prepared, SegmentCompressor, sweep
+from ..._errors import Busy
+from ..._format import Mutex
+from ..._offset import Offset
+from ..._policies import Compression
+from ..._runtime.fork_registry import Phase, reset_in_child
+from ..._runtime.scheduler import COMPRESSION_LANE, TimedCall
+from ..._runtime.threads import Flag, NoThreadError
+from ..._storage.writable_store import WritableStore
+from .compress_segment import Candidate, Prepared, SegmentCompressor, sweep
 
-_NICENESS = 10  # more than the rest of the process
-_LONGEST_REST = 0.1  # seconds
-_SOON = 0.1
-_FLUSHED = 1.0  # by then what was finished should be on disk
-_RARELY = 60.0
-_AT_ONCE = 8  # segments that are prepared before the step looks again; there may be many small ones
+_LONGEST_REST_SECONDS = 0.1
+_PROGRESS_SECONDS = 0.1  # between two steps while segments are being compressed
+_FLUSHED_SECONDS = 1.0  # by then finished segments should be on disk
+_IDLE_SECONDS = 60.0  # between two steps if there is nothing to compress, and between two sweeps
+_SEGMENTS_PER_JOB = 8  # segments that are prepared before the step runs again; there may be many small ones
 
 
 class _Stopped(Exception):  # noqa: N818 - not an error
@@ -40,7 +35,7 @@ class _Stopped(Exception):  # noqa: N818 - not an error
 
 
 class _Result(NamedTuple):
-    """What came of one segment; nothing is prepared if it stays as it is."""
+    """The result for one segment; `prepared` is None if the segment stays plain."""
 
     compressor: SegmentCompressor
     prepared: Prepared | None
@@ -49,12 +44,11 @@ class _Result(NamedTuple):
 
 @final
 class _Job:
-    """What there is to compress in one channel."""
+    """The compression work of one channel."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: WritableStore) -> None:
         self._store = store
         self._results: deque[_Result] = deque()
-        self.idle: Flag
         self._error: Exception | None = None
         self._stopping = Flag()
         self.abandon()
@@ -63,28 +57,43 @@ class _Job:
         self._since = 0.0
         self._swept = -math.inf
 
-    # In the thread of maintenance
+    # In the maintenance thread
 
     def attend(self, policy: Compression) -> float:
-        """Finish what is prepared, begin with what is due, and return after how many seconds to come again."""
-        is_idle = self.idle.is_set()  # first: what comes after the look has to wait
+        """Finish what is prepared, start what is due, and return after how many seconds to call this again."""
+        is_idle = self.idle.is_set()  # first: results that come after this check have to wait
         self._finish()
         error, self._error = self._error, None
         if error is not None:
             raise error
         if not is_idle:
-            return _SOON
+            return _PROGRESS_SECONDS
         compressor = SegmentCompressor(self._store, policy)
         due, seconds = self._due(compressor, policy.after)
         if not due or self._stopping.is_set():
             return seconds
         self._work = [(compressor, candidate) for candidate in due]
-        COMPRESSOR.start(self)
-        return _SOON
+        self._start()
+        return _PROGRESS_SECONDS
+
+    def _start(self) -> None:
+        self.idle.clear()
+        self._waiting = True
+        try:
+            self._timed_run.request(0.0)
+        except NoThreadError:  # no thread can be started: the next step tries again
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Mark the job as idle unless the compression thread has begun it."""
+        with self._lock.held():
+            if self._waiting:
+                self._waiting = False
+                self.idle.set()
 
     def sweep_if_due(self) -> None:
-        """Remove now and then what the dead have left, whatever is to be compressed."""
-        if time.monotonic() >= self._swept + _RARELY:
+        """Remove now and then what dead processes have left, whether or not there is anything to compress."""
+        if time.monotonic() >= self._swept + _IDLE_SECONDS:
             self._swept = time.monotonic()
             sweep(self._store)
 
@@ -96,7 +105,8 @@ class _Job:
                 if prepared is not None:
                     compressor.finish(prepared)
             except BaseException:
-                self._discard()  # all from here on, in order: before what is passed nobody looks again
+                # All from here on, in order: segments before `compressed_offset` are not considered again.
+                self._discard()
                 raise
             control.compressed_offset = max(following, control.compressed_offset)
 
@@ -107,21 +117,25 @@ class _Job:
                 compressor.discard(prepared)
 
     def _due(self, compressor: SegmentCompressor, after: float) -> tuple[list[Candidate], float]:
-        """Return what is old enough, and else after how many seconds something will be."""
+        """Return the segments that are old enough, and after how many seconds there will be others."""
         due: list[Candidate] = []
         control = self._store.control
         for candidate in compressor.candidates(control.compressed_offset):
             wait = after - (time.time_ns() - candidate.finished) / 1e9
-            if wait > 0 or len(due) == _AT_ONCE:
-                return due, min(max(wait, _SOON), _RARELY)
+            if wait > 0 or len(due) == _SEGMENTS_PER_JOB:
+                return due, min(max(wait, _PROGRESS_SECONDS), _IDLE_SECONDS)
             due.append(candidate)
         is_finished = self._store.segments.following(max(control.compressed_offset, control.oldest_offset)) is not None
-        return due, min(max(after, _FLUSHED), _RARELY) if is_finished else _RARELY
+        return due, min(max(after, _FLUSHED_SECONDS), _IDLE_SECONDS) if is_finished else _IDLE_SECONDS
 
-    # In the thread that compresses
+    # In the compression thread
 
     def run(self) -> None:
-        """Prepare what is due. An error is for the next step to tell."""
+        """Prepare what is due. The next step raises an error that happens here."""
+        with self._lock.held():
+            if not self._waiting:
+                return  # withdrawn
+            self._waiting = False
         try:
             for compressor, candidate in self._work:
                 self._since = time.monotonic()
@@ -136,100 +150,71 @@ class _Job:
             self.idle.set()
 
     def _give_way(self) -> None:
-        """Rest, if somebody sends: this much work should take at most half of a processor from them."""
+        """Rest if messages are being sent: compression should take at most half of a processor from the senders."""
         written, now = self._store.control.write_offset, time.monotonic()
-        rest = min(now - self._since, _LONGEST_REST) if written != self._written else 0.0
+        rest = min(now - self._since, _LONGEST_REST_SECONDS) if written != self._written else 0.0
         if self._stopping.wait(rest) if rest else self._stopping.is_set():
             raise _Stopped
         self._written, self._since = written, time.monotonic()
 
     def abandon(self) -> None:
-        """There is nobody to wait for: it has not begun, or a forked child has not got the thread."""
+        """Mark the job as idle: it has not started, or this is a forked child, which does not have the thread."""
         self.idle = Flag()
+        """Set while the compression thread has nothing to do for the channel."""
         self.idle.set()
+        self._lock = Mutex()
+        self._waiting = False
+        """Whether the thread is asked to compress and has not begun."""
+        self._timed_run = TimedCall(COMPRESSION_LANE, self.run)
 
     # When the channel is closed
 
     def stop(self) -> None:
-        """Compress no more: when this returns nobody works on the channel, and nothing half-made is left."""
+        """Stop compressing. When this returns, no thread works on the channel, and no incomplete file is left."""
         self._stopping.set()
-        COMPRESSOR.withdraw(self)
+        self._withdraw()
+        self._timed_run.cancel()
         self.idle.wait()
         self._discard()
-        COMPRESSOR.forget(self._store)
+        JOBS.forget(self._store)
 
 
 @final
-class Compressor:
-    """The thread. It exists while there is something to compress, and keeps no process from ending."""
+class CompressionJobs:
+    """The compression work of all channels of the process."""
 
     def __init__(self) -> None:
-        self._jobs: WeakKeyDictionary[Store, _Job] = WeakKeyDictionary()
+        self._jobs: WeakKeyDictionary[WritableStore, _Job] = WeakKeyDictionary()
         self.start_over()
 
     def start_over(self) -> None:
-        """Forget everything: a forked child has not got the thread, and its channels are the parent's."""
+        """Reset in a forked child, which does not have the thread, and whose channels are the parent's."""
         for job in list(self._jobs.values()):
             job.abandon()
         self._lock = Mutex()
         self._jobs = WeakKeyDictionary()
-        self._waiting: deque[_Job] = deque()
-        self._running = False
 
-    def job_of(self, store: Store) -> _Job:
-        """Return what there is to do for a channel, until it is closed."""
+    def of(self, store: WritableStore) -> _Job:
+        """Return the job of a channel, until it is closed."""
         with self._lock.held():
             job = self._jobs.get(store)
             if job is None:
                 job = self._jobs[store] = _Job(store)
-                store.on_closing.append(job.stop)
+                store.events.closing.attach(job.stop)
             return job
 
-    def start(self, job: _Job) -> None:
-        """Do the work of a job, after that of others."""
-        with self._lock.held():
-            job.idle.clear()
-            self._waiting.append(job)
-            if not self._running:
-                try:
-                    start_thread(self._run, "filechannel-compression")
-                    self._running = True
-                except NoThreadError:  # no more threads: the next step tries again
-                    self._waiting.clear()
-                    job.idle.set()
-
-    def withdraw(self, job: _Job) -> None:
-        """Take back a job that has not begun."""
-        with self._lock.held(), suppress(ValueError):
-            self._waiting.remove(job)
-            job.idle.set()
-
-    def forget(self, store: Store) -> None:
-        """It was closed: its job would keep it for ever."""
+    def forget(self, store: WritableStore) -> None:
+        """Remove the job of a closed channel: it would keep the store alive."""
         with self._lock.held():
             self._jobs.pop(store, None)
 
-    def _run(self) -> None:
-        with suppress(OSError):  # as good as it gets
-            thread = get_native_id()
-            os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + _NICENESS)
-        while (job := self._next()) is not None:
-            job.run()
 
-    def _next(self) -> _Job | None:
-        with self._lock.held():
-            if self._waiting:
-                return self._waiting.popleft()
-            self._running = False
-            return None
+JOBS = CompressionJobs()
+reset_in_child(Phase.STORES, JOBS.start_over)
 
 
-COMPRESSOR = Compressor()
-os.register_at_fork(after_in_child=COMPRESSOR.start_over)
-
-
-def compress_step(store: Store) -> float:
+def compress_step(store: WritableStore) -> float:
     """Compress what is old enough, in the background; return after how many seconds to call this again."""
-    job, policy = COMPRESSOR.job_of(store), store.options().compression
+    job, policy = JOBS.of(store), store.options().compression
     job.sweep_if_due()
-    return _RARELY if policy.method == "none" else job.attend(policy)
+    return _IDLE_SECONDS if policy.method == "none" else job.attend(policy)

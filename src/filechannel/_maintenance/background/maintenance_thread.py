@@ -1,274 +1,207 @@
-"""Maintains every channel that this process has open: one thread for all of them.
+"""The maintenance thread: one thread per process maintains all channels that the process has open.
 
-Each process has one, and any of them may maintain a channel: whoever notices first that something is to be done. That
-is the one in which a segment was finished, a consumer went on to the next or a name was removed; for the rest everybody
-looks from time to time, the less often the longer a channel is quiet. One process at a time has its turn, by the
-kernel's lock on a byte (see `upkeep`), so that nobody has to be elected and nobody is missed who dies.
+Every process has one, and any of them may maintain a channel: the one that first notices that there is work. That is
+the process in which a segment was finished, a consumer moved to the next segment or a name was removed. For everything
+else every process checks from time to time, the less often the longer a channel is idle. One process at a time holds
+the maintenance lock, a kernel lock on a byte (see `maintenance_lock`). So no process has to be elected, and a process
+that dies is not missed.
 
-Waking a thread takes longer than many messages, and it would be the sender who pays for it. So for a second after each
-nudge the thread looks by itself, every few hundredths, whether there are others. Starting a thread takes as long as a
-quarter of opening a channel, so the same holds for a second after a channel was opened: a process that opens and closes
-channels in quick succession starts one thread.
+The thread is a lane of the scheduler, and each channel a timed call of it. A request wakes the thread only if there was
+none for a second; otherwise the thread looks for requests by itself (see `scheduler`).
 
-It works on storage alone. What goes wrong is logged, counted where every process sees it, and tried again, at ever
-longer intervals; senders and receivers never hear of it.
+The thread works on storage alone. An error is logged, counted where every process sees it, and the work is tried again
+at increasing intervals. Senders and receivers are never affected.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-import os
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
-from heapq import heapify, heappop, heappush
 from typing import TypeAlias, final
 
-from .._errors import Busy, FileChannelError
-from .._format import Mutex
-from .._storage.background import NoThreadError, Timekeeper
-from .._storage.store import Store
-from .compressor import compress_step
-from .retention import pause_while_empty, reclaim
+from ..._errors import Busy, FileChannelError
+from ..._format import Mutex
+from ..._runtime.fork_registry import Phase, reset_in_child
+from ..._runtime.may_sleep import may_sleep
+from ..._runtime.scheduler import MAINTENANCE_LANE, Lane, TimedCall
+from ..._runtime.threads import NoThreadError
+from ..._storage.writable_store import WritableStore
+from .compression_thread import compress_step
+from .reclaim_by_retention import pause_while_empty, reclaim
 
-Step: TypeAlias = Callable[[Store], float]
+Step: TypeAlias = Callable[[WritableStore], float]
 """Does what is due for one channel, and returns after how many seconds it wants to be called again.
 
-It is called with nobody else maintaining the channel. `Busy` says that another process is in the way, and is no error.
+It is called with the maintenance lock. `Busy` means that another process holds a lock; it is not an error.
 """
 
 STEPS: list[Step] = [reclaim, compress_step]
-"""What maintaining a channel means, in this order."""
+"""The steps of maintaining a channel, in this order."""
 
-_MANY = 8  # segments; whoever fills more than that before anybody has looked makes room itself
-_PATIENCE = 1.0  # seconds that it waits for whoever is at it
-_SOON = 0.02  # seconds; who fills many small segments has them looked at together
-_ATTENTIVE = 1.0  # seconds after a nudge in which the thread looks so often whether there are others
-_BUSY = 0.2
-_LONGEST = 60.0
-_TOGETHER = 1.0  # who is due at some time within so many seconds is looked at in one go
+_MANY_SEGMENTS = 8  # a sender that fills more than that before maintenance ran reclaims them itself
+_SENDER_WAIT_SECONDS = 1.0  # that it waits for the thread
+_REQUEST_SECONDS = 0.02  # after a request; many small segments that are filled quickly are handled together
+_BUSY_RETRY_SECONDS = 0.2
+_LONGEST_RETRY_SECONDS = 60.0
+_TOGETHER_SECONDS = 1.0  # channels that are due within this time are handled together
 _logger = logging.getLogger("filechannel")
 
 
 @final
-class _Charge:
-    """One channel that is looked after."""
+class _MaintainedChannel:
+    """One channel that is maintained."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: WritableStore, passes: TimedCall) -> None:
         self.store = store
+        self.passes = passes
         self.working = Mutex()
-        """Held while somebody works on it."""
-        self.due = 0.0
-        """When to look at it, by the monotonic clock."""
-        self.attended = object()
-        """Another object each time that the thread looks at it."""
-        self.asked: object = None
-        """What `attended` was when the thread was last asked to look: as long as it still is, the thread will."""
+        """Held while a thread works on the channel."""
         self.filled = 0
-        """Segments that were filled since somebody looked."""
+        """Segments that were filled since the channel was last handled."""
         self.failures = 0
-
-    @property
-    def is_nudged(self) -> bool:
-        """Whether the thread will look at it soon."""
-        return self.asked is self.attended
+        self.retry_at = 0.0
+        """After a failure: no request is followed before this time on the monotonic clock."""
 
 
 @final
-class Worker:
-    """The thread. It ends within a second when there is no channel to look after, and keeps no process from ending."""
+class Maintenance:
+    """Maintains the channels of the process, in a lane of the scheduler.
 
-    def __init__(self) -> None:
+    Its thread ends within a second without a channel to maintain, and never keeps a process alive.
+    """
+
+    def __init__(self, lane: Lane = MAINTENANCE_LANE) -> None:
+        self._lane = lane
         self.start_over()
 
     def start_over(self) -> None:
-        """Forget everything: a forked child has not got the thread, and its channels are the parent's."""
+        """Reset in a forked child, whose channels are the parent's."""
         self._lock = Mutex()
-        self._charges: dict[Store, _Charge] = {}
-        self._queue: list[tuple[float, int, _Charge]] = []
-        """A heap of who is due when; those whose time has changed since stay until they are at the top."""
-        self._count = 0
-        self._thread = Timekeeper("filechannel-maintenance", self._attend_due)
-        self._nudged: deque[_Charge] = deque()
-        """Those that the thread does not know of yet."""
-        self._attentive_until = 0.0
-        self._must_be_woken = True
+        self._channels: dict[WritableStore, _MaintainedChannel] = {}
 
-    def look_after(self, store: Store) -> None:
-        """Maintain a channel until it is closed. Telling twice is telling once."""
+    def register(self, store: WritableStore) -> None:
+        """Maintain a channel until it is closed. A second call has no effect."""
         with self._lock.held():
-            if store in self._charges:
+            if store in self._channels:
                 return
-            self._charges[store] = charge = _Charge(store)
-            store.on_boundary = partial(self.nudge, store)
-            store.on_filled = partial(self.keep_up, store)
-            store.on_closing.append(partial(self.forget, store))
-            self._schedule(charge, _SOON)
-            self._attentive_until = time.monotonic() + _ATTENTIVE
-            must_be_woken = self._must_be_woken
-        if must_be_woken:
-            self._wake()
+            self._channels[store] = _MaintainedChannel(store, TimedCall(self._lane, partial(self._attend, store)))
+            store.events.maintenance_due.attach(partial(self.request, store))
+            store.events.segment_finished.attach(partial(self.keep_up, store))
+            store.events.closing.attach(partial(self.forget, store))
+        self.request(store)
 
-    def _schedule(self, charge: _Charge, seconds: float) -> None:
-        """Look at a channel after so many seconds. The caller holds the lock."""
-        due = time.monotonic() + seconds
-        charge.due = due if seconds < _TOGETHER else math.ceil(due / _TOGETHER) * _TOGETHER
-        self._count += 1
-        heappush(self._queue, (charge.due, self._count, charge))
-
-    def _wake(self) -> None:
+    def request(self, store: WritableStore) -> None:
+        """Handle a channel soon. Any thread may call this, at any time; it does not wait."""
+        channel = self._channels.get(store)
+        if channel is None:
+            return
         try:
-            self._thread.wake()
-        except NoThreadError as error:  # no more threads: the next nudge tries again
+            channel.passes.request(_REQUEST_SECONDS)
+        except NoThreadError as error:  # no thread can be started: the next request tries again
             _logger.error("maintenance could not be started: %s", error)
 
-    def nudge(self, store: Store) -> None:
-        """Look at a channel soon. Any thread may call this, at any time; it does not wait."""
-        charge = self._charges.get(store)
-        if charge is not None and charge.asked is not (attended := charge.attended):
-            self._nudged.append(charge)
-            # In this order: the thread says that it must be woken, and only then looks which channels were nudged.
-            if self._must_be_woken:
-                self._wake()
-            charge.asked = attended  # last: interrupted before this, the next nudge does all of it again
+    def keep_up(self, store: WritableStore) -> None:
+        """Handle a channel soon after a segment was filled; right now, in this thread, if many were filled since.
 
-    def keep_up(self, store: Store) -> None:
-        """Look at a channel in which a segment was filled soon; now and here if nobody has looked for many of them.
-
-        On a busy machine the thread may get no chance beside one that sends without a pause, and what is consumed would
-        pile up. An event loop is not held up: it has pauses.
+        On a busy machine the maintenance thread may get no time beside one that sends without a pause, and consumed
+        segments would pile up. An event loop is not blocked: it has pauses.
         """
-        self.nudge(store)
-        charge = self._charges.get(store)
-        if charge is None:
+        self.request(store)
+        channel = self._channels.get(store)
+        if channel is None:
             return
-        charge.filled += 1
-        if charge.filled > _MANY and store.log.may_sleep():
+        channel.filled += 1
+        if channel.filled > _MANY_SEGMENTS and may_sleep():
             try:
-                with charge.working.held(_PATIENCE):
-                    if charge.filled > _MANY:  # else the thread was at it
-                        self._make_room(charge)
+                with channel.working.held(_SENDER_WAIT_SECONDS):
+                    if channel.filled > _MANY_SEGMENTS:  # else the thread has handled it meanwhile
+                        self._reclaim_now(channel)
             except Busy:
-                pass  # the thread, or another process, is at it
+                pass  # the thread, or another process, is maintaining it
 
-    def _make_room(self, charge: _Charge) -> None:
-        charge.filled = 0
+    def _reclaim_now(self, channel: _MaintainedChannel) -> None:
+        channel.filled = 0
         try:
-            charge.store.upkeep.in_turn(lambda: reclaim(charge.store))
-        except (FileChannelError, OSError) as error:  # the sender has nothing to do with it
-            self._failed(charge, error)
+            channel.store.maintenance_lock.run_locked(lambda: reclaim(channel.store))
+        except (FileChannelError, OSError) as error:  # not an error of the sender
+            self._failed(channel, error)
 
-    def forget(self, store: Store) -> None:
-        """Look after it no more. When this returns nobody works on it."""
+    def forget(self, store: WritableStore) -> None:
+        """Stop maintaining a channel. When this returns, no thread of this process maintains it."""
         with self._lock.held():
-            charge = self._charges.pop(store, None)
-            self._queue = [entry for entry in self._queue if entry[2] is not charge]
-            heapify(self._queue)
-            must_be_woken = self._must_be_woken
-        if must_be_woken and self._thread.is_running:  # else it ends by itself, soon
-            self._wake()
-        if charge is not None:
-            with charge.working.held():
-                store.on_boundary = store.on_filled = _nothing
+            channel = self._channels.pop(store, None)
+        if channel is None:
+            return
+        channel.passes.cancel()
+        self._lane.wake_to_end()
+        with channel.working.held():
+            pass  # from here on no thread works on it
 
-    # The thread
+    # In the thread of the lane
 
-    def _attend_due(self) -> float | None:
-        due = self._take_due()
-        while due:
-            self._attend(due.pop())  # which has no name here: that would keep a closed channel alive
-        with self._lock.held():
-            now = time.monotonic()
-            if not self._charges and now >= self._attentive_until:
-                self._must_be_woken = True
-                return None
-            return self._pause(self._queue[0][0] - now if self._queue else _LONGEST, now)
+    def _attend(self, store: WritableStore) -> float | None:
+        """Handle a channel, and return after how many seconds to do so again; None if it was closed."""
+        channel = self._channels.get(store)
+        if channel is None:
+            return None
+        with channel.working.held():
+            if store not in self._channels:
+                return None  # it was closed meanwhile
+            if (left := channel.retry_at - time.monotonic()) > 0:
+                return left
+            channel.filled = 0
+            seconds = self._maintain(channel)
+            if channel.failures:
+                channel.retry_at = time.monotonic() + seconds
+            return _together(seconds)
 
-    def _take_due(self) -> list[_Charge]:
-        """Return the channels whose time has come."""
-        with self._lock.held():
-            now = time.monotonic()
-            self._must_be_woken = False
-            self._take_nudged(now)
-            found: list[_Charge] = []
-            while self._queue and self._queue[0][0] <= now:
-                due, _, charge = heappop(self._queue)
-                if due == charge.due:  # else it is somewhere else in the queue
-                    found.append(charge)
-            return found
-
-    def _take_nudged(self, now: float) -> None:
-        """Learn who was nudged. If nobody was for a while, more may be in this moment, and are looked at together."""
-        soon = _SOON if now >= self._attentive_until else 0.0
-        while self._nudged:
-            charge = self._nudged.popleft()
-            self._attentive_until = now + _ATTENTIVE
-            # One that is in trouble has its own time.
-            if charge.store in self._charges and not charge.failures and charge.due > now + soon:
-                self._schedule(charge, soon)
-
-    def _pause(self, due: float, now: float) -> float:
-        """Return for how long to sleep: until the time of a channel comes, or the next look at which were nudged."""
-        if now < self._attentive_until:
-            return max(min(due, _SOON), 0.0)
-        self._must_be_woken = True
-        return 0.0 if self._nudged else max(due, 0.0)
-
-    def _attend(self, charge: _Charge) -> None:
-        with charge.working.held():
-            if charge.store not in self._charges:
-                return  # it was closed meanwhile
-            charge.attended = object()  # before the look: whatever changes from here on is told again
-            charge.filled = 0
-            seconds = self._maintain(charge)
-            with self._lock.held():
-                # Told again in the middle of it: soon, unless it is in trouble.
-                again = seconds if charge.failures or not charge.is_nudged else min(seconds, _SOON)
-                if charge.store in self._charges:  # else it was closed meanwhile, and nothing of it is to be kept
-                    self._schedule(charge, again)
-
-    def _maintain(self, charge: _Charge) -> float:
-        """Do every step, and return after how many seconds to come again."""
-        store, failures = charge.store, charge.failures
+    def _maintain(self, channel: _MaintainedChannel) -> float:
+        """Do every step, and return after how many seconds to repeat them."""
+        store, failures = channel.store, channel.failures
         try:
-            seconds = pause_while_empty(store) if store.is_empty else self._take_turn(charge)
-            store.let_go_of_removed()
+            seconds = pause_while_empty(store) if store.is_empty else self._run_steps(channel)
+            store.release_removed()
         except Busy:
-            return _BUSY
-        except Exception as error:  # the thread serves every channel of the process: nothing may end it
-            return self._failed(charge, error)
-        if charge.failures == failures:
-            charge.failures = 0
+            return _BUSY_RETRY_SECONDS
+        except Exception as error:
+            return self._failed(channel, error)
+        if channel.failures == failures:
+            channel.failures = 0
         return seconds
 
-    def _take_turn(self, charge: _Charge) -> float:
+    def _run_steps(self, channel: _MaintainedChannel) -> float:
         try:
-            with charge.store.upkeep.turn():
-                return min(self._do(step, charge) for step in STEPS)
+            with channel.store.maintenance_lock.held():
+                return min(self._do(step, channel) for step in STEPS)
         except Busy:
-            return _BUSY
+            return _BUSY_RETRY_SECONDS
 
-    def _do(self, step: Step, charge: _Charge) -> float:
+    def _do(self, step: Step, channel: _MaintainedChannel) -> float:
         try:
-            return step(charge.store)
+            return step(channel.store)
         except Busy:
-            return _BUSY
-        except Exception as error:  # the other steps have nothing to do with it
-            return self._failed(charge, error)
+            return _BUSY_RETRY_SECONDS
+        except Exception as error:  # the other steps are independent of it
+            return self._failed(channel, error)
 
     @staticmethod
-    def _failed(charge: _Charge, error: Exception) -> float:
-        charge.failures += 1
-        charge.store.upkeep.count_error()
-        _logger.error("%s: maintenance failed, and will be tried again: %s", charge.store.path, error)
-        return min(2.0**charge.failures, _LONGEST)
+    def _failed(channel: _MaintainedChannel, error: Exception) -> float:
+        channel.failures += 1
+        channel.store.maintenance_lock.count_error()
+        _logger.error("%s: maintenance failed, and will be retried: %s", channel.store.path, error)
+        return min(2.0**channel.failures, _LONGEST_RETRY_SECONDS)
 
 
-def _nothing() -> None:
-    pass
+def _together(seconds: float) -> float:
+    """Return the seconds until a full second, if that is not soon: then the thread wakes once for many channels."""
+    if seconds < _TOGETHER_SECONDS:
+        return seconds
+    now = time.monotonic()
+    return math.ceil((now + seconds) / _TOGETHER_SECONDS) * _TOGETHER_SECONDS - now
 
 
-WORKER = Worker()
-os.register_at_fork(after_in_child=WORKER.start_over)
+MAINTENANCE = Maintenance()
+reset_in_child(Phase.STORES, MAINTENANCE.start_over)

@@ -1,9 +1,9 @@
-"""What of a channel may go, and what holds back the rest.
+"""Retention: which segments may be removed, and what keeps the others.
 
-A segment goes as a whole, the oldest first. Under `after_consumed="delete"` it goes when every registered consumer has
-passed it; by `max_age` and `max_bytes` it goes under either, but never while a registered consumer has not passed it.
-The segment that is written to goes, too, once nothing was sent for a while: then it is finished where it ends, and the
-next message makes another.
+A segment is removed as a whole, the oldest first. Under `after_consumed="delete"` it is removed when every registered
+consumer has consumed it. By `max_age` and `max_bytes` it is removed under either setting, but never before every
+registered consumer has consumed it. The active segment is removed, too, after nothing was sent for a while: then it is
+finished where it ends, and the next message creates another.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ import time
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
-from .._errors import CorruptRecordError
-from .._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE
-from .._offset import Offset
-from .._policies import Retention
-from .._storage.compressed import StoredSegment
-from .._storage.control import Tail
-from .._storage.cursor_file import Position
-from .._storage.store import Store
+from ..._errors import CorruptRecordError
+from ..._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE
+from ..._offset import Offset
+from ..._policies import Retention
+from ..._storage.consumers.cursor_file import StoredPosition
+from ..._storage.control.control_page import Tail
+from ..._storage.segments.compressed_segment import StoredSegment
+from ..._storage.store import Store
+from ..._storage.writable_store import WritableStore
 
 IDLE = 10.0
-"""Seconds without a message after which the segment that is written to may go."""
-_PATIENCE = 1.0  # seconds in which whoever writes brings to disk what it finished
-_SOON = 0.05
-_SHORTEST, _LONGEST = 1.0, 300.0
-_EMPTY = 60.0
-_AT_LEAST = 4  # looks before something is as old as it may become, or as long again
-_NANOSECONDS = 1e9
+"""Seconds without a message after which the active segment may be removed."""
+_FLUSH_WAIT_SECONDS = 1.0  # seconds in which the writers flush what they finished
+_RETRY_SECONDS = 0.05
+_SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 300.0
+_EMPTY_PAUSE_SECONDS = 60.0
+_CHECKS_PER_MAX_AGE = 4  # checks per `max_age`, so that nothing gets much older than that
+_NANOSECONDS_PER_SECOND = 1e9
 
 PinReason: TypeAlias = Literal["consumer", "nobody", "keep", "active"]
 
@@ -37,88 +38,91 @@ PinReason: TypeAlias = Literal["consumer", "nobody", "keep", "active"]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pin:
-    """What holds back the oldest segment."""
+    """What keeps the oldest segment."""
 
     reason: PinReason
-    """A consumer that has not passed it, that nobody is registered, that it is to be kept, or that it is written to."""
+    """A consumer has not consumed it, no consumer is registered, retention keeps it, or it is the active segment."""
     consumer: str | None = None
     """The consumer's name."""
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Describe it in one line."""
         if self.reason == "consumer":
-            return f"consumer {self.consumer!r} has not passed it"
+            return f"consumer {self.consumer!r} has not read it"
         if self.reason == "nobody":
             return "no consumer is registered, so nothing counts as consumed"
-        return "the retention says to keep it" if self.reason == "keep" else "it is the segment that is written to"
+        return "the retention keeps it" if self.reason == "keep" else "it is the active segment"
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What may go."""
+    """What may be removed."""
 
     oldest: Offset
-    """Everything before it."""
+    """Everything before this offset may be removed."""
     pin: Pin | None
-    """What holds back the rest, if nothing may go; None if nothing is stored either."""
+    """What keeps the rest, if nothing may be removed; None if nothing is stored either."""
 
 
-def reclaim(store: Store) -> float:
-    """Remove what may go; a step of maintenance."""
+def reclaim(store: WritableStore) -> float:
+    """Remove what may be removed; a step of maintenance."""
     return reclaim_after(store, IDLE)
 
 
-def reclaim_after(store: Store, idle: float) -> float:
-    """Remove what may go, where a channel counts as idle after so many seconds; return when to look again."""
+def reclaim_after(store: WritableStore, idle: float) -> float:
+    """Remove what may be removed; a channel is idle after *idle* seconds. Return the seconds until the next check."""
     store.reclaim.finish()
     store.remove_expired()
     plan = find_plan(store, idle)
     if plan.oldest > store.control.oldest_offset:
-        patiently = store.upkeep.quiet(store.control.write_offset) < min(idle, _PATIENCE) * _NANOSECONDS
+        patiently = (
+            store.maintenance_lock.quiet(store.control.write_offset)
+            < min(idle, _FLUSH_WAIT_SECONDS) * _NANOSECONDS_PER_SECOND
+        )
         if not store.reclaim.up_to(
             plan.oldest, lambda oldest: find_plan(store, idle).oldest >= oldest, patiently=patiently
         ):
-            return _SOON
+            return _RETRY_SECONDS
     return _pause(store, idle)
 
 
 def _pause(store: Store, idle: float) -> float:
-    """Return how long nothing will be to do, most likely: the longer it was quiet, the longer it will be."""
-    quiet = store.upkeep.quiet(store.control.write_offset) / _NANOSECONDS
-    longest = min(_LONGEST, _between_looks(store))
+    """Return for how long there is probably nothing to do: the longer it was idle, the longer."""
+    quiet = store.maintenance_lock.quiet(store.control.write_offset) / _NANOSECONDS_PER_SECOND
+    longest = min(_LONGEST_PAUSE_SECONDS, _between_looks(store))
     if quiet < idle:
         longest = min(longest, idle - quiet)
-    return max(_SHORTEST, min(quiet, longest))
+    return max(_SHORTEST_PAUSE_SECONDS, min(quiet, longest))
 
 
 def pause_while_empty(store: Store) -> float:
-    """Return when to look again at a channel in which nothing is stored: nobody tells of a first message."""
-    return max(_SHORTEST, min(_EMPTY, _between_looks(store)))
+    """Return after how many seconds to check an empty channel again: a first message does not cause a request."""
+    return max(_SHORTEST_PAUSE_SECONDS, min(_EMPTY_PAUSE_SECONDS, _between_looks(store)))
 
 
 def _between_looks(store: Store) -> float:
-    """Return how long a message may go unseen, so that it is not much older than it may become."""
+    """Return how long a message may go unchecked, so that it does not get much older than its maximum age."""
     max_age = store.options().retention.max_age
-    return math.inf if max_age is None else max_age / _AT_LEAST
+    return math.inf if max_age is None else max_age / _CHECKS_PER_MAX_AGE
 
 
-# What may go
+# What may be removed
 
 
 def find_plan(store: Store, idle: float = IDLE) -> Plan:
-    """Look what may go now. Changes nothing."""
-    # Before everything else: how long it was quiet, and where consumers stand, is about this end of the log.
+    """Determine what may be removed now. Changes nothing."""
+    # First of all: the idle time and the positions of the consumers refer to this end of the log.
     tail = store.control.tail()
-    quiet = store.upkeep.quiet(tail.offset)
+    quiet = store.maintenance_lock.quiet(tail.offset)
     oldest = store.control.oldest_offset
     if oldest >= tail.offset:
         return Plan(oldest, None)
     retention = store.options().retention
-    floors = {name: _floor(store, position, tail) for name, position in store.roster.positions().items()}
+    floors = {name: _floor(store, position, tail) for name, position in store.consumer_listing.positions().items()}
     floor = min(floors.values(), default=tail.offset)
     ends = [begin for begin in store.segments.begins if begin > oldest]
-    consumed = ends + [tail.offset] * (quiet >= idle * _NANOSECONDS)
+    consumed = ends + [tail.offset] * (quiet >= idle * _NANOSECONDS_PER_SECOND)
     spent = max(_too_old(store, retention, ends, tail, quiet), _too_many(store, retention, oldest, ends, tail))
     free = [end for end in [*ends, tail.offset] if end <= spent]
     if retention.after_consumed == "delete" and floors:
@@ -131,7 +135,7 @@ def find_plan(store: Store, idle: float = IDLE) -> Plan:
 
 
 def _pin(retention: Retention, floors: dict[str, Offset], end: Offset, *, is_spent: bool) -> Pin:
-    """Return why the oldest segment, which ends here, may not go."""
+    """Return what keeps the oldest segment, which ends at *end*."""
     slowest = min(floors, key=lambda name: floors[name], default=None)
     if retention.after_consumed == "keep" and not is_spent:
         return Pin(reason="keep")
@@ -140,8 +144,8 @@ def _pin(retention: Retention, floors: dict[str, Offset], end: Offset, *, is_spe
     return Pin(reason="consumer", consumer=slowest) if floors[slowest] < end else Pin(reason="active")
 
 
-def _floor(store: Store, position: Position | None, tail: Tail) -> Offset:
-    """Return what a consumer has passed: the tail if no message is left for it, nothing if it may begin anew."""
+def _floor(store: Store, position: StoredPosition | None, tail: Tail) -> Offset:
+    """Return up to where a consumer has consumed: the tail if no message is left for it, 0 if it may start over."""
     if position is None:
         return Offset(0)
     if position.sequence >= tail.sequence and not _has_messages(store, position.offset, tail.offset):
@@ -150,9 +154,9 @@ def _floor(store: Store, position: Position | None, tail: Tail) -> Offset:
 
 
 def _has_messages(store: Store, start: Offset, stop: Offset) -> bool:
-    """Tell whether there is anything between two offsets that a consumer may still get.
+    """Return whether there is anything between two offsets that a consumer may still receive.
 
-    Numbers alone do not tell: who skipped damage can only guess how many messages were in it.
+    Sequences alone are not enough: a consumer that skipped damage can only estimate how many messages were in it.
     """
     while start < stop:
         begin = store.segments.covering(start)
@@ -170,7 +174,7 @@ def _has_messages(store: Store, start: Offset, stop: Offset) -> bool:
 
 
 def _has_more_than_control_records(segment: StoredSegment, start: int, stop: int) -> bool:
-    """Tell whether a message or damage lies between two offsets of a segment; the first of either is enough."""
+    """Return whether there is a message or damage between two offsets of a segment; the first of either is enough."""
     while start < stop:
         try:
             word, payload = segment.read(start, stop)
@@ -183,18 +187,18 @@ def _has_more_than_control_records(segment: StoredSegment, start: int, stop: int
 
 
 def _too_old(store: Store, retention: Retention, ends: list[Offset], tail: Tail, quiet: int) -> Offset:
-    """Return before what everything is too old. A segment is as young as the beginning of the next."""
+    """Return the offset before which everything is too old. A segment is as young as the beginning of the next one."""
     found = Offset(0)
     if retention.max_age is None:
         return found
-    max_age = retention.max_age * _NANOSECONDS
+    max_age = retention.max_age * _NANOSECONDS_PER_SECOND
     if quiet >= max_age:
         return tail.offset
     for end in ends:
         try:
             begun = store.segments.header(end).created
         except CorruptRecordError:
-            continue  # the one behind it will tell
+            continue  # the next segment decides
         if time.time_ns() - begun < max_age:
             break
         found = end
@@ -202,7 +206,7 @@ def _too_old(store: Store, retention: Retention, ends: list[Offset], tail: Tail,
 
 
 def _too_many(store: Store, retention: Retention, oldest: Offset, ends: list[Offset], tail: Tail) -> Offset:
-    """Return before what everything goes beyond what may be stored. The segment that is written to never does."""
+    """Return the offset before which everything exceeds the maximum size. The active segment never does."""
     found = Offset(0)
     if retention.max_bytes is None:
         return found

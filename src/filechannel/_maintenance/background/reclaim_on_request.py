@@ -1,4 +1,4 @@
-"""Reclaiming now, with or without anybody who has the channel open."""
+"""Reclaiming on request, whether or not another process has the channel open."""
 
 from __future__ import annotations
 
@@ -7,56 +7,59 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from .._storage.files import Files
-from .._storage.store import Store
-from .._storage.stores import STORES
-from .compression import sweep
-from .retention import Pin, find_plan, reclaim_after
+from ..._storage.manifest import Manifest
+from ..._storage.open_stores import STORES
+from ..._storage.system.os_calls import Files
+from .compress_segment import sweep
+from .reclaim_by_retention import Pin, find_plan, reclaim_after
 
-_MAPPED = 2  # segments; nothing is read
-_PATIENCE = 10.0  # seconds for whoever else is at it
+_MAPPED_SEGMENTS = 2  # segments; nothing is read
+_LOCK_WAIT_SECONDS = 10.0  # seconds to wait for another process that does maintenance
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaimed:
-    """What came of it."""
+    """The result of `gc`."""
 
     segments: int
-    """How many were removed."""
+    """How many segments were removed."""
     bytes: int
-    """How many bytes of records were in them."""
+    """The size of the records in them."""
     pinned_by: Pin | None
-    """What holds back the oldest that is left; None if nothing does, or nothing is stored."""
+    """What keeps the oldest segment that is left; None if nothing does, or if nothing is stored."""
 
 
 def gc(path: Path, *, files: Files | None = None) -> Reclaimed:
-    """Remove what may go from the channel in a directory, right now: a channel that is consumed counts as idle.
+    """Remove what may be removed from the channel in a directory, right now: a consumed channel counts as idle.
 
-    Opens the directory like anybody, which recovers it if need be. Raises what opening raises, and `Busy` if somebody
-    else maintains the channel and does not come to an end.
+    Opens the directory like any other process, which recovers it if needed. Raises what opening raises, and `Busy` if
+    another process does maintenance and does not finish in time.
     """
-    store = _open(path, files, readonly=False)
+    store = STORES.open(
+        path, check=_accept, new=None, readonly=False, max_mapped_segments=_MAPPED_SEGMENTS, files=files
+    )
     try:
-        until = time.monotonic() + _PATIENCE
-        with store.upkeep.turn(lambda: time.monotonic() < until):
-            segments, size = store.upkeep.reclaimed
+        until = time.monotonic() + _LOCK_WAIT_SECONDS
+        with store.maintenance_lock.held(lambda: time.monotonic() < until):
+            segments, size = store.maintenance_lock.reclaimed
             sweep(store)
             reclaim_after(store, 0.0)
             wanted = find_plan(store, 0.0).oldest
-            while store.control.oldest_offset < min(wanted, find_plan(store, 0.0).oldest):  # somebody came in between
+            # A consumer was placed in between.
+            while store.control.oldest_offset < min(wanted, find_plan(store, 0.0).oldest):
                 reclaim_after(store, 0.0)
-            segments_now, size_now = store.upkeep.reclaimed
+            segments_now, size_now = store.maintenance_lock.reclaimed
             pin = find_plan(store, 0.0).pin
-            store.upkeep.forget_errors()  # somebody looks, and it worked
+            store.maintenance_lock.forget_errors()  # an operator is looking at it, and it succeeded
         return Reclaimed(segments=segments_now - segments, bytes=size_now - size, pinned_by=pin)
     finally:
         STORES.close(store)
 
 
 def foresee(path: Path, *, files: Files | None = None) -> Reclaimed:
-    """Return what `gc` would remove now. Changes nothing; what would hold back the rest is not known then."""
-    store = _open(path, files, readonly=True)
+    """Return what `gc` would remove now. Changes nothing. If something would be removed, `pinned_by` is None."""
+    store = STORES.open(path, check=_accept, new=None, readonly=True, max_mapped_segments=_MAPPED_SEGMENTS, files=files)
     try:
         plan, tail = find_plan(store, 0.0), store.control.write_offset
         going = [begin for begin in store.segments.begins if begin < plan.oldest]
@@ -66,7 +69,5 @@ def foresee(path: Path, *, files: Files | None = None) -> Reclaimed:
         STORES.close(store)
 
 
-def _open(path: Path, files: Files | None, *, readonly: bool) -> Store:
-    return STORES.open(
-        path, check=lambda _: None, new=None, readonly=readonly, max_mapped_segments=_MAPPED, files=files
-    )
+def _accept(_: Manifest) -> None:
+    pass

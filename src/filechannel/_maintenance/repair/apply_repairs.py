@@ -1,8 +1,8 @@
-"""Making segments what they have to be, so that whoever is killed in between leaves nothing worse than it was.
+"""Applying a repair to segments, so that a process killed at any step leaves nothing worse than before.
 
-New pieces are made whole under other names, are flushed, and get their names from the last to the first: until the old
-file goes, a reader finds the same records in it, and whoever begins again finds what is left to be done. The old file
-is in `quarantine/` before anything takes its name.
+New segments are written completely under temporary names, flushed, and renamed from the last to the first. Until the
+old file is moved, a reader finds the same records in it, and another repair finds what is left to do. The old file is
+in `quarantine/` before another file takes its name.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import final
 
-from .._format.layout import COMPRESSED_MAGIC, SEGMENT_HEADER_SIZE, SEGMENT_MAGIC
-from .._storage.compressed import CompressedSegment
-from .._storage.files import Files
-from .._storage.index import Mark, index_path, pack_marks
-from .._storage.quarantine import Quarantine
-from .._storage.segment import HALF_MADE, Header, segment_name
-from .own_copies import OwnCopies
-from .pieces import Change, Piece
-from .segment_check import Checked
-from .stretches import PlainFile
+from ..._format.layout import COMPRESSED_MAGIC, SEGMENT_HEADER_SIZE, SEGMENT_MAGIC
+from ..._storage.recovery.quarantine import Quarantine
+from ..._storage.segments.compressed_segment import CompressedSegment
+from ..._storage.segments.segment import HALF_MADE, Header, segment_name
+from ..._storage.segments.segment_index import IndexEntry, index_path, pack_entries
+from ..._storage.system.os_calls import Files
+from ..verify.segment_check import Checked
+from ..verify.walk_segment_records import PlainFile
+from .hard_links import HardLinks
+from .segment_split import Change, Piece
 
 _CHUNK = 4 << 20  # bytes that are copied at a time
 
 
 @final
-class Mender:
-    """Changes the segments of one channel, which nobody has open."""
+class RepairApplier:
+    """Changes the segments of one channel, which no process has open."""
 
-    def __init__(self, files: Files, channel: Path, segments: Path, mode: int, copies: OwnCopies) -> None:
+    def __init__(self, files: Files, channel: Path, segments: Path, mode: int, copies: HardLinks) -> None:
         self._files = files
         self._copies = copies
         self._segments = segments
@@ -36,7 +36,7 @@ class Mender:
         self._quarantine = Quarantine(files, channel, mode)
 
     def change(self, change: Change) -> None:
-        """Make of a segment what it has to be."""
+        """Apply the change of one segment."""
         if change.is_header_only:
             self._change_header(change)
         else:
@@ -48,7 +48,7 @@ class Mender:
         magic = COMPRESSED_MAGIC if head.is_compressed else SEGMENT_MAGIC
         content = self._header(change, piece).pack(magic, piece.end or 0)
         self._quarantine.keep_content(f"{head.path.name}.header", head.content, _reason(change))
-        self._copies.replace(head.path)  # it may be in a backup by hard links, which stays as it is
+        self._copies.replace(head.path)  # it may be in a backup by hard links, which must not change
         descriptor = self._files.open(head.path)
         try:
             self._files.write_at(descriptor, content, 0)
@@ -76,13 +76,13 @@ class Mender:
         if head.is_compressed or not stays:
             self._quarantine.take(head.path, _reason(change))
         plain_is_left = head.is_compressed and not stays and self._files.exists(first)
-        if plain_is_left:  # the other form, of an interrupted compression: whoever looks again sees what it is worth
+        if plain_is_left:  # the other encoding, of an interrupted compression: the next round checks it
             return
         if not stays and self._files.exists(index_path(first)):
             self._quarantine.take(index_path(first), _reason(change))
 
     def _make(self, change: Change, piece: Piece, path: Path) -> None:
-        """Write a piece under another name, with its index, and give it its own."""
+        """Write a segment under a temporary name, with its index, and rename it."""
         head, temporary = change.checked.head, path.with_name(HALF_MADE + path.name)
         header = self._header(change, piece).pack(SEGMENT_MAGIC, piece.stop)
         source = (
@@ -109,17 +109,17 @@ class Mender:
         self._files.replace(temporary, path)
 
     def rewrite_index(self, checked: Checked, reason: str) -> None:
-        """Leave only the entries of an index that are right."""
+        """Keep only the correct entries of an index."""
         if not self._files.exists(index_path(checked.head.path)):
-            return  # it was put aside with its segment
+            return  # it was quarantined with its segment
         self._quarantine.keep(index_path(checked.head.path), reason)
         self._write_index(checked.head.path, checked.marks)
 
-    def _write_index(self, segment: Path, marks: list[Mark]) -> None:
-        self._files.write_atomically(index_path(segment), pack_marks(marks), self._mode)
+    def _write_index(self, segment: Path, marks: list[IndexEntry]) -> None:
+        self._files.write_atomically(index_path(segment), pack_entries(marks), self._mode)
 
 
 def _reason(change: Change) -> str:
-    """Return why a segment was replaced."""
+    """Return why a segment is replaced."""
     found = [finding.what for finding in change.checked.findings if finding.severity != "note"]
     return "; ".join(found) or "the segments around it are damaged, or missing"

@@ -1,8 +1,8 @@
-"""Replacing a file that has names outside of the channel, as in a backup by hard links, by a copy that has none.
+"""Replacing files that have hard links outside of the channel, as in a backup by hard links, by copies.
 
-A file that is written in place must have its names inside the channel: otherwise a write would change the file under
-the others as well. The copy is made whole under a new name, flushed, and renamed. A process that is killed in between
-leaves the old file.
+A file that is written in place must have no names outside of the channel: a write would change the file under those
+names as well. The copy is written completely under a temporary name, flushed, and renamed. A process that is killed in
+between leaves the old file.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import final
 
-from .._format.layout import CONTROL_SIZE, GROUP_SIZE, POSITION_SIZE
-from .._storage.control import CONTROL
-from .._storage.files import REPLACING, Files
-from .._storage.lock_file import LOCK
-from .._storage.producers import PRODUCERS
-from .._storage.segment import HALF_MADE, SegmentLimits
-from .._storage.segments import SEGMENTS
+from ..._format.layout import CONTROL_SIZE, GROUP_SIZE, POSITION_SIZE
+from ..._storage.control.control_page import CONTROL
+from ..._storage.control.lock_file import LOCK
+from ..._storage.producers.producer_positions import PRODUCERS
+from ..._storage.segments.catalog import SEGMENTS
+from ..._storage.segments.segment import HALF_MADE, SegmentLimits
+from ..._storage.system.os_calls import REPLACING, Files
 
 _CHUNK = 4 << 20  # bytes that are copied at a time
 
 
 @final
-class OwnCopies:
+class HardLinks:
     """Makes the copies for one channel, which no process has open."""
 
     def __init__(self, files: Files, channel: Path, mode: int, limits: SegmentLimits) -> None:
@@ -32,9 +32,9 @@ class OwnCopies:
         self._limits = limits
 
     def replace(self, path: Path) -> None:
-        """Replace a file by a copy, unless it has no names elsewhere; the copy is on disk when this returns.
+        """Replace a file by a copy if it has names outside of the channel; the copy is on disk when this returns.
 
-        The lock file has no content: its name is removed, and the next one who opens the channel makes it.
+        The lock file has no content: its name is removed, and the next process that opens the channel creates it.
         """
         if self._files.link_problem(path) is None:
             return
@@ -45,7 +45,7 @@ class OwnCopies:
         self._files.flush_directory(path.parent)
 
     def _copy(self, path: Path) -> None:
-        # Among the segments, under a name that is known for what is half made: the next repair puts it aside.
+        # Among the segments, use the prefix of incomplete files: the next repair quarantines it.
         is_segment = path.parent.name == SEGMENTS
         temporary = path.with_name(HALF_MADE + path.name if is_segment else path.name + REPLACING)
         source = self._files.open(path, writable=False)
@@ -64,7 +64,7 @@ class OwnCopies:
             self._files.close(source)
 
     def _fill(self, descriptor: int, source: int, most: int) -> None:
-        """Copy what a file has, and be as long; content beyond *most* is never read."""
+        """Copy the content and the size of a file, up to *most*; nothing beyond that is ever read."""
         size = min(self._files.size(source), most)
         end = min(self._files.data_end(source), size)
         for position in range(0, end, _CHUNK):
@@ -73,9 +73,9 @@ class OwnCopies:
         self._files.grow(descriptor, size)
 
     def _most(self, path: Path) -> int:
-        """Return how many bytes a file of its kind may have."""
+        """Return the maximum size of a file of this kind."""
         if path.parent.name == SEGMENTS:
             return self._limits.size
         if path == self._channel / CONTROL:
-            return CONTROL_SIZE  # what lies behind it is reserved again when the channel is opened
+            return CONTROL_SIZE  # the rest is allocated again when the channel is opened
         return POSITION_SIZE if path.parent.name == PRODUCERS else GROUP_SIZE

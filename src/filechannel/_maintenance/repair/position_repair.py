@@ -1,4 +1,4 @@
-"""Mending where consumers and producers stand."""
+"""Repair of the stored positions of consumers and producers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import final
 
-from .._format import crc32c
-from .._format.layout import (
-    CURSOR,
-    CURSOR_CHECKED,
+from ..._format import write_cursor_slot
+from ..._format.layout import (
     CURSOR_ORIGIN,
     CURSOR_SIZE,
-    CURSOR_SLOTS,
     CURSOR_TERM,
     GROUP_BEGUN,
     GROUP_LOCK,
@@ -23,7 +20,7 @@ from .._format.layout import (
     ORIGIN,
     TERM,
 )
-from .._storage.cursor_file import (
+from ..._storage.consumers.cursor_file import (
     is_group,
     name_of,
     pack_origin,
@@ -32,64 +29,64 @@ from .._storage.cursor_file import (
     read_position,
     read_term,
 )
-from .._storage.files import QUARANTINE
-from .._storage.quarantine import Quarantine
-from .chain import Chain
-from .findings import Finding
-from .survey import Survey
+from ..._storage.recovery.quarantine import Quarantine
+from ..._storage.system.os_calls import QUARANTINE
+from ..verify.directory_scan import DirectoryScan
+from ..verify.findings import Finding
+from ..verify.segment_chain import Chain
 
 
 @final
-class PositionMender:
-    """Changes the files of consumers and producers of one channel, which nobody has open."""
+class PositionRepair:
+    """Changes the files of consumers and producers of one channel, which no process has open."""
 
-    def __init__(self, survey: Survey, quarantine: Quarantine, mode: int, chain: Chain) -> None:
+    def __init__(self, survey: DirectoryScan, quarantine: Quarantine, mode: int, chain: Chain) -> None:
         self._survey = survey
         self._files = survey.files
         self._quarantine = quarantine
         self._mode = mode
         self._chain = chain
 
-    def mend(self, finding: Finding) -> tuple[str, Callable[[], object]]:
-        """Return what to do about a finding, in words, and what does it."""
+    def repair(self, finding: Finding) -> tuple[str, Callable[[], object]]:
+        """Return a description of the repair for a finding, and a function that applies it."""
         path = self._survey.path / finding.file
         if finding.kind == "producer":
-            what = f"move it to {QUARANTINE}/; where the producer left off is looked for in the log"
+            what = f"move it to {QUARANTINE}/; the producer's position is searched for in the log"
             return what, partial(self._quarantine.take, path, finding.what)
         if self._files.other_kind(path) is not None:
-            what = f"move it to {QUARANTINE}/, and let consumer {name_of(path.name)!r} begin again {self._where()}"
+            what = f"move it to {QUARANTINE}/, and let consumer {name_of(path.name)!r} start again {self._where()}"
             return what, partial(self._make, path, finding)
         if finding.kind == "group":
-            what = "let the group begin again at its position: what its members had not acknowledged comes again"
+            what = "let the group start again at its position: unacknowledged messages are redelivered"
             return what, partial(self._replace, path, finding, self._without_ring)
         position = read_position(self._files.read(path, _size_of(path)))
         if position is None:
             offset, sequence = self._oldest()
-            what = f"let consumer {name_of(path.name)!r} begin again {self._where()}"
+            what = f"let consumer {name_of(path.name)!r} start again {self._where()}"
             return what, partial(self._replace, path, finding, partial(self._at, path, offset, sequence))
         end = self._chain.end
         if end is not None and position.offset > end.offset:
-            what = f"let consumer {name_of(path.name)!r} stand at the end of the log, offset {end.offset}"
+            what = f"let consumer {name_of(path.name)!r} start at the end of the log, offset {end.offset}"
             return what, partial(self._replace, path, finding, partial(self._at, path, end.offset, end.sequence))
-        return "make it as long as it has to be", partial(self._replace, path, finding, partial(self._grown, path))
+        return "extend it to its full size", partial(self._replace, path, finding, partial(self._grown, path))
 
     def _oldest(self) -> tuple[int, int]:
-        """Return where the oldest message is, and its number."""
+        """Return offset and sequence of the oldest message."""
         links, end = self._chain.links, self._chain.end
         offset = links[0].head.begin if end is None and links else 0 if end is None else end.oldest
         header = links[0].head.header if links else None
         return offset, 0 if header is None else header.first_sequence
 
     def _where(self) -> str:
-        """Say where that is, and how far back."""
+        """Describe the oldest message, and how many messages follow."""
         end, (offset, sequence) = self._chain.end, self._oldest()
-        to_come = "" if end is None else f": {max(0, end.sequence - sequence):,} messages to come"
+        to_come = "" if end is None else f": {max(0, end.sequence - sequence):,} messages left"
         return f"at the oldest message, offset {offset}{to_come}"
 
     def _make(self, path: Path, finding: Finding) -> None:
-        """Write a file in the place of something else.
+        """Write a new file in place of something that is not a regular file.
 
-        A directory cannot be replaced in one step: killed in between, there is no such consumer.
+        A directory cannot be replaced in one step: if the process is killed in between, the consumer does not exist.
         """
         put_aside = self._quarantine.take if S_ISDIR(self._files.mode_of(path)) else self._quarantine.keep
         put_aside(path, finding.what)
@@ -101,14 +98,12 @@ class PositionMender:
         self._files.write_atomically(path, content, self._mode)
 
     def _at(self, path: Path, offset: int, sequence: int, old: bytes) -> bytes:
-        """Return a file that stands somewhere.
+        """Return the content of a consumer's file with a new position.
 
-        Kept is how long the name stays without an owner, and where its transactions are: what they have acknowledged
-        does not come again.
+        Expiry time and origin are kept: messages that its transactions have acknowledged are not redelivered.
         """
         content = bytearray(_size_of(path))
-        fields = (1, offset, sequence, time.time_ns())
-        CURSOR.pack_into(content, CURSOR_SLOTS[1], *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
+        write_cursor_slot(content, 1, offset, sequence, time.time_ns())
         if (term := read_term(old)) is not None:
             content[CURSOR_TERM : CURSOR_TERM + TERM.size] = pack_term(term)
         if (origin := read_origin(old.ljust(CURSOR_SIZE, b"\0"))) is not None:

@@ -1,7 +1,7 @@
-"""Making a manifest anew from what is left of a channel.
+"""Rebuilding a lost manifest from the other files of a channel.
 
-Its id is in the control file too, the size of segments is that of their files, and so is their mode. What the messages
-are, codec and schema, is nowhere else: somebody has to say it.
+The id is also in the control file, and segment size and mode are those of the segment files. Codec and schema are
+stored nowhere else: the caller has to provide them.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast, final
 
-from .._errors import FileChannelError
-from .._format.layout import FORMAT_VERSION
-from .._options import ChannelOptions, StoredOptions
-from .._storage.files import REPLACING, Files
-from .._storage.machine import machine_id
-from .._storage.manifest import MANIFEST, MANIFEST_LIMIT, Manifest
-from .._storage.segment import begin_of
-from .survey import Survey
+from ..._errors import FileChannelError
+from ..._format.layout import FORMAT_VERSION
+from ..._options import ChannelOptions, StoredOptions
+from ..._storage.manifest import MANIFEST, MANIFEST_LIMIT, Manifest
+from ..._storage.segments.segment import begin_of
+from ..._storage.system.machine import machine_id
+from ..._storage.system.os_calls import REPLACING, Files
+from ..verify.directory_scan import DirectoryScan
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Salvaged:
-    """A manifest, and what of it is a guess."""
+class RebuiltManifest:
+    """A manifest, and which parts of it are guesses."""
 
     manifest: Manifest
     guesses: tuple[str, ...]
 
 
 class UnknownMessagesError(Exception):
-    """Nothing says how the messages are encoded."""
+    """Codec and schema are not known."""
 
 
-def salvage_manifest(survey: Survey, like: Manifest | None) -> Salvaged:
-    """Make a manifest; *like* says what the messages are, and how the channel is kept, where nothing else does.
+def rebuild_manifest(survey: DirectoryScan, like: Manifest | None) -> RebuiltManifest:
+    """Build a manifest; *like* provides codec, schema and options where nothing else does.
 
-    Raises `UnknownMessagesError` if that is needed and not there.
+    Raises `UnknownMessagesError` if it is needed and missing.
     """
     replacing = _read_other(survey.files, survey.path / (MANIFEST + REPLACING))
     if replacing is not None:
-        return Salvaged(replacing, ("whoever replaced the manifest had finished the new one",))
+        return RebuiltManifest(replacing, ("the process that replaced the manifest had completed the new one",))
     left = what_is_left(survey.files, survey.path / MANIFEST)
     guesses: list[str] = []
     codec, schema = left.get("codec"), left.get("schema")
@@ -53,10 +53,10 @@ def salvage_manifest(survey: Survey, like: Manifest | None) -> Salvaged:
         if like is None:
             raise UnknownMessagesError
         codec, schema = like.codec, like.schema
-        guesses.append("codec and schema are those of the other channel")
+        guesses.append("codec and schema are taken from the other channel")
     known_id = _id_in_control(survey)
     if known_id is None:
-        guesses.append("it has a new id: transactions that read from it begin anew")
+        guesses.append("it has a new id: transactions that read from it start from the beginning")
     manifest = Manifest(
         FORMAT_VERSION,
         known_id or uuid.uuid4().hex,
@@ -66,11 +66,11 @@ def salvage_manifest(survey: Survey, like: Manifest | None) -> Salvaged:
         schema,
         _options(survey, left.get("options"), like, guesses),
     )
-    return Salvaged(manifest, tuple(guesses))
+    return RebuiltManifest(manifest, tuple(guesses))
 
 
 def _read_other(files: Files, path: Path) -> Manifest | None:
-    """Read a manifest that has another name; None if it is none."""
+    """Read a manifest with another name; None if it is not a valid manifest."""
     try:
         content = files.read(path, MANIFEST_LIMIT + 1)
     except OSError:
@@ -90,12 +90,12 @@ def what_is_left(files: Files, path: Path) -> dict[str, object]:
     return cast("dict[str, object]", content) if isinstance(content, dict) else {}
 
 
-def _id_in_control(survey: Survey) -> str | None:
+def _id_in_control(survey: DirectoryScan) -> str | None:
     known = None if survey.control is None else survey.control.channel_id
     return None if known is None else known.hex()
 
 
-def _options(survey: Survey, left: object, like: Manifest | None, guesses: list[str]) -> StoredOptions:
+def _options(survey: DirectoryScan, left: object, like: Manifest | None, guesses: list[str]) -> StoredOptions:
     try:
         return StoredOptions.from_json(left)
     except ValueError:
@@ -103,7 +103,7 @@ def _options(survey: Survey, left: object, like: Manifest | None, guesses: list[
     if like is None:
         guesses.append("durability, capacity, retention and compression have their defaults")
     else:
-        guesses.append("durability, capacity, retention and compression are those of the other channel")
+        guesses.append("durability, capacity, retention and compression are taken from the other channel")
     options = ChannelOptions().resolve() if like is None else like.options
     paths = [survey.segments / name for name in survey.list(survey.segments) if begin_of(name) is not None]
     segments = [path for path in paths if survey.files.is_file(path)]

@@ -1,12 +1,12 @@
-"""Making a damaged channel whole: what can be read stays where it is, the rest is put aside, and nothing is deleted.
+"""Repair of a damaged channel: what can be read stays in place, the rest is quarantined, and nothing is deleted.
 
-Opening a channel recovers it, which is about its end: what a power cut took, and what nobody published. That trusts
-what lies before a checkpoint, and reads none of it; readers that come to damage there are told, or skip it each time. A
-repair is about all of it, once and for all: it reads every byte, mends what opening would not, and then lets opening do
-its part.
+Opening a channel recovers it. Recovery deals with the end of the log: what was lost in a power cut, and what was never
+published. It trusts everything before a checkpoint, and reads none of it; readers that come to damage there get an
+error, or skip it each time. A repair deals with the whole log, once: it reads every byte, repairs what opening would
+not, and then opens the channel for the rest.
 
-It is planned first, from what lies there, and that can be shown. Each step is done or not when whoever does it is
-killed, and planning again finds the rest.
+It is planned first, from the files as they are, and the plan can be shown. Each step has happened or has not if the
+process is killed, and planning again finds the rest.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from functools import partial
 from pathlib import Path
 from typing import Final, final
 
-from .._errors import ChannelLockedError, NotAChannelError
-from .._format.layout import CONTROL_SIZE
-from .._storage.control import CONTROL
-from .._storage.entrance import opening
-from .._storage.files import QUARANTINE, Files
-from .._storage.holder import Holder
-from .._storage.kernel_locks import UnwantedError
-from .._storage.lock_file import LOCK, open_lock_file
-from .._storage.manifest import MANIFEST, MANIFEST_LIMIT, Manifest
-from .._storage.processes import living_in
-from .._storage.quarantine import Quarantine
-from .._storage.stores import STORES
-from .chain import Chain
-from .findings import Finding, Report
-from .mending import Mender
-from .own_copies import OwnCopies
-from .pieces import Change, plan_pieces
-from .positions import PositionMender
-from .salvage import UnknownMessagesError, salvage_manifest
-from .segment_check import Checked
-from .small_files import DIRECTORY, LINKS, MISPLACED
-from .survey import Survey
-from .verify import Progress, Verification, report_of, verify
+from ..._errors import ChannelLockedError, NotAChannelError
+from ..._format.layout import CONTROL_SIZE
+from ..._storage.control.control_page import CONTROL
+from ..._storage.control.joining import opening
+from ..._storage.control.lock_file import LOCK, open_lock_file
+from ..._storage.control.lock_holder import Holder
+from ..._storage.control.process_slots import living_in
+from ..._storage.manifest import MANIFEST, MANIFEST_LIMIT, Manifest
+from ..._storage.open_stores import STORES
+from ..._storage.recovery.quarantine import Quarantine
+from ..._storage.system.kernel_locks import UnwantedError
+from ..._storage.system.os_calls import QUARANTINE, Files
+from ..verify.directory_scan import DirectoryScan
+from ..verify.findings import Finding, Report
+from ..verify.metadata_check import DIRECTORY, LINKS, MISPLACED
+from ..verify.segment_chain import Chain
+from ..verify.segment_check import Checked
+from ..verify.verification import Progress, Verification, report_of, verify
+from .apply_repairs import RepairApplier
+from .hard_links import HardLinks
+from .position_repair import PositionRepair
+from .rebuild_manifest import UnknownMessagesError, rebuild_manifest
+from .segment_split import Change, plan_split
 
-_ROUNDS: Final = 4  # of planning and doing: what opening leaves behind may have to be mended, too
+_ROUNDS: Final = 4  # of planning and applying: what opening leaves behind may have to be repaired, too
 _MAPPED: Final = 2
 
 
@@ -52,13 +52,13 @@ class Action:
     """One step of a repair."""
 
     file: str
-    """Which file it is about, as seen from the channel's directory."""
+    """The file, relative to the channel's directory."""
     what: str
-    """What is done, in words."""
+    """A description of what is done."""
     do: Callable[[], object]
 
     def to_json(self) -> dict[str, object]:
-        """Return what it says."""
+        """Return the fields as JSON values."""
         return {"file": self.file, "what": self.what}
 
 
@@ -70,7 +70,7 @@ class Plan:
     report: Report
     actions: tuple[Action, ...]
     hopeless: tuple[Finding, ...]
-    """What it cannot mend."""
+    """What it cannot repair."""
     writers: tuple[Holder, ...]
     """The processes that have the channel open, for which it would have to wait."""
 
@@ -78,39 +78,39 @@ class Plan:
 def plan_repair(
     path: Path, *, like: Path | None = None, progress: Progress = lambda _d, _t: None, files: Files | None = None
 ) -> Plan:
-    """Look at a channel, and return what a repair would do. Changes nothing; others may have it open.
+    """Check a channel, and return what a repair would do. Changes nothing; other processes may have it open.
 
-    *like* is another channel, or a copy of a manifest, that says what the messages are if the manifest is lost.
+    *like* is another channel, or a copy of a manifest, that gives codec and schema if the manifest is lost.
     """
-    with Survey.of(path, files) as survey:
+    with DirectoryScan.of(path, files) as survey:
         return _Planner(survey, like, progress).plan()
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repaired:
-    """What came of a repair."""
+    """The result of a repair."""
 
     actions: tuple[Action, ...]
     """What was done."""
     report: Report
-    """What is left to be said."""
+    """The verification after the repair."""
 
 
 def repair(
     path: Path, *, like: Path | None = None, progress: Progress = lambda _d, _t: None, files: Files | None = None
 ) -> Repaired:
-    """Mend a channel. Raises `ChannelLockedError` if anybody has it open.
+    """Repair a channel. Raises `ChannelLockedError` if a process has it open.
 
-    Whoever is killed in the middle of it leaves a channel that is no worse than it was; another repair goes on.
+    A process that is killed in the middle leaves a channel that is not worse than before; another repair does the rest.
     """
     files, done = files or Files(), list[Action]()
     files.confine(path)
-    with Survey.of(path, files) as survey:
+    with DirectoryScan.of(path, files) as survey:
         if survey.manifest is not None:
             survey.manifest.check_writable(path)
     for _ in range(_ROUNDS):
-        with _alone(files, path), Survey.of(path, files) as survey:
+        with _alone(files, path), DirectoryScan.of(path, files) as survey:
             plan = _Planner(survey, like, progress).plan()
             for action in plan.actions:
                 action.do()
@@ -123,7 +123,7 @@ def repair(
 
 
 def _open_once(files: Files, path: Path) -> None:
-    """Let opening do its part: find the end of the log, and go on behind what is lost there."""
+    """Open the channel once: this finds the end of the log, and resumes behind what is lost there."""
     store = STORES.open(path, check=lambda _: None, new=None, readonly=False, max_mapped_segments=_MAPPED, files=files)
     STORES.close(store)
 
@@ -135,7 +135,7 @@ def _alone(files: Files, path: Path) -> Generator[None]:
         yield  # no process can have it open
         return
     with ExitStack() as opened:
-        # Only to look at: it may have names outside of the channel, and is replaced then.
+        # Read-only: the file may have hard links outside of the channel, and is replaced then.
         control = files.open(path / CONTROL, writable=False)
         opened.callback(files.close, control)
         locks = open_lock_file(files, path, control, linked=True)
@@ -153,7 +153,7 @@ def _alone(files: Files, path: Path) -> Generator[None]:
 
 
 def _locked(path: Path) -> ChannelLockedError:
-    with Survey.of(path) as survey:
+    with DirectoryScan.of(path) as survey:
         holder = survey.writers[0].unless_ended() if survey.writers else Holder(None, None, None)
     return ChannelLockedError(path, holder.pid, holder.host, holder.since)
 
@@ -162,33 +162,33 @@ def _locked(path: Path) -> ChannelLockedError:
 class _Planner:
     """Plans one repair."""
 
-    def __init__(self, survey: Survey, like: Path | None, progress: Progress) -> None:
+    def __init__(self, survey: DirectoryScan, like: Path | None, progress: Progress) -> None:
         self._survey = survey
         self._like = like
         self._progress = progress
         mode = 0o600 if survey.manifest is None else survey.manifest.options.mode
         self._quarantine = Quarantine(survey.files, survey.path, mode)
-        self._copies = OwnCopies(survey.files, survey.path, mode, survey.limits)
-        self._mender = Mender(survey.files, survey.path, survey.segments, mode, self._copies)
+        self._copies = HardLinks(survey.files, survey.path, mode, survey.limits)
+        self._repairer = RepairApplier(survey.files, survey.path, survey.segments, mode, self._copies)
         self._mode = mode
 
     def plan(self) -> Plan:
-        """Look at everything."""
+        """Check everything, and return the plan."""
         chain, checked = Verification(self._survey, progress=self._progress).run()
         report = report_of(self._survey, chain, checked)
         hopeless: list[Finding] = []
         actions: list[Action] = []
         left = tuple(finding for finding in report.findings if finding.mend is not None)
         if any(finding.kind == DIRECTORY and finding.severity == "error" for finding in left):
-            # What it leads to may be what belongs there: treat nothing as lost before a person has checked.
+            # The link may lead to the right directory: treat nothing as lost before a person has checked.
             return Plan(report=report, actions=(), hopeless=left, writers=tuple(self._survey.writers))
         actions += self._half_made(report)
         actions += self._links(report, lock=False)  # before anything is written in place
         actions += self._manifest(report, hopeless)
-        actions += self._segments(plan_pieces(checked, chain.end))
+        actions += self._segments(plan_split(checked, chain.end))
         actions += self._indexes(checked)
         actions += self._positions(report, chain)
-        if not hopeless:  # its control file is mended by opening it, which needs a manifest
+        if not hopeless:  # opening the channel repairs the control file, which needs a manifest
             actions += self._control(report, chain, checked, has_others=bool(actions))
         actions += self._links(report, lock=True)  # from then on other processes may open the channel
         return Plan(
@@ -198,13 +198,15 @@ class _Planner:
             writers=tuple(self._survey.writers),
         )
 
-    # Files with names outside of the channel
+    # Files with hard links outside of the channel
 
     def _links(self, report: Report, *, lock: bool) -> Iterator[Action]:
-        """Replace them by copies: the lock file, which this repair holds, or the others."""
+        """Replace such files by copies: the lock file, which this repair holds, or the other files."""
         for finding in report.findings:
             if finding.kind == LINKS and (finding.file == LOCK) == lock:
-                what = f"{'make it anew' if lock else 'replace it by a copy'}: it is {finding.what.partition(':')[0]}"
+                what = (
+                    f"{'create it again' if lock else 'replace it with a copy'}: it is {finding.what.partition(':')[0]}"
+                )
                 do = partial(self._copies.replace, self._survey.path / finding.file)
                 yield Action(file=finding.file, what=what, do=do)
 
@@ -216,7 +218,7 @@ class _Planner:
             return
         try:
             like = None if self._like is None else manifest_at(survey.files, self._like)
-            salvaged = salvage_manifest(survey, like)
+            rebuilt = rebuild_manifest(survey, like)
         except UnknownMessagesError:
             hopeless += [finding for finding in report.findings if finding.kind == "manifest"]
             return
@@ -227,12 +229,12 @@ class _Planner:
                 self._quarantine.keep(path, problem)
             elif survey.files.exists(path):
                 self._quarantine.take(path, problem)
-            salvaged.manifest.write(survey.files, survey.path)
+            rebuilt.manifest.write(survey.files, survey.path)
 
-        guesses = f" ({'; '.join(salvaged.guesses)})" if salvaged.guesses else ""
-        yield Action(file=MANIFEST, what=f"make it anew{guesses}", do=write)
+        guesses = f" ({'; '.join(rebuilt.guesses)})" if rebuilt.guesses else ""
+        yield Action(file=MANIFEST, what=f"create it again{guesses}", do=write)
 
-    # Files that are half made
+    # Incomplete files
 
     def _half_made(self, report: Report) -> Iterator[Action]:
         for finding in report.findings:
@@ -247,23 +249,23 @@ class _Planner:
         for change in changes:
             if change.is_needed:
                 file = self._survey.relative(change.checked.head.path)
-                yield Action(file=file, what=_describe(change), do=partial(self._mender.change, change))
+                yield Action(file=file, what=_describe(change), do=partial(self._repairer.change, change))
 
     def _indexes(self, checked: list[Checked]) -> Iterator[Action]:
         for each in checked:
             if each.bad_entries:
                 finding = next(finding for finding in each.findings if finding.kind == "index")
-                what = f"keep the {len(each.marks)} entries that are right, and the old one in {QUARANTINE}/"
-                do = partial(self._mender.rewrite_index, each, finding.what)
+                what = f"keep the {len(each.marks)} valid entries, and the old file in {QUARANTINE}/"
+                do = partial(self._repairer.rewrite_index, each, finding.what)
                 yield Action(file=finding.file, what=what, do=do)
 
     # Positions
 
     def _positions(self, report: Report, chain: Chain) -> Iterator[Action]:
-        mender = PositionMender(self._survey, self._quarantine, self._mode, chain)
+        repairer = PositionRepair(self._survey, self._quarantine, self._mode, chain)
         for finding in report.findings:
             if finding.kind in {"cursor", "group", "producer"}:
-                what, do = mender.mend(finding)
+                what, do = repairer.repair(finding)
                 yield Action(file=finding.file, what=what, do=do)
 
     # The control file, and the end of the log
@@ -283,17 +285,19 @@ class _Planner:
                 elif survey.files.exists(path):
                     self._quarantine.take(path, reason)
 
-            what = f"keep a copy in {QUARANTINE}/ and open the channel, which finds the end of the log anew"
+            what = f"keep a copy in {QUARANTINE}/ and open the channel, which finds the end of the log again"
             yield Action(file=CONTROL, what=what, do=keep)
         elif chain.end is not None and _is_cut_short(chain, checked):
-            what = f"open the channel, which goes on far behind offset {chain.end.offset}: what lay before it is lost"
+            what = (
+                f"open the channel, which resumes far behind offset {chain.end.offset}: everything before that is lost"
+            )
             yield Action(file=CONTROL, what=what, do=_nothing)
         elif has_others and not survey.is_believed:
             yield Action(file=CONTROL, what="open the channel, which finds the end of the log", do=_nothing)
 
 
 def _is_cut_short(chain: Chain, checked: list[Checked]) -> bool:
-    """Tell whether the log ends behind the last record that is left."""
+    """Return whether the log ends behind the last record that is left."""
     if chain.end is None:
         return False
     reached = checked[-1].end if checked else chain.end.oldest
@@ -307,24 +311,24 @@ def _describe(change: Change) -> str:
     if change.is_header_only:
         piece = pieces[0]
         if head.header is None:
-            return f"write its header anew: {change.checked.messages} messages from number {piece.first_sequence} on"
+            return f"rewrite its header: {change.checked.messages} messages from sequence {piece.first_sequence} on"
         if head.header.previous_end != piece.previous_end:
-            return f"say in its header that nothing is left between offsets {piece.previous_end} and {piece.begin}"
-        return f"say in its header that its records end at offset {piece.end}"
+            return f"record in its header that nothing is left between offsets {piece.previous_end} and {piece.begin}"
+        return f"record in its header that its records end at offset {piece.end}"
     lost = f", {change.checked.lost} lost" if change.checked.lost else ""
-    kept = f"{change.checked.messages} messages stay where they are, in {len(pieces)} segment{'s' * (len(pieces) > 1)}"
-    return f"leave out what is damaged: {kept}{lost}; the old file goes to {QUARANTINE}/"
+    kept = f"{change.checked.messages} messages stay in place, in {len(pieces)} segment{'s' * (len(pieces) > 1)}"
+    return f"leave out what is damaged: {kept}{lost}; the old file is moved to {QUARANTINE}/"
 
 
 def manifest_at(files: Files, path: Path) -> Manifest:
-    """Read what the messages are from another channel, or from a copy of its manifest."""
+    """Read codec and schema from another channel, or from a copy of its manifest."""
     if path.is_dir():
         files.confine(path)
         return Manifest.read(files, path)
     try:
         return Manifest.parse(files.read(path, MANIFEST_LIMIT + 1), path)
     except FileNotFoundError:
-        raise NotAChannelError(path, "it is not there") from None
+        raise NotAChannelError(path, "it is missing") from None
 
 
 def _nothing() -> None:

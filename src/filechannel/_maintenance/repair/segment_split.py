@@ -1,8 +1,8 @@
-"""What the segments of a damaged channel have to become: the same records, without what is no record.
+"""Planning how to split damaged segments: the same records, without the damaged bytes.
 
-A record is valid at its own offset only, so nothing can be moved together. But offsets may be left out between two
-segments, and the header of each says where the one before it ended. So a segment is cut where it is damaged: one ends
-before the damage and the next begins behind it, and no reader, in any version, finds anything unusual.
+A record is valid at its own offset only, so records cannot be moved together. But offsets may be left out between two
+segments, and the header of each says where the one before it ended. So a segment is split where it is damaged: one
+segment ends before the damage and the next begins behind it. No reader, of any version, finds anything unusual.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from .._offset import Offset
-from .segment_check import Checked
-from .stretches import Stretch
-from .survey import End
+from ..._offset import Offset
+from ..verify.directory_scan import End
+from ..verify.segment_check import Checked
+from ..verify.walk_segment_records import RecordRun
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A segment as it has to be."""
+    """A segment as it should be."""
 
     begin: Offset
     end: Offset | None
-    """None if it is written to."""
+    """None for the active segment."""
     stop: Offset
     """Where its records end now."""
     first_sequence: int
@@ -33,15 +33,15 @@ class Piece:
 @final
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What has to become of one segment; nothing is to be done if it is that already."""
+    """The segments that replace one segment; there is nothing to do if it is like that already."""
 
     checked: Checked
     pieces: tuple[Piece, ...]
-    """None at all if there is nothing in it."""
+    """Empty if it contains no record."""
 
     @property
     def is_needed(self) -> bool:
-        """Whether it is not that already."""
+        """Whether the segment is different from what it should be."""
         if len(self.pieces) != 1:
             return True
         head, piece = self.checked.head, self.pieces[0]
@@ -55,22 +55,22 @@ class Change:
 
     @property
     def is_header_only(self) -> bool:
-        """Whether its records can stay where they are."""
+        """Whether its records can stay in place."""
         head, pieces = self.checked.head, self.pieces
         if len(pieces) != 1 or pieces[0].begin != head.begin:
             return False
         return not head.is_compressed or (head.header is not None and head.end == pieces[0].end)
 
 
-def plan_pieces(checked: list[Checked], end: End | None) -> list[Change]:
-    """Return what has to become of every segment, in order."""
+def plan_split(checked: list[Checked], end: End | None) -> list[Change]:
+    """Return the change of every segment, in order."""
     changes: list[Change] = []
     reached: Offset | None = None
     sequence = 0
     for each, is_last in zip(checked, [False] * (len(checked) - 1) + [True], strict=False):
         pieces: list[Piece] = []
         if not each.stretches and _is_empty_and_right(each):
-            each.stretches.append(Stretch(each.head.begin, each.head.begin))
+            each.stretches.append(RecordRun(each.head.begin, each.head.begin))
         firsts = _first_sequences(each, reached, sequence)
         for stretch, first in zip(each.stretches, firsts, strict=True):
             previous_end = _previous_end(each, stretch, reached, end)
@@ -83,19 +83,19 @@ def plan_pieces(checked: list[Checked], end: End | None) -> list[Change]:
 
 
 def _is_empty_and_right(checked: Checked) -> bool:
-    """Tell whether it holds no records because none were written yet."""
+    """Return whether it contains no records because none were written yet."""
     return checked.head.header is not None and checked.bounds.certain <= checked.head.begin
 
 
 def _may_grow(checked: Checked, end: End | None) -> bool:
-    """Tell whether the last segment goes on: it has no end yet, and is whole as far as the log goes."""
+    """Return whether the last segment may be appended to: it has no end, and is complete up to the end of the log."""
     head = checked.head
     if head.is_compressed or head.end is not None or head.claims_end:
         return False
     return end is None or not end.is_believed or checked.end == end.offset
 
 
-def _previous_end(checked: Checked, stretch: Stretch, reached: Offset | None, end: End | None) -> Offset:
+def _previous_end(checked: Checked, stretch: RecordRun, reached: Offset | None, end: End | None) -> Offset:
     if reached is not None:
         return reached
     oldest = checked.head.begin if end is None else min(end.oldest, stretch.start)
@@ -104,9 +104,10 @@ def _previous_end(checked: Checked, stretch: Stretch, reached: Offset | None, en
 
 
 def _first_sequences(checked: Checked, reached: Offset | None, sequence: int) -> list[int]:
-    """Return the number of the first message of each stretch.
+    """Return the sequence of the first message of each run of records.
 
-    As the header says, or the index, or as many before what is known behind it; else one message is missing at least.
+    It is taken from the header, from the index, or counted back from what is known behind it; else at least one message
+    is missing.
     """
     stretches, header = checked.stretches, checked.head.header
     known = [stretch.first_sequence() for stretch in stretches]

@@ -1,7 +1,7 @@
-"""A channel's directory as it lies there: what can be read of it without opening it, whatever state it is in.
+"""The content of a channel's directory, in any state, read without opening the channel.
 
-Nothing is changed, nobody is waited for, and whoever has the channel open does not notice. Every part may be damaged:
-then it is None, and a reason is there instead.
+Nothing is changed, no lock is waited for, and the processes that have the channel open do not notice. Every part may be
+damaged: then it is None, and there is a reason instead.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from .._errors import ChannelNotFoundError, FileChannelError, NotAChannelError, UnexpectedFileError
-from .._format.layout import CONTROL_SIZE
-from .._offset import Offset
-from .._storage.control import CONTROL, Checkpoint, Control
-from .._storage.files import Files
-from .._storage.holder import Holder
-from .._storage.machine import boot_id
-from .._storage.manifest import MANIFEST, Manifest
-from .._storage.processes import holder_at, living_in
-from .._storage.segment import ANY_SIZE, SegmentLimits
-from .._storage.segments import SEGMENTS, Segments
-from .._storage.staleness import is_older_than_log
+from ..._errors import ChannelNotFoundError, FileChannelError, NotAChannelError, UnexpectedFileError
+from ..._format.layout import CONTROL_SIZE
+from ..._offset import Offset
+from ..._storage.control.control_page import CONTROL, Checkpoint, Control
+from ..._storage.control.lock_holder import Holder
+from ..._storage.control.process_slots import holder_at, living_in
+from ..._storage.manifest import MANIFEST, Manifest
+from ..._storage.recovery.stale_control import is_older_than_log
+from ..._storage.segments.catalog import SEGMENTS, Segments
+from ..._storage.segments.segment import ANY_SIZE, SegmentLimits
+from ..._storage.system.machine import boot_id
+from ..._storage.system.os_calls import Files
 
 _MAPPED = 4  # segments
 
@@ -30,20 +30,20 @@ _MAPPED = 4  # segments
 @final
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where the log ends, as far as that is known without recovering it."""
+    """The end of the log, as far as it is known without recovery."""
 
     offset: Offset
     sequence: int
     oldest: Offset
     sealed: bool
     is_believed: bool
-    """Whether the words of the control file say so; else it is a checkpoint, and there may be more behind it."""
+    """Whether it comes from the current control page; else from a checkpoint, and more records may follow."""
 
 
 @final
 @dataclass(slots=True)
-class Survey:
-    """What lies in a directory. Close it."""
+class DirectoryScan:
+    """The content of a directory. Close it."""
 
     files: Files
     path: Path
@@ -54,15 +54,15 @@ class Survey:
     writers: list[Holder] = field(default_factory=list[Holder])
     """The processes that have the channel open for writing."""
     slots: list[int] = field(default_factory=list[int])
-    """Where they are in the table of processes."""
+    """Their process slots."""
     knows_writers: bool = True
-    """Whether those are all; not for a user who may only read, from whom another reader can hide one."""
+    """Whether the list is complete. It may not be for a user with read permission only: another reader can hide one."""
     _descriptor: int | None = None
     _stale: bool | None = None
 
     @classmethod
-    def of(cls, path: Path, files: Files | None = None) -> Survey:
-        """Look at a directory; `ChannelNotFoundError` or `NotAChannelError` if there is nothing of a channel in it."""
+    def of(cls, path: Path, files: Files | None = None) -> DirectoryScan:
+        """Scan a directory; `ChannelNotFoundError` or `NotAChannelError` if there is nothing of a channel in it."""
         files = files or Files()
         files.confine(path)
         manifest, manifest_problem = _manifest(files, path)
@@ -84,24 +84,24 @@ class Survey:
         self.slots, self.knows_writers = living.slots, living.is_complete
         size = self.files.size(descriptor)
         if size < CONTROL_SIZE:
-            self.control_problem = f"it is cut off: {size} of {CONTROL_SIZE} bytes"
+            self.control_problem = f"it is truncated: {size} of {CONTROL_SIZE} bytes"
             return
         self.control = Control(self.files, descriptor, writable=False, path=self.path / CONTROL)
         self.writers = [holder_at(self.control.map, slot) for slot in self.slots]
 
     @property
     def limits(self) -> SegmentLimits:
-        """What a segment may have; without a manifest, anything."""
+        """The limits of a segment; without a manifest, any size."""
         return ANY_SIZE if self.manifest is None else SegmentLimits.of(self.manifest.options)
 
     @property
     def segments(self) -> Path:
-        """Where the segments are."""
+        """The directory of the segments."""
         return self.path / SEGMENTS
 
     @property
     def is_believed(self) -> bool:
-        """Whether the words of the control file were written in this boot, into this very file, and are not stale."""
+        """Whether the control page was written in this boot, in this very file, and is not stale."""
         control = self.control
         if control is None:
             return False
@@ -122,7 +122,7 @@ class Survey:
         return self._stale
 
     def end(self) -> End | None:
-        """Return where the log ends; None if nothing says so."""
+        """Return the end of the log; None if it is not known."""
         control = self.control
         if control is None or (self.manifest is not None and control.is_foreign(self.manifest.id)):
             return None
@@ -133,23 +133,23 @@ class Survey:
         return None if checkpoint is None else _end_at(checkpoint)
 
     def list(self, directory: Path) -> list[str]:
-        """Return the names in a directory, sorted; none if it is not there, or something else is in its place."""
+        """Return the names in a directory, sorted; none if it does not exist or is not a directory."""
         try:
             return self.files.list(directory)
         except UnexpectedFileError:
             return []
 
     def relative(self, path: Path) -> str:
-        """Return the name of a file as seen from the channel's directory."""
+        """Return the path of a file, relative to the channel's directory."""
         return str(path.relative_to(self.path))
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the control file."""
         if self._descriptor is not None:
             self.files.close(self._descriptor)
             self._descriptor = None
 
-    def __enter__(self) -> Survey:
+    def __enter__(self) -> DirectoryScan:
         """Use it in a `with` block, which closes it."""
         return self
 

@@ -1,4 +1,4 @@
-"""What is wrong with a channel, where, and how bad that is."""
+"""Findings: what is wrong with a channel, where, and how severe it is."""
 
 from __future__ import annotations
 
@@ -7,54 +7,54 @@ from pathlib import Path
 from typing import Literal, TypeAlias, final
 
 Severity: TypeAlias = Literal["error", "warning", "note"]
-"""*error*: messages or positions are lost, or cannot be read. *warning*: something is damaged, and nothing lost by it.
-*note*: unusual, and as it may be."""
+"""*error*: messages or positions are lost or unreadable. *warning*: something is damaged, but nothing is lost by it.
+*note*: unusual, but correct."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is not as it should be."""
+    """One problem."""
 
     severity: Severity
     kind: str
-    """What it is, in a word that stays the same: for programs."""
+    """A stable identifier of the problem, for programs."""
     file: str
-    """Which file, as seen from the channel's directory."""
+    """The file, relative to the channel's directory."""
     what: str
-    """The same for people."""
+    """A description for people."""
     position: int | None = None
-    """Where in the file."""
+    """The position in the file."""
     offset: int | None = None
-    """Where in the log."""
+    """The offset in the log."""
     size: int | None = None
-    """How many bytes are concerned."""
+    """How many bytes are affected."""
     mend: str | None = None
-    """What mends it, if a repair does not."""
+    """How to fix it, if a repair does not."""
 
     @property
     def place(self) -> str:
-        """Where it is, in one word."""
+        """File and position in one string."""
         return self.file if self.position is None else f"{self.file}:{self.position}"
 
     def to_json(self) -> dict[str, object]:
-        """Return every field that says something."""
+        """Return every field that is set."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What came of looking at a channel."""
+    """The result of checking a channel."""
 
     path: Path
     findings: tuple[Finding, ...]
     segments: int
-    """How many were looked at."""
+    """How many segments were checked."""
     messages: int
-    """How many whole messages were found in them."""
+    """How many intact messages they contain."""
     bytes: int
-    """How many bytes of records."""
+    """The size of the records."""
     lost: int
     """How many messages are missing in them, as far as that is known."""
 
@@ -64,7 +64,7 @@ class Report:
         return not any(finding.severity != "note" for finding in self.findings)
 
     def to_json(self) -> dict[str, object]:
-        """Return it as plain JSON."""
+        """Return the report as plain JSON values."""
         return {
             "path": str(self.path),
             "clean": self.is_clean,

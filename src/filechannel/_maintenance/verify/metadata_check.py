@@ -1,4 +1,4 @@
-"""Checking everything but the segments: manifest, control file, positions, and what does not belong there."""
+"""Checking everything but the segments: manifest, control file, positions, and unexpected files."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from stat import S_ISFIFO, S_ISREG
 
-from .._errors import UnexpectedFileError
-from .._format import crc32c
-from .._format.layout import (
-    CHECKPOINT,
-    CHECKPOINT_CHECKED,
+from ..._errors import UnexpectedFileError
+from ..._format.layout import (
     CHECKPOINT_SLOTS,
     CONTROL_CHANNEL,
     CURSOR_SIZE,
@@ -22,38 +19,38 @@ from .._format.layout import (
     POSITION_SLOTS,
     WRITE_TAIL,
 )
-from .._offset import Offset
-from .._shell import removing
-from .._storage.bells import WAKE_FIFOS
-from .._storage.compressed import compressed_begin_of
-from .._storage.control import CONTROL
-from .._storage.cursor_file import CONSUMERS, is_damaged, is_group, name_of, read_position
-from .._storage.files import QUARANTINE, REPLACING, Files
-from .._storage.group import ring_problem
-from .._storage.index import INDEX_SUFFIX, indexed_begin_of
-from .._storage.lock_file import LOCK
-from .._storage.manifest import MANIFEST
-from .._storage.producers import POSITION_SUFFIX, PRODUCERS, slots_in
-from .._storage.segment import HALF_MADE, begin_of
-from .._storage.segments import SEGMENTS
-from .._storage.spares import SPARE
-from .._storage.staging import STAGING
-from .chain import Chain, segment_begins
+from ..._offset import Offset
+from ..._shell_quoting import removing
+from ..._storage.consumers.cursor_file import CONSUMERS, is_damaged, is_group, name_of, read_position
+from ..._storage.consumers.group_file import ring_problem
+from ..._storage.control.control_page import CONTROL
+from ..._storage.control.lock_file import LOCK
+from ..._storage.control.wake_fifos import WAKE_FIFOS
+from ..._storage.manifest import MANIFEST
+from ..._storage.producers.producer_positions import POSITION_SUFFIX, PRODUCERS, slots_in
+from ..._storage.producers.staging import STAGING
+from ..._storage.segments.catalog import SEGMENTS
+from ..._storage.segments.compressed_segment import compressed_begin_of
+from ..._storage.segments.free_list import SPARE
+from ..._storage.segments.segment import HALF_MADE, begin_of
+from ..._storage.segments.segment_index import INDEX_SUFFIX, indexed_begin_of
+from ..._storage.system.os_calls import QUARANTINE, REPLACING, Files
+from .directory_scan import DirectoryScan, End
 from .findings import Finding, Severity
-from .survey import End, Survey
+from .segment_chain import Chain, segment_begins
 
 _DIRECTORIES = {SEGMENTS, CONSUMERS, PRODUCERS, WAKE_FIFOS, QUARANTINE, STAGING}
 LINKS = "links"
-"""The kind of a finding about a file with names outside of the channel. A repair replaces it by a copy."""
+"""The kind of a finding about a file with hard links outside of the channel. A repair replaces it with a copy."""
 DIRECTORY = "directory"
 """The kind of a finding about something else in place of a directory."""
 MISPLACED = "misplaced"
-"""The kind of a finding about something else than a regular file, which can be put aside."""
-_LOOKS = 100  # at a position that somebody may be writing
+"""The kind of a finding about something other than a regular file, which can be quarantined."""
+_LOOKS = 100  # at a position that a process may be writing
 
 
-def check_small_files(survey: Survey, chain: Chain) -> list[Finding]:
-    """Look at all of them."""
+def check_metadata(survey: DirectoryScan, chain: Chain) -> list[Finding]:
+    """Check all files except the segments."""
     return [
         *_manifest(survey),
         *_control(survey),
@@ -68,7 +65,7 @@ def check_small_files(survey: Survey, chain: Chain) -> list[Finding]:
 
 
 def _found(
-    survey: Survey,
+    survey: DirectoryScan,
     severity: Severity,
     kind: str,
     path: Path,
@@ -82,16 +79,16 @@ def _found(
 # Manifest and control file
 
 
-def _manifest(survey: Survey) -> Iterator[Finding]:
+def _manifest(survey: DirectoryScan) -> Iterator[Finding]:
     if survey.manifest_problem is not None:
         what = f"the channel cannot be opened: {survey.manifest_problem}"
         yield _found(survey, "error", "manifest", survey.path / MANIFEST, what)
 
 
-def _control(survey: Survey) -> Iterator[Finding]:
+def _control(survey: DirectoryScan) -> Iterator[Finding]:
     path, control = survey.path / CONTROL, survey.control
     if control is None:
-        what = f"{survey.control_problem}; whoever opens the channel next has to find the end of the log"
+        what = f"{survey.control_problem}; the next process that opens the channel has to find the end of the log"
         yield _found(survey, "error", "control", path, what)
         return
     channel_id = control.channel_id
@@ -102,33 +99,31 @@ def _control(survey: Survey) -> Iterator[Finding]:
     elif not control.has_tail:
         yield _found(survey, "warning", "control", path, "nothing in it says where the log ends", WRITE_TAIL)
     elif not survey.is_believed and not survey.slots:
-        what = "the machine was restarted, or this is a copy: the next one who opens it looks for the end of the log"
+        what = "the machine was restarted, or this is a copy: the next process that opens it finds the end of the log"
         yield _found(survey, "note", "restarted", path, what)
     if control.checkpoint() is None:
-        yield _found(survey, "error", "checkpoint", path, "no checkpoint is whole", CHECKPOINT_SLOTS[0])
+        yield _found(survey, "error", "checkpoint", path, "no checkpoint is valid", CHECKPOINT_SLOTS[0])
         return
-    for slot in CHECKPOINT_SLOTS:
-        *fields, crc = CHECKPOINT.unpack_from(control.map, slot)
-        if any(fields) and crc != crc32c(CHECKPOINT_CHECKED.pack(*fields)):
-            yield _found(survey, "note", "checkpoint", path, "one of two checkpoints is not whole", slot)
+    for slot in control.damaged_checkpoints():
+        yield _found(survey, "note", "checkpoint", path, "one of two checkpoints is not valid", slot)
 
 
-def _directories(survey: Survey) -> Iterator[Finding]:
-    """Report what is in the place of a directory. A repair leaves it alone: a link may lead to what belongs there."""
+def _directories(survey: DirectoryScan) -> Iterator[Finding]:
+    """Report what is in place of a directory. A repair leaves it alone: a link may lead to the right directory."""
     for name in sorted(_DIRECTORIES):
         path = survey.path / name
         if (found := survey.files.other_directory(path)) is None:
             continue
         is_needed = name in (SEGMENTS, CONSUMERS, PRODUCERS)
-        what = f"{found}, not a directory: what it leads to is not read"
-        mend = f"put the directory itself in place of {path}" if is_needed else removing(path)
+        what = f"{found}, not a directory: its target is not read"
+        mend = f"replace {path} with the directory itself" if is_needed else removing(path)
         yield _found(survey, "error" if is_needed else "warning", DIRECTORY, path, what, mend=mend)
 
 
 # Consumers and producers
 
 
-def _lock(survey: Survey) -> Iterator[Finding]:
+def _lock(survey: DirectoryScan) -> Iterator[Finding]:
     path = survey.path / LOCK
     if (found := survey.files.other_kind(path)) is not None:
         what = f"{found}, not a regular file: the channel cannot be opened for writing or repaired until you remove it"
@@ -136,25 +131,25 @@ def _lock(survey: Survey) -> Iterator[Finding]:
         yield _found(survey, "warning", LOCK, path, what, mend=mend)
 
 
-def _consumers(survey: Survey, end: End | None) -> Iterator[Finding]:
+def _consumers(survey: DirectoryScan, end: End | None) -> Iterator[Finding]:
     directory = survey.path / CONSUMERS
     for file in survey.list(directory):
         path = directory / file
         if name_of(file) is None:
             continue
         if (found := survey.files.other_kind(path)) is not None:
-            what = f"{found}, not a regular file: the position of consumer {name_of(file)!r} is lost, and holds back"
-            yield _found(survey, "error", "cursor", path, f"{what} everything")
+            lost = f"the position of consumer {name_of(file)!r} is lost, so nothing is deleted"
+            yield _found(survey, "error", "cursor", path, f"{found}, not a regular file: {lost}")
             continue
         with _opened(survey.files, path) as descriptor:
             if descriptor is not None:
                 yield from _consumer(survey, path, descriptor, end)
 
 
-def _consumer(survey: Survey, path: Path, descriptor: int, end: End | None) -> Iterator[Finding]:
+def _consumer(survey: DirectoryScan, path: Path, descriptor: int, end: End | None) -> Iterator[Finding]:
     size = GROUP_SIZE if is_group(path) else CURSOR_SIZE
     content = survey.files.read_at(descriptor, size, 0)
-    for _ in range(_LOOKS if survey.slots else 0):  # somebody may be writing to it
+    for _ in range(_LOOKS if survey.slots else 0):  # a process may be writing to it
         if read_position(content) is not None and _ring_problem(path, content) is None:
             break
         content = survey.files.read_at(descriptor, size, 0)
@@ -162,21 +157,21 @@ def _consumer(survey: Survey, path: Path, descriptor: int, end: End | None) -> I
     if position is None:
         if is_damaged(content):
             cut = f": {len(content)} of {size} bytes are left" if len(content) < size else ""
-            what = f"the position of consumer {name_of(path.name)!r} is damaged, and holds back everything{cut}"
+            what = f"the position of consumer {name_of(path.name)!r} is damaged, so nothing is deleted{cut}"
             yield _found(survey, "error", "cursor", path, what, 0)
         return
     if len(content) < size:
-        what = f"the file is cut off: {len(content)} of {size} bytes"
+        what = f"the file is truncated: {len(content)} of {size} bytes"
         yield _found(survey, "warning", "cursor", path, what, len(content))
     if end is not None and end.is_believed and position.offset > _end_now(survey, end):
-        what = f"consumer {name_of(path.name)!r} stands at offset {position.offset}, behind the end of the log"
+        what = f"consumer {name_of(path.name)!r} is at offset {position.offset}, behind the end of the log"
         yield _found(survey, "error", "cursor", path, what, 0)
     if (problem := _ring_problem(path, content)) is not None:
         yield _found(survey, "warning", "group", path, f"the ring of the group is damaged: {problem}", GROUP_HEAD)
 
 
-def _end_now(survey: Survey, end: End) -> int:
-    """Return where the log ends by now: a consumer may have read on since."""
+def _end_now(survey: DirectoryScan, end: End) -> int:
+    """Return the current end of the log: a consumer may have read further since."""
     return max(end.offset, end.offset if survey.control is None else survey.control.write_offset)
 
 
@@ -185,34 +180,34 @@ def _ring_problem(path: Path, content: bytes) -> str | None:
     return ring_problem(content) if is_group(path) else None
 
 
-def _producers(survey: Survey) -> Iterator[Finding]:
+def _producers(survey: DirectoryScan) -> Iterator[Finding]:
     directory = survey.path / PRODUCERS
     for file in survey.list(directory):
         path = directory / file
         if not file.endswith(POSITION_SUFFIX):
             continue
         if (found := survey.files.other_kind(path)) is not None:
-            what = f"{found}, not a regular file: where the producer left off is looked for in the log, and nothing is"
-            yield _found(survey, "error", "producer", path, f"{what} removed until then")
+            what = f"{found}, not a regular file: the producer's position is searched for in the log, and nothing is"
+            yield _found(survey, "error", "producer", path, f"{what} deleted until then")
             continue
         with _opened(survey.files, path) as descriptor:
             content = b"" if descriptor is None else survey.files.read_at(descriptor, POSITION_SIZE, 0)
         if len(content) < POSITION_SIZE and any(content):
             yield _found(
-                survey, "warning", "producer", path, f"the file is cut off: {len(content)} bytes", len(content)
+                survey, "warning", "producer", path, f"the file is truncated: {len(content)} bytes", len(content)
             )
         elif any(content[: POSITION_SLOTS[-1] + POSITION.size]) and not slots_in(content):
-            what = "where the producer left off is damaged; it is looked for in the log"
+            what = "the producer's position is damaged; it is searched for in the log"
             yield _found(survey, "error", "producer", path, what, 0)
 
 
 # Names
 
 
-def _links(survey: Survey) -> Iterator[Finding]:
+def _links(survey: DirectoryScan) -> Iterator[Finding]:
     """Report the files that cannot be opened for writing because they have names outside of the channel.
 
-    Finished segments and indexes may have some, as those of a backup by hard links: they are not written in place.
+    Finished segments and indexes may have such names, as in a backup by hard links: they are not written in place.
     """
     paths = [survey.path / CONTROL, survey.path / LOCK]
     paths += [survey.segments / name for name in survey.list(survey.segments) if begin_of(name) is not None][-1:]
@@ -222,15 +217,15 @@ def _links(survey: Survey) -> Iterator[Finding]:
     for path in paths:
         problem = survey.files.link_problem(path)
         if problem is not None:
-            what = f"{problem}: it cannot be opened for writing until `repair` has replaced it by a copy"
+            what = f"{problem}: it cannot be opened for writing until `repair` has replaced it with a copy"
             yield _found(survey, "warning", LINKS, path, what)
 
 
-def _strays(survey: Survey) -> Iterator[Finding]:
+def _strays(survey: DirectoryScan) -> Iterator[Finding]:
     for name in survey.list(survey.path):
         path = survey.path / name
         if name == MANIFEST + REPLACING and not survey.slots:
-            yield _found(survey, "warning", "half-made", path, "somebody died while replacing the manifest")
+            yield _found(survey, "warning", "half-made", path, "a process died while it replaced the manifest")
         elif name not in _DIRECTORIES | {MANIFEST, CONTROL, LOCK, MANIFEST + REPLACING}:
             yield _found(survey, "note", "stray", path, "not a file of the channel")
     begins = set(segment_begins(survey))
@@ -249,21 +244,23 @@ def _strays(survey: Survey) -> Iterator[Finding]:
             yield _found(survey, "note", "stray", path, "not a file of the channel")
 
 
-def _stray_segment(survey: Survey, path: Path, begins: set[Offset]) -> Iterator[Finding]:
+def _stray_segment(survey: DirectoryScan, path: Path, begins: set[Offset]) -> Iterator[Finding]:
     name, mode = path.name, survey.files.mode_of(path)
     if not mode:
-        return  # gone since
+        return  # removed since
     if name.startswith(HALF_MADE):
         if not survey.slots:
-            yield _found(survey, "warning", "half-made", path, "somebody died while making it; it is worth nothing")
+            yield _found(
+                survey, "warning", "half-made", path, "a process died while it created the file, which is not used"
+            )
     elif name.startswith(SPARE):
         if S_ISREG(mode) and survey.manifest is not None and not survey.slots:
             size = survey.files.size_of(path)
             if size != survey.manifest.options.segment_size:
-                yield _found(survey, "note", "spare", path, f"a spare file of {size} bytes is of no use")
+                yield _found(survey, "note", "spare", path, f"a file of {size} bytes in the free list cannot be reused")
     elif name.endswith(INDEX_SUFFIX):
         if indexed_begin_of(name) not in begins and not survey.slots:
-            yield _found(survey, "warning", "orphan", path, "an index whose segment is gone")
+            yield _found(survey, "warning", "orphan", path, "an index without a segment")
         elif (found := survey.files.other_kind(path)) is not None:
             what = f"{found}, not a regular file: seeking takes longer, and nothing is lost"
             yield _found(survey, "warning", MISPLACED, path, what)
@@ -271,17 +268,17 @@ def _stray_segment(survey: Survey, path: Path, begins: set[Offset]) -> Iterator[
         yield _found(survey, "note", "stray", path, "not a file of the channel")
 
 
-def _put_aside(survey: Survey) -> Iterator[Finding]:
+def _put_aside(survey: DirectoryScan) -> Iterator[Finding]:
     names = set(survey.list(survey.path / QUARANTINE))
     count = sum(name.removesuffix(".json") not in names - {name} for name in names)
     if count:
-        what = f"{count} file{'s' * (count > 1)} put aside; {'each' if count > 1 else 'it'} has a .json that says why"
+        what = f"{count} file{'s' * (count > 1)} in quarantine, each with a .json file that gives the reason"
         yield _found(survey, "note", "quarantine", survey.path / QUARANTINE, what)
 
 
 @contextmanager
 def _opened(files: Files, path: Path) -> Generator[int | None]:
-    """Open a file that may be gone."""
+    """Open a file that may be missing; yield None in this case."""
     try:
         descriptor = files.open(path, writable=False)
     except (FileNotFoundError, UnexpectedFileError):

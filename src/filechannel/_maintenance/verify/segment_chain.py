@@ -1,4 +1,4 @@
-"""The segments of a channel, one behind the other: what each has to hold, and what is missing in between."""
+"""The ordered segments of a channel: which records each must contain, and what is missing in between."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import final
 
-from .._errors import UnexpectedFileError
-from .._format.layout import SEGMENT_PREVIOUS_END
-from .._offset import Offset
-from .._storage.compressed import stored_begins
+from ..._errors import UnexpectedFileError
+from ..._format.layout import SEGMENT_PREVIOUS_END
+from ..._offset import Offset
+from ..._storage.segments.compressed_segment import stored_begins
+from .directory_scan import DirectoryScan, End
 from .findings import Finding
 from .segment_check import Bounds, Head, holds_records, read_head
-from .survey import End, Survey
 
 _NO_LIMIT = Offset(1 << 63)
 
@@ -20,7 +20,7 @@ _NO_LIMIT = Offset(1 << 63)
 @final
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A segment, and what those around it say about it."""
+    """A segment, and what its neighbours say about it."""
 
     head: Head
     bounds: Bounds
@@ -29,7 +29,7 @@ class Link:
 @final
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """All segments that hold something, in order."""
+    """All segments with readable records, in order."""
 
     end: End | None
     links: tuple[Link, ...]
@@ -37,24 +37,24 @@ class Chain:
 
     @property
     def size(self) -> int:
-        """How many bytes of records there should be, at most."""
+        """The maximum size of all records."""
         stops = (max(link.bounds.certain, link.head.begin) for link in self.links)
         return sum(stop - link.head.begin for link, stop in zip(self.links, stops, strict=True))
 
 
-def segment_begins(survey: Survey) -> list[Offset]:
-    """Return the begin of every segment, in whichever form."""
+def segment_begins(survey: DirectoryScan) -> list[Offset]:
+    """Return the begin of every segment, plain or compressed."""
     try:
         return stored_begins(survey.files, survey.segments)
     except UnexpectedFileError:  # a link in place of the directory, which is reported as such
         return []
 
 
-def read_chain(survey: Survey) -> Chain:
-    """Read the headers of all segments that hold what readers may read."""
+def read_chain(survey: DirectoryScan) -> Chain:
+    """Read the headers of all segments that contain records which are visible to readers."""
     if survey.files.other_directory(survey.segments) is not None:
         return Chain(None, (), ())  # which is reported as such
-    end = survey.end()  # before the look: what is made or published later is not looked at
+    end = survey.end()  # before the directory is read: what is created or published later is not checked
     oldest = Offset(0) if end is None else end.oldest
     limit = end.offset if end is not None and end.is_believed else _NO_LIMIT
     begins = [begin for begin in segment_begins(survey) if oldest <= begin <= limit]
@@ -69,14 +69,14 @@ def read_chain(survey: Survey) -> Chain:
     return Chain(end, tuple(links), tuple(_missing(survey, heads, end)))
 
 
-def _newest_with_records(survey: Survey, heads: list[Head], end: End | None) -> Offset:
-    """Return where the last segment begins that holds intact records: those before it were written to their ends.
+def _newest_with_records(survey: DirectoryScan, heads: list[Head], end: End | None) -> Offset:
+    """Return where the last segment with intact records begins: those before it were written to their ends.
 
-    After a power cut there may be gaps before it, too. They cannot be told from damage, and a repair keeps what is
-    behind either of them.
+    After a power cut there may be gaps before it, too. They cannot be distinguished from damage, and a repair keeps the
+    records behind either of them.
     """
     if end is None or end.is_believed:
-        return Offset(0)  # it is known up to where there must be records
+        return Offset(0)  # the range with records is known
     for head in reversed(heads):
         if head.begin <= end.offset or holds_records(survey, head):
             return head.begin
@@ -84,7 +84,7 @@ def _newest_with_records(survey: Survey, heads: list[Head], end: End | None) -> 
 
 
 def _bounds(head: Head, following: Head | None, end: End | None, *, is_followed: bool) -> Bounds:
-    """Return where the records of a segment end: its own header says so, or the next one, or the tail."""
+    """Return where the records of a segment end, according to its own header, the next header, or the tail."""
     if following is None:
         stop = head.end or _NO_LIMIT
         if end is not None and end.is_believed:
@@ -93,7 +93,7 @@ def _bounds(head: Head, following: Head | None, end: End | None, *, is_followed:
         return Bounds(stop, _certain(head, stop, end, is_last=True), None, sequence)
     previous_end = None if following.header is None else following.header.previous_end
     if previous_end is not None and not head.begin < previous_end <= following.begin:
-        previous_end = None  # it does not speak of this one
+        previous_end = None  # it does not refer to this segment
     stop = min(head.end or previous_end or following.begin, following.begin)
     is_next = following.header is not None and previous_end == stop == following.begin
     sequence = following.header.first_sequence if following.header is not None and is_next else None
@@ -104,7 +104,7 @@ def _bounds(head: Head, following: Head | None, end: End | None, *, is_followed:
 
 
 def _certain(head: Head, stop: Offset, end: End | None, *, is_last: bool) -> Offset:
-    """Return up to where there must be records: what is compressed, or a checkpoint covers, is on disk."""
+    """Return up to where there must be records: compressed segments, and what a checkpoint covers, are on disk."""
     if head.is_compressed:
         return stop
     if end is None:
@@ -112,8 +112,8 @@ def _certain(head: Head, stop: Offset, end: End | None, *, is_last: bool) -> Off
     return max(head.begin, min(stop, end.offset))
 
 
-def _missing(survey: Survey, heads: list[Head], end: End | None) -> list[Finding]:
-    """Say where records are missing between two segments, before the first or behind the last."""
+def _missing(survey: DirectoryScan, heads: list[Head], end: End | None) -> list[Finding]:
+    """Report missing records between two segments, before the first or behind the last."""
     found: list[Finding] = []
     if end is None:
         return found
@@ -140,7 +140,7 @@ def _missing(survey: Survey, heads: list[Head], end: End | None) -> list[Finding
     return found
 
 
-def _gap(survey: Survey, following: Head, start: Offset, stop: Offset) -> Finding:
+def _gap(survey: DirectoryScan, following: Head, start: Offset, stop: Offset) -> Finding:
     what = f"the records from offset {start} to {stop}, before this segment, are missing"
     file = survey.relative(following.path)
     return Finding(severity="error", kind="missing", file=file, what=what, offset=start, size=stop - start)

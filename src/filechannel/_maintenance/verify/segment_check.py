@@ -1,4 +1,4 @@
-"""Checking one segment: header, every record, and the entries of its index."""
+"""Checking one segment: its header, every record, and the entries of its index."""
 
 from __future__ import annotations
 
@@ -7,32 +7,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from .._errors import UnexpectedFileError
-from .._format import crc32c
-from .._format.layout import (
-    COMPRESSED_MAGIC,
-    INDEX_CHECKED,
-    INDEX_ENTRY,
-    PAGE,
-    SEGMENT_END,
-    SEGMENT_HEADER_SIZE,
-    SEGMENT_MAGIC,
-)
-from .._offset import Offset
-from .._storage.compressed import CompressedSegment, compressed_path
-from .._storage.damage import UNWRITTEN, next_record
-from .._storage.files import Files
-from .._storage.index import INDEX_LIMIT, Mark, index_path, read_marks
-from .._storage.segment import COMPRESSED_SUFFIX, Header, check_name, segment_name, valid_end
+from ..._errors import UnexpectedFileError
+from ..._format.layout import COMPRESSED_MAGIC, INDEX_ENTRY, PAGE, SEGMENT_END, SEGMENT_HEADER_SIZE, SEGMENT_MAGIC
+from ..._offset import Offset
+from ..._storage.reading.resync import UNWRITTEN, next_record
+from ..._storage.segments.compressed_segment import CompressedSegment, compressed_path
+from ..._storage.segments.segment import COMPRESSED_SUFFIX, Header, check_name, segment_name, valid_end
+from ..._storage.segments.segment_index import INDEX_LIMIT, IndexEntry, index_path, read_entries, read_entry
+from ..._storage.system.os_calls import Files
+from .directory_scan import DirectoryScan
 from .findings import Finding, Severity
-from .stretches import CheckPayload, PlainFile, Stretch, Tick, Walk
-from .survey import Survey
+from .walk_segment_records import CheckPayload, PlainFile, RecordRun, SegmentRecords, Tick
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first bytes of a segment's file, and what they say."""
+    """The first bytes of a segment's file, and their content."""
 
     path: Path
     begin: Offset
@@ -45,17 +36,17 @@ class Head:
 
     @property
     def is_compressed(self) -> bool:
-        """Which form it is."""
+        """Whether the segment is compressed."""
         return self.path.name.endswith(COMPRESSED_SUFFIX)
 
     @property
     def claims_end(self) -> bool:
-        """Whether there is an end in it, right or wrong."""
+        """Whether it contains an end, right or wrong."""
         return any(self.content[SEGMENT_END : SEGMENT_END + 8])
 
 
 def read_head(files: Files, directory: Path, begin: Offset) -> Head | None:
-    """Read the head of a segment in the form that counts: compressed if that is there; None if neither is."""
+    """Read the head of a segment: of the compressed file, else of the plain one; None if neither exists."""
     plain = directory / segment_name(begin)
     for path, magic in ((compressed_path(plain), COMPRESSED_MAGIC), (plain, SEGMENT_MAGIC)):
         try:
@@ -80,7 +71,7 @@ def _parse(path: Path, begin: Offset, content: bytes, magic: bytes) -> Head:
     return Head(path, begin, content, header, valid_end(header, content), None)
 
 
-def holds_records(survey: Survey, head: Head) -> bool:
+def holds_records(survey: DirectoryScan, head: Head) -> bool:
     """Return whether a segment has an intact record. A compressed segment has."""
     if head.is_compressed:
         return head.header is not None
@@ -89,7 +80,7 @@ def holds_records(survey: Survey, head: Head) -> bool:
     except (FileNotFoundError, UnexpectedFileError):
         return False
     try:
-        stop = min(head.end or file.room_end, file.room_end, file.data_end)
+        stop = min(head.end or file.space_end, file.space_end, file.data_end)
         return next_record(file, head.begin, stop, read_index(survey.files, head.path)[0], UNWRITTEN) is not None
     finally:
         file.close()
@@ -98,46 +89,46 @@ def holds_records(survey: Survey, head: Head) -> bool:
 @final
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where the records of a segment have to end."""
+    """Where the records of a segment must end."""
 
     stop: Offset
     certain: Offset
     """Up to here there must be records; beyond, as after a power cut, there may be."""
     previous_end: Offset | None = None
-    """What the next segment says."""
+    """The value in the header of the next segment."""
     sequence: int | None = None
-    """The number of the message there, if that is known."""
+    """The sequence of the message at the stop, if that is known."""
 
 
 @final
 @dataclass(slots=True)
 class Checked:
-    """What was found in one segment."""
+    """The result of checking one segment."""
 
     head: Head
     bounds: Bounds
-    stretches: list[Stretch] = field(default_factory=list[Stretch])
+    stretches: list[RecordRun] = field(default_factory=list[RecordRun])
     findings: list[Finding] = field(default_factory=list[Finding])
-    marks: list[Mark] = field(default_factory=list[Mark])
-    """The entries of its index that are right."""
+    marks: list[IndexEntry] = field(default_factory=list[IndexEntry])
+    """The correct entries of its index."""
     bad_entries: int = 0
-    """How many are not."""
+    """How many entries are wrong."""
     lost: int = 0
     """How many messages are missing in it, as far as that is known."""
 
     @property
     def end(self) -> Offset:
-        """Where the last whole record ends."""
+        """Where the last intact record ends."""
         return self.stretches[-1].stop if self.stretches else self.head.begin
 
     @property
     def messages(self) -> int:
-        """How many whole messages there are."""
+        """How many intact messages there are."""
         return sum(stretch.messages for stretch in self.stretches)
 
     @property
     def is_whole(self) -> bool:
-        """Whether its records follow each other from the beginning to where they have to end."""
+        """Whether its records are contiguous from the beginning to where they must end."""
         is_one = len(self.stretches) == 1 and self.stretches[0].start == self.head.begin
         return is_one and self.end >= min(self.bounds.certain, self.bounds.stop)
 
@@ -146,14 +137,14 @@ class Checked:
 class SegmentCheck:
     """Checks segments of one channel, any number of them at once."""
 
-    def __init__(self, survey: Survey, check: CheckPayload | None = None, tick: Tick = lambda _: None) -> None:
+    def __init__(self, survey: DirectoryScan, check: CheckPayload | None = None, tick: Tick = lambda _: None) -> None:
         self._survey = survey
         self._files = survey.files
         self._check = check
         self._tick = tick
 
     def check(self, head: Head, bounds: Bounds) -> Checked:
-        """Read all of it."""
+        """Read and check the whole segment."""
         checked = Checked(head, bounds)
         marks, bad = read_index(self._files, head.path)
         if head.is_compressed:
@@ -166,7 +157,7 @@ class SegmentCheck:
 
     # Records
 
-    def _check_plain(self, checked: Checked, marks: list[Mark]) -> None:
+    def _check_plain(self, checked: Checked, marks: list[IndexEntry]) -> None:
         head, bounds = checked.head, checked.bounds
         if head.header is None:
             _add(self._survey, checked, "error", "header", f"not a segment: {head.problem}", position=0)
@@ -175,15 +166,15 @@ class SegmentCheck:
         try:
             file = PlainFile(self._files, head.path, head.begin, self._survey.limits)
         except FileNotFoundError:
-            return  # compressed or given up since: whoever looks again sees that
+            return  # compressed or reclaimed since: the next check sees that
         try:
-            stop = min(bounds.stop, file.room_end)
+            stop = min(bounds.stop, file.space_end)
             if bounds.stop > bounds.certain:
                 stop = min(stop, max(bounds.certain, file.data_end))
             self._walk(checked, file, stop, marks)
-            if bounds.certain > file.room_end:
-                what = f"the file is cut off: {bounds.certain - file.room_end} bytes of records are gone"
-                _add(self._survey, checked, "error", "cut", what, position=file.size, offset=file.room_end)
+            if bounds.certain > file.space_end:
+                what = f"the file is truncated: {bounds.certain - file.space_end} bytes of records are missing"
+                _add(self._survey, checked, "error", "cut", what, position=file.size, offset=file.space_end)
             for position in file.unreadable:
                 _add(self._survey, checked, "error", "disk", "the disk cannot read it", position=position, size=PAGE)
         finally:
@@ -202,7 +193,7 @@ class SegmentCheck:
             return
         _add(self._survey, checked, "warning", "end", what, position=SEGMENT_END)
 
-    def _check_compressed(self, checked: Checked, marks: list[Mark]) -> None:
+    def _check_compressed(self, checked: Checked, marks: list[IndexEntry]) -> None:
         try:
             segment = CompressedSegment.open(self._files, checked.head.path, self._survey.limits)
         except FileNotFoundError:
@@ -213,8 +204,10 @@ class SegmentCheck:
             return
         self._walk(checked, segment, min(checked.bounds.stop, segment.end), marks)
 
-    def _walk(self, checked: Checked, segment: PlainFile | CompressedSegment, stop: Offset, marks: list[Mark]) -> None:
-        walk = Walk(
+    def _walk(
+        self, checked: Checked, segment: PlainFile | CompressedSegment, stop: Offset, marks: list[IndexEntry]
+    ) -> None:
+        found = SegmentRecords(
             segment,
             checked.head.begin,
             stop,
@@ -223,19 +216,19 @@ class SegmentCheck:
             check=self._check,
             tick=self._tick,
         )
-        checked.stretches = walk.stretches
-        checked.bad_entries = len(walk.misplaced)
-        for start, end, reason in walk.gaps:
+        checked.stretches = found.runs
+        checked.bad_entries = found.misplaced
+        for start, end, reason in found.damage:
             cause = segment.explain(start, reason) if isinstance(segment, CompressedSegment) else reason
-            what = f"{end - start} bytes that are no whole record: {cause}"
+            what = f"{end - start} bytes that are not a complete record: {cause}"
             _add(self._survey, checked, "error", "record", what, offset=start, size=end - start)
-        for offset, reason in walk.refused:
-            _add(self._survey, checked, "error", "payload", f"does not fit the schema: {reason}", offset=offset)
-        if walk.refusals > len(walk.refused):
-            what = f"{walk.refusals - len(walk.refused)} more messages do not fit the schema"
+        for offset, reason in found.refused:
+            _add(self._survey, checked, "error", "payload", f"does not match the schema: {reason}", offset=offset)
+        if found.refusals > len(found.refused):
+            what = f"{found.refusals - len(found.refused)} more messages do not match the schema"
             _add(self._survey, checked, "error", "payload", what)
 
-    # What counts them
+    # Sequences and index
 
     def _check_numbers(self, checked: Checked) -> None:
         """Compare how many messages there are with how many there should be."""
@@ -252,9 +245,9 @@ class SegmentCheck:
         header, path = checked.head.header, index_path(checked.head.path)
         for stretch in checked.stretches:
             first = header.first_sequence if header is not None and stretch.start == checked.head.begin else None
-            right = [mark for mark, before in stretch.marks if mark.sequence - before == _first(stretch, first)]
+            right = [mark for mark, before in stretch.entries if mark.sequence - before == _first(stretch, first)]
             checked.marks += right
-            checked.bad_entries += len(stretch.marks) - len(right)
+            checked.bad_entries += len(stretch.entries) - len(right)
         checked.bad_entries += len(bad)
         if checked.bad_entries:
             what = f"{checked.bad_entries} entries of the index are wrong; seeking takes longer, and nothing is lost"
@@ -262,18 +255,18 @@ class SegmentCheck:
             _add(self._survey, checked, "warning", "index", what, path=path, position=position)
 
 
-def _first(stretch: Stretch, known: int | None) -> int:
-    """Return the number of the first message: as it is known, or as most marks say."""
+def _first(stretch: RecordRun, known: int | None) -> int:
+    """Return the sequence of the first message: the known one, or the one that most index entries imply."""
     if known is not None:
         return known
-    said = Counter(mark.sequence - before for mark, before in stretch.marks)
+    said = Counter(mark.sequence - before for mark, before in stretch.entries)
     return said.most_common(1)[0][0]
 
 
-def read_index(files: Files, segment: Path) -> tuple[list[Mark], list[int]]:
-    """Return the whole entries of a segment's index, and the positions of those that are not.
+def read_index(files: Files, segment: Path) -> tuple[list[IndexEntry], list[int]]:
+    """Return the valid entries of a segment's index, and the positions of the others.
 
-    Zeros are an entry that was taken back, and what is shorter than an entry is one that was being written.
+    Zeros are an entry that was rolled back, and bytes that are shorter than an entry are one that was being written.
     """
     try:
         content = files.read(index_path(segment), INDEX_LIMIT)
@@ -282,14 +275,13 @@ def read_index(files: Files, segment: Path) -> tuple[list[Mark], list[int]]:
     bad: list[int] = []
     for position in range(0, len(content) - INDEX_ENTRY.size + 1, INDEX_ENTRY.size):
         entry = content[position : position + INDEX_ENTRY.size]
-        crc = INDEX_ENTRY.unpack(entry)[3]
-        if any(entry) and crc != crc32c(entry[: INDEX_CHECKED.size]):
+        if any(entry) and read_entry(entry) is None:
             bad.append(position)
-    return read_marks(files, segment), bad
+    return read_entries(files, segment), bad
 
 
 def _add(
-    survey: Survey,
+    survey: DirectoryScan,
     checked: Checked,
     severity: Severity,
     kind: str,

@@ -1,8 +1,8 @@
-"""Looking at every byte of a channel that means anything, without changing one.
+"""Verification: reads every meaningful byte of a channel, without changing one.
 
-It reads storage alone, so it works while others send and receive, and with nobody there. They do not stand still
-meanwhile: segments are compressed, given up and used again. So whatever seems to be damaged is looked at again, and
-what is gone by then, or is another file, was none.
+It reads storage alone, so it works whether or not other processes send and receive. These do not stop meanwhile:
+segments are compressed, reclaimed and recycled. So everything that seems to be damaged is read again. If the file is
+gone by then, or is another file, it was not damage.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import TypeAlias, final
 
-from .._errors import repair_command
-from .._offset import Offset
-from .._storage.background import start_thread
-from .._storage.files import Files
-from .._storage.unreachable import describe_unreachable
-from .chain import Chain, Link, read_chain
+from ..._errors import repair_command
+from ..._offset import Offset
+from ..._runtime.threads import start_thread
+from ..._storage.recovery.unreachable_records import describe_unreachable
+from ..._storage.system.os_calls import Files
+from .directory_scan import DirectoryScan, End
 from .findings import Finding, Report
+from .metadata_check import check_metadata
+from .segment_chain import Chain, Link, read_chain
 from .segment_check import Checked, Head, SegmentCheck, read_head
-from .small_files import check_small_files
-from .stretches import CheckPayload
-from .survey import End, Survey
+from .walk_segment_records import CheckPayload
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Told how many bytes of how many were looked at; any thread may call it."""
+"""Called with the number of bytes checked, and of all; any thread may call it."""
 _MOST_THREADS = 8
 _PAUSE = 0.002  # seconds
-_LOOKS = 5  # at what seems to be damaged while others use the channel
+_LOOKS = 5  # at what seems to be damaged while other processes use the channel
 
 
 class _EndedError(Exception):
-    """Another thread has failed, or the user has had enough."""
+    """Another thread has failed, or the user has interrupted."""
 
 
 @final
 class Verification:
-    """Looks at one channel."""
+    """Checks one channel."""
 
     def __init__(
         self,
-        survey: Survey,
+        survey: DirectoryScan,
         *,
         check: CheckPayload | None = None,
         progress: Progress = lambda _done, _total: None,
@@ -56,7 +56,7 @@ class Verification:
         self._progress = progress
         self._threads = threads or min(os.cpu_count() or 1, _MOST_THREADS)
         self._segment_check = SegmentCheck(survey, check, self._tick)
-        self._lock = Lock()  # only taken by threads of ours, on which no signal handler runs
+        self._lock = Lock()  # only taken by verification threads, on which no signal handler runs
         self._ended = False
         self._running: set[object] = set()
         """One object for each thread that may read files."""
@@ -64,9 +64,9 @@ class Verification:
         self._total = 0
 
     def run(self) -> tuple[Chain, list[Checked]]:
-        """Look at all segments; what is returned first is the chain that they were looked at as."""
+        """Check all segments; return the chain with which they were checked, and the results."""
         chain = read_chain(self._survey)
-        if chain.findings and self._survey.slots:  # it may have been in the middle of something
+        if chain.findings and self._survey.slots:  # a writer may have been in the middle of a change
             again = read_chain(self._survey).findings
             chain = replace(chain, findings=tuple(finding for finding in chain.findings if finding in again))
         return chain, self._check(chain)
@@ -84,7 +84,7 @@ class Verification:
             results = dict(_successful(done.get()) for _ in chain.links)
         except BaseException:
             self._ended = True
-            while self._running:  # the caller closes what they read
+            while self._running:  # the caller closes the files that they read
                 time.sleep(_PAUSE)
             raise
         return [results[number] for number in range(len(chain.links))]
@@ -92,7 +92,10 @@ class Verification:
     def _work(
         self, todo: SimpleQueue[tuple[int, Link]], done: SimpleQueue[tuple[int, Checked | BaseException]]
     ) -> None:
-        """Check segments until none is left, or another thread has failed; hand over each result, or an error."""
+        """Check segments until none is left, or another thread has failed.
+
+        Put each result, or an error, into *done*.
+        """
         me = object()
         self._running.add(me)
         try:
@@ -100,7 +103,7 @@ class Verification:
                 number, link = todo.get_nowait()
                 try:
                     done.put((number, self._check_one(link)))
-                except BaseException as error:  # for the caller, which ends the other threads
+                except BaseException as error:  # for the caller, which stops the other threads
                     done.put((number, error))
         except Empty:
             pass
@@ -116,7 +119,10 @@ class Verification:
         self._progress(done, self._total)
 
     def _check_one(self, link: Link) -> Checked:
-        """Check a segment; while others use the channel, believe damage only if a second look finds the same."""
+        """Check a segment.
+
+        While other processes use the channel, report damage only if a second check finds the same.
+        """
         checked = self._segment_check.check(link.head, link.bounds)
         for _ in range(_LOOKS):
             if not checked.findings or not self._survey.slots:
@@ -124,7 +130,7 @@ class Verification:
             end = self._survey.end()
             head = read_head(self._survey.files, self._survey.segments, link.head.begin)
             if head is None or (end is not None and link.head.begin < end.oldest):
-                return Checked(link.head, link.bounds)  # given up since
+                return Checked(link.head, link.bounds)  # reclaimed since
             seen, checked = checked, self._segment_check.check(head, link.bounds)
             if seen.findings == checked.findings:
                 break
@@ -146,19 +152,19 @@ def verify(
     threads: int | None = None,
     files: Files | None = None,
 ) -> Report:
-    """Check every file of a channel. Changes nothing, opens nothing, and disturbs nobody.
+    """Check every file of a channel. Changes nothing, opens no channel, and disturbs no other process.
 
-    *check* looks at every payload. Raises `ChannelNotFoundError`, `NotAChannelError`, and `UnsupportedFormatError` for
-    what only a newer version, or one with another extra, can read.
+    *check* is called with every payload. Raises `ChannelNotFoundError`, `NotAChannelError`, and
+    `UnsupportedFormatError` for what only a newer version, or one with another extra, can read.
     """
-    with Survey.of(path, files) as survey:
+    with DirectoryScan.of(path, files) as survey:
         chain, checked = Verification(survey, check=check, progress=progress, threads=threads).run()
         return report_of(survey, chain, checked)
 
 
-def report_of(survey: Survey, chain: Chain, checked: list[Checked]) -> Report:
-    """Put together what was found."""
-    findings: list[Finding] = [*check_small_files(survey, chain)]
+def report_of(survey: DirectoryScan, chain: Chain, checked: list[Checked]) -> Report:
+    """Combine all findings into a report."""
+    findings: list[Finding] = [*check_metadata(survey, chain)]
     findings += chain.findings
     for each in checked:
         findings += each.findings
@@ -173,8 +179,11 @@ def report_of(survey: Survey, chain: Chain, checked: list[Checked]) -> Report:
     )
 
 
-def _unreachable(survey: Survey, end: End | None, checked: list[Checked]) -> Iterator[Finding]:
-    """Say what recovery, which walks from the checkpoint on, would put aside: see `_storage.unreachable`."""
+def _unreachable(survey: DirectoryScan, end: End | None, checked: list[Checked]) -> Iterator[Finding]:
+    """Report what recovery, which starts at the checkpoint, would quarantine.
+
+    See `_storage.recovery.unreachable_records`.
+    """
     if end is None or end.is_believed:
         return
     start = max([end.offset, *(each.bounds.stop for each in checked if each.head.is_compressed)])

@@ -1,8 +1,7 @@
-"""Walking over all records of a segment: which of them are whole, and where the index agrees.
+"""The records of one segment as verification sees them: runs, damage, and how the index compares.
 
-Plain files are read and not mapped. A block that the disk cannot give, or a file that somebody cuts off meanwhile, is
-something to be told then; through a map it would be a signal. Whoever looks for records finds zeros there, and zeros
-are never one.
+Plain files are read, not mapped. A block that the disk cannot read, or a file that is cut off meanwhile, can be
+reported then; through a map it would be a signal. Such bytes are read as zeros, and zeros are never a record.
 """
 
 from __future__ import annotations
@@ -15,29 +14,22 @@ from typing import TypeAlias, final
 
 from typing_extensions import Buffer
 
-from .._format import Columns, read_record, scan_records
-from .._format.layout import (
-    CONTROL_RECORD,
-    LENGTH_MASK,
-    PAGE,
-    RECORD_HEADER,
-    RECORD_HEADER_SIZE,
-    SEGMENT_HEADER_SIZE,
-)
-from .._offset import Offset
-from .._storage.damage import UNWRITTEN, Readable, behind_gap
-from .._storage.files import Files
-from .._storage.index import Mark
-from .._storage.segment import ANY_SIZE, SegmentLimits
+from ..._format import read_record
+from ..._format.layout import CONTROL_RECORD, PAGE, SEGMENT_HEADER_SIZE
+from ..._offset import Offset
+from ..._storage.reading.record_walk import Damage, Run, walk_records
+from ..._storage.reading.resync import Readable, claimed_end
+from ..._storage.segments.segment import ANY_SIZE, SegmentLimits
+from ..._storage.segments.segment_index import IndexEntry
+from ..._storage.system.os_calls import Files
 
-_CHUNK = 1 << 20  # bytes that are read at a time
 _SMALL = 64 * 1024
-_MOST_REFUSED = 20  # payloads of a segment that are told one by one
+_MOST_REFUSED = 20  # payloads of a segment that are reported one by one
 
 CheckPayload: TypeAlias = Callable[[bytes], str | None]
-"""Says what is wrong with a payload; None if nothing is."""
+"""Returns what is wrong with a payload; None if nothing is."""
 Tick: TypeAlias = Callable[[int], object]
-"""Told how many bytes more were looked at; may raise to end it."""
+"""Called with how many more bytes were checked; may raise to stop."""
 
 
 @final
@@ -52,12 +44,12 @@ class PlainFile:
         self._begin = begin
         self.size: int = min(files.size(self._descriptor), limits.size)
         self.unreadable: list[int] = []
-        """Positions of the pages that the disk did not give."""
-        self._buffer = bytearray()  # used again: fresh pages cost more than what is done with them
+        """Positions of the pages that the disk could not read."""
+        self._buffer = bytearray()  # reused: new pages cost more than the check itself
 
     @property
-    def room_end(self) -> Offset:
-        """The offset that no record reaches beyond."""
+    def space_end(self) -> Offset:
+        """No record reaches beyond this offset."""
         return Offset(self._begin + max(0, self.size - SEGMENT_HEADER_SIZE))
 
     @property
@@ -67,7 +59,7 @@ class PlainFile:
         return Offset(self._begin + max(0, self._files.data_end(self._descriptor) - SEGMENT_HEADER_SIZE))
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Return bytes of the file; zeros where it ends early or the disk refuses."""
+        """Return bytes of the file; zeros behind its end or where the disk cannot read."""
         assert self._descriptor is not None
         try:
             content = self._files.read_at(self._descriptor, size, position)
@@ -83,9 +75,9 @@ class PlainFile:
         return content if len(content) == size else content + bytes(size - len(content))
 
     def span(self, start: int, stop: int) -> tuple[Buffer, int]:
-        """Return something that begins with the bytes between two offsets, until the next call, and 0."""
+        """Return a buffer that begins with the bytes between two offsets, valid until the next call, and 0."""
         assert self._descriptor is not None
-        position, size = SEGMENT_HEADER_SIZE + start - self._begin, max(0, min(stop, self.room_end) - start)
+        position, size = SEGMENT_HEADER_SIZE + start - self._begin, max(0, min(stop, self.space_end) - start)
         if size <= _SMALL:
             return self.read_at(position, size), 0
         if len(self._buffer) < size:
@@ -108,160 +100,89 @@ class PlainFile:
         return read_record(content, 0, end - offset, offset)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._descriptor is not None:
             self._files.close(self._descriptor)
             self._descriptor = None
 
     def __del__(self) -> None:
-        """Let go of the file, if nobody has."""
+        """Close the file if it is still open."""
         self.close()
-
-
-def claimed_end(segment: Readable, offset: int, stop: int) -> Offset | None:
-    """Return where the record at an offset says that it ends, if that is not beyond *stop*."""
-    if offset + RECORD_HEADER_SIZE > stop:
-        return None
-    content, position = segment.span(offset, offset + RECORD_HEADER_SIZE)
-    word, _ = RECORD_HEADER.unpack_from(content, position)
-    end = Offset(offset + RECORD_HEADER_SIZE + (word & LENGTH_MASK))
-    return end if end <= stop else None
 
 
 @final
 @dataclass(slots=True)
-class Stretch:
-    """Whole records, one behind the other."""
+class RecordRun:
+    """Intact records without a gap."""
 
     start: Offset
     stop: Offset
     messages: int = 0
-    marks: list[tuple[Mark, int]] = field(default_factory=list[tuple[Mark, int]])
-    """Marks of the index at which a record begins, and how many messages lie between the start and there."""
+    entries: list[tuple[IndexEntry, int]] = field(default_factory=list[tuple[IndexEntry, int]])
+    """Index entries at which a record begins, and how many messages of the run precede each."""
 
     def first_sequence(self) -> int | None:
-        """Return the number of its first message by the index; None if that has no mark here."""
-        return next((mark.sequence - messages for mark, messages in self.marks), None)
+        """Return the sequence of the first message according to the index; None without an index entry in the run."""
+        return next((entry.sequence - messages for entry, messages in self.entries), None)
 
 
 @final
-class Walk:
-    """Walks over the records between two offsets of one segment, past damage."""
+class SegmentRecords:
+    """What the record walk finds between two offsets of one segment, compared with the index."""
 
     def __init__(
         self,
         segment: Readable,
         start: Offset,
         stop: Offset,
-        marks: list[Mark],
+        entries: list[IndexEntry],
         *,
         certain: Offset | None = None,
         check: CheckPayload | None = None,
         tick: Tick = lambda _: None,
     ) -> None:
-        """At *certain* and beyond, more records may or may not exist: a gap that no record follows ends the segment."""
-        self._segment = segment
-        self._at = start
-        self._stop = stop
-        self._marks = [mark for mark in marks if start <= mark.offset < stop]
-        self._certain = stop if certain is None else certain
-        self._check = check
-        self._tick = tick
-        self.stretches: list[Stretch] = []
-        self.gaps: list[tuple[Offset, Offset, str]] = []
-        """Where no record can be read: from, to, and why."""
-        self.misplaced: list[Mark] = []
-        """Marks at which no record begins, although the records there are whole."""
+        """Walk the records. *certain* is that of `walk_records`."""
+        self._entries = [entry for entry in reversed(entries) if start <= entry.offset < stop]  # the next one is last
+        self.runs: list[RecordRun] = []
+        self.damage: list[Damage] = []
+        self.misplaced: int = 0
+        """How many index entries there are at which no record begins, although the records there are intact."""
         self.refused: list[tuple[Offset, str]] = []
-        """Messages that do not pass the check, the first ones."""
+        """The first messages that do not pass the check."""
         self.refusals: int = 0
-        self._run()
+        for part in walk_records(segment, start, stop, entries, certain=certain):
+            if isinstance(part, Damage):
+                self.damage.append(part)
+                self._take_entries_before(part.stop)
+            else:
+                self._add(part)
+                if check is not None:
+                    self._check_payloads(check, part)
+            tick(part.stop - part.start)
 
-    def _run(self) -> None:
-        while self._at < self._stop:
-            stretch = Stretch(self._at, self._at)
-            while self._at < self._stop and self._take(stretch):
-                pass
-            if stretch.stop > stretch.start:
-                self.stretches.append(stretch)
-            if self._at < self._stop:
-                found = self._behind_gap()
-                if self._at >= self._certain and found == self._stop:
-                    return
-                self._pass_damage(found)
+    def _add(self, part: Run) -> None:
+        if not self.runs or self.runs[-1].stop != part.start:
+            self.runs.append(RecordRun(part.start, part.start))
+        run = self.runs[-1]
+        self._add_entry_at(run)
+        self.misplaced += self._take_entries_before(part.stop)
+        run.stop, run.messages = part.stop, run.messages + part.messages
+        self._add_entry_at(run)  # even if the record there is damaged: the entry counts the messages before it
 
-    def _take(self, stretch: Stretch) -> bool:
-        """Add the records of one chunk to a stretch; False where there is none."""
-        end = min(Offset(self._at + _CHUNK), self._stop)
-        if (claimed := claimed_end(self._segment, self._at, self._stop)) is not None:
-            end = max(end, claimed)
-        content, position = self._segment.span(self._at, end)
-        first = self._at
-        while self._at < end:
-            fence = self._fence(stretch, end)
-            if not self._scan(stretch, content, position - first, fence):
-                if fence == end or not self._scan(stretch, content, position - first, end, one=True):
-                    break
-                self._forget_marks_before(self._at)
-        self._tick(self._at - first)
-        return self._at > first
+    def _add_entry_at(self, run: RecordRun) -> None:
+        if self._entries and self._entries[-1].offset == run.stop:
+            run.entries.append((self._entries.pop(), run.messages))
 
-    def _fence(self, stretch: Stretch, end: Offset) -> Offset:
-        """Note the mark that is here, if there is one, and return where the next one is."""
-        while self._marks and self._marks[0].offset <= self._at:
-            stretch.marks.append((self._marks.pop(0), stretch.messages))
-        return min(self._marks[0].offset, end) if self._marks else end
+    def _take_entries_before(self, offset: Offset) -> int:
+        before = len(self._entries)
+        while self._entries and self._entries[-1].offset < offset:
+            self._entries.pop()
+        return before - len(self._entries)
 
-    def _forget_marks_before(self, offset: Offset) -> None:
-        while self._marks and self._marks[0].offset < offset:
-            self.misplaced.append(self._marks.pop(0))
-
-    def _scan(self, stretch: Stretch, content: Buffer, shift: int, stop: Offset, *, one: bool = False) -> bool:
-        """Take whole records up to an offset, or one of them; False if there is none."""
-        first, last = self._at + shift, stop + shift
-        if one:
-            if last - first < RECORD_HEADER_SIZE:
-                return False
-            word, _ = RECORD_HEADER.unpack_from(content, first)
-            last = min(last, first + RECORD_HEADER_SIZE + (word & LENGTH_MASK))
-        batch_end, messages, reached, _ = scan_records(content, first, last, self._at)
-        if reached == first:
-            return False
-        if batch_end < reached:  # the rest of a batch is counted apart
-            columns = Columns(None)
-            _, rest = columns.take(content, batch_end, reached, self._at + batch_end - first, reached - batch_end)
-            messages += rest
-        if self._check is not None:
-            self._check_payloads(self._check, content, first, reached)
-        self._at = stretch.stop = Offset(self._at + reached - first)
-        stretch.messages += messages
-        return True
-
-    def _check_payloads(self, check: CheckPayload, content: Buffer, position: int, stop: int) -> None:
-        offset = int(self._at) - position
-        while position < stop:
-            word, payload = read_record(content, position, stop, offset + position)
+    def _check_payloads(self, check: CheckPayload, run: Run) -> None:
+        for offset, word, payload in run.records():
             problem = None if word & CONTROL_RECORD else check(payload)
             if problem is not None:
                 self.refusals += 1
                 if len(self.refused) < _MOST_REFUSED:
-                    self.refused.append((Offset(offset + position), problem))
-            position += RECORD_HEADER_SIZE + len(payload)
-
-    def _behind_gap(self) -> Offset:
-        """Return where records follow what is none here, or the stop."""
-        farthest = UNWRITTEN if self._at >= self._certain else None
-        found = behind_gap(self._segment, self._at, self._stop, self._marks, farthest)
-        return self._stop if found is None else found
-
-    def _pass_damage(self, found: Offset) -> None:
-        start = self._at
-        try:
-            self._segment.read(start, self._stop)
-            reason = "no record"
-        except ValueError as error:
-            reason = str(error)
-        self._at = found
-        self._marks = [mark for mark in self._marks if mark.offset >= self._at]
-        self.gaps.append((start, self._at, reason))
-        self._tick(self._at - start)
+                    self.refused.append((offset, problem))

@@ -1,4 +1,4 @@
-"""Reading ahead: another thread takes the next from an iterator while somebody is busy with what came before it."""
+"""Read-ahead: a thread takes the next item from an iterator while the consumer processes the one before it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Generator
 from queue import SimpleQueue
 from typing import Final, TypeVar
 
-from .background import start_thread
+from ..._runtime.threads import start_thread
 
 R = TypeVar("R", bound=object)
 
-# One that is used and one that waits: who takes them is on the way to the next before it has to ask for anything.
+# One item in use and one ready: the thread reads the next one before the consumer asks for it.
 _AHEAD: Final = 2
 
 
-def taken_ahead(items: Generator[R]) -> Generator[R]:
-    """Return the same items; what fails, fails behind those that came before. When it is closed, so are they."""
+def read_ahead(items: Generator[R]) -> Generator[R]:
+    """Return the same items. An error is raised after the items before it. Closing the result closes *items*."""
     found, room, failed = SimpleQueue[R | None](), SimpleQueue[None](), list[BaseException]()
     is_over = has_ended = False
 

@@ -1,6 +1,6 @@
-"""Files that are not on this machine: named by paths as here, read in parts, and put there as a whole.
+"""Remote files: named by paths like local ones, read in ranges, and written as a whole.
 
-What never changes any more, finished segments in their compressed form, can be read from anywhere by the same code.
+Files that never change any more, such as finished compressed segments, can be read from anywhere by the same code.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from typing import Final, Protocol, final
 
 from typing_extensions import Buffer
 
-from .._format import Map
-from .files import Files
+from ..._format import Map
+from ..system.os_calls import Files
 
 TEMPORARY: Final = "new-"
-"""How the name of a file begins that is still on its way; behind its own it has something of the sender's."""
+"""The prefix of an incomplete file; its own name follows, and a random suffix of the sender."""
 
 
 class RemoteFile(Protocol):
-    """One that is open."""
+    """An open remote file."""
 
     @property
     def size(self) -> int:
-        """How many bytes it has."""
+        """The size of the file."""
         ...
 
     def read_at(self, size: int, position: int) -> bytes:
-        """Return up to so many bytes from a position."""
+        """Return up to *size* bytes from a position."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the file."""
         ...
 
 
 class RemoteFiles(Files):
-    """A file system elsewhere. What only a local one can do is left out: nothing there is mapped, grown or locked."""
+    """A remote file system. Operations that only a local one supports are missing: no mapping, growing or locking."""
 
     def __init__(self) -> None:
         self._opened: dict[int, RemoteFile] = {}
@@ -47,20 +47,20 @@ class RemoteFiles(Files):
 
     @abstractmethod
     def open_file(self, path: Path) -> RemoteFile:
-        """Open a file to read; `FileNotFoundError` if it is not there."""
+        """Open a file for reading; `FileNotFoundError` if it does not exist."""
 
     @abstractmethod
     def upload(self, local: Path, path: Path) -> None:
-        """Copy a file of this machine there, not necessarily at once. Directories are made."""
+        """Copy a local file there, not necessarily atomically. Missing directories are created."""
 
     @abstractmethod
     def describe(self, path: Path) -> str:
-        """Return what a user calls a path."""
+        """Return a path as it is shown to users."""
 
     def put(self, local: Path, path: Path) -> None:
-        """Copy a file of this machine there, in place of what may be there: whoever finds it finds all of it.
+        """Copy a local file there atomically, replacing an existing one: a reader never sees a part of it.
 
-        Two may put the same file at the same time.
+        Two processes may put the same file at the same time.
         """
         temporary = path.with_name(f"{TEMPORARY}{path.name}-{secrets.token_hex(6)}")
         try:
@@ -80,7 +80,7 @@ class RemoteFiles(Files):
         return number
 
     def read(self, path: Path, most: int) -> bytes:
-        """Return the content of a file, but not more bytes of it than that."""
+        """Return at most *most* bytes of a file."""
         file = self.open_file(path)
         try:
             return file.read_at(min(most, file.size), 0)
@@ -88,7 +88,7 @@ class RemoteFiles(Files):
             file.close()
 
     def read_at(self, descriptor: int, size: int, position: int) -> bytes:
-        """Return up to size bytes from a position."""
+        """Return up to *size* bytes from a position."""
         return self._opened[descriptor].read_at(size, position)
 
     def size(self, descriptor: int) -> int:
@@ -100,14 +100,14 @@ class RemoteFiles(Files):
         self._opened.pop(descriptor).close()
 
     def map(self, descriptor: int, size: int, *, writable: bool = True, private: bool = False) -> Map:
-        """Return memory of our own: whoever reads wants a page for words that other processes share elsewhere."""
+        """Return private memory: readers need a page for the words that processes share in a local channel."""
         assert private
         return Map(-1, size)
 
 
 @final
 class HeldFiles(RemoteFiles):
-    """One file whose content is in memory already."""
+    """One file whose content is in memory."""
 
     def __init__(self, path: Path, content: Buffer) -> None:
         super().__init__()
@@ -119,12 +119,12 @@ class HeldFiles(RemoteFiles):
         return str(path)
 
     def open_file(self, path: Path) -> RemoteFile:
-        """Open it."""
+        """Open the file."""
         assert path == self._path
         return _Held(self._content)
 
     def upload(self, local: Path, path: Path) -> None:
-        """Refuse: it is there to be read."""
+        """Raise `NotImplementedError`: the file can only be read."""
         raise NotImplementedError
 
 

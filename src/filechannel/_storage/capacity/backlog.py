@@ -1,7 +1,7 @@
-"""What is stored and not consumed: from where the slowest registered consumer stands to the end of the log.
+"""The backlog: what is stored and not consumed, from the position of the slowest consumer to the end of the log.
 
-Positions are shared memory, so a look at them costs next to nothing; files are looked at only when a shared word says
-that names came or went.
+Positions are shared memory, so reading them costs next to nothing. The directory is read only when a shared word says
+that consumers were added or removed.
 """
 
 from __future__ import annotations
@@ -10,55 +10,60 @@ import mmap
 from contextlib import suppress
 from typing import NamedTuple
 
-from .._errors import CorruptRecordError
-from .._format import Mutex
-from .._format.layout import OFFSET_JUMP, RECORD_HEADER_SIZE
-from .control import Control
-from .cursor_file import Position
-from .index import Mark
-from .places import Places
-from .roster import Roster
-from .segments import Segments
+from ..._errors import CorruptRecordError
+from ..._format import Mutex
+from ..._format.layout import OFFSET_GAP, RECORD_HEADER_SIZE
+from ..._offset import LogPosition
+from ..consumers.cursor_file import StoredPosition
+from ..consumers.listing import ConsumerListing
+from ..control.control_page import Control
+from ..reading.lookup import LogLookup
+from ..segments.catalog import Segments
 
 
 class Batch(NamedTuple):
-    """Something that takes room: bytes of records, and messages."""
+    """An amount of capacity: bytes of records, and messages."""
 
     size: int
     messages: int
 
     @classmethod
     def of(cls, payloads: int, messages: int) -> Batch:
-        """Describe messages whose payloads have so many bytes together."""
+        """Return the capacity that *messages* need if their payloads have *payloads* bytes in total."""
         return cls(payloads + RECORD_HEADER_SIZE * messages, messages)
 
 
 SMALLEST = Batch(RECORD_HEADER_SIZE, 1)
-"""What every message needs at least."""
-_TRIES = 100  # of reading a position that is written to all the time
+"""The least capacity that a message needs."""
+_TRIES = 100  # attempts to read a position that is written to all the time
 
 
 class Backlog:
-    """Counts what nobody has taken yet, exactly, in bytes of records and in messages."""
+    """Counts exactly what is not consumed, in bytes of records and in messages."""
 
-    def __init__(self, control: Control, segments: Segments, places: Places, roster: Roster) -> None:
+    def __init__(
+        self, control: Control, segments: Segments, lookup: LogLookup, consumer_listing: ConsumerListing
+    ) -> None:
         self._control = control
         self._segments = segments
-        self._places = places
-        self._roster = roster
-        self._lock = Mutex()  # a handler or finalizer that sends may come in between
+        self._lookup = lookup
+        self._consumer_listing = consumer_listing
+        self._lock = Mutex()  # a signal handler or finalizer that sends may interrupt this
         self._known: int | None = None
         self._watched: list[mmap.mmap] = []
 
-    def floor(self) -> Mark:
-        """Return where the slowest consumer stands; the oldest message with none, or one overtaken or damaged."""
+    def floor(self) -> LogPosition:
+        """Return the position of the slowest consumer.
+
+        It is the oldest message if there is no consumer, or if the position of one was reclaimed or is damaged.
+        """
         with self._lock.held():
-            known = self._control.registrations  # before the look: a change that comes later is seen the next time
+            known = self._control.registrations  # read first: a later change is noticed at the next call
             if known != self._known:
-                maps = map(self._roster.watch, self._roster.names())
+                maps = map(self._consumer_listing.watch, self._consumer_listing.names())
                 self._watched = [each for each in maps if each is not None]
                 self._known = known
-        return self.slowest() or self._places.earliest()
+        return self.slowest() or self._lookup.earliest()
 
     def close(self) -> None:
         """Close the files of the consumers' positions."""
@@ -72,10 +77,10 @@ class Backlog:
         """Whether any consumer is registered that `floor` knows of."""
         return bool(self._watched)
 
-    def slowest(self) -> Mark | None:
-        """Return where the slowest of the consumers stands that `floor` knows of, unless it was overtaken.
+    def slowest(self) -> LogPosition | None:
+        """Return the position of the slowest of the consumers that `floor` found; None if it was reclaimed.
 
-        None as well if one of them cannot be read: that one begins anew. Touches no files.
+        Also None if a position cannot be read: that consumer starts over. Accesses no files.
         """
         with self._lock.held():
             positions = [self._read(each) for each in self._watched]
@@ -83,31 +88,31 @@ class Backlog:
         slowest = min(known, key=lambda position: position.offset, default=None)
         if slowest is None or len(known) < len(positions) or slowest.offset < self._control.oldest_offset:
             return None
-        return Mark(slowest.offset, slowest.sequence, slowest.time)
+        return slowest.log_position
 
-    def _read(self, watched: mmap.mmap) -> Position | None:
+    def _read(self, watched: mmap.mmap) -> StoredPosition | None:
         for _ in range(_TRIES):
-            if (position := self._roster.read(watched)) is not None:
+            if (position := self._consumer_listing.read(watched)) is not None:
                 return position
         return None
 
     def used(self) -> Batch:
-        """Return what nobody has taken yet, with what is appended and not visible."""
+        """Return the backlog, including records that are appended and not published."""
         tail = self._control.tail(deferred=self._control.deferred)
-        return self.between(self.floor(), Mark(tail.offset, tail.sequence, 0))
+        return self.between(self.floor(), LogPosition(tail.offset, tail.sequence))
 
-    def between(self, start: Mark, end: Mark) -> Batch:
-        """Return what lies between two places."""
+    def between(self, start: LogPosition, end: LogPosition) -> Batch:
+        """Return the amount between two log positions."""
         size = end.offset - start.offset - self._left_out(start.offset, end.offset)
         return Batch(max(0, size), max(0, end.sequence - start.sequence))
 
     def _left_out(self, start: int, end: int) -> int:
-        """Return how many offsets between two were never used: the log has gone on elsewhere after a failure."""
-        if start // OFFSET_JUMP == end // OFFSET_JUMP:
+        """Return how many offsets between two were never used, because of offset gaps after failures."""
+        if start // OFFSET_GAP == end // OFFSET_GAP:
             return 0
         left_out = 0
         for begin in self._segments.begins:
-            if start < begin <= end and not begin % OFFSET_JUMP:
-                with suppress(CorruptRecordError):  # that is for whoever reads it
+            if start < begin <= end and not begin % OFFSET_GAP:
+                with suppress(CorruptRecordError):  # the receiver that reads it reports it
                     left_out += begin - max(start, self._segments.header(begin).previous_end)
         return left_out

@@ -1,9 +1,9 @@
-"""Room in a channel: how much more may be sent before its capacity is reached, and whose turn it is.
+"""The capacity of a channel: reserves capacity for batches, and drops the oldest messages under "drop_oldest".
 
-The decision is made under the writer word, so any number of processes keep the limit exactly. The writer is told how
-far there is room, as an offset and as a number of a message, and asks again only there: consumers have moved on since.
-What takes room away again (a consumer that goes back, a name that is registered) counts `registrations` up, which the
-writer looks at with each message.
+The decision is made with the writer lock held, so any number of processes keep the limit exactly. The writer gets the
+end of the available capacity, as an offset and as a sequence, and asks again only when it reaches it: consumers have
+advanced since. Events that reduce the available capacity (a consumer moves back, a name is registered) increment
+`registrations`, which the writer checks for each message.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from .._errors import ChannelFullError, CorruptRecordError, MessageTooLargeError, NoRoomYetError
-from .._format import store_u32, wake_waiters
-from .._format.layout import ROOM, ROOM_WATCHED, WAKE_LOOPS
-from .._offset import Offset
-from .._options import SEGMENTS_IN_CAPACITY, Capacity
+from ..._errors import CapacityReachedError, ChannelFullError, CorruptRecordError, MessageTooLargeError
+from ..._format import store_u32, wake_waiters
+from ..._format.layout import CAPACITY_WAKE, CAPACITY_WATCHED, WAKE_LOOPS
+from ..._offset import LogPosition, Offset
+from ..._options import SEGMENTS_IN_CAPACITY, Capacity
+from ..control.control_page import Control
+from ..control.process_slots import Processes
+from ..segments.catalog import Segments
+from ..store_events import StoreEvents
+from ..system.os_calls import Files
 from .backlog import SMALLEST, Backlog, Batch
-from .control import Control
-from .files import Files
-from .index import Mark
-from .processes import Processes
-from .segments import Segments
-from .turns import Turns
+from .fairness import Fairness
+from .send_order import SendOrder
 
 ENDLESS = (1 << 64) - 1
-_LOOK = 1.0  # seconds between two looks at what nobody tells us of
+_LOOK = 1.0  # seconds between two checks for changes that are not announced
 
 
 def limits_of(capacity: Capacity | None, files: Files, path: Path) -> Batch | None:
-    """Return how much may be unconsumed, as it is now; None if there is no limit."""
+    """Return how much may be unconsumed, for the current size of the file system; None if there is no limit."""
     if capacity is None:
         return None
     size, messages = capacity.in_bytes(disk_of(capacity, files, path)), capacity.max_messages
@@ -40,26 +41,26 @@ def limits_of(capacity: Capacity | None, files: Files, path: Path) -> Batch | No
 
 
 def disk_of(capacity: Capacity, files: Files, path: Path) -> int | None:
-    """Return how large the file system is that a path lies in; None if that does not matter."""
+    """Return the size of the file system of a path; None if the capacity does not depend on it."""
     return None if capacity.fraction is None else files.total_space(path)
 
 
 def finite(limit: int) -> int | None:
-    """Return one of the two as users know it: None if it is no limit."""
+    """Return a limit as users see it: None if it is unlimited."""
     return None if limit == ENDLESS else limit
 
 
 class _Seen(NamedTuple):
-    """What was so when somebody last asked for room."""
+    """The shared state at the last `reserve`."""
 
     epoch: int
     registrations: int
     oldest: int
-    floor: Mark
+    floor: LogPosition
 
 
-class Room:
-    """Says whether there is room. What changes anything is called with the writer word."""
+class CapacityLimit:
+    """Decides whether capacity is available. Methods that change anything are called with the writer lock held."""
 
     def __init__(
         self,
@@ -69,40 +70,44 @@ class Room:
         segments: Segments,
         backlog: Backlog,
         processes: Processes,
+        events: StoreEvents,
+        *,
+        overtake: Callable[[Offset], object],
+        remove_expired: Callable[[], object],
     ) -> None:
+        """*overtake* moves the oldest offset past consumers that have not read up to it, with the writer lock held.
+
+        *remove_expired* is called now and then while a sender waits: an expired consumer must not block senders.
+        """
         self._files = files
         self._path = path
         self._control = control
         self._segments = segments
         self._backlog = backlog
-        self._turns = Turns(control, processes)
+        self._turns = Fairness(control, processes)
         self._capacity: Capacity | None = None
         self._limits = Batch(ENDLESS, ENDLESS)
         self._measured = self._looked = self._removed = 0.0
-        self._seen = _Seen(0, 0, 0, Mark(Offset(0), 0, 0))
+        self._seen = _Seen(0, 0, 0, LogPosition(Offset(0), 0))
         self._end = self._sequence_end = ENDLESS
-        self.overtake: Callable[[Offset], object] = _nowhere
-        """Moves the oldest offset over consumers that have not passed it, with the writer word; see `Reclaim`."""
-        self.line: object = None
-        """Those of this process who wait, for whoever knows how they do; here, to go when the store does."""
-        self.notify: Callable[[], object] = _nothing
-        """Called, from any thread, when there may be room and event loops wait for it."""
-        self.may_pass: Callable[[], bool] = _always
-        """Asked before somebody is given room: those of this process who wait come first."""
-        self.remove_expired: Callable[[], object] = _nothing
-        """Called now and then while somebody waits: a consumer whose time is over holds nobody up."""
+        self._overtake = overtake
+        self._remove_expired = remove_expired
+        self.order: SendOrder = SendOrder()
+        """The senders of this process that wait."""
+        self._capacity_freed = events.capacity_freed
+        events.position_moved.attach(self.wake_senders)
 
     # The capacity
 
     def set_capacity(self, capacity: Capacity | None) -> None:
-        """Go by this from now on. What is stored already stays, whatever it says."""
+        """Use this capacity from now on. Messages that are stored already stay, even if they exceed it."""
         self._capacity = capacity
         self._measure(time.monotonic())
 
     def publish_capacity(self) -> None:
-        """Let every process know whether consumers have to look for senders that wait."""
+        """Tell every process, through the control page, whether consumers have to wake waiting senders."""
         waits = self._capacity is not None and self._capacity.on_full == "wait"
-        store_u32(self._control.map, ROOM_WATCHED, int(waits))
+        store_u32(self._control.map, CAPACITY_WATCHED, int(waits))
 
     @property
     def has_limits(self) -> bool:
@@ -111,7 +116,7 @@ class Room:
 
     @property
     def drops(self) -> bool:
-        """Whether the oldest messages make room."""
+        """Whether the oldest messages are dropped when the channel is full."""
         return self._capacity is not None and self._capacity.on_full == "drop_oldest"
 
     def _measure(self, now: float) -> None:
@@ -119,29 +124,29 @@ class Room:
         self._limits = limits_of(self._capacity, self._files, self._path) or Batch(ENDLESS, ENDLESS)
 
     def _measure_if_due(self) -> None:
-        """Look at the size of the file system now and then."""
+        """Check the size of the file system once in a while."""
         now = time.monotonic()
         if self._capacity is not None and self._capacity.fraction is not None and now >= self._measured + _LOOK:
             self._measure(now)
 
-    # Asking for room
+    # Reserving
 
-    def admit(self, batch: Batch, end: Mark) -> bool:
-        """Tell whether there is room for a batch behind the end of the log, or can be made with `first_kept`.
+    def reserve(self, batch: Batch, end: LogPosition) -> bool:
+        """Reserve capacity for a batch at the end of the log; return False if `first_kept` has to free some first.
 
-        `MessageTooLargeError` if there never is; else, if there is none now and none can be made, `NoRoomYetError` or
-        `ChannelFullError`. The caller holds the writer word.
+        `MessageTooLargeError` if the batch can never fit; `CapacityReachedError` or `ChannelFullError` if it does not
+        fit now and nothing may be dropped for it. The caller holds the writer lock.
         """
         capacity = self._capacity
         if capacity is None:
-            self.lift()
+            self.remove_limit()
             return True
         self._measure_if_due()
         self._check(batch)
         self._look()
         floor = self._seen.floor
         waits = capacity.on_full == "wait"
-        if self._fits(batch, floor, end) and (not waits or (self.may_pass() and self._is_our_turn(end))):
+        if self._fits(batch, floor, end) and (not waits or (self.order.may_pass() and self._is_our_turn(end))):
             self._open(floor, end)
             return True
         if not self.drops:
@@ -154,13 +159,13 @@ class Room:
         if batch.messages > self._limits.messages:
             raise MessageTooLargeError(batch.messages, self._limits.messages, unit="messages")
 
-    def _fits(self, batch: Batch, floor: Mark, end: Mark) -> bool:
+    def _fits(self, batch: Batch, floor: LogPosition, end: LogPosition) -> bool:
         used, limits = self._backlog.between(floor, end), self._limits
         return used.size + batch.size <= limits.size and used.messages + batch.messages <= limits.messages
 
-    def _is_our_turn(self, end: Mark) -> bool:
+    def _is_our_turn(self, end: LogPosition) -> bool:
         def has_room(wanted: Batch) -> bool:
-            # What never fits since the capacity is another one: whoever waits for that would have left, could it look.
+            # A batch that can never fit since the capacity was changed: its sender raises an error once it tries again.
             return not self._ever_fits(wanted) or self._fits(wanted, self._seen.floor, end)
 
         return self._turns.is_ours(has_room, self._looked)
@@ -168,13 +173,13 @@ class Room:
     def _ever_fits(self, batch: Batch) -> bool:
         return batch.size <= self._limits.size and batch.messages <= self._limits.messages
 
-    def _open(self, floor: Mark, end: Mark) -> None:
+    def _open(self, floor: LogPosition, end: LogPosition) -> None:
         used, limits = self._backlog.between(floor, end), self._limits
         self._end = min(end.offset + limits.size - used.size, ENDLESS)
         self._sequence_end = min(end.sequence + limits.messages - used.messages, ENDLESS)
 
     def _look(self) -> None:
-        # The words first: what changes later is seen the next time.
+        # The words are read first: a later change is noticed at the next call.
         words = self._words()
         self._looked = time.monotonic()
         self._seen = _Seen(*words, self._backlog.floor())
@@ -186,18 +191,18 @@ class Room:
     def _refuse(self, batch: Batch, waits: bool) -> NoReturn:
         if self._looked >= self._removed + _LOOK:
             self._removed = self._looked
-            self.remove_expired()
+            self._remove_expired()
         if not waits:
             raise ChannelFullError(self._path, *batch, has_consumers=self._backlog.has_consumers)
-        if self.may_pass():
+        if self.order.may_pass():
             self._turns.take(batch)
-        raise NoRoomYetError(self._path, *batch, has_consumers=self._backlog.has_consumers)
+        raise CapacityReachedError(self._path, *batch, has_consumers=self._backlog.has_consumers)
 
     def has_room(self, batch: Batch) -> bool:
-        """Tell whether there is a point in trying again. Touches no files, and needs not the word: any thread may ask.
+        """Return whether a waiting sender should try again. Accesses no files; any thread may call this without a lock.
 
-        That is so when anything but the positions of consumers has changed, and now and then in any case: somebody
-        whose turn it was may have died, or be overdue.
+        True if anything but the positions of consumers has changed, and once in a while in any case: the process that
+        was served first may have died, or not have responded in time.
         """
         seen = self._seen
         if self._words() != seen[:3] or self._control.sealed or time.monotonic() >= self._looked + _LOOK:
@@ -205,24 +210,24 @@ class Room:
         tail = self._control.tail(deferred=self._control.deferred)
         if not self._turns.may_be_ours:
             return False
-        return self._fits(batch, self._backlog.slowest() or seen.floor, Mark(tail.offset, tail.sequence, 0))
+        return self._fits(batch, self._backlog.slowest() or seen.floor, LogPosition(tail.offset, tail.sequence))
 
     def is_full(self) -> bool:
-        """Tell whether there is no point in trying to send anything, for all that is known. Touches no files."""
+        """Return whether, as far as is known, no message can be sent now. Accesses no files."""
         waits = self._capacity is not None and self._capacity.on_full == "wait"
-        return waits and (not self.may_pass() or not self.has_room(SMALLEST))
+        return waits and (not self.order.may_pass() or not self.has_room(SMALLEST))
 
     # The writer's window
 
-    def lift(self) -> None:
-        """Let the next append take as much room as it needs."""
+    def remove_limit(self) -> None:
+        """Let the next append use as much capacity as it needs."""
         self._end = self._sequence_end = ENDLESS
 
     def limit_window(self, begin: int, first_sequence: int, needed: int) -> tuple[int, tuple[int, int] | None]:
-        """Return where the writer's window ends in a segment and, if there is a limit, what `limit_window` takes.
+        """Return where the writer's window ends in a segment and, with a limit, the arguments of its `limit_window`.
 
-        *needed* is where the window has to reach. Under "drop_oldest" a segment holds a quarter of the capacity at
-        most: what is given up is a segment, and it should not be everything.
+        *needed* is the offset that the window has to reach. Under "drop_oldest" a segment holds a quarter of the
+        capacity at most: whole segments are dropped, and that should not be everything.
         """
         if self._capacity is None:
             return ENDLESS, None
@@ -233,7 +238,7 @@ class Room:
         return end, (sequence_end, self._seen.registrations)
 
     def is_enough(self, begin: int, first_sequence: int, end: int, sequence: int) -> bool:
-        """Tell whether a segment holds as much as it should, and another one has to be begun."""
+        """Return whether a segment holds as much as it should, so that the log has to roll."""
         if not self.drops or begin == end:
             return False
         full = end - begin >= self._limits.size // SEGMENTS_IN_CAPACITY
@@ -243,50 +248,38 @@ class Room:
     def _messages_a_segment(self) -> int:
         return max(1, self._limits.messages // SEGMENTS_IN_CAPACITY)
 
-    # Giving up the oldest
+    # Dropping the oldest
 
-    def first_kept(self, batch: Batch, end: Mark) -> Mark | None:
-        """Return the first segment with which, and those after it, there is room for a batch; None if with none.
+    def first_kept(self, batch: Batch, end: LogPosition) -> LogPosition | None:
+        """Return where the log has to begin so that a batch fits: at the first possible segment; None if at none.
 
-        The caller holds the writer word.
+        The caller holds the writer lock.
         """
         for begin in self._segments.begins:
             if self._seen.floor.offset < begin <= end.offset:
-                with suppress(CorruptRecordError):  # it goes, and those after it say where they begin
-                    place = Mark(begin, self._segments.header(begin).first_sequence, 0)
+                with suppress(CorruptRecordError):  # it is dropped, and the segments after it say where they begin
+                    place = LogPosition(begin, self._segments.header(begin).first_sequence)
                     if self._fits(batch, place, end):
                         return place
         return None
 
-    def keep_from(self, place: Mark, end: Mark) -> None:
-        """Give up what lies before a place: whoever has not received it is told so. The files go later."""
-        self.overtake(place.offset)
+    def drop_before(self, place: LogPosition, end: LogPosition) -> None:
+        """Drop the messages before *place*; receivers that have not read them get an error. Files are deleted later."""
+        self._overtake(place.offset)
         self._open(place, end)
 
-    # Turns
+    # Fairness
 
-    def stand_in_line(self, stands: bool) -> None:
-        """Say whether senders of this process wait."""
-        self._turns.stand_in_line(stands)
+    def set_waiting(self, stands: bool) -> None:
+        """Set whether senders of this process wait."""
+        self._turns.set_waiting(stands)
 
-    def pass_turn(self) -> None:
-        """Let the next process try: the first of ours was served, or has left."""
+    def pass_on(self) -> None:
+        """Let the next process try: the first sender of this process was served, or has stopped waiting."""
         self._turns.pass_on()
-        self.tell()
+        self.wake_senders()
 
-    def tell(self) -> None:
-        """Let whoever waits for room look again, in every process. Costs next to nothing if nobody does."""
-        if wake_waiters(self._control.map, ROOM) & WAKE_LOOPS:
-            self.notify()
-
-
-def _nothing() -> None:
-    pass
-
-
-def _nowhere(_: Offset) -> None:
-    pass
-
-
-def _always() -> bool:
-    return True
+    def wake_senders(self) -> None:
+        """Wake all senders that wait for capacity, in every process. Costs next to nothing if there are none."""
+        if wake_waiters(self._control.map, CAPACITY_WAKE) & WAKE_LOOPS:
+            self._capacity_freed()

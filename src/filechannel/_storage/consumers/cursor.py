@@ -1,7 +1,7 @@
-"""The cursor of one name, open: where a consumer stands, in a file that it has mapped.
+"""The open cursor of one consumer name: the stored position, in a mapped file.
 
-The kernel's lock on the name, in the lock file of the channel, says whether it has a live owner; the note in its file
-only says who.
+The kernel lock on the name, in the lock file of the channel, decides whether the name has a live owner. The owner field
+in the cursor file only identifies that owner.
 """
 
 from __future__ import annotations
@@ -11,16 +11,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from .._errors import ConsumerDamagedError
-from .._format import can_store, crc32c
-from .._format.layout import (
-    CURSOR,
-    CURSOR_CHECKED,
+from ..._errors import ConsumerDamagedError
+from ..._format import can_store, write_cursor_slot
+from ..._format.layout import (
     CURSOR_DEPARTURE,
     CURSOR_ORIGIN,
     CURSOR_OWNER,
     CURSOR_SIZE,
-    CURSOR_SLOTS,
     CURSOR_TERM,
     DEPARTURE,
     NAME_OWNER,
@@ -28,10 +25,14 @@ from .._format.layout import (
     ORIGIN,
     TERM,
 )
+from ..control.lock_file import lock_of
+from ..control.lock_holder import describe_this_process
+from ..system.kernel_locks import KernelLocks
+from ..system.os_calls import Files
 from .cursor_file import (
     HEAD_SIZE,
     Origin,
-    Position,
+    StoredPosition,
     is_damaged,
     pack_departure,
     pack_origin,
@@ -41,18 +42,14 @@ from .cursor_file import (
     read_slots,
     read_term,
 )
-from .files import Files
-from .holder import describe_this_process
-from .kernel_locks import KernelLocks
-from .lock_file import lock_of
-from .visits import BRIEFLY, busy, head_of
+from .name_lock import BRIEFLY, busy, head_of
 
 _PAUSE = 0.001  # seconds
-_LOOKS = 100  # at a position that other members of a group may be writing
+_LOOKS = 100  # reads of a position that other members of a group may be writing
 
 
 class Cursor:
-    """The open cursor of one name, owned by this object until it is closed."""
+    """The open cursor of one name. This object owns the name until it is closed."""
 
     def __init__(self, name: str, content: mmap.mmap, locks: KernelLocks) -> None:
         self.name = name
@@ -61,31 +58,32 @@ class Cursor:
 
     @classmethod
     def open(cls, files: Files, locks: KernelLocks, path: Path, name: str, mode: int) -> Cursor:
-        """Own the name; `ConsumerBusyError` if another receiver does, `ConsumerDamagedError` if none can."""
+        """Own the name; `ConsumerBusyError` if another receiver owns it, `ConsumerDamagedError` if it is damaged."""
         return cls(name, *own(files, locks, path, name, mode, CURSOR_SIZE))
 
     @property
-    def position(self) -> Position | None:
-        """The newest whole position; None for a name that is new."""
+    def position(self) -> StoredPosition | None:
+        """The newest valid position; None for a new name."""
         return read_position(self.map)
 
     @property
     def is_storable(self) -> bool:
-        """Whether a store would not kill the process: the file system may have shut down."""
+        """Whether the map can be written to without killing the process: the file system may have shut down."""
         return can_store(self.map, 0, HEAD_SIZE)
 
     def store(self, offset: int, sequence: int, time: int) -> None:
-        """Write a position into the slot that does not count. Not while a reader does."""
+        """Write a position into the older slot. Must not run while a reader writes positions."""
         store_position(self.map, offset, sequence, time)
 
     def expire_after(self, seconds: float) -> None:
-        """Let the name go when it had no live owner for so long."""
+        """Let the name expire after it had no live owner for so long."""
         self.map[CURSOR_TERM : CURSOR_TERM + TERM.size] = pack_term(int(seconds * 1e9))
 
     @property
     def origin(self) -> Origin | None:
-        """Which control records speak of this position; None if none does."""
-        return read_origin(self.map[: CURSOR_ORIGIN + ORIGIN.size])  # a slice is `ClosedResourceError` if it is closed
+        """Which header records carry this position; None if none does."""
+        # Slicing raises `ClosedResourceError` if the map is closed.
+        return read_origin(self.map[: CURSOR_ORIGIN + ORIGIN.size])
 
     @origin.setter
     def origin(self, origin: Origin | None) -> None:
@@ -98,7 +96,7 @@ class Cursor:
         self.map.close()
 
     def _try_to_note_departure(self) -> None:
-        with suppress(OSError):  # else the next process that looks does it
+        with suppress(OSError):  # else the next process that checks notes it
             self._note_departure()
 
     def _note_departure(self) -> None:
@@ -109,24 +107,23 @@ class Cursor:
 
 
 def store_position(content: mmap.mmap, offset: int, sequence: int, time: int) -> None:
-    """Write a position into the slot of a file that does not count."""
+    """Write a position into the older slot of a cursor file."""
     generation = max((slot[0] for slot in read_slots(content)), default=0) + 1
-    fields = (generation, offset, sequence, time)
-    CURSOR.pack_into(content, CURSOR_SLOTS[generation & 1], *fields, crc32c(CURSOR_CHECKED.pack(*fields)))
+    write_cursor_slot(content, generation, offset, sequence, time)
 
 
 def own(
     files: Files, locks: KernelLocks, path: Path, name: str, mode: int, size: int, *, shared: bool = False
 ) -> tuple[mmap.mmap, KernelLocks]:
-    """Own a name, or share it with others who do; return what is stored under it, and the locks of the name.
+    """Own a name, or share it with other owners. Return the map of its file, and the locks of the name.
 
-    *locks* are those of the channel. Raises `ConsumerBusyError` if another process or receiver has the name for itself,
-    and `ConsumerDamagedError`, with nothing changed, if its position cannot be read.
+    *locks* are those of the channel. Raises `ConsumerBusyError` if another process or receiver owns the name alone, and
+    `ConsumerDamagedError`, with nothing changed, if its position cannot be read.
     """
     locks = locks.beside(lock_of(path))
     try:
         _take(files, locks, path, name, shared)
-        # Its file is made and removed only by those who hold the name.
+        # Only the holder of the name lock creates or removes the file.
         descriptor = _open(files, path, size, mode)
         try:
             if all(is_damaged(files.read_at(descriptor, HEAD_SIZE, 0)) for _ in range(_LOOKS)):
@@ -142,10 +139,11 @@ def own(
 
 
 def _take(files: Files, locks: KernelLocks, path: Path, name: str, shared: bool) -> None:
-    """Lock a name; a visitor is waited for, unless it stands still."""
+    """Take the name lock. Wait for a process that holds it briefly, unless that process is stopped."""
     patience = time.monotonic() + BRIEFLY
     while not locks.take(NAME_OWNER, shared=shared):
-        # A group is held exclusively only for a moment: by a member that leaves, or a process that removes it.
+        # The lock of a group is held exclusively only briefly: by a member that leaves, or by a process that removes
+        # the group.
         is_brief = shared or locks.is_taken(NAME_REMOVER) or not locks.is_taken(NAME_OWNER)
         if not is_brief or time.monotonic() > patience:
             raise busy(path, name, head_of(files, path))
@@ -153,10 +151,10 @@ def _take(files: Files, locks: KernelLocks, path: Path, name: str, shared: bool)
 
 
 def _open(files: Files, path: Path, size: int, mode: int) -> int:
-    """Return a descriptor of the file of a name, made if it is missing."""
+    """Return a descriptor of the file of a name; create the file if it is missing."""
     try:
         return files.open(path)
     except FileNotFoundError:
-        # With an owner before it has a name: a file with neither that nor a position is one that lost both.
+        # Created with an owner before it gets its name: a file with neither an owner nor a position has lost both.
         files.make(path, size, describe_this_process(), CURSOR_OWNER, mode)
     return files.open(path)

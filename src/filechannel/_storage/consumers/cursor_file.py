@@ -1,17 +1,18 @@
-"""The file of a consumer: what its name means, where it stands, and how long it stays without an owner."""
+"""The format of a consumer's file: its name, stored position, owner and expiry time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from typing_extensions import Buffer
 
-from .._errors import UnexpectedFileError
-from .._format import crc32c, load_u64
-from .._format.layout import (
+from ..._errors import UnexpectedFileError
+from ..._format import crc32c, load_u64
+from ..._format.layout import (
     CURSOR,
     CURSOR_CHECKED,
     CURSOR_DEPARTURE,
@@ -25,36 +26,37 @@ from .._format.layout import (
     GROUP_BEGUN,
     GROUP_NEXT,
     HOLDER,
+    LARGEST_OFFSET,
     ORIGIN,
     ORIGIN_CHECKED,
     TERM,
     TERM_CHECKED,
 )
-from .._offset import Offset
-from .files import Files
-from .holder import Holder
+from ..._offset import LogPosition, Offset
+from ..control.lock_holder import Holder
+from ..system.os_calls import Files
 
 CONSUMERS = "consumers"
 HEAD_SIZE = CURSOR_DEPARTURE + DEPARTURE.size
-"""Everything that counts lies in so many bytes."""
+"""All fields lie in this many bytes."""
 _SUFFIX = ".cursor"
 _GROUP_SUFFIX = ".group"
 _LONGEST_NAME = 200
-_LARGEST = (1 << 63) - 1
+_LARGEST_GENERATION = (1 << 63) - 1
 
 
 def file_name(name: str) -> str:
-    """Return the file name for a consumer's name; `ValueError` if it cannot be one."""
+    """Return the file name of a consumer; `ValueError` if the name is not valid."""
     return encoded_name(name) + _SUFFIX
 
 
 def group_file_name(name: str) -> str:
-    """Return the file name that the name would have as that of a group."""
+    """Return the file name that the name would have as a group."""
     return encoded_name(name) + _GROUP_SUFFIX
 
 
 def encoded_name(name: str) -> str:
-    """Return a consumer's name as it stands in file names; `ValueError` if it cannot be one."""
+    """Return a consumer's name as encoded in file names; `ValueError` if it is not valid."""
     if not name:
         raise ValueError("a consumer's name must not be empty")
     try:
@@ -67,7 +69,7 @@ def encoded_name(name: str) -> str:
 
 
 def name_of(file: str) -> str | None:
-    """Return the consumer's name in a file name; None if it is some other file."""
+    """Return the consumer's name encoded in a file name; None for any other file."""
     try:
         name = unquote(file.removesuffix(_SUFFIX).removesuffix(_GROUP_SUFFIX), errors="strict")
         return name if file in (file_name(name), group_file_name(name)) else None
@@ -76,48 +78,49 @@ def name_of(file: str) -> str | None:
 
 
 def path_of(files: Files, directory: Path, name: str) -> Path:
-    """Return the file of a name, whichever kind it is of."""
+    """Return the file of a name, be it a single consumer or a group."""
     group = directory / group_file_name(name)
     return group if files.exists(group) else directory / file_name(name)
 
 
 def is_group(path: Path) -> bool:
-    """Tell whether a file is that of a group."""
+    """Return whether a file belongs to a group."""
     return path.name.endswith(_GROUP_SUFFIX)
 
 
 # Positions
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a consumer stands, and since when (ns since the epoch)."""
+class StoredPosition(NamedTuple):
+    """The log position of a consumer, and when it was stored (ns since the epoch)."""
 
     offset: Offset
     sequence: int
     time: int
 
+    @property
+    def log_position(self) -> LogPosition:
+        """Where the consumer resumes."""
+        return LogPosition(self.offset, self.sequence)
 
-def read_position(content: Buffer) -> Position | None:
-    """Return the newest whole position in a cursor file."""
+
+def read_position(content: Buffer) -> StoredPosition | None:
+    """Return the newest valid position in a cursor file."""
     if memoryview(content).nbytes < CURSOR_SLOTS[-1] + CURSOR.size:
         found = read_slots(content)
-        return Position(Offset(max(found)[1]), *max(found)[2:]) if found else None
+        return StoredPosition(Offset(max(found)[1]), *max(found)[2:]) if found else None
     newer, older = (CURSOR.unpack_from(content, slot) for slot in CURSOR_SLOTS)
     if newer[0] < older[0]:
         newer, older = older, newer
     for slot in (newer, older):
         if _is_whole(*slot):
-            return Position(Offset(slot[1]), *slot[2:4])
+            return StoredPosition(Offset(slot[1]), *slot[2:4])
     return None
 
 
 def _is_whole(generation: int, offset: int, sequence: int, time: int, crc: int) -> bool:
-    """Return whether a slot counts: it was written as a whole, and nothing in it is out of range.
-
-    No log gets as far as half of what the numbers can hold, so what comes after them always fits, too.
-    """
-    fits = 0 < generation <= _LARGEST and offset <= _LARGEST and sequence <= _LARGEST
+    """Return whether a slot is valid: completely written, and every field in range."""
+    fits = 0 < generation <= _LARGEST_GENERATION and offset <= LARGEST_OFFSET and sequence <= LARGEST_OFFSET
     return fits and crc == crc32c(CURSOR_CHECKED.pack(generation, offset, sequence, time))
 
 
@@ -133,7 +136,7 @@ def offsets_in_consumers(files: Files, directory: Path) -> list[Offset]:
 
 
 def read_heads(files: Files, directory: Path, is_wanted: Callable[[str], bool], size: int) -> Iterator[bytes]:
-    """Return the first bytes of every file whose name is wanted, and that can be read."""
+    """Return the first bytes of every readable file whose name is wanted."""
     for name in files.list(directory):
         if is_wanted(name):
             try:
@@ -143,18 +146,18 @@ def read_heads(files: Files, directory: Path, is_wanted: Callable[[str], bool], 
             yield content
 
 
-def is_unsettled(content: bytes) -> bool:
-    """Tell whether a name is about to be registered, or was when its owner died: it stands nowhere yet."""
+def is_being_registered(content: bytes) -> bool:
+    """Return whether a name is being registered, or was when its owner died: it has no position yet."""
     return not any(content[:CURSOR_OWNER]) and any(content[CURSOR_OWNER : CURSOR_OWNER + HOLDER.size])
 
 
 def is_damaged(content: bytes) -> bool:
-    """Tell whether there was a position, and cannot be read any more. A file has its owner before it has its name."""
-    return read_position(content) is None and not is_unsettled(content)
+    """Return whether a position was stored but is unreadable. A file has its owner before it has its name."""
+    return read_position(content) is None and not is_being_registered(content)
 
 
 def read_slots(content: Buffer) -> list[tuple[int, int, int, int]]:
-    """Return (generation, offset, sequence, time) of each slot that is whole."""
+    """Return (generation, offset, sequence, time) of each valid slot."""
     found: list[tuple[int, int, int, int]] = []
     for slot in CURSOR_SLOTS:
         if slot + CURSOR.size > memoryview(content).nbytes:
@@ -169,17 +172,17 @@ def read_slots(content: Buffer) -> list[tuple[int, int, int, int]]:
 
 
 def read_owner(content: bytes) -> Holder:
-    """Return who described itself as the owner; whether it lives is for the kernel to say."""
+    """Return the process that recorded itself as owner. Only the kernel lock decides whether it is alive."""
     return Holder.unpack(content[CURSOR_OWNER : CURSOR_OWNER + HOLDER.size])
 
 
 def pack_term(expires: int) -> bytes:
-    """Return how long a name stays without a live owner, in nanoseconds, for its file."""
+    """Return the bytes for the file of a name that expires after *expires* nanoseconds without a live owner."""
     return TERM.pack(expires, crc32c(TERM_CHECKED.pack(expires)))
 
 
 def read_term(content: Buffer) -> int | None:
-    """Return how long a name stays without a live owner, in nanoseconds; None if it stays until it is removed."""
+    """Return after how many nanoseconds without a live owner a name expires; None if it never does."""
     if memoryview(content).nbytes < CURSOR_TERM + TERM.size:
         return None
     expires, crc = TERM.unpack_from(content, CURSOR_TERM)
@@ -187,13 +190,13 @@ def read_term(content: Buffer) -> int | None:
 
 
 def pack_departure(content: Buffer, left: int) -> bytes:
-    """Return that the owner in a file was gone at a time (ns since the epoch), for that file."""
+    """Return the bytes for a file that say when (ns since the epoch) its owner was gone."""
     fields = (left, _since(content))
     return DEPARTURE.pack(*fields, crc32c(DEPARTURE_CHECKED.pack(*fields)))
 
 
 def read_departure(content: Buffer) -> int | None:
-    """Return when the last owner was known to be gone (ns since the epoch); None if nobody has noticed yet."""
+    """Return when the last owner was known to be gone (ns since the epoch); None if that was not noted yet."""
     if memoryview(content).nbytes < HEAD_SIZE:
         return None
     left, since, crc = DEPARTURE.unpack_from(content, CURSOR_DEPARTURE)
@@ -207,7 +210,7 @@ def _since(content: Buffer) -> int:
 
 
 def is_overdue(content: Buffer, now: int) -> bool:
-    """Tell whether a name had no live owner for as long as its term says. The caller knows that it has none."""
+    """Return whether a name had no live owner for its expiry time. The caller knows that it has no owner now."""
     expires, left = read_term(content), read_departure(content)
     return expires is not None and left is not None and left + expires <= now
 
@@ -217,7 +220,7 @@ def is_overdue(content: Buffer, now: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Which control records speak of a position: those with this number, in that channel."""
+    """Which header records carry a position: those with this number, in that channel."""
 
     number: int
     output: bytes
@@ -225,13 +228,13 @@ class Origin:
 
 
 def pack_origin(origin: Origin) -> bytes:
-    """Return an origin for a cursor file."""
+    """Return the bytes of an origin for a cursor file."""
     fields = (origin.number, origin.output)
     return ORIGIN.pack(*fields, crc32c(ORIGIN_CHECKED.pack(*fields)))
 
 
 def read_origin(content: Buffer) -> Origin | None:
-    """Return the origin in a cursor file; None for a position that no control record speaks of."""
+    """Return the origin in a cursor file; None for a position that no header record carries."""
     number, output, crc = ORIGIN.unpack_from(content, CURSOR_ORIGIN)
     whole = number and crc == crc32c(ORIGIN_CHECKED.pack(number, output))
     return Origin(number, output) if whole else None

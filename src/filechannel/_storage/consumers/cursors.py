@@ -1,4 +1,4 @@
-"""Durable consumer positions: one small mapped file a name, whether one owns it or a group shares it."""
+"""The durable consumers of a channel: one small mapped file per name, for a single consumer or a group."""
 
 from __future__ import annotations
 
@@ -12,20 +12,26 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from .._errors import (
+from ..._errors import (
     ConsumerBusyError,
     ConsumerMismatchError,
     UnexpectedFileError,
     UnknownConsumerError,
     storage_error,
 )
-from .._format import Mutex
-from .._format.layout import CURSOR_DEPARTURE, CURSOR_SIZE, GROUP_SIZE, NAME_OWNER
-from .background import do_all_at_once
+from ..._format import Mutex
+from ..._format.layout import CURSOR_DEPARTURE, CURSOR_SIZE, GROUP_SIZE, NAME_OWNER
+from ..._offset import LogPosition
+from ..._runtime.threads import do_all_at_once
+from ..control.lock_file import lock_of
+from ..control.process_slots import Processes
+from ..store_events import StoreEvents
+from ..system.kernel_locks import KernelLocks
+from ..system.os_calls import Files
 from .cursor import Cursor, store_position
 from .cursor_file import (
     HEAD_SIZE,
-    Position,
+    StoredPosition,
     file_name,
     group_file_name,
     is_group,
@@ -35,30 +41,20 @@ from .cursor_file import (
     path_of,
     read_position,
 )
-from .files import Files
-from .group import Group, forget_ring
-from .index import Mark
-from .kernel_locks import KernelLocks
-from .lock_file import lock_of
-from .processes import Processes
-from .visits import busy, holding, visiting
+from .group_file import Group, forget_ring
+from .name_lock import briefly_locked, busy, holding
 
 C = TypeVar("C", bound=Cursor)
 
-_PAUSE = 0.001  # seconds
 _logger = logging.getLogger("filechannel")
 
 
-class Registering(Protocol):
-    """What makes the file of a name."""
+class Creating(Protocol):
+    """Creates the file of a name, with disk space that is reserved for this if the disk is full."""
 
-    def __call__(self, register: Callable[[], C], /) -> C:
-        """Call what makes it, perhaps again."""
+    def __call__(self, create: Callable[[], C], /) -> C:
+        """Call *create*, possibly twice."""
         ...
-
-
-def _at_once(register: Callable[[], C]) -> C:
-    return register()
 
 
 class Cursors:
@@ -70,32 +66,34 @@ class Cursors:
         directory: Path,
         mode: int,
         locks: KernelLocks,
-        count_change: Callable[[], object] = lambda: None,
+        events: StoreEvents,
+        *,
+        create: Creating,
+        count_change: Callable[[], object],
+        check_directory: Callable[[], object],
     ) -> None:
-        """*locks* are those of the channel; *count_change* tells every process that a name came or went."""
+        """*locks* are those of the channel. *count_change* notifies every process that the set of names changed.
+
+        *check_directory* is called before a name is looked up; it raises if the directory is not the channel's now.
+        """
         self._files = files
         self._directory = directory
         self._mode = mode
         self._locks = locks
+        self._events = events
+        self._create = create
         self._count_change = count_change
+        self._check_directory = check_directory
         self._lock = Mutex()
-        self.check_place: Callable[[], object] = lambda: None
-        """Called before a name is looked for; raises if the directory is not the channel's any more."""
-        self.register: Registering = _at_once
-        """Registers a name; who knows of disk space that is kept for that knows a better way."""
-        self.on_moved: Callable[[], object] = lambda: None
-        """Called when the position of a group may have moved."""
-        self.on_freed: Callable[[], object] = lambda: None
-        """Called when members of a group may go on that had as much as the group can hold."""
         self._open: dict[str, Cursor] = {}
-        self._unflushed: set[str] = set()
+        self._dirty: set[str] = set()
         self._all_unflushed = True
-        """Until the first flush: processes that had the channel open before may have left anything unflushed."""
+        """True until the first flush: processes that had the channel open before may have left any file unflushed."""
         self._names_changed = True
 
     @property
     def is_locked(self) -> bool:
-        """Whether a thread of this process is opening or closing a consumer; it may be the one that asks."""
+        """Whether a thread of this process, possibly the calling one, is opening or closing a consumer."""
         return self._lock.owner != 0
 
     def _path(self, name: str) -> Path:
@@ -107,12 +105,14 @@ class Cursors:
             return self._register(name, file_name(name), Cursor.open, self._refuse_group)
 
     def join(self, name: str, processes: Processes) -> Group:
-        """Share the name of a group; it is registered when this returns. One object serves all members of a process."""
+        """Share the name of a group; it is registered when this returns. All members of a process share one object."""
 
         def open_group(files: Files, locks: KernelLocks, path: Path, name: str, mode: int) -> Group:
             known = self._open.get(name)
-            group = known if isinstance(known, Group) else Group.open(files, locks, path, name, mode, processes)
-            group.on_moved, group.on_freed = self.on_moved, self.on_freed
+            if isinstance(known, Group):
+                group = known
+            else:
+                group = Group.open(files, locks, path, name, mode, processes, self._events)
             group.members += 1
             return group
 
@@ -137,20 +137,21 @@ class Cursors:
         refuse_other_kind: Callable[[str], None],
     ) -> C:
         path = self._directory / file
-        self.check_place()
+        self._check_directory()
         with self._lock.held():
             for other in (file_name(name), group_file_name(name)):
                 self._remove_if_overdue(self._directory / other)
             refuse_other_kind(name)
             self._names_changed |= not self._files.exists(path)
             try:
-                cursor = self.register(lambda: open_cursor(self._files, self._locks, path, name, self._mode))
+                cursor = self._create(lambda: open_cursor(self._files, self._locks, path, name, self._mode))
             except ConsumerBusyError:
-                refuse_other_kind(name)  # the owner may have registered it meanwhile, and both kinds share the lock
+                refuse_other_kind(name)  # the owner may have registered it just now, and both kinds share the lock
                 raise
             if cursor.position is None:
                 try:
-                    refuse_other_kind(name)  # whoever makes one meanwhile looks for our file, too
+                    # A process that registers the other kind meanwhile also looks for this file.
+                    refuse_other_kind(name)
                 except BaseException as error:
                     if isinstance(error, ConsumerMismatchError):
                         self._files.unlink(path)
@@ -170,39 +171,42 @@ class Cursors:
             raise ConsumerMismatchError(name, "a single consumer", "a group", path=self._directory.parent)
 
     def close(self, cursor: Cursor) -> None:
-        """Give a name up; its position stays, and so do the other members of a group."""
+        """Release a name. Its position and the other members of its group stay."""
         with self._lock.held():
-            self._unflushed.add(cursor.name)
+            self._dirty.add(cursor.name)
             if isinstance(cursor, Group) and not cursor.leave():
                 return
             self._open.pop(cursor.name, None)
             cursor.close()
 
     def remove(self, cursor: Cursor) -> None:
-        """Forget a name that is owned through this cursor; `ConsumerBusyError` if its group has other members."""
-        self.check_place()
+        """Remove a name that is owned through this cursor; `ConsumerBusyError` if its group has other members."""
+        self._check_directory()
         with self._lock.held():
             path = self._path(cursor.name)
             if isinstance(cursor, Group) and not cursor.is_last:
-                raise busy(path, cursor.name, bytes(cursor.map[:HEAD_SIZE]), "let its other members close first")
+                raise busy(path, cursor.name, bytes(cursor.map[:HEAD_SIZE]), "close its other members first")
             self._files.unlink(path)
             self._names_changed = True
             self._open.pop(cursor.name, None)
             cursor.close()
         self._count_change()
 
-    def give_up(self, group: Group) -> None:
-        """Leave a group that could not be joined; if it has no position yet, nobody knows of it."""
+    def leave_after_failed_join(self, group: Group) -> None:
+        """Leave a group after a failed join.
+
+        Remove the group if it has no position yet, because no process uses it then.
+        """
         if group.position is None:
-            with suppress(ConsumerBusyError):  # others have come, and it is theirs
+            with suppress(ConsumerBusyError):  # other members have joined, and the group belongs to them
                 self.remove(group)
                 return
         self.close(group)
 
     def remove_unowned(self, name: str) -> None:
-        """Forget a name; `UnknownConsumerError` if there is none, `ConsumerBusyError` if it has a live owner."""
+        """Remove a name; `UnknownConsumerError` if there is none, `ConsumerBusyError` if it has a live owner."""
         path = self._path(name)
-        self.check_place()
+        self._check_directory()
         with self._lock.held(), holding(self._files, self._locks, path, name, patiently=True):
             mode = self._files.mode_of(path)
             if not mode:
@@ -214,7 +218,7 @@ class Cursors:
         self._count_change()
 
     def remove_overdue(self, name: str) -> bool:
-        """Forget a name if its time is over and it has no live owner; tell whether it was so."""
+        """Remove a name that has expired and has no live owner; return whether it was removed."""
         with self._lock.held():
             removed = self._remove_if_overdue(self._path(name))
         if removed:
@@ -223,7 +227,7 @@ class Cursors:
 
     def _remove_if_overdue(self, path: Path) -> bool:
         try:
-            with visiting(self._files, self._locks, path, path.name) as descriptor:
+            with briefly_locked(self._files, self._locks, path, path.name) as descriptor:
                 if descriptor is None or not is_overdue(self._files.read_at(descriptor, HEAD_SIZE, 0), time.time_ns()):
                     return False
                 self._files.unlink(path)
@@ -240,7 +244,8 @@ class Cursors:
         except FileNotFoundError:
             return
         try:
-            # Who it was before whether it lives: about an owner that comes later, the note says nothing.
+            # Read the owner before checking whether it is alive: then the note does not apply to an owner that comes
+            # later.
             head = self._files.read_at(descriptor, HEAD_SIZE, 0)
             if not self._locks.is_taken(lock_of(path) + NAME_OWNER) and len(head) == HEAD_SIZE:
                 self._files.write_at(descriptor, pack_departure(head, time.time_ns()), CURSOR_DEPARTURE)
@@ -248,21 +253,21 @@ class Cursors:
             self._files.close(descriptor)
 
     def names(self) -> list[str]:
-        """Return every registered name whose file can be changed; what is not a regular file is left alone."""
+        """Return every registered name whose file can be changed; files that are not regular files are left alone."""
         names = {name_of(file) for file in self._files.list(self._directory)}
         return sorted(name for name in names if name is not None and self._files.is_file(self._path(name)))
 
-    def move_unowned(self, place: Mark, *, back: bool = False) -> None:
-        """Move every name that has no live owner and stands before a place, or, *back*, behind it."""
+    def move_unowned(self, place: LogPosition, *, back: bool = False) -> None:
+        """Move every name without a live owner that stands before a log position, or, with *back*, behind it."""
         for name in self.names():
             try:
                 self._move(name, place, back)
             except ConsumerBusyError:
                 continue
 
-    def _move(self, name: str, place: Mark, back: bool) -> None:
+    def _move(self, name: str, place: LogPosition, back: bool) -> None:
         path = self._path(name)
-        with self._lock.held(), visiting(self._files, self._locks, path, name, patiently=True) as descriptor:
+        with self._lock.held(), briefly_locked(self._files, self._locks, path, name, patiently=True) as descriptor:
             if descriptor is None:
                 return
             position = read_position(self._files.read_at(descriptor, HEAD_SIZE, 0))
@@ -274,12 +279,12 @@ class Cursors:
             if is_group(path):
                 forget_ring(content)
             content.close()
-            self._unflushed.add(name)
+            self._dirty.add(name)
 
-    def begin_again(self, place: Mark) -> None:
-        """Put every name somewhere whose file never reached the disk before a power cut, so that nothing is missed.
+    def begin_again(self, place: LogPosition) -> None:
+        """Give a position to every name whose file was lost in a power cut, so that the consumer misses nothing.
 
-        Only for a lone process.
+        Only for a process that has the channel open alone.
         """
         for name in self.names():
             path = self._path(name)
@@ -292,11 +297,14 @@ class Cursors:
                 store_position(self._files.map(descriptor, size), place.offset, place.sequence, time.time_ns())
             finally:
                 self._files.close(descriptor)
-            self._unflushed.add(name)
-            _logger.warning("%s was lost in a power cut: consumer %r begins at the oldest message", path, name)
+            self._dirty.add(name)
+            _logger.warning("%s was lost in a power cut: consumer %r starts at the oldest message", path, name)
 
     def forget_rings(self) -> None:
-        """Let every group begin again at its position. Only for a lone process: what they have handed out is lost."""
+        """Reset the ring of every group; deliveries in it are lost.
+
+        Only for a process that has the channel open alone.
+        """
         for path in map(self._path, self.names()):
             if is_group(path):
                 descriptor = self._files.open(path)
@@ -306,19 +314,19 @@ class Cursors:
                 finally:
                     self._files.close(descriptor)
 
-    def start_groups_over(self, place: Mark) -> None:
-        """Let the groups that have members here go on at a place: what they have handed out is gone."""
+    def start_groups_over(self, place: LogPosition) -> None:
+        """Move the groups that have members in this process to a log position; their deliveries are dropped."""
         with self._lock.held():
             groups = [cursor for cursor in self._open.values() if isinstance(cursor, Group)]
         for group in groups:
             group.start_over(place)
 
     def flush(self) -> None:
-        """Wait until the positions that are or were owned here are on disk, names included; the first time, all."""
+        """Flush the positions that are or were owned in this process, and changed names. The first time, flush all."""
         with self._lock.held():
-            names, names_changed = self._unflushed.union(self._open), self._names_changed
+            names, names_changed = self._dirty.union(self._open), self._names_changed
             all_unflushed = self._all_unflushed
-            self._unflushed, self._all_unflushed, self._names_changed = set(), False, False
+            self._dirty, self._all_unflushed, self._names_changed = set(), False, False
         try:
             if all_unflushed:
                 names.update(self.names())
@@ -327,28 +335,31 @@ class Cursors:
                 self._check_name(name)
             if names_changed:
                 self._files.flush_directory(self._directory)
-        except BaseException:  # also one that a signal handler raises: the next flush has to do it
+        except BaseException:  # including one that a signal handler raises: the next flush must do the work
             with self._lock.held():
-                self._unflushed |= names
+                self._dirty |= names
                 self._all_unflushed |= all_unflushed
                 self._names_changed |= names_changed
             raise
 
     def _check_name(self, name: str) -> None:
-        """Raise `FileNotFoundError` if a consumer that is open here has no file any more: no process may remove it."""
+        """Raise `FileNotFoundError` if the file of an open consumer is missing: no process may remove it."""
         with self._lock.held():
             path = self._path(name)
             if name in self._open and not self._files.exists(path):
-                what = "deleted while the consumer was open, its position is lost"
+                what = "it was deleted while the consumer was open, and the position is lost"
                 raise FileNotFoundError(errno.ENOENT, what, str(path))
 
-    def flush_everybody(self) -> None:
-        """Wait until every position and name is on disk, whoever owns it: what lies before them may be removed then."""
+    def flush_all_positions(self) -> None:
+        """Flush every position and the directory, of all processes.
+
+        What lies before the positions may be removed then.
+        """
         do_all_at_once([partial(self._flush, name) for name in self.names()])
         self._files.flush_directory(self._directory)
 
     def flush_one(self, name: str) -> None:
-        """Wait until one position is on disk, whoever owns it, and all names."""
+        """Flush one position, whichever process owns it, and the directory if a name changed."""
         self._flush(name)
         self._check_name(name)
         with self._lock.held():
@@ -361,8 +372,8 @@ class Cursors:
                 raise
 
     def _flush(self, name: str) -> None:
-        # Through a descriptor of our own: the owner may close its one at any time. Nothing is written, so a backup by
-        # hard links does not make it invalid.
+        # Through a separate descriptor: the owner may close its own at any time. Opened read-only, because nothing is
+        # written: so the check for hard links, such as those of a backup, does not reject the file.
         try:
             descriptor = self._files.open(self._path(name), writable=False)
         except FileNotFoundError:
@@ -373,13 +384,13 @@ class Cursors:
             self._files.close(descriptor)
 
     def close_all(self) -> None:
-        """Give every name up."""
+        """Release every name."""
         with self._lock.held():
             for cursor in self._open.values():
                 cursor.close()
             self._open.clear()
 
 
-def _is_beyond(position: Position, place: Mark, back: bool) -> bool:
-    """Tell whether there is no need to move."""
+def _is_beyond(position: StoredPosition, place: LogPosition, back: bool) -> bool:
+    """Return whether the position need not be moved."""
     return position.offset <= place.offset if back else position.offset >= place.offset

@@ -1,7 +1,7 @@
-"""Names that nobody has owned for as long as they were to stay: who notices removes them.
+"""Removal of consumer names that had no live owner for longer than their expiry time.
 
-Whoever opens a channel or lists its consumers does it on the way, and so does whoever maintains it and wants to know
-what is still needed.
+A process does this whenever it opens a channel or lists its consumers, and when the maintenance thread determines what
+is still needed.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from __future__ import annotations
 import time
 
 from .cursors import Cursors
-from .roster import Registration, Roster
+from .listing import ConsumerListing, Registration
 
 
-def remove_expired(roster: Roster, cursors: Cursors) -> list[str]:
-    """Remove every name whose time is over, and return them. Safe in any number of processes at once.
+def remove_expired(consumer_listing: ConsumerListing, cursors: Cursors) -> list[str]:
+    """Remove every expired name, and return them. Safe in any number of processes at once.
 
-    The time of a name whose owner was killed begins when somebody calls this: it is noted in the file.
+    The time of a name whose owner was killed starts at the first call of this function, which notes it in the file.
     """
     now = time.time_ns()
-    return [each.name for each in roster.registrations() if _is_over(each, cursors, now)]
+    return [each.name for each in consumer_listing.registrations() if _is_over(each, cursors, now)]
 
 
 def _is_over(registration: Registration, cursors: Cursors, now: int) -> bool:

@@ -1,8 +1,8 @@
-"""The file of a group: one position for all its members, and a ring of what they were given.
+"""The file of a group: one position for all its members, and a ring of their deliveries.
 
-What happens to every message is in `_format/ring.py`. Here is what happens seldom: a member dies or lets a lease end,
-the group is moved, or whoever had the lock was killed with it. Then everything is told anew from the entries: one that
-was made is in the ring whether or not the words around it say so yet.
+What happens for every message is in `_format/read/group_ring.py`. This module contains what happens rarely: a member
+dies or its lease ends, the group is moved, or the lock holder was killed. After the last, the other words are derived
+anew from the entries: an entry that was written is in the ring, whether or not the words around it say so yet.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import NoReturn, TypeVar
 
 from typing_extensions import Buffer
 
-from .._errors import AckError, ConsumerDamagedError
-from .._format import add_u64, load_u64, move_on, store_u32, store_u64, swap_if_u64
-from .._format.layout import (
+from ..._errors import AckError, ConsumerDamagedError, counted_messages
+from ..._format import add_u64, load_u64, move_on, store_u32, store_u64, swap_if_u64
+from ..._format.layout import (
     ENTRY,
+    ENTRY_ACKED,
     ENTRY_ATTEMPT_SHIFT,
     ENTRY_ATTEMPTS,
     ENTRY_DEADLINE,
@@ -30,7 +31,6 @@ from .._format.layout import (
     ENTRY_OWNER_SHIFT,
     ENTRY_PASSED,
     ENTRY_READY,
-    ENTRY_SETTLED,
     ENTRY_STATE,
     GROUP_BEGUN,
     GROUP_DUE,
@@ -43,22 +43,23 @@ from .._format.layout import (
     GROUP_RING,
     GROUP_SIZE,
     GROUP_TAIL,
+    LARGEST_OFFSET,
     LOCK_GENERATION_SHIFT,
     NAME_MEMBERS,
     NAME_OWNER,
 )
-from .._format.ring import LOOK_AFTER, is_sound, place
-from .._offset import Offset
+from ..._format.read.group_ring import LOOK_AFTER, is_sound, place
+from ..._offset import LogPosition, Offset
+from ..control.process_slots import Processes
+from ..control.shared_lock import SharedLock
+from ..store_events import StoreEvents
+from ..system.kernel_locks import KernelLocks
+from ..system.os_calls import Files
 from .cursor import Cursor, own
-from .files import Files
-from .index import Mark
-from .kernel_locks import KernelLocks
-from .processes import Processes
-from .shared_lock import SharedLock
 
 R = TypeVar("R")
 _NEVER = _U64 = (1 << 64) - 1
-_DONE = (ENTRY_SETTLED, ENTRY_PASSED)
+_DONE = (ENTRY_ACKED, ENTRY_PASSED)
 
 
 def _nothing() -> None:
@@ -72,20 +73,35 @@ def _always() -> bool:
 class Group(Cursor):
     """The open file of a group, shared by all members of this process."""
 
-    def __init__(self, name: str, content: mmap.mmap, locks: KernelLocks, processes: Processes, path: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        content: mmap.mmap,
+        locks: KernelLocks,
+        processes: Processes,
+        path: Path,
+        events: StoreEvents,
+    ) -> None:
         super().__init__(name, content, locks)
         self._path = path
         self.members: int = 0
-        """How many receivers of this process, clones not counted, use it."""
-        self.on_moved: Callable[[], object] = _nothing
-        """Called when the position may have moved."""
-        self.on_freed: Callable[[], object] = _nothing
-        """Called when the ring was full, and is not any more: other members may wait for that."""
+        """How many receivers of this process use it, without clones."""
+        self._events = events
         self._processes = processes
+        self._has_ring = False
         self._lock: SharedLock = SharedLock(content, GROUP_LOCK, processes, self._entered)
 
     @classmethod
-    def open(cls, files: Files, locks: KernelLocks, path: Path, name: str, mode: int, processes: Processes) -> Group:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+    def open(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls,
+        files: Files,
+        locks: KernelLocks,
+        path: Path,
+        name: str,
+        mode: int,
+        processes: Processes,
+        events: StoreEvents,
+    ) -> Group:
         """Share the name with the other members."""
         content, locks = own(files, locks, path, name, mode, GROUP_SIZE, shared=True)
         try:
@@ -93,58 +109,60 @@ class Group(Cursor):
         except BaseException:
             locks.close()
             raise
-        return cls(name, content, locks, processes, path)
+        return cls(name, content, locks, processes, path, events)
 
     @property
     def owner(self) -> int:
-        """What the entries say that are ours."""
+        """The owner value in the ring entries of this process."""
         return self._processes.owner
 
     def leave(self) -> bool:
-        """One member less; tell whether it was the last of this process."""
+        """Remove one member; return whether it was the last one of this process."""
         self.members -= 1
         return not self.members
 
     @property
     def is_last(self) -> bool:
-        """Whether there is one member left, ours, and nobody else can come before the file is closed."""
+        """Whether this process has the only member, and no other can join before the file is closed."""
         return self.members == 1 and self._locks.take(NAME_OWNER)
 
     def close(self) -> None:
-        """Release the name, and close the file. Another thread that holds the group's lock releases it first."""
+        """Release the name, and close the file. Waits until another thread that holds the group's lock releases it."""
         with self._lock.mutex.held():
             super().close()
 
     def _note_departure(self) -> None:
-        if self._locks.take(NAME_OWNER):  # else there are others
+        if self._locks.take(NAME_OWNER):  # else the group has other members
             super()._note_departure()
 
     # The lock
 
     def _locked(self, work: Callable[[], R], may_sleep: Callable[[], bool] = _always) -> R:
-        """Do something with the lock, and let the position follow what was settled meanwhile.
+        """Call *work* with the lock, and move the position past the messages acknowledged meanwhile.
 
-        `ConsumerDamagedError`, and nothing changed, if the words that the members share contradict each other. Not a
-        context manager: an exception that a signal handler raises in a generator would leave the lock taken.
+        Raises `ConsumerDamagedError`, with nothing changed, if the words that the members share contradict each other.
+        Not a context manager: an exception that a signal handler raises inside a generator would leave the lock taken.
         """
         with self._lock.held(may_sleep):
             if not self._is_sound:
                 self._raise_damaged()
             result = work()
         if move_on(self.map, self.owner):
-            self.on_freed()
-        self.on_moved()
+            self._events.ring_freed()
+        self._events.position_moved()
         return result
 
     @property
     def _is_sound(self) -> bool:
         begun = self._load(GROUP_BEGUN)
-        return not begun or (begun == 1 and is_sound(self.map))
+        if not begun:
+            return not self._has_ring  # a ring that a member has used stays as long as there are members
+        return begun == 1 and is_sound(self.map)
 
     def check_words(self, may_sleep: Callable[[], bool]) -> None:
         """Raise `ConsumerDamagedError` if the words that the members share contradict each other."""
         if not self._is_sound:
-            self._locked(_nothing, may_sleep)  # another member may have been changing them: this looks again
+            self._locked(_nothing, may_sleep)  # another member may have been changing them: check again with the lock
 
     def _check_ring(self) -> None:
         self._locked(self._refuse_damaged_ring)
@@ -163,9 +181,9 @@ class Group(Cursor):
         head, tail = self._load(GROUP_HEAD), self._load(GROUP_TAIL)
         if not head <= tail <= head + GROUP_ENTRIES:
             self._raise_damaged()
-        if tail - head < GROUP_ENTRIES and self._word(tail) & ENTRY_STATE != ENTRY_SETTLED:
+        if tail - head < GROUP_ENTRIES and self._word(tail) & ENTRY_STATE != ENTRY_ACKED:
             _, _, end, sequence, _ = self._read(tail)
-            self._go_on_at(end, sequence + 1)  # it was made, and nobody has said so yet
+            self._resume_at(end, sequence + 1)  # the entry was written, but the words do not include it yet
             tail += 1
             self._store(GROUP_TAIL, tail)
         states = [self._word(number) & ENTRY_STATE for number in range(head, tail)]
@@ -173,19 +191,21 @@ class Group(Cursor):
         self._store(GROUP_DUE, 0)
         oldest = next((n for n, state in enumerate(states, head) if state not in _DONE), None)
         offset, sequence = self._next if oldest is None else self._read(oldest)[1:4:2]
-        self.store(offset, sequence, time.time_ns())  # a slot that was being written is not one that counts
+        self.store(offset, sequence, time.time_ns())  # a slot that was being written is not a valid one
 
-    # Beginning
+    # Starting
 
-    def begin(self, start: Mark | None) -> None:
-        """Make the ring if there is none, from the position or, if that is not there either, from *start*."""
+    def begin(self, start: LogPosition | None) -> None:
+        """Create the ring if there is none, at the position or, if there is no position either, at *start*."""
         if self.position is not None and self._load(GROUP_BEGUN):
             if ring_problem(self.map) is not None:
                 self._check_ring()  # with the lock: another member may have been changing it
-            return  # and it stays so as long as there are members: nobody has to wait for the lock
-        self._locked(partial(self._begin_at, start))
+            # The ring stays valid as long as there are members: no member has to wait for the lock.
+        else:
+            self._locked(partial(self._begin_at, start))
+        self._has_ring = True
 
-    def _begin_at(self, start: Mark | None) -> None:
+    def _begin_at(self, start: LogPosition | None) -> None:
         if self.position is None:
             assert start is not None
             self.store(start.offset, start.sequence, time.time_ns())
@@ -195,20 +215,21 @@ class Group(Cursor):
 
     def _make_ring(self) -> None:
         position = self.position
-        assert position is not None
+        if position is None:  # another process changed what was just stored
+            raise ConsumerDamagedError(self.name, path=self._path.parent.parent)
         self.map[GROUP_RING:GROUP_SIZE] = bytes(GROUP_SIZE - GROUP_RING)
         for word in (GROUP_HEAD, GROUP_TAIL, GROUP_READY):
             self._store(word, 0)
         self._store(GROUP_DUE, _NEVER)
-        self._go_on_at(position.offset, position.sequence)
+        self._resume_at(position.offset, position.sequence)
         self._store(GROUP_BEGUN, 1)
 
-    # Looking after what the members have
+    # Redelivery and leases
 
     def tend(self, may_sleep: Callable[[], bool] = _always) -> int:
-        """Let come again what members had that died or let the lease end, and what was delayed until now.
+        """Make deliveries of members that died or lost their lease available again, and those whose delay is over.
 
-        Returns how many. Also waits until the lock can be had; `Busy` where the thread may not.
+        Returns their number. Waits for the lock; raises `Busy` if the thread may not sleep.
         """
         now = time.monotonic_ns()
         if not self._locked(partial(self._begin_to_look, now), may_sleep):
@@ -218,7 +239,7 @@ class Group(Cursor):
             word, deadline = self._word(number), self._load(place(number) + ENTRY_DEADLINE)
             state, owner = word & ENTRY_STATE, word >> ENTRY_OWNER_SHIFT << LOCK_GENERATION_SHIFT
             if state > ENTRY_PASSED or (state not in _DONE and self._is_backwards(number)):
-                self._check_ring()  # with the lock: its place may have been used again since
+                self._check_ring()  # with the lock: the entry may have been reused since
             ready += state == ENTRY_READY
             if state == ENTRY_OUT and owner not in alive:
                 alive[owner] = self._processes.is_alive(owner)
@@ -227,37 +248,37 @@ class Group(Cursor):
             elif state in (ENTRY_OUT, ENTRY_DELAYED):
                 overdue.append((number, word))
 
-        def give_again() -> int:
-            if ready > self._load(GROUP_READY):  # a member was killed before it could count
+        def redeliver() -> int:
+            if ready > self._load(GROUP_READY):  # a member was killed before it incremented the counter
                 self._store(GROUP_READY, ready)
-            again = [self._come_again(number, word, now, alive) for number, word in overdue]
+            again = [self._redeliver(number, word, now, alive) for number, word in overdue]
             if not self._numbers():
                 swap_if_u64(self.map, GROUP_DUE, now + LOOK_AFTER, _NEVER)
             return sum(again)
 
-        again = self._locked(give_again, may_sleep)
+        again = self._locked(redeliver, may_sleep)
         self._be_due(due)
         return again
 
     def _begin_to_look(self, now: int) -> bool:
-        """Return whether the entries have to be looked at now."""
+        """Return whether the entries have to be checked now."""
         if not self._numbers():
-            self._store(GROUP_DUE, _NEVER)  # or every member that waits would look again and again
+            self._store(GROUP_DUE, _NEVER)  # else every waiting member would check again and again
             return False
         if now < self._load(GROUP_DUE) <= now + LOOK_AFTER:
             return False
-        # Not never, before the look is over: another member has to look again if we are killed here.
+        # Not "never" before the check is over: another member has to check again if this process is killed here.
         self._store(GROUP_DUE, now + LOOK_AFTER)
         return True
 
     def _is_backwards(self, number: int) -> bool:
         return self._load(place(number) + ENTRY_OFFSET) >= self._load(place(number) + ENTRY_END)
 
-    def _come_again(self, number: int, word: int, now: int, alive: dict[int, bool]) -> bool:
+    def _redeliver(self, number: int, word: int, now: int, alive: dict[int, bool]) -> bool:
         is_out = word & ENTRY_STATE == ENTRY_OUT
         is_alive = not is_out or alive[word >> ENTRY_OWNER_SHIFT << LOCK_GENERATION_SHIFT]
         if is_alive and self._load(place(number) + ENTRY_DEADLINE) > now:
-            return False  # extended meanwhile, which takes the lock
+            return False  # extended meanwhile, under the lock
         new = word & ~ENTRY_STATE | ENTRY_READY
         if is_out and word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS < ENTRY_ATTEMPTS:
             new += 1 << ENTRY_ATTEMPT_SHIFT
@@ -267,7 +288,7 @@ class Group(Cursor):
         return True
 
     def extend(self, number: int, word: int, deadline: int, may_sleep: Callable[[], bool] = _always) -> bool:
-        """Let a lease end later; False if it has moved on."""
+        """Extend a lease; False if the entry has changed."""
 
         def store_deadline() -> bool:
             if self._word(number) != word:
@@ -277,43 +298,44 @@ class Group(Cursor):
 
         return self._locked(store_deadline, may_sleep)
 
-    # Going elsewhere
+    # Seeking
 
-    def move(self, to: Mark) -> Mark:
-        """Go on at a place, and return where it stood.
+    def move(self, to: LogPosition) -> LogPosition:
+        """Move the group to a log position, and return where it was.
 
-        `AckError`, and nothing changed, if a member has something, or something comes again.
+        Raises `AckError`, with nothing changed, if a delivery is outstanding or will be redelivered.
         """
 
-        def move() -> Mark:
+        def move() -> LogPosition:
             open_ones = sum(self._word(number) & ENTRY_STATE not in _DONE for number in self._numbers())
             if open_ones or self._is_full:
-                raise AckError(self.name, f"it cannot be moved: {open_ones} messages of the group are not settled")
+                what = f"{counted_messages(open_ones)} {'is' if open_ones == 1 else 'are'} not acknowledged"
+                raise AckError(self.name, f"the group cannot be moved: {what}; acknowledge everything, then seek")
             offset, sequence = self._next
             self._pass_to(to)
-            return Mark(Offset(offset), sequence, 0)
+            return LogPosition(Offset(offset), sequence)
 
         return self._locked(move)
 
-    def start_over(self, at: Mark) -> None:
-        """Go on at a place; whatever was handed out is gone."""
+    def start_over(self, at: LogPosition) -> None:
+        """Move to a log position after a purge; all deliveries are dropped."""
 
-        def settle_all() -> None:
+        def acknowledge_all() -> None:
             for number in self._numbers():
-                self._settle(number)
+                self._acknowledge(number)
             self._store(GROUP_READY, 0)
 
-        def pass_by() -> None:
+        def skip_purged() -> None:
             if self._next[0] < at.offset and not self._is_full:
                 self._pass_to(at)
 
-        self._locked(settle_all)
-        self._locked(pass_by)
+        self._locked(acknowledge_all)
+        self._locked(skip_purged)
 
-    def expire_before(self, oldest: Mark, reading: int) -> int | None:
-        """Go on at the oldest message there is, and settle what lay before and comes again, or is being read now.
+    def expire_before(self, oldest: LogPosition, reading: int) -> int | None:
+        """Move to the oldest stored message, and drop earlier entries to be redelivered, and the one at *reading*.
 
-        Returns how many were missed; None if another member has seen to it.
+        Returns how many messages were missed; None if another member has done it already.
         """
 
         def expire() -> int | None:
@@ -322,7 +344,7 @@ class Group(Cursor):
                 word, offset, _, _, _ = self._read(number)
                 is_gone = word & ENTRY_STATE in (ENTRY_READY, ENTRY_DELAYED) or offset == reading
                 if offset < oldest.offset and is_gone and word & ENTRY_STATE not in _DONE:
-                    self._settle(number)
+                    self._acknowledge(number)
                     missed += 1
             offset, sequence = self._next
             if offset < oldest.offset and not self._is_full:
@@ -333,20 +355,20 @@ class Group(Cursor):
 
         return self._locked(expire)
 
-    def _settle(self, number: int) -> None:
+    def _acknowledge(self, number: int) -> None:
         while (word := self._word(number)) & ENTRY_STATE not in _DONE:
             if swap_if_u64(self.map, place(number), word, word & ~ENTRY_STATE):
                 if word & ENTRY_STATE == ENTRY_READY:
                     add_u64(self.map, GROUP_READY, _U64)
                 return
 
-    def _pass_to(self, to: Mark) -> None:
-        """Make an entry of nothing, so that going elsewhere is one store, too. The ring is not full."""
+    def _pass_to(self, to: LogPosition) -> None:
+        """Append an entry without a message, so that a seek is a single store, too. The ring is not full."""
         tail = self._load(GROUP_TAIL)
         old, number = self._word(tail), place(tail)
         ENTRY.pack_into(self.map, number, old, self._next[0], to.offset, to.sequence - 1 & _U64, 0)
         store_u64(self.map, number, old & ~ENTRY_STATE | ENTRY_PASSED)
-        self._go_on_at(to.offset, to.sequence)
+        self._resume_at(to.offset, to.sequence)
         self._store(GROUP_TAIL, tail + 1)
 
     # Words
@@ -362,7 +384,7 @@ class Group(Cursor):
     def _numbers(self) -> range:
         return range(self._load(GROUP_HEAD), self._load(GROUP_TAIL))
 
-    def _go_on_at(self, offset: int, sequence: int) -> None:
+    def _resume_at(self, offset: int, sequence: int) -> None:
         self._store(GROUP_NEXT, offset)
         self._store(GROUP_NEXT_SEQUENCE, sequence & _U64)
 
@@ -384,15 +406,15 @@ class Group(Cursor):
 
 
 def forget_ring(head: mmap.mmap) -> None:
-    """Let a group begin again at its position when its next member comes. There are none now."""
+    """Let a group start at its position again when its next member joins. It has no members now."""
     store_u32(head, GROUP_LOCK, 0)
     store_u64(head, GROUP_BEGUN, 0)
 
 
 def ring_problem(content: Buffer) -> str | None:
-    """Return what is wrong with the ring in the file of a group; None if nothing is, or there is no ring.
+    """Return what is wrong with the ring in a group's file; None if nothing is, or if there is no ring.
 
-    With the lock: while a member changes the ring, its words may contradict each other for a moment.
+    Call it with the lock: while a member changes the ring, its words may contradict each other.
     """
     if memoryview(content).nbytes < GROUP_SIZE or not (begun := load_u64(content, GROUP_BEGUN)):
         return None
@@ -401,6 +423,8 @@ def ring_problem(content: Buffer) -> str | None:
     head, tail = load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
     if not head <= tail <= head + GROUP_ENTRIES:
         return f"entries {head} to {tail}"
+    if max(load_u64(content, GROUP_NEXT), load_u64(content, GROUP_NEXT_SEQUENCE)) > LARGEST_OFFSET:
+        return "its next offset or sequence is larger than one may be"
     if not is_sound(content):
         return f"next offset {load_u64(content, GROUP_NEXT)} does not follow entry {tail - 1}"
     for number in range(head, tail):
@@ -408,14 +432,14 @@ def ring_problem(content: Buffer) -> str | None:
         if word & ENTRY_STATE > ENTRY_PASSED:
             return f"entry {number} has no known state"
         if word & ENTRY_STATE not in _DONE and offset >= end:
-            return f"entry {number} goes from offset {offset} to {end}"
+            return f"entry {number} spans offset {offset} to {end}"
     return None
 
 
 def numbers_in(content: bytes) -> tuple[int, int]:
-    """Return the number of the oldest entry in the file of a group and that of the next one; 0 and 0 without a ring.
+    """Return the number of the oldest entry in a group's file and the number of the next one.
 
-    The same if there cannot be such entries: `ring_problem` says so.
+    Returns 0 and 0 without a ring, or if the two numbers are not valid: `ring_problem` reports that.
     """
     if len(content) < GROUP_SIZE or not load_u64(content, GROUP_BEGUN):
         return 0, 0

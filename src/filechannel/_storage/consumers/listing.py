@@ -1,7 +1,7 @@
-"""Who consumes a channel: the registered names, and what the file of each one says. Changes nothing.
+"""The registered consumers of a channel, and the content of each file. Read-only.
 
-What has the name of a consumer's file and is not a regular file, such as a link, counts as a damaged one: a person has
-replaced it, and what the consumer has not received must not be removed.
+A link or another file that is not a regular file counts as a damaged consumer file: a person has replaced it, and
+messages that the consumer has not received must not be removed.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._errors import UnexpectedFileError
-from .._format import Mutex
-from .._format.layout import CURSOR_OWNER, NAME_MEMBERS, NAME_OWNER, PROCESS_SLOT_COUNT
+from ..._errors import UnexpectedFileError
+from ..._format import Mutex
+from ..._format.layout import CURSOR_OWNER, NAME_MEMBERS, NAME_OWNER, PROCESS_SLOT_COUNT
+from ..control.lock_file import Sight, lock_of, looking
+from ..control.lock_holder import Holder
+from ..system.kernel_locks import KernelLocks
+from ..system.os_calls import Files
 from .cursor_file import (
     HEAD_SIZE,
-    Position,
+    StoredPosition,
+    is_being_registered,
     is_damaged,
     is_group,
-    is_unsettled,
     name_of,
     path_of,
     read_departure,
@@ -28,58 +32,58 @@ from .cursor_file import (
     read_position,
     read_term,
 )
-from .files import Files
-from .holder import Holder
-from .kernel_locks import KernelLocks
-from .lock_file import Sight, lock_of, looking
 
 _LOOKS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What the file of a consumer says, and the kernel about its owner."""
+    """The content of a consumer's file, and the kernel's information about its owner."""
 
     name: str
-    position: Position | None
-    """Where it stands; None if that is damaged. Then it holds back everything, until it is repaired or removed."""
+    position: StoredPosition | None
+    """The stored position; None if it is damaged. Then nothing is reclaimed until it is repaired or removed."""
     owner: Holder | None
-    """Who has it; None if nobody does that lives."""
+    """The live owner, if there is one."""
     expires: int | None
-    """How long it stays without a live owner (ns); None if it stays until it is removed."""
+    """After how long without a live owner it expires (ns); None if it stays until it is removed."""
     left: int | None
     """When the last owner was known to be gone (ns since the epoch)."""
     members: tuple[int, ...] | None = None
-    """The slots of the processes that have members of this group; None if it is not one."""
+    """The slots of the processes that have members of this group; None for a single consumer."""
     is_owner_known: bool = True
-    """False for a user who may not open the lock file: no owner and no member is named then."""
+    """False if the user may not open the lock file: then neither owner nor members are known."""
 
 
-class Roster:
-    """The names of one channel. Looks at the directory only when a shared word says that something changed."""
+class ConsumerListing:
+    """The consumer names of one channel. Lists the directory only if a shared word says that it changed."""
 
     def __init__(
         self,
         files: Files,
         directory: Path,
         registrations: Callable[[], int],
-        check_place: Callable[[], object] = lambda: None,
+        locks: KernelLocks | None,
+        check_directory: Callable[[], object],
     ) -> None:
-        """*check_place* is called before a look, and raises if the directory is not the channel's any more."""
+        """*locks* are those of the channel, if this process has it open for writing.
+
+        *check_directory* is called before files are read; it raises if the directory is not the channel's any more.
+        """
         self._files = files
         self._directory = directory
         self._registrations = registrations
-        self._check_place = check_place
-        self.locks: KernelLocks | None = None
-        """Those of the channel, for a process that has it open for writing."""
+        self._check_directory = check_directory
+        self._locks = locks
         self._lock = Mutex()
         self._known: int | None = None
         self._names: list[str] = []
 
     def names(self) -> list[str]:
-        """Return the names that are registered, in order."""
+        """Return the registered names, sorted."""
         with self._lock.held():
-            registrations = self._registrations()  # before the look: a change that comes later is seen the next time
+            # Before the directory is read: a later change is seen by the next call.
+            registrations = self._registrations()
             if registrations != self._known:
                 names = {name_of(file) for file in self._files.list(self._directory)}
                 self._names = sorted(name for name in names if name is not None)
@@ -90,28 +94,29 @@ class Roster:
         return path_of(self._files, self._directory, name)
 
     def registrations(self) -> list[Registration]:
-        """Return everybody who is registered."""
-        self._check_place()
+        """Return all registered consumers."""
+        self._check_directory()
         with self._looking() as sight:
             found = [self._look(name, sight) for name in self.names()]
         return [registration for registration in found if registration is not None]
 
-    def positions(self) -> dict[str, Position | None]:
-        """Return where everybody stands who is registered; None for one whose position cannot be read.
+    def positions(self) -> dict[str, StoredPosition | None]:
+        """Return the positions of all registered consumers; None for a position that cannot be read.
 
-        Whoever is about to be registered and stands nowhere yet is left out: it looks again after it was put somewhere.
+        A consumer that is being registered and has no position yet is left out: it checks the oldest offset after it
+        was placed.
         """
-        self._check_place()
-        found: dict[str, Position | None] = {}
+        self._check_directory()
+        found: dict[str, StoredPosition | None] = {}
         for name in self.names():
             with suppress(FileNotFoundError):
                 head = self._head(self._path(name))
-                if not is_unsettled(head):
+                if not is_being_registered(head):
                     found[name] = read_position(head)
         return found
 
     def _head(self, path: Path) -> bytes:
-        """Return what counts of a file; of what is not a regular file, as of one that is damaged, nothing."""
+        """Return the fields of a file; empty if it is not a regular file, as for a damaged one."""
         try:
             with self._opened(path) as descriptor:
                 return self._read(descriptor)
@@ -119,32 +124,33 @@ class Roster:
             return b""
 
     def _read(self, descriptor: int) -> bytes:
-        """Return what counts of a file, with a position if there is one that can be read."""
+        """Return the fields of a file, read repeatedly until they contain a valid position."""
         head = self._files.read_at(descriptor, HEAD_SIZE, 0)
-        for _ in range(_LOOKS):  # it may be in the middle of being written, twice
+        for _ in range(_LOOKS):  # both slots may be in the middle of being written
             if read_position(head) is not None:
                 break
             head = self._files.read_at(descriptor, HEAD_SIZE, 0)
         return head
 
     def look(self, name: str) -> Registration | None:
-        """Return what is known of a name; None if it is not registered, or about to be and stands nowhere yet."""
+        """Return the registration of a name; None if it is not registered, or has no position yet."""
         with self._looking() as sight:
             return self._look(name, sight)
 
     def _looking(self) -> AbstractContextManager[Sight]:
-        if self.locks is not None:
-            return nullcontext(Sight(self.locks, is_complete=True))
+        if self._locks is not None:
+            return nullcontext(Sight(self._locks, is_complete=True))
         return looking(self._files, self._directory.parent)
 
     def _look(self, name: str, sight: Sight) -> Registration | None:
         path = self._path(name)
         lock = lock_of(path)
         with suppress(FileNotFoundError):
-            # Who lives before who left: an owner that goes in between is one who has not left yet.
+            # Check the lock before reading the departure: an owner that leaves in between counts as one that has not
+            # left yet.
             is_owned = sight.is_taken(lock + NAME_OWNER)
             head = self._head(path)
-            if not is_unsettled(head):
+            if not is_being_registered(head):
                 owner = read_owner(head) if is_owned else None
                 members = _members(sight, lock + NAME_MEMBERS) if is_group(path) else None
                 return Registration(
@@ -159,20 +165,20 @@ class Roster:
         return None
 
     def watch(self, name: str) -> mmap.mmap | None:
-        """Return a map in which `read` finds the position of a name from now on; None if it is not registered yet."""
-        self._check_place()
+        """Return a map in which `read` finds the current position of a name; None if it is not registered yet."""
+        self._check_directory()
         path = self._path(name)
         try:
             with self._opened(path) as descriptor:
                 head = self._read(descriptor)
                 if not is_damaged(head):
                     size = min(HEAD_SIZE, self._files.size(descriptor))
-                    return None if is_unsettled(head) else self._files.map(descriptor, size, writable=False)
+                    return None if is_being_registered(head) else self._files.map(descriptor, size, writable=False)
         except FileNotFoundError:
             return None
         except UnexpectedFileError:
             pass
-        return mmap.mmap(-1, HEAD_SIZE)  # in which there is no position either; a file may be too short to map
+        return mmap.mmap(-1, HEAD_SIZE)  # a map without a position; the file may be too short to be mapped
 
     @contextmanager
     def _opened(self, path: Path) -> Generator[int]:
@@ -183,8 +189,8 @@ class Roster:
             self._files.close(descriptor)
 
     @staticmethod
-    def read(watched: mmap.mmap) -> Position | None:
-        """Return the position in a map; None in the moment in which it is written twice, or if it is damaged."""
+    def read(watched: mmap.mmap) -> StoredPosition | None:
+        """Return the position in a map; None while both slots are being written, or if it is damaged."""
         return read_position(watched[:CURSOR_OWNER])
 
 

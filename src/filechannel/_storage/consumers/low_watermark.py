@@ -1,42 +1,43 @@
-"""Consumers come and go back while others remove what nobody needs: who was first, without waiting for each other.
+"""Lock-free ordering between consumers that are placed somewhere and the process that reclaims what none needs.
 
-Whoever decides what is the oldest message looks where every consumer stands, and a consumer that is put somewhere looks
-what is the oldest. Each of them stores what it wants before it looks, and one word, changed only by compare-and-swap,
-puts the two in order:
+The process that decides which message is the oldest reads the position of every consumer, and a consumer that is placed
+somewhere reads which message is the oldest. Each of them stores its own value before it reads the other's, and one
+word, changed only by compare-and-swap, orders the two:
 
-- A consumer is put somewhere: store its position, count the word up, look what is decided. If that lies behind the
-  position it came too late, and looks for another place.
-- The oldest is decided: take note of the word, look where everybody stands, store `RECLAIMING`, and set the word's
-  lowest bit if it is still as noted. If not, somebody was put somewhere meanwhile, and everything is looked at again.
+- A consumer is placed: store its position, increment the word, read what is decided. If that lies behind the position,
+  the consumer came too late, and chooses another position.
+- The oldest message is decided: note the word, read the position of every consumer, store `RECLAIMING`, and set the
+  word's lowest bit if the word is still as noted. If it is not, a consumer was placed meanwhile, and everything is
+  checked again.
 
-With the bit, it is decided, whatever becomes of the one who did: everybody takes `RECLAIMING` for the oldest from that
-moment on, and the next one who maintains the channel writes it where it belongs. So nobody holds a lock here: whoever
-is killed or stopped at any instruction keeps nobody from registering, seeking or removing. Positions that only grow
-need none of this.
+Once the bit is set, the decision is final, whatever happens to the process that made it: from that moment on every
+process takes `RECLAIMING` for the oldest offset, and the next process that does maintenance writes it to its own field.
+So no lock is held here: a process that is killed or stopped at any instruction never keeps another one from
+registering, seeking or reclaiming. Positions that only grow need none of this.
 """
 
 from __future__ import annotations
 
 from typing import final
 
-from .._format import load_u32, load_u64, store_u64, swap_if_u32
-from .._format.layout import RECLAIMING, REGISTRY, REGISTRY_COUNT, REGISTRY_DECIDED
-from .._offset import Offset
-from .control import Control
+from ..._format import load_u32, load_u64, store_u64, swap_if_u32
+from ..._format.layout import RECLAIMING, REGISTRY, REGISTRY_COUNT, REGISTRY_DECIDED
+from ..._offset import Offset
+from ..control.control_page import Control
 
 _U32 = (1 << 32) - 1
 
 
 @final
-class Registry:
-    """Puts in order who stands somewhere and what is removed."""
+class LowWatermark:
+    """Orders the placement of consumers and the removal of messages."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._words = control.map
 
-    def settle(self, offset: int) -> bool:
-        """Hold on to what lies at a position that was just stored; False if it was too late, and that is gone."""
+    def retain_from(self, offset: int) -> bool:
+        """Keep the messages from a position on that was just stored; False if they are reclaimed already."""
         self._count_up()
         return offset >= self._control.oldest_offset
 
@@ -45,18 +46,19 @@ class Registry:
         while not swap_if_u32(self._words, REGISTRY, seen, seen + REGISTRY_COUNT & _U32):
             seen = load_u32(self._words, REGISTRY)
 
-    # For whose turn it is to maintain the channel
+    # For the holder of the maintenance lock
 
     def note(self) -> int:
-        """Return what `decide` wants to know; whoever is put somewhere after this is not missed."""
-        # Swapped, not loaded: with that it comes before or after whoever counts up, and sees what they stored.
+        """Return the argument for `decide`; a consumer that is placed after this call is not missed."""
+        # A swap, not a load: this orders it before or after every increment. It sees what was stored before an earlier
+        # one.
         seen = load_u32(self._words, REGISTRY)
         while not swap_if_u32(self._words, REGISTRY, seen, seen):
             seen = load_u32(self._words, REGISTRY)
         return seen
 
     def decide(self, oldest: Offset, noted: int) -> bool:
-        """Let this be the oldest, unless somebody was put somewhere since *noted*. The caller holds the writer word."""
+        """Make this the oldest offset, unless a consumer was placed since *noted*. The caller holds the writer lock."""
         if noted & REGISTRY_DECIDED:
             return False
         store_u64(self._words, RECLAIMING, oldest)
@@ -66,20 +68,24 @@ class Registry:
         return True
 
     def overrule(self, oldest: Offset) -> None:
-        """Let this be the oldest, whoever stands before it: that one was overtaken. The caller holds the writer word.
+        """Make this the oldest offset, even if consumers stand before it: they are overtaken.
 
-        Who is put somewhere meanwhile sees it, or is overtaken as well.
+        The caller holds the writer lock. A consumer that is placed meanwhile sees the new offset, or is overtaken as
+        well.
         """
         self.carry_out()
         self._control.oldest_offset = max(oldest, self._control.oldest_offset)
 
     @property
     def is_decided(self) -> bool:
-        """Whether something is decided that was not carried out."""
+        """Whether a decision was made but not carried out."""
         return bool(load_u32(self._words, REGISTRY) & REGISTRY_DECIDED)
 
     def carry_out(self) -> None:
-        """Write down what is decided, by us or by one who died. The caller holds the writer word."""
+        """Write the decided offset to its field, also if a process that died decided.
+
+        The caller holds the writer lock.
+        """
         if not self.is_decided:
             return
         self._control.oldest_offset = max(load_u64(self._words, RECLAIMING), self._control.oldest_offset)

@@ -1,4 +1,4 @@
-"""Holding a consumer's name for a moment, to remove or move it, without being its owner."""
+"""Holding the lock of a consumer name briefly, to remove or move the consumer without owning it."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .._errors import ConsumerBusyError, UnexpectedFileError
-from .._format.layout import NAME_OWNER, NAME_REMOVER
+from ..._errors import ConsumerBusyError, UnexpectedFileError
+from ..._format.layout import NAME_OWNER, NAME_REMOVER
+from ..control.lock_file import lock_of
+from ..system.kernel_locks import KernelLocks
+from ..system.os_calls import Files
 from .cursor_file import HEAD_SIZE, read_owner
-from .files import Files
-from .kernel_locks import KernelLocks
-from .lock_file import lock_of
 
 BRIEFLY = 0.2
-"""Seconds; a visit takes far less, unless the visitor is stopped."""
+"""Seconds. The lock is held for a far shorter time, unless its holder is stopped."""
 _PAUSE = 0.001
 
 
 @contextmanager
-def visiting(
+def briefly_locked(
     files: Files, locks: KernelLocks, path: Path, name: str, *, patiently: bool = False
 ) -> Generator[int | None]:
-    """Hold a name for a moment without owning it, and open its file; None if it has none, or there is another visitor.
+    """Hold the lock of a name briefly without owning the name, and open its file.
 
-    *locks* are those of the channel. *patiently*: wait for other visitors, though not for one that stands still. Raises
-    `ConsumerBusyError` if the name has a live owner. A process that wants to own it meanwhile sees that there is a
-    visitor, and tries again.
+    Yields None if there is no file, or if another process does the same. *locks* are those of the channel. *patiently*:
+    wait for such a process, but not for one that is stopped. Raises `ConsumerBusyError` if the name has a live owner. A
+    process that wants to own the name meanwhile sees that the lock is held briefly, and tries again.
     """
     if not files.is_file(path):
         yield None
@@ -43,7 +43,7 @@ def visiting(
 
 @contextmanager
 def holding(files: Files, locks: KernelLocks, path: Path, name: str, *, patiently: bool = False) -> Generator[bool]:
-    """Hold a name in the same way, whatever has the name of its file; False if there is another visitor."""
+    """Hold a name like `briefly_locked`, whatever kind of file it has; yield False if another process does the same."""
     locks = locks.beside(lock_of(path))
     try:
         yield _hold(files, locks, path, name, patiently)
@@ -52,14 +52,14 @@ def holding(files: Files, locks: KernelLocks, path: Path, name: str, *, patientl
 
 
 def _hold(files: Files, locks: KernelLocks, path: Path, name: str, patiently: bool) -> bool:
-    """Take a name that has no owner; False if there is another visitor."""
+    """Take a name that has no owner; False if another process holds it briefly."""
     patience = time.monotonic() + BRIEFLY
     while True:
         free = locks.take(NAME_REMOVER)
         if free and locks.take(NAME_OWNER):
             return True
         if free or (patiently and time.monotonic() > patience):
-            raise busy(path, name, head_of(files, path), "close it there, or let it unsubscribe()")
+            raise busy(path, name, head_of(files, path), "close it there, or call its unsubscribe()")
         if not patiently:
             return False
         time.sleep(_PAUSE)
@@ -71,13 +71,14 @@ def _opened(files: Files, path: Path) -> int | None:
     except FileNotFoundError:
         return None
     except UnexpectedFileError:
-        if files.is_file(path):  # a consumer, but not ours to write to: it has another name outside of the channel
+        # A consumer, but it must not be written to: the file has another hard link outside of the channel.
+        if files.is_file(path):
             raise
         return None
 
 
 def head_of(files: Files, path: Path) -> bytes:
-    """Return the part of a consumer's file that counts; nothing if there is none, or something else in its place."""
+    """Return the bytes of a consumer's file that hold the fields; empty if there is no such regular file."""
     try:
         descriptor = files.open(path, writable=False)
     except (FileNotFoundError, UnexpectedFileError):
@@ -89,6 +90,6 @@ def head_of(files: Files, path: Path) -> bytes:
 
 
 def busy(path: Path, name: str, content: bytes, advice: str | None = None) -> ConsumerBusyError:
-    """Return the error for a name whose file says who owns it."""
+    """Return the error for a name that is owned by the process named in its file."""
     owner = read_owner(content).unless_ended()
     return ConsumerBusyError(name, owner.pid, owner.host, owner.since, advice, path=path.parent.parent)

@@ -1,14 +1,14 @@
-"""The file `lock`, which holds the exclusive locks of a channel and has no content.
+"""The file `lock`, which carries the exclusive kernel locks of a channel and has no content.
 
-A kernel lock can be taken by every process that has a file open, and a shared one needs only the right to read. So
-locks on a file that readers may open can be blocked by any of them, for as long as they like. This file can be opened
-only by users who may both read and write the channel: those could do worse.
+Every process that has a file open can lock its bytes, and a shared lock needs only the right to read. So on a file that
+readers may open, any reader could block the locks for as long as it likes. Only users who may both read and write the
+channel can open this file, and those could do worse.
 
-Its name may be deleted while it is in use, by a cleaning job or by hand. The next process would make another file, hold
-other locks and believe that it is alone. Therefore the control page has the inode number of the file that counts, which
-no other file can have while a process has it open, and each process marks its slot in `control` with a kernel lock
-there as well. A process that finds another number looks for marks, and is refused if there are any. A reader can keep a
-process from marking its slot, but only a user who may write can delete the file.
+The file may be deleted while it is in use, by a cleanup job or by hand. The next process would make another file, hold
+other locks and believe that it is alone. Therefore the control page stores the inode number of the lock file that
+counts, which no other file can have while a process has it open. Each process also marks its slot in `control`, with a
+kernel lock there. A process that finds another inode number looks for marks, and is refused if there are any. A reader
+can keep a process from marking its slot, but only a user who may write can delete the lock file.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from .._format.layout import NAME_LOCK_COUNT, NAME_LOCK_SIZE, NAME_LOCKS
-from .files import Files
-from .kernel_locks import KernelLocks
+from ..._format.layout import NAME_LOCK_COUNT, NAME_LOCK_SIZE, NAME_LOCKS
+from ..system.kernel_locks import KernelLocks
+from ..system.os_calls import Files
 
 LOCK = "lock"
 
 
 def lock_mode(mode: int) -> int:
-    """Return the permission bits of the lock file of a channel: those may open it who may both read and write."""
+    """Return the permission bits of the lock file: only users who may both read and write the channel may open it."""
     both = mode & (mode & 0o222) << 1
     return both | both >> 1
 
 
 def open_lock_file(files: Files, path: Path, control: int, *, linked: bool = False) -> KernelLocks:
-    """Open the lock file of a channel, made if it is missing, for the users who may write its control file.
+    """Open the lock file of a channel, for the users who may write its control file; create it if it is missing.
 
-    With *linked*, also open one that has names outside the channel: another process may hold locks on it.
+    With *linked*, also open a lock file that has names outside the channel: another process may hold locks on it.
     """
     locks = KernelLocks(files, path / LOCK, create=True, mode=0o600, linked=linked)
     try:
@@ -47,22 +47,22 @@ def open_lock_file(files: Files, path: Path, control: int, *, linked: bool = Fal
 
 
 def name_lock(encoded_name: str) -> int:
-    """Return the first byte of a consumer's name, which is given as it stands in file names."""
+    """Return the first byte of the name lock of a consumer, whose name is given as it is encoded in file names."""
     number = int.from_bytes(blake2b(encoded_name.encode(), digest_size=8).digest(), "little")
     return NAME_LOCKS + number % NAME_LOCK_COUNT * NAME_LOCK_SIZE
 
 
 def lock_of(path: Path) -> int:
-    """Return the first byte of the name of the consumer that a cursor or group file belongs to."""
+    """Return the first byte of the name lock of the consumer that a cursor or group file belongs to."""
     return name_lock(path.name.partition(".")[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a process that takes no locks sees of them."""
+    """What a process that takes no locks can see of the locks of a channel."""
 
     locks: KernelLocks | None
-    """None if there is no lock file, or it may not be opened."""
+    """None if there is no lock file, or this process may not open it."""
     is_complete: bool
     """Whether locks that are not seen are free; False for a user who may not open the lock file."""
 
@@ -77,7 +77,7 @@ class Sight:
 
 @contextmanager
 def looking(files: Files, path: Path) -> Generator[Sight]:
-    """Look at the locks of a channel without taking any. The file is opened each time: it may come or be replaced."""
+    """Look at the locks of a channel without taking any. Each call opens the file, which may be created or replaced."""
     try:
         locks = KernelLocks(files, path / LOCK, writable=False)
     except FileNotFoundError:  # no process has opened the channel here, or there are only marks

@@ -1,4 +1,4 @@
-"""Who holds a lock: a note beside the kernel's lock, read only to name the holder in an error message."""
+"""The lock holder: a note that a process stores beside its kernel lock, only to name the holder in error messages."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from .._format.layout import HOLDER
+from ..._format.layout import HOLDER
 
 SHORTEST_NOTE = 40
-"""Bytes of a host's name that fit into every note; longer names are cut off, in some notes."""
+"""The bytes of a host name that fit into every note; some notes cut off longer names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process as it described itself; None where the note is not there or not readable."""
+    """A process as it described itself; all fields are None if there is no readable note."""
 
     pid: int | None
     host: str | None
@@ -34,9 +34,9 @@ class Holder:
             return cls(None, None, None)
 
     def unless_ended(self) -> Holder:
-        """Return it, or one without a name if that process has ended: then another one, without a note, has the lock.
+        """Return this holder, or an empty one if its process has ended: then a process without a note has the lock.
 
-        Of processes of other hosts and containers that is not known.
+        Processes of other hosts and containers cannot be checked, and are returned.
         """
         if self.pid is None or not self._is_here():
             return self
@@ -45,7 +45,7 @@ class Holder:
         except (ProcessLookupError, OverflowError):
             return Holder(None, None, None)
         except PermissionError:
-            pass  # it is that of another user
+            pass  # the process exists, and belongs to another user
         return self
 
     def _is_here(self) -> bool:
@@ -54,5 +54,5 @@ class Holder:
 
 
 def describe_this_process() -> bytes:
-    """Return the note of this process, as of now."""
+    """Return the note of this process, with the current time."""
     return HOLDER.pack(os.getpid(), time.time_ns(), socket.gethostname().encode()[:64])

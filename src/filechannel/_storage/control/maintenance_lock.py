@@ -1,7 +1,8 @@
-"""Who maintains a channel, and what came of it: one at a time, of all threads and processes that have it open.
+"""The maintenance lock, held by one thread of one process at a time, and the results of maintenance.
 
-The kernel's lock on a byte says who does so now, and frees it when that process dies; a word says who did so last, for
-people. It is held for one pass only, so that whoever is stopped between two passes holds nobody up.
+A kernel lock on a byte shows which process does maintenance now, and is freed when that process dies. A word in the
+control page names the process that did maintenance last, for people. The lock is held for one pass only, so that a
+process that is stopped between two passes does not block other processes.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TypeVar, final
 
-from .._errors import Busy
-from .._format import Mutex, ensured, load_u32, load_u64, store_u32, store_u64, swap_if_u32
-from .._format.layout import (
+from ..._errors import Busy
+from ..._format import Mutex, ensured, load_u32, load_u64, store_u32, store_u64, swap_if_u32
+from ..._format.layout import (
     MAINTAINED,
     MAINTAINER,
     MAINTENANCE_BYTE,
@@ -23,52 +24,54 @@ from .._format.layout import (
     RECLAIMED_BYTES,
     RECLAIMED_SEGMENTS,
 )
-from .control import Control
-from .entrance import Membership
-from .holder import Holder
-from .kernel_locks import KernelLocks
+from ..system.kernel_locks import KernelLocks
+from .control_page import Control
+from .joining import Membership
+from .lock_holder import Holder
 
 R = TypeVar("R")
 _PAUSE = 0.005  # seconds
 
 
 @final
-class Upkeep:
-    """The maintenance of one channel, as every process knows it."""
+class MaintenanceLock:
+    """The maintenance lock of one channel, and what the control page says about maintenance."""
 
     def __init__(self, control: Control, membership: Membership | None) -> None:
-        """Without a membership, as for somebody who changes nothing, it can only be looked at."""
+        """Without a membership, as in a read-only store, the lock cannot be taken, only its state can be read."""
         self._control = control
         self._words = control.map
         self._membership = membership
         self._mutex = Mutex()
 
     @contextmanager
-    def turn(self, may_wait: Callable[[], bool] = lambda: False) -> Generator[None]:
+    def held(self, may_wait: Callable[[], bool] = lambda: False) -> Generator[None]:
         """Hold the maintenance lock; `Busy` if another thread or process holds it and the caller may not wait.
 
-        For threads that run no user code, and programs that end with an exception: one that a signal handler raises as
-        this is entered or left leaves both locks to the garbage collector. Others use `in_turn`.
+        For threads that run no user code, and for programs that end with an exception: if a signal handler raises while
+        this is entered or left, both locks stay held until the garbage collector frees them. Other callers use
+        `run_locked`.
         """
         self._wait_for_threads(may_wait)
         with self._mutex.held(_PAUSE):  # `Busy` if another thread was faster
             try:
-                self._begin_turn(may_wait)
+                self._begin_run(may_wait)
                 yield
             finally:
                 self._locks.give_back(MAINTENANCE_BYTE)
 
-    def in_turn(self, work: Callable[[], R], may_wait: Callable[[], bool] = lambda: False) -> R:
-        """Call *work* with the maintenance lock held; `Busy` as for `turn`."""
+    def run_locked(self, work: Callable[[], R], may_wait: Callable[[], bool] = lambda: False) -> R:
+        """Call *work* with the maintenance lock held; `Busy` as for `held`."""
         self._wait_for_threads(may_wait)
         give_back = self._locks.give_back
-        # Twice: a signal handler may raise inside the first call, and other processes would wait for this one to end.
+        # Twice: a signal handler may raise inside the first call. Without the second one, other processes would wait
+        # until this process ends.
         with (
             self._mutex.held(_PAUSE),
             ensured(give_back, MAINTENANCE_BYTE),
             ensured(give_back, MAINTENANCE_BYTE),
         ):
-            self._begin_turn(may_wait)
+            self._begin_run(may_wait)
             return work()
 
     @property
@@ -80,33 +83,34 @@ class Upkeep:
         while self._mutex.owner:  # the kernel does not tell threads of one process apart
             _wait(may_wait)
 
-    def _begin_turn(self, may_wait: Callable[[], bool]) -> None:
+    def _begin_run(self, may_wait: Callable[[], bool]) -> None:
         while not self._locks.take(MAINTENANCE_BYTE):
             _wait(may_wait)
-        self._note_turn()
+        self._record_run()
 
-    def _note_turn(self) -> None:
+    def _record_run(self) -> None:
         assert self._membership is not None
         self._control.check_storable()
         store_u32(self._words, MAINTAINER, self._membership.processes.owner)
         now, offset = time.time_ns(), self._control.write_offset
         if offset != load_u64(self._words, QUIET_OFFSET):
-            # The time first: dying in between makes it seem to have moved later than it did, never earlier.
+            # The time first: if the process dies in between, the log seems to have moved later than it did, never
+            # earlier.
             store_u64(self._words, QUIET_SINCE, now)
             store_u64(self._words, QUIET_OFFSET, offset)
         store_u64(self._words, MAINTAINED, now)
 
-    # What is known
+    # State of maintenance
 
     def quiet(self, end: int) -> int:
-        """Return for how long the log is known to end here (ns): nothing before that is younger."""
+        """Return for how long the log is known to end here (ns): every message is at least that old."""
         if load_u64(self._words, QUIET_OFFSET) != end:
             return 0
         return max(0, time.time_ns() - load_u64(self._words, QUIET_SINCE))
 
     @property
     def maintainer(self) -> Holder | None:
-        """Who maintained the channel last; None if nobody did, or it has ended."""
+        """The process that did maintenance last; None if there was none, or it has ended."""
         word = load_u32(self._words, MAINTAINER)
         if not word or self._membership is None or not self._membership.processes.is_alive(word):
             return None
@@ -114,23 +118,23 @@ class Upkeep:
 
     @property
     def is_running(self) -> bool:
-        """Whether somebody is in the middle of it, who may stand still there."""
+        """Whether a thread or process is doing maintenance now; it may be stopped in the middle."""
         if self._membership is None:
             return False
         return self._mutex.owner != 0 or self._membership.locks.is_taken(MAINTENANCE_BYTE)
 
     @property
-    def last_turn(self) -> int | None:
-        """When that was (ns since the epoch)."""
+    def last_run(self) -> int | None:
+        """When maintenance was last started (ns since the epoch); None if never."""
         return load_u64(self._words, MAINTAINED) or None
 
     @property
     def errors(self) -> int:
-        """How often it failed, in any process, since it was last done by hand."""
+        """How often maintenance failed, in any process, since it was last run by hand."""
         return load_u32(self._words, MAINTENANCE_ERRORS)
 
     def count_error(self) -> None:
-        """Increment the error counter, unless the error is that nothing can be stored any more."""
+        """Increment the error counter, unless the control page cannot be stored to any more."""
         if not self._control.is_storable:
             return
         seen = self.errors
@@ -138,16 +142,16 @@ class Upkeep:
             seen = self.errors
 
     def forget_errors(self) -> None:
-        """It works again, as whoever asked for it has seen."""
+        """Reset the error counter, because maintenance that was run by hand has succeeded."""
         store_u32(self._words, MAINTENANCE_ERRORS, 0)
 
     @property
     def reclaimed(self) -> tuple[int, int]:
-        """How many segments were reclaimed, and how many bytes of records were in them."""
+        """The number of segments that were reclaimed, and the bytes of records that were in them."""
         return load_u64(self._words, RECLAIMED_SEGMENTS), load_u64(self._words, RECLAIMED_BYTES)
 
     def count_reclaimed(self, segments: int, size: int) -> None:
-        """So many more. For whose turn it is."""
+        """Add to the reclaimed segments and bytes. The caller holds the maintenance lock."""
         store_u64(self._words, RECLAIMED_SEGMENTS, self.reclaimed[0] + segments)
         store_u64(self._words, RECLAIMED_BYTES, self.reclaimed[1] + size)
 

@@ -1,13 +1,13 @@
-"""The processes that have a channel open for writing: a slot each, kept alive by the kernel.
+"""The process slots: one for each process that has a channel open for writing, kept alive by a kernel lock.
 
-A process holds the kernel's lock on the byte of its slot in the lock file for as long as it lives, and counts the
-generation of the slot up when it takes it. So a lock word, which names a slot and a generation, says whether its owner
-is alive without a pid and without a timeout: that works across containers, and a process that is merely stopped is
+As long as it lives, a process holds the kernel lock on the byte of its slot in the lock file. It increments the
+generation of the slot when it takes it. A lock word names a slot and a generation, so it shows whether its owner is
+alive, without a pid and without a timeout. That works across containers, and a process that is merely stopped counts as
 alive.
 
-It also marks its slot in the control file, with a lock on its first byte, for those who cannot see the other one: users
-who may only read, and processes that find another lock file. A reader can prevent that mark, so no process needs it to
-share a channel.
+A process also marks its slot in the control file, with a kernel lock on the first byte of the slot. The mark is for
+processes that cannot see the other lock: those of users who may only read, and those that found another lock file. A
+reader can prevent the mark, so a process can share a channel without it.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from mmap import mmap
 from pathlib import Path
 from typing import Final
 
-from .._errors import StorageError
-from .._format import load_u32, store_u32
-from .._format.layout import (
+from ..._errors import StorageError
+from ..._format import load_u32, store_u32
+from ..._format.layout import (
     LOCK_GENERATION_BITS,
     LOCK_GENERATION_SHIFT,
     LOCK_SLOT_SHIFT,
     PROCESS,
-    PROCESS_IN_LINE,
     PROCESS_SLOT_COUNT,
     PROCESS_SLOT_SIZE,
     PROCESS_SLOTS,
+    PROCESS_WAITING,
 )
-from .files import Files
-from .holder import SHORTEST_NOTE, Holder
-from .kernel_locks import KernelLocks, taken_bytes
+from ..system.kernel_locks import KernelLocks, taken_bytes
+from ..system.os_calls import Files
 from .lock_file import looking
+from .lock_holder import SHORTEST_NOTE, Holder
 
 _MOST_GENERATIONS = (1 << LOCK_GENERATION_BITS) - 1
 
 
 class Processes:
-    """The table of processes, and our own slot in it."""
+    """The table of process slots, and the slot of this process."""
 
     def __init__(self, words: mmap, locks: KernelLocks, marks: KernelLocks | None = None) -> None:
         """*locks* are those of the lock file, *marks* those of the control file."""
@@ -52,30 +52,31 @@ class Processes:
         self._locks = locks
         self._marks = marks
         self.slot: int = 0
-        """Ours; 0 as long as there is none."""
+        """The slot of this process; 0 before `join`."""
         self.owner: int = 0
-        """What a lock word says that is ours."""
+        """The value of a lock word that this process holds."""
 
     def join(self, clear: Callable[[int], object] = lambda _: None) -> None:
-        """Take a slot. The caller holds the opening byte.
+        """Take a slot. The caller holds the open lock.
 
-        *clear* removes what whoever had a slot before has left under its number, while that still counts as theirs.
+        *clear* removes what the previous owner of a slot left under its number. It is called before the generation
+        changes, while those files still count as the previous owner's.
         """
         taken = set(self.others())
         for slot in range(1, PROCESS_SLOT_COUNT):
             if slot not in taken and self._mark(slot):
                 clear(slot)
-                # The generation first: with the byte locked, an older one would make whoever died here look alive.
+                # The generation first: once the byte is locked, an old generation would make the dead owner look alive.
                 generation = self._count_up(slot)
                 if self._locks.take(slot):
                     self._describe(slot)
                     self.slot = slot
                     self.owner = slot << LOCK_SLOT_SHIFT | generation << LOCK_GENERATION_SHIFT
                     return
-        raise StorageError(f"{PROCESS_SLOT_COUNT - 1} processes have the channel open, which is as many as can")
+        raise StorageError(f"{PROCESS_SLOT_COUNT - 1} processes have the channel open, which is the maximum")
 
     def _mark(self, slot: int) -> bool:
-        """Mark a slot, if no reader prevents it; False if a process has, which holds its locks on another file."""
+        """Mark a slot, if no reader prevents it; False if a process with locks on another file has marked it."""
         marks, place = self._marks, _place(slot)
         return marks is None or marks.take(place) or not marks.is_taken(place, shared=False)
 
@@ -85,8 +86,8 @@ class Processes:
         return generation
 
     def _describe(self, slot: int) -> None:
-        # Behind the generation, which must never go back, wherever we die.
-        store_u32(self._words, _place(slot) + PROCESS_IN_LINE, 0)
+        # Only what is behind the generation, which must never go back, even if this process dies here.
+        store_u32(self._words, _place(slot) + PROCESS_WAITING, 0)
         self._words[_place(slot) + _FOR_PEOPLE : _place(slot) + PROCESS.size] = _note()
 
     def others(self) -> list[int]:
@@ -94,7 +95,7 @@ class Processes:
         return others_in(self._locks)
 
     def strangers(self) -> list[int]:
-        """Return the slots that other processes have marked, also those that hold their locks on another file."""
+        """Return the slots that other processes have marked, also those that hold their locks on another lock file."""
         return [] if self._marks is None else _slots(self._marks.taken(*_TABLE, shared=False))
 
     def is_alive(self, word: int) -> bool:
@@ -104,31 +105,31 @@ class Processes:
         return slot != 0 and self._has_slot(word) and (slot == self.slot or self._locks.is_taken(slot, shared=False))
 
     def _has_slot(self, word: int) -> bool:
-        """Tell whether no other process has taken its slot since."""
+        """Return whether no other process has taken the slot since the lock word was written."""
         return self.generation(word >> LOCK_SLOT_SHIFT) == word >> LOCK_GENERATION_SHIFT & _MOST_GENERATIONS
 
     def generation(self, slot: int) -> int:
-        """Return how often a slot was taken, more or less; as much of it as a lock word has, whatever is stored."""
+        """Return the generation of a slot, cut to the bits that a lock word has, whatever is stored."""
         return load_u32(self._words, _place(slot)) & _MOST_GENERATIONS
 
-    # Who waits for room
+    # Processes that wait for capacity
 
-    def is_in_line(self, slot: int) -> bool:
-        """Tell whether the process in a slot says that its senders wait for room."""
-        return bool(load_u32(self._words, _place(slot) + PROCESS_IN_LINE))
+    def is_queued(self, slot: int) -> bool:
+        """Return whether the process in a slot has set the flag that its senders wait for capacity."""
+        return bool(load_u32(self._words, _place(slot) + PROCESS_WAITING))
 
-    def set_in_line(self, stands: bool) -> None:
-        """Say whether senders of this process wait for room."""
-        store_u32(self._words, _place(self.slot) + PROCESS_IN_LINE, int(stands))
+    def set_queued(self, stands: bool) -> None:
+        """Set or clear the flag that senders of this process wait for capacity."""
+        store_u32(self._words, _place(self.slot) + PROCESS_WAITING, int(stands))
 
-    def take_out_of_line(self, word: int) -> None:
-        """Say for the process that a lock word names that its senders wait no more. Who has its slot now stays."""
+    def remove_from_queue(self, word: int) -> None:
+        """Clear the flag of the process that a lock word names, unless another process has its slot by now."""
         if self._has_slot(word):
-            store_u32(self._words, _place(word >> LOCK_SLOT_SHIFT) + PROCESS_IN_LINE, 0)
+            store_u32(self._words, _place(word >> LOCK_SLOT_SHIFT) + PROCESS_WAITING, 0)
 
-    def in_line(self) -> Iterator[int]:
-        """Return the processes that say so, as a lock word would: from the one behind us on, going round to us."""
-        flags = self._words[PROCESS_SLOTS + PROCESS_IN_LINE : _place(PROCESS_SLOT_COUNT) : PROCESS_SLOT_SIZE]
+    def queued_slots(self) -> Iterator[int]:
+        """Yield the processes whose flag is set, as lock words: round-robin, from the slot after ours to our own."""
+        flags = self._words[PROCESS_SLOTS + PROCESS_WAITING : _place(PROCESS_SLOT_COUNT) : PROCESS_SLOT_SIZE]
         first = self.slot + 1
         flags = flags[first:] + flags[:first]
         at = -1
@@ -137,31 +138,31 @@ class Processes:
             yield slot << LOCK_SLOT_SHIFT | self.generation(slot) << LOCK_GENERATION_SHIFT
 
     def holder(self, slot: int) -> Holder:
-        """Return how a process described itself."""
+        """Return the process in a slot, as it described itself."""
         return holder_at(self._words, slot)
 
     def holder_of(self, word: int) -> Holder | None:
-        """Return who has a lock word; None if it is free."""
+        """Return the process that a lock word names; None if the lock is free."""
         return self.holder(word >> LOCK_SLOT_SHIFT) if word else None
 
     def alive(self) -> list[Holder]:
-        """Return every process that has the channel open for writing, this one included."""
+        """Return every process that has the channel open for writing, including this one."""
         ours = [self.slot] if self.slot else []
         return [self.holder(slot) for slot in sorted(self.others() + ours)]
 
 
 def describe_opener(words: mmap) -> None:
-    """Say in slot 0 that this process holds the opening byte."""
+    """Store in slot 0 that this process holds the open lock."""
     words[_PEOPLE] = _note()
 
 
 def forget_opener(words: mmap) -> None:
-    """Say that no process does."""
+    """Store in slot 0 that no process holds the open lock."""
     words[_PEOPLE] = bytes(_PEOPLE.stop - _PEOPLE.start)
 
 
 def opener_of(files: Files, descriptor: int) -> Holder:
-    """Return the process that holds the opening byte, as it described itself in an open control file."""
+    """Return the process that holds the open lock, as it described itself in an open control file."""
     return _holder(files.read_at(descriptor, PROCESS.size, PROCESS_SLOTS))
 
 
@@ -180,14 +181,14 @@ def _holder(described: bytes) -> Holder:
 
 
 def _note() -> bytes:
-    """Return what a slot says for people, as of now."""
+    """Return the description of this process, with the current time, for error messages."""
     host = socket.gethostname().encode()[:SHORTEST_NOTE]
     return PROCESS.pack(0, 0, os.getpid(), time.time_ns(), host)[_FOR_PEOPLE:]
 
 
 @dataclass(frozen=True, slots=True)
 class Living:
-    """The processes that have a channel open for writing, as one sees them that has not."""
+    """The processes that have a channel open for writing, as seen by a process that has not."""
 
     slots: list[int]
     is_complete: bool
@@ -195,7 +196,7 @@ class Living:
 
 
 def living_in(files: Files, path: Path, descriptor: int) -> Living:
-    """Look at the locks and the marks of a channel, whose control file is open."""
+    """Return the live processes, from the locks and the marks of a channel whose control file is open."""
     marked = _slots(taken_bytes(files, descriptor, *_TABLE, shared=False))
     with looking(files, path) as sight:
         return Living(sorted({*marked, *sight.taken(1, PROCESS_SLOT_COUNT - 1)}), sight.is_complete)
@@ -206,7 +207,7 @@ def _place(slot: int) -> int:
 
 
 def others_in(locks: KernelLocks) -> list[int]:
-    """Return the slots of the processes that have a channel open for writing, but for this one."""
+    """Return the slots of the processes that have a channel open for writing, except this one."""
     return locks.taken(1, PROCESS_SLOT_COUNT - 1, shared=False)
 
 
@@ -215,6 +216,6 @@ def _slots(taken: list[int]) -> list[int]:
 
 
 _TABLE: Final = _place(1), _place(PROCESS_SLOT_COUNT) - 1
-"""The first byte and the last."""
-_FOR_PEOPLE: Final = 8  # where pid, time and host begin in a slot
+"""The positions of the first and the last byte of the slots, without slot 0."""
+_FOR_PEOPLE: Final = 8  # where pid, time and host begin in a slot; they are only shown to people
 _PEOPLE: Final = slice(PROCESS_SLOTS + _FOR_PEOPLE, PROCESS_SLOTS + PROCESS.size)

@@ -1,10 +1,12 @@
-"""A lock that threads and processes share: a mutex of this process, and a word in the control page.
+"""A lock that threads and processes share: a mutex in this process, and a lock word in the control page.
 
-The word is 0 while free, and else names the process that has it. It is taken with compare-and-swap and waited for with
-a futex. Whoever dies with it is found out by asking the kernel, and only exactly the word that was seen is taken over,
-so that of two who see the same dead owner one succeeds. Whoever takes over finds what the lock guards in any state.
+The lock word is 0 while the lock is free, and otherwise names the process that holds it. It is acquired with
+compare-and-swap, and waiters sleep on it with a futex. The kernel knows whether the process that a word names is dead.
+Then another process takes the lock over, by swapping exactly the word that it saw: of two processes that see the same
+dead owner, one succeeds. A process that takes a lock over may find the data that it guards in any state.
 
-Every sleep is bounded: a waiter that was woken and killed before it took the word leaves the others asleep.
+Every sleep has a time limit: if a waiter is woken and killed before it acquires the lock, the other waiters are not
+woken.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ from threading import get_ident
 
 from typing_extensions import Buffer
 
-from .._errors import Busy, StorageError
-from .._format import PURE, Guard, Mutex, load_u32, swap_if_u32, take_word, wait_word
-from .._format.layout import CONTENDED
-from .holder import Holder
-from .processes import Processes
+from ..._errors import Busy, StorageError
+from ..._format import PURE, Guard, Mutex, load_u32, swap_if_u32, take_word, wait_word
+from ..._format.layout import CONTENDED
+from .lock_holder import Holder
+from .process_slots import Processes
 
 _SPIN = 50e-6
 _LONGEST_SLEEP = 0.1
@@ -34,7 +36,7 @@ class SharedLock:
     """One of the lock words, re-entrant in a thread.
 
     A block that is left by an exception other than the package's own, for instance one raised by a signal handler, may
-    leave what the lock guards in any state. Then the lock word names no live process, and the next holder cleans up.
+    leave the guarded data in any state. Then the lock word names no live process, and the next holder cleans up.
     """
 
     def __init__(
@@ -52,24 +54,26 @@ class SharedLock:
         self._processes = processes
         self._entered = entered
         self.mutex: Mutex = Mutex()
-        """Keeps the other threads of this process out, and only those."""
+        """Excludes the other threads of this process, and only those."""
         self.mutex.share(words, position, processes.owner, flushes)
 
     def held(self, may_sleep: Callable[[], bool] = _always) -> Guard:
-        """Hold the lock in a `with` statement; `Busy` where it is taken for longer and the thread may not sleep.
+        """Hold the lock in a `with` statement; raise `Busy` if it stays taken and the thread may not sleep.
 
-        `entered` is called with the lock taken, and with whether it was taken from a dead process. No thread sleeps for
-        the lock word with the mutex locked: another thread may be one that must not wait for it.
+        `entered` is called with the lock held, and is passed whether the lock was taken over from a dead process. No
+        thread sleeps for the lock word with the mutex locked: another thread may be one that must not wait for it.
         """
         return self.mutex.held_shared(self._take, may_sleep, self._look_at_mutex, self._sleep)
 
     def check_storable(self) -> None:
         """Raise `StorageError` if a store to the lock word, or another one in its page, would kill the process."""
         if not self.mutex.can_store():
-            raise StorageError("the control file cannot be stored to: its file system has shut down, or it was cut off")
+            raise StorageError(
+                "the control file cannot be written to: its file system has shut down, or the file was truncated"
+            )
 
     def _look_at_mutex(self) -> None:
-        """Raise `Busy` if another thread holds the mutex for longer, as for a flush."""
+        """Raise `Busy` if another thread holds the mutex for longer, for example during a flush."""
         until = time.monotonic() + _BRIEFLY
         while self.mutex.user not in (0, get_ident()):
             if time.monotonic() >= until:
@@ -85,25 +89,25 @@ class SharedLock:
             raise
 
     def refuse_reentry(self, what: str) -> None:
-        """Raise `RuntimeError` if the thread is inside already: it was interrupted by a signal handler or a finalizer.
+        """Raise `RuntimeError` if the thread is inside already, interrupted there by a signal handler or a finalizer.
 
-        What it left half done is no state to work on, and waiting for it would be for ever.
+        The half-done state is not one to work on, and waiting for the thread itself would never end.
         """
         if self.mutex.user == get_ident():
-            raise RuntimeError(f"{what}: this thread is in the middle of it already, and was interrupted there")
+            raise RuntimeError(f"{what}: the same thread is already inside this operation, and was interrupted there")
 
     @property
     def holder(self) -> Holder | None:
-        """Whose process has the word; None if nobody's."""
+        """The process that holds the lock word; None if the lock is free."""
         return self._processes.holder_of(load_u32(self._words, self._position))
 
     @property
     def is_held(self) -> bool:
-        """Whether the thread that asks holds it."""
+        """Whether the calling thread holds the lock."""
         return self.mutex.user == get_ident()
 
     def _take(self, slept: bool) -> int:
-        """Take the lock word and return 0; else return it, which names a live process."""
+        """Acquire the lock word and return 0; or return the word, if it names a live process."""
         self.check_storable()
         words, position, owner = self._words, self._position, self._processes.owner
         if not slept and take_word(words, position, owner, _SPIN):
@@ -111,7 +115,7 @@ class SharedLock:
         while True:
             seen = load_u32(words, position)
             if not seen:
-                if swap_if_u32(words, position, 0, owner | CONTENDED):  # other threads may sleep
+                if swap_if_u32(words, position, 0, owner | CONTENDED):  # CONTENDED, because other threads may sleep
                     return self._took(from_the_dead=False)
             elif self._is_left_behind(seen):
                 if swap_if_u32(words, position, seen, owner | CONTENDED):
@@ -120,7 +124,7 @@ class SharedLock:
                 return seen
 
     def _sleep(self, seen: int) -> None:
-        """Sleep until the holder frees the lock word, or for a while."""
+        """Sleep until the holder frees the lock word, or the time limit of a sleep is reached."""
         if seen & CONTENDED or swap_if_u32(self._words, self._position, seen, seen | CONTENDED):
             wait_word(self._words, self._position, seen | CONTENDED, _LONGEST_SLEEP)
 
@@ -132,14 +136,15 @@ class SharedLock:
 
     def _is_left_behind(self, word: int) -> bool:
         if word & ~CONTENDED == self._processes.owner:
-            # Although we have the mutex, and the C core never stops half-way: a thread was interrupted on its way in.
+            # It names this process although we have the mutex. The C core never stops half-way, so a thread was
+            # interrupted in the Python code while it acquired the lock.
             return not PURE
         return not self._processes.is_alive(word)
 
     def leave_behind(self) -> None:
-        """Let the next holder of the lock clean up. The caller holds it, and is about to raise."""
+        """Let the next holder of the lock clean up. The caller holds the lock, and is about to raise."""
         self.mutex.spoil()
 
     def abandon(self) -> None:
-        """Free nothing from now on: in a forked child the word is the parent's."""
+        """Never free the lock word from now on: in a forked child it belongs to the parent."""
         self.mutex.abandon()

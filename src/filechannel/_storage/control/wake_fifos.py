@@ -1,8 +1,8 @@
-"""FIFOs by which one process wakes the event loops of another: `wake/<slot>`, an eventfd with a name.
+"""The wake FIFOs, named pipes by which one process wakes the event loops of another: `wake/<slot>`, a named eventfd.
 
-An event loop cannot sleep on a futex, but it can watch a descriptor. Whoever waits keeps its own FIFO open for reading
-and writing, so that it never ends; whoever rings writes a byte. A byte too many wakes somebody for nothing, and a FIFO
-that is full has been rung.
+An event loop cannot sleep on a futex, but it can watch a descriptor. A waiting process keeps its own FIFO open for
+reading and writing, so that it never reaches end of file. A process that wakes it writes a byte. A surplus byte causes
+a spurious wakeup, and a write to a full FIFO can be skipped, because its reader is woken anyway.
 """
 
 from __future__ import annotations
@@ -10,38 +10,38 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from .._errors import DiskFullError, UnexpectedFileError
-from .._format import Mutex
-from .files import Files, directory_mode
+from ..._errors import DiskFullError, UnexpectedFileError
+from ..._format import Mutex
+from ..system.os_calls import Files, directory_mode
 from .lock_file import lock_mode
-from .processes import Processes
+from .process_slots import Processes
 
 WAKE_FIFOS = "wake"
-_MOST = 64  # FIFOs of others that are kept open
+_MOST = 64  # FIFOs of other processes that are kept open
 _UNKNOWN = -1, -1  # a generation that no slot has
 
 
-class Bells:
-    """The FIFOs of one channel."""
+class WakeFifos:
+    """The wake FIFOs of one channel."""
 
     def __init__(self, files: Files, directory: Path, mode: int, processes: Processes) -> None:
-        """Make the FIFO of our own slot, if that is possible here."""
+        """Create the FIFO of our own slot, if the file system allows it."""
         self._files = files
         self._directory = directory
         self._processes = processes
         self._path_of_own = self._path(processes.slot)
-        self._lock = Mutex()  # a signal handler may ring while its own thread does
+        self._lock = Mutex()  # a signal handler may call `ring` while its own thread is inside
         self._open: dict[int, tuple[int, int]] = {}  # slot: generation, descriptor
         self._own: int | None = None
         self._file_of_own: tuple[int, int] | None = None
         with suppress(OSError, DiskFullError):
             files.make_directory(directory, directory_mode(mode))
-            files.make_fifo(self._path_of_own, lock_mode(mode))  # who could only read would take bytes away
+            files.make_fifo(self._path_of_own, lock_mode(mode))  # a user who may only read could consume the bytes
             self._own = files.open_fifo(self._path_of_own)
             self._file_of_own = files.identity(self._own)
 
     def take_own(self) -> int | None:
-        """Return a descriptor to read from when somebody rings; None where there are no FIFOs. The caller closes it."""
+        """Return a descriptor that becomes readable on a wakeup; None if there are no FIFOs. The caller closes it."""
         own, self._own = self._own, None
         return own
 
@@ -54,7 +54,7 @@ class Bells:
                     now = self._processes.generation(slot)
                     self._files.write_fifo(descriptor if generation == now else self._opened(slot, now))
                 except OSError:
-                    pass  # gone, or rung more often than it was looked at
+                    pass  # the FIFO was deleted, or is full: then its process is woken anyway
 
     def _opened(self, slot: int, generation: int) -> int:
         if slot not in self._open and len(self._open) >= _MOST:
@@ -62,7 +62,7 @@ class Bells:
         self._forget(slot)
         descriptor = self._files.open_fifo(self._path(slot))
         _, kept = self._open.setdefault(slot, (generation, descriptor))
-        if kept != descriptor:  # a handler has opened it in between
+        if kept != descriptor:  # a signal handler has opened it in between
             self._files.close(descriptor)
         return kept
 
@@ -75,9 +75,9 @@ class Bells:
         return self._directory / str(slot)
 
     def close(self) -> None:
-        """Let go of the FIFOs of others, and remove our own: whoever copies the directory stumbles over it.
+        """Close the FIFOs of other processes, and delete our own: programs that copy the directory could hang on it.
 
-        The slot is still ours.
+        The slot of this process must still be taken.
         """
         with self._lock.held():
             for slot in list(self._open):
@@ -92,17 +92,18 @@ class Bells:
 
 
 def remove_fifo(files: Files, directory: Path, slot: int) -> None:
-    """Remove what somebody who died has left.
+    """Delete the FIFO that a dead process left.
 
-    Before the slot has another generation: whoever rings keeps a FIFO open for as long as that is the same.
+    The caller does so before the slot gets another generation: a process that wakes this slot keeps the FIFO open for
+    as long as the generation is the same.
     """
     with suppress(OSError):
         files.unlink_fifo(directory / str(slot))
 
 
 def remove_fifos(files: Files, directory: Path) -> None:
-    """Remove every FIFO that has the name of a slot; no other process has the channel open."""
-    with suppress(UnexpectedFileError):  # wakes no process, which costs the others a look from time to time
+    """Delete every FIFO that has the name of a slot. No other process may have the channel open."""
+    with suppress(UnexpectedFileError):  # then no FIFO wakes a process, and its waiters rescan from time to time
         for name in files.list(directory):
             if name.isascii() and name.isdigit():
                 files.unlink_fifo(directory / name)

@@ -1,7 +1,7 @@
-"""How often a consumer's position reaches the disk: after so many messages, so many seconds, or every one of them.
+"""Flushes the stored position of a consumer: after a number of messages, at an interval, or for every message.
 
-Positions are shared memory: whatever the process does, they are never lost with it. This is about power cuts alone,
-after which a consumer goes on at the last position that reached the disk and gets what it took since then once more.
+Positions are shared memory, so they survive a process crash. Flushing matters for power cuts only: afterwards a
+consumer resumes at the last flushed position, and messages received since then are redelivered.
 """
 
 from __future__ import annotations
@@ -12,28 +12,28 @@ import os
 from contextlib import suppress
 from typing import final
 
-from .._errors import StorageError, storage_error
-from .._format import Mutex
-from .._options import CursorFlush
-from .background import NoThreadError, background_threads
-from .cursor import Cursor
-from .cursors import Cursors
-from .flush_timer import FLUSH_TIMER
+from ..._errors import StorageError, storage_error
+from ..._format import Mutex
+from ..._options import CursorFlush
+from ..._runtime.threads import NoThreadError, background_threads
+from ..consumers.cursor import Cursor
+from ..consumers.cursors import Cursors
+from .interval_flush import IntervalFlush
 
 _logger = logging.getLogger("filechannel")
 
 
 @final
 class PositionFlush:
-    """Brings the position of one consumer to disk. What went wrong is told to whoever takes the next message."""
+    """Flushes the position of one consumer. An error is raised to the caller that takes the next message."""
 
     def __init__(self, cursors: Cursors, cursor: Cursor, every: CursorFlush) -> None:
         self._cursors = cursors
         self._cursor = cursor
         self.waits = every == "fsync"
-        """Whether a message is handed out only when the position behind it is on disk, where that can be waited for."""
+        """Whether a message is handed out only once the position after it is on disk, where the caller can wait."""
         self.counts = self.waits or isinstance(every, int)
-        """Whether it wants to know of every message."""
+        """Whether `took` has to be called for every message."""
         self._every = every if isinstance(every, int) else 1
         self._counting, self._flushing = Mutex(), Mutex()
         self._taken = 0
@@ -42,17 +42,21 @@ class PositionFlush:
         self._seen = cursor.position
         self._error: StorageError | None = None
         self.is_closed = False
+        self._interval_flush = IntervalFlush(self)
         if isinstance(every, float):
-            FLUSH_TIMER.register(self, every)
+            self._interval_flush.start(every)
 
     def check(self) -> None:
-        """Raise what went wrong, once, before anything more is taken."""
+        """Raise the error of a failed flush, once, before another message is taken."""
         if self._error is not None:
             error, self._error = self._error, None
             raise StorageError(error.reason) from error
 
     def took(self, messages: int) -> None:
-        """So many more were taken. Begins to flush in another thread when that is due; whoever waits flushes here."""
+        """Count messages that were taken, and start a flush in another thread when one is due.
+
+        Under "fsync" no flush is started: the caller flushes with `wait_until_flushed`.
+        """
         with self._counting.held():
             self._taken += messages
             if self.waits or self._taken - self._requested < self._every:
@@ -63,14 +67,14 @@ class PositionFlush:
     def flush_soon(self) -> None:
         """Flush in another thread."""
         try:
-            background_threads().do(self.settle)
-        except NoThreadError:  # the interpreter is shutting down: no thread takes anything any more
-            self.settle()
+            background_threads().do(self.wait_until_flushed)
+        except NoThreadError:  # the interpreter is shutting down: no thread runs new work any more
+            self.wait_until_flushed()
 
-    def settle(self) -> None:
-        """Wait until the position behind what has been taken is on disk, or is known not to be."""
+    def wait_until_flushed(self) -> None:
+        """Block until the position after the taken messages is on disk, or its flush has failed."""
         wanted = self._taken
-        with self._flushing.held():  # the thread that had it may have flushed for us, too
+        with self._flushing.held():  # the previous holder may have flushed our messages, too
             if self._flushed >= wanted > 0:
                 return
             taken = self._taken
@@ -83,22 +87,22 @@ class PositionFlush:
             self._flushed = taken
 
     def _flush(self) -> None:
-        """Flush; `OSError` also if the next position could not be stored, since the file system has shut down."""
+        """Flush; `OSError` also if the file system has shut down, so that the next position cannot be stored."""
         self._cursors.flush_one(self._cursor.name)
         if self.waits and not self.is_closed and not self._cursor.is_storable:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     def flush_if_needed(self) -> None:
-        """Flush if the position has changed since the last time. For the timer."""
+        """Flush if the position has changed since the last flush. Called at an interval."""
         position = self._cursor.position
         if position != self._seen:
             self._cursors.flush_one(self._cursor.name)
             self._seen = position
 
     def close(self) -> None:
-        """Flush once more, in another thread, and never again."""
+        """Flush a last time, in another thread."""
         self.is_closed = True
-        FLUSH_TIMER.forget(self)
+        self._interval_flush.stop()
         if self._flushed < self._taken or self._cursor.position != self._seen:
             with suppress(NoThreadError):
-                background_threads().do(self.settle)
+                background_threads().do(self.wait_until_flushed)

@@ -1,15 +1,20 @@
-"""Durability: what is on disk, and how senders share the wait for it.
+"""The flusher: flushes the files of a channel, and lets concurrent senders share one flush (group commit).
 
 The order of every flush: dirty segments, the names in `segments/` if they changed, positions, then the checkpoint. A
-commit under `FSYNC` needs only the first two: recovery finds what lies behind the checkpoint by its checksums. A
-checkpoint always lies between two batches, and never beyond what readers see: what they do not see may be taken back.
+commit under `FSYNC` needs only the first two, because recovery finds the records after the checkpoint by their
+checksums. A checkpoint always lies between two batches, and never beyond the write offset: records that receivers do
+not see yet may be rolled back.
 
-A failed flush is final. The kernel reports it once and forgets; the next call would lie. So the file is never flushed
-again, the log ends at what readers saw and goes on in a fresh file, and everybody whose message was not on disk is
-told: under `FSYNC` each sender that waited, and the next `flush`; otherwise every later `flush`, in any process, since
-readers have seen what the disk may not have. That ends when it is not stored any more, or with the boot: whoever
-recovers then finds out what the disk has. Only what the kernel says about data is such a failure, so nothing that is
-flushed has to be opened for it.
+A failed flush is final. The kernel reports a write error only once; the next `fsync` would return success. So:
+
+- The file is never flushed again. The log ends at the write offset and resumes in a new file.
+- Every sender whose message may not be on disk gets an error. Under `FSYNC` those are the senders that wait, and the
+  next `flush` raises, too. Otherwise every later `flush` raises, in any process, because receivers have seen messages
+  that may not be on disk.
+- This ends when those messages are no longer stored, or with the next boot: recovery then finds out what is on disk.
+
+Only an error of the kernel about data is a failed flush. Running out of descriptors must not look like one, so files
+are kept open until they are flushed.
 """
 
 from __future__ import annotations
@@ -24,43 +29,44 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Protocol, final
 
-from .._errors import Busy, ClosedResourceError, FileChannelError, StorageError, storage_error
-from .._format import Guard, Mutex
-from .._format.layout import FLUSH_LOCK, FLUSHES, FLUSHING_SEGMENTS
-from .._offset import Offset
-from .background import NoThreadError, background_threads, do_all_at_once, start_thread
-from .control import Checkpoint, Control, Tail
-from .cursors import Cursors
-from .delay import Delay
-from .index import Mark
-from .log import Log
-from .processes import Processes
-from .producers import Producers
-from .segments import Segments
-from .shared_lock import SharedLock
-from .unflushed import Work
+from ..._errors import Busy, ClosedResourceError, FileChannelError, StorageError, storage_error, verify_command
+from ..._format import Guard, Mutex
+from ..._format.layout import FLUSH_LOCK, FLUSHES, FLUSHING_SEGMENTS
+from ..._offset import LogPosition, Offset
+from ..._runtime.scheduler import FLUSH_LANE, TimedCall
+from ..._runtime.threads import NoThreadError, background_threads, do_all_at_once, start_thread
+from ..consumers.cursors import Cursors
+from ..control.control_page import Checkpoint, Control, Tail
+from ..control.process_slots import Processes
+from ..control.shared_lock import SharedLock
+from ..log.log import Log
+from ..producers.producer_positions import Producers
+from ..segments.catalog import Segments
+from ..segments.dirty_segments import Work
+from ..store_events import StoreEvents
+from .interval_flush import IntervalFlush
 
 _logger = logging.getLogger("filechannel")
-_ROUNDS = 16  # then other channels have their turn
-_PATIENCE = 0.2  # seconds
-LAZINESS = 1.0
-"""Seconds that a finished segment may wait for its flush. One that is consumed by then is never written out, and its
-pages stay as they are, ready to be written to again."""
-_MANY = 8  # finished segments that are flushed at once: nobody consumes them as fast as they come
-_REMEMBERED = 1024  # failures; who appended before the oldest of them has long been told
+_ROUNDS = 16  # commits in a row before a thread serves other channels
+_LOCK_WAIT_SECONDS = 0.2  # long enough for one flush of another process
+FINISHED_FLUSH_DELAY_SECONDS = 1.0
+"""How long a finished segment may wait for its flush. A segment that is consumed by then is never written out, and
+its pages stay in memory, ready for the recycled file."""
+_MANY = 8  # dirty segments from which on there is no delay: receivers do not consume them as fast as they are sent
+_REMEMBERED = 1024  # failures; the senders of records before the oldest of them got their error long ago
 
 
 class Sleeper(Protocol):
-    """Whoever waits for a commit."""
+    """A task or thread that waits for a commit."""
 
     def wake(self) -> None:
-        """Let it go on. Called from another thread."""
+        """Wake the waiter. Called from another thread."""
         ...
 
 
 @final
 class Ticket:
-    """One append that wants to be on disk: where it is, who waits for it, and in the end what went wrong."""
+    """One append that waits for a commit: its offset, its waiter and, after the commit, its error if it failed."""
 
     __slots__ = ("error", "offset", "sleeper")
 
@@ -71,7 +77,7 @@ class Ticket:
 
 
 class Flusher:
-    """Brings one channel's files to disk. Every method that flushes blocks, and belongs off the event loop."""
+    """Flushes the files of one channel. Every method that flushes blocks; do not call it on an event loop thread."""
 
     def __init__(
         self,
@@ -81,44 +87,51 @@ class Flusher:
         cursors: Cursors,
         producers: Producers,
         processes: Processes,
+        events: StoreEvents,
     ) -> None:
         self._control = control
         self._segments = segments
+        self._path = segments.directory.parent
         self._log = log
         self._cursors = cursors
         self._producers = producers
         self._lock = SharedLock(control.map, FLUSH_LOCK, processes, flushes=FLUSHES)
         self._queue: SimpleQueue[Ticket] = SimpleQueue()
         self.wake_together: Callable[[list[Sleeper]], object] = _wake_one_by_one
-        """How to wake many at once; who knows of event loops knows a better way."""
+        """Wakes many waiters at once; the code that knows the event loops installs a faster way."""
         self._ended = object()
-        """Another object each time that a thread ends to serve the queue."""
+        """Replaced by a new object each time a thread stops serving the queue."""
         self._asked: object = None
-        """What `_ended` was when a thread was last asked to serve it: as long as it still is, that thread does."""
+        """The value of `_ended` when a thread was last asked to serve the queue. While they are equal, it does."""
         self._untold: StorageError | None = None
         self._told = control.failed_flushes
         self._lost: deque[tuple[range, StorageError]] = deque(maxlen=_REMEMBERED)
         self._closed = False
-        self._lazily = Delay(self._begin_flush_of_finished, LAZINESS)
+        self._finished_flush = TimedCall(FLUSH_LANE, self._begin_flush_of_finished)
+        self._interval_flush = IntervalFlush(self)
+        events.segment_finished.attach(self.flush_finished_later)
+        events.flush_needed.attach(self.commit)
+        events.append_refused.attach(self._publish_appended)
 
     # Everything
 
-    def flush(self, *, settled: bool = False) -> None:
-        """Bring everything sent so far to disk, cursors included; `StorageError` if that is not possible.
+    def flush(self, *, locked: bool = False) -> None:
+        """Flush everything sent so far, and the cursors; `StorageError` if that is not possible.
 
-        Nor if a flush before this one has left some of it in doubt. *settled*: the caller is in that block.
+        Raises the same if the durability of stored messages is unknown after an earlier failed flush. *locked*: the
+        caller already holds the flush lock with `held`.
         """
-        if not settled:
+        if not locked:
             self.refuse_reentry()
         with self._lock.held():
             try:
                 self._flush_all()
             finally:
-                self._tell_loss()
+                self._report_loss()
 
-    def flush_the_rest(self, *, settled: bool = False) -> None:
-        """The same for whoever needs on disk what can be: what a flush before this one left in doubt is not told."""
-        if not settled:
+    def flush_the_rest(self, *, locked: bool = False) -> None:
+        """Flush everything that can be flushed: as `flush`, but an earlier failed flush does not make it raise."""
+        if not locked:
             self.refuse_reentry()
         with self._lock.held():
             self._flush_all()
@@ -132,49 +145,61 @@ class Flusher:
         except OSError as error:
             raise storage_error("consumers or checkpoint could not be flushed", error) from error
 
-    def _tell_loss(self) -> None:
+    def _report_loss(self) -> None:
         failed = self._control.failed_flushes
-        if not self._control.is_in_doubt and failed == self._told:
+        if not self._control.is_durability_unknown and failed == self._told:
             return
-        error = self._untold or _failed_elsewhere()
+        error = self._untold or self._failed_elsewhere()
         self._told = failed
-        if not self._control.is_in_doubt:
+        if not self._control.is_durability_unknown:
             self._untold = None
         raise StorageError(error.reason) from error
 
     def refuse_reentry(self) -> None:
-        """Raise `RuntimeError` if the thread is flushing: a signal handler or a finalizer came in between."""
+        """Raise `RuntimeError` if this thread is flushing already: a signal handler or a finalizer interrupted it."""
         self._lock.refuse_reentry("nothing was flushed")
 
     def flush_if_needed(self) -> None:
-        """Flush unless everything is on disk already. `Busy` if another process is flushing, and stays there."""
+        """Flush unless everything is on disk already. `Busy` if another process keeps the flush lock for longer."""
         if self._control.durable_offset < self._control.write_offset:
-            with self._lock.held(briefly()):  # whoever had it may have flushed meanwhile
+            with self._lock.held(briefly()):  # the previous holder may have flushed everything
                 if self._control.durable_offset < self._control.write_offset:
-                    self.flush(settled=True)
+                    self.flush(locked=True)
+
+    def flush_every(self, seconds: float | None) -> None:
+        """Flush at an interval from now on; with None, only when a caller asks for it."""
+        if seconds is None:
+            self._interval_flush.stop()
+        else:
+            self._interval_flush.start(seconds)
 
     def flush_finished_later(self) -> None:
-        """Bring finished segments to disk in another thread, soon."""
-        if not self._log.has_finished:
+        """Flush finished segments soon, in another thread."""
+        if not self._log.dirty.has_finished:
             return
-        if self._log.writer.deferred or not LAZINESS or self._log.unflushed_segments >= _MANY:
+        if self._log.writer.deferred or not FINISHED_FLUSH_DELAY_SECONDS or len(self._log.dirty) >= _MANY:
             self._begin_flush_of_finished()
         else:
-            self._lazily.begin()
+            try:
+                self._finished_flush.request(FINISHED_FLUSH_DELAY_SECONDS)
+            except NoThreadError as error:  # the next request tries again
+                _logger.error("the flush thread could not be started: %s", error)
 
     def _begin_flush_of_finished(self) -> None:
-        with suppress(NoThreadError):  # the interpreter is shutting down: the next open does it
+        if self._closed:
+            return
+        with suppress(NoThreadError):  # the interpreter is shutting down; the next process to open the channel flushes
             background_threads().do(self.flush_finished)
 
     def flush_finished(self) -> None:
-        """Bring finished segments to disk; a failure is logged, and told by the next `flush`.
+        """Flush finished segments. A failure is logged, and the next `flush` raises it.
 
-        If another process is flushing, that is left to whoever flushes next. What their index still has to have is
-        written here too, and not by whoever sends.
+        If another process is flushing, the segments are left to the next flush. Index entries that are not stored yet
+        are stored here, too, so that senders need not do it.
         """
-        self._log.store_marks()
+        self._log.store_index_entries()
         with suppress(Busy, ClosedResourceError), self._lock.held(briefly()):
-            if self._closed or not self._log.has_finished:
+            if self._closed or not self._log.dirty.has_finished:
                 return
             try:
                 work = self._take()
@@ -187,18 +212,18 @@ class Flusher:
             except OSError as error:
                 _logger.error("a checkpoint could not be flushed: %s", error)
             except StorageError as error:
-                if error is not self._untold:  # otherwise logged, and remembered
+                if error is not self._untold:  # otherwise it is logged already, and `flush` raises it
                     _logger.error("finished segments could not be flushed: %s", error)
 
     def _safe_checkpoint(self, boundary: Tail) -> Checkpoint:
-        """Under FSYNC all that readers see is on disk; otherwise what was whole when the segment was finished."""
+        """Return a checkpoint: under FSYNC all published records; otherwise up to where the segment was finished."""
         tail = self._control.tail() if self._log.writer.deferred else boundary
         return Checkpoint(tail.offset, tail.sequence, self._control.oldest_offset)
 
-    def forget_before(self, oldest: Mark) -> None:
-        """Bring to disk that nothing is stored before a place: what lies there may be removed then.
+    def forget_before(self, oldest: LogPosition) -> None:
+        """Store on disk that the log begins at *oldest*; segments before it may then be deleted.
 
-        Nothing else is flushed. `Busy` if another process is flushing, and stays there.
+        Nothing else is flushed. `Busy` if another process keeps the flush lock for longer.
         """
         with self._lock.held(briefly()):
             last = self._control.checkpoint()
@@ -206,10 +231,10 @@ class Flusher:
                 self._write_checkpoint(Checkpoint(oldest.offset, oldest.sequence, oldest.offset))
 
     def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Store a checkpoint, unless the last one goes further: then only what is the oldest changes in that.
+        """Store a checkpoint. If the last one has a higher offset, only its oldest offset is updated.
 
-        A log cannot begin behind where it is known to be whole. If senders have dropped more than that meanwhile, the
-        files of it are there until a checkpoint says so that goes far enough.
+        A log cannot begin after the offset up to which it is known to be complete. If senders have dropped more than
+        that in the meantime, the dropped files stay until a checkpoint reaches far enough.
         """
         last = self._control.checkpoint()
         if last is not None and last.offset >= checkpoint.offset:
@@ -221,46 +246,56 @@ class Flusher:
         self._control.write_checkpoint(checkpoint)
 
     def held(self) -> Guard:
-        """Keep every thread and process from flushing, in a `with` statement."""
+        """Hold the flush lock in a `with` statement: no other thread or process flushes."""
         return self._lock.held()
 
     @property
     def mutex(self) -> Mutex:
-        """Keeps the other threads of this process from flushing."""
+        """Excludes the other threads of this process from flushing."""
         return self._lock.mutex
 
     @property
     def is_closed(self) -> bool:
-        """Whether it flushes nothing any more."""
+        """Whether this flusher is closed, and flushes nothing any more."""
         return self._closed
 
     def close(self) -> None:
-        """Flush nothing any more. The caller holds the mutex."""
+        """Stop flushing for good. The caller holds the mutex."""
         self._closed = True
-        self._lazily.end()
+        self._finished_flush.cancel()
+        self._interval_flush.stop()
 
     # Group commit
 
     def commit_later(self, ticket: Ticket) -> None:
-        """Wake who waits, from another thread, when what was appended is on disk and visible, or lost.
+        """Wake the waiter from another thread when its records are on disk and published, or lost.
 
-        An exception raised by a signal handler in here leaves the ticket in the queue, or not, and the next one is
-        served as ever.
+        If a signal handler raises in here, the ticket may or may not be in the queue; later tickets are served as
+        usual.
         """
         self._queue.put(ticket)
-        ended = self._ended  # behind the above: a thread that ends after this looks once more, and finds it
+        ended = self._ended  # read after the put: a thread that stops later checks the queue again and finds the ticket
         if self._asked is not ended:
             self._begin_work()
             self._asked = ended
 
+    def _publish_appended(self) -> None:
+        """Have the records flushed that take up the capacity.
+
+        If the process that appended them died, no other process would flush them, and no receiver could consume them.
+        """
+        tail = self._control.tail(deferred=self._control.deferred)
+        if tail.offset > self._control.write_offset:
+            self.commit_later(Ticket(tail.offset - 1))
+
     def _begin_work(self) -> None:
         try:
             background_threads().do(self._work)
-        except NoThreadError:  # there is no thread to be had, as when the interpreter is shutting down
+        except NoThreadError:  # no thread can be started, for example because the interpreter is shutting down
             self._work()
 
     def _work(self) -> None:
-        """Commit for those who wait. The threads for that are few, and none of them waits for another process."""
+        """Commit for the waiters. The background threads are few, so none of them waits long for another process."""
         for _ in range(_ROUNDS):
             waiting = self._take_waiting()
             if not waiting:
@@ -273,17 +308,17 @@ class Flusher:
 
     def _end_work(self) -> None:
         self._ended = object()
-        if not self._queue.empty():  # it came before the line above, and no other thread was asked
+        if not self._queue.empty():  # a ticket was queued before `_ended` changed, so no other thread was asked
             self._begin_work()
 
     def _begin_to_wait(self, waiting: list[Ticket]) -> None:
         try:
-            start_thread(lambda: self._work_patiently(waiting), "filechannel-commit")
-        except NoThreadError:  # there are no more threads to be had
-            self._work_patiently(waiting)
+            start_thread(lambda: self._work_while_waiting(waiting), "filechannel-commit")
+        except NoThreadError:  # no more threads can be started
+            self._work_while_waiting(waiting)
 
-    def _work_patiently(self, waiting: list[Ticket]) -> None:
-        """The same in a thread of our own, because another process keeps us waiting, and may have been stopped."""
+    def _work_while_waiting(self, waiting: list[Ticket]) -> None:
+        """Do the work of `_work` in a dedicated thread: another process has the flush lock, and may be stopped."""
         while waiting:
             self._commit_for(waiting, _always)
             waiting = self._take_waiting()
@@ -297,7 +332,7 @@ class Flusher:
         return waiting
 
     def _commit_for(self, waiting: list[Ticket], may_sleep: Callable[[], bool]) -> bool:
-        """Commit, and tell those who wait what came of it; False, and nothing done, if it may not wait and has to."""
+        """Commit, and pass the result to the waiters. Return False, with nothing done, if the lock stays taken."""
         error: StorageError | None = None
         try:
             self.commit(max(ticket.offset for ticket in waiting), may_sleep)
@@ -314,117 +349,123 @@ class Flusher:
                 loss = self._loss_of(ticket.offset)
                 ticket.error = loss if loss is not None or ticket.offset < visible else error
         except ClosedResourceError as failure:
-            # The channel was closed in this moment. Those that wait get an answer all the same.
+            # Another thread has just closed the channel. The waiters must be woken all the same.
             for ticket in waiting:
-                ticket.error = StorageError(f"the channel was closed before it was known what is on disk: {failure!r}")
+                ticket.error = StorageError(
+                    f"the channel was closed before a flush had confirmed what is on disk: {failure!r}"
+                )
         self.wake_together([ticket.sleeper for ticket in waiting if ticket.sleeper is not None])
         return True
 
     def _loss_of(self, offset: int) -> StorageError | None:
-        """Return why what was appended at an offset will never be seen; None if it is, or is still to come."""
+        """Return why the record at an offset will never be published; None if it is published, or will be."""
         if not self._control.failed_flushes:
             return None
         known = next((error for lost, error in self._lost if offset in lost), None)
         try:
-            return known or (_failed_elsewhere() if self._log.has_lost(offset) else None)
-        except (FileChannelError, OSError) as error:  # somebody waits for an answer, whatever it is
-            return StorageError(f"a flush failed in another process, and what is lost cannot be told: {error}")
+            return known or (self._failed_elsewhere() if _is_lost(self._control, self._segments, offset) else None)
+        except (FileChannelError, OSError) as error:  # the sender waits for a result, and must get one
+            return StorageError(f"a flush failed in another process, and it is not known what is lost: {error}")
 
     def commit_for(self, offset: int) -> None:
-        """Wait here until what was appended at an offset is on disk and visible; `StorageError` if it is lost."""
+        """Block until the record at an offset is on disk and published; `StorageError` if it is lost."""
         self.commit(offset)
         loss = self._loss_of(offset)
         if loss is not None:
             raise StorageError(loss.reason) from loss
 
     def commit(self, upto: int | None = None, may_sleep: Callable[[], bool] | None = None) -> None:
-        """Flush what was appended and show it to readers. One commit serves everybody who appended before it.
+        """Flush and publish all appended records. One commit serves all senders that appended before it.
 
-        With *upto*: nothing to do if readers see what was appended there already. Another process has flushed it.
-        `Busy` if somebody else is flushing, and stays there, and the thread may not sleep.
+        With *upto*: there is nothing to do if the record there is published already, because another thread or process
+        has flushed it. `Busy` if another thread or process keeps the flush lock and this thread may not sleep.
         """
         self.refuse_reentry()
         with self._lock.held(may_sleep or _always):
             if upto is None or self._control.write_offset <= upto:
                 self._flush_data()
 
-    def commit_settled(self) -> None:
-        """The same for a caller in a `settled` block."""
+    def commit_with_lock(self) -> None:
+        """Do the same as `commit`, for a caller that already holds the flush lock with `held`."""
         self._flush_data()
 
     # The data
 
     def _flush_data(self) -> Checkpoint:
         with self._log.writing():
-            deferred = self._log.writer.deferred  # not before: another process may have changed it
+            deferred = self._log.writer.deferred  # read under the lock: another process may have changed it before
             tail = self._control.tail(deferred=deferred)
             sealed = self._control.sealed
             work = self._take()
-        self._do(work, tail.offset)
+        self._do(work)
         if deferred:
             self._control.publish(tail)
-            self._log.writer.tell_waiters()
+            self._log.writer.wake_receivers()
         self._advance_durable(tail.offset)
         return Checkpoint(tail.offset, tail.sequence, self._control.oldest_offset, sealed)
 
     def _advance_durable(self, offset: Offset) -> None:
-        self._log.was_flushed(offset)
-        if not self._control.is_in_doubt:
+        self._log.dirty.were_flushed(offset)
+        if not self._control.is_durability_unknown:
             self._control.durable_offset = max(offset, self._control.durable_offset)
 
     def _take(self) -> Work:
         with self._log.writing():
             try:
-                return self._log.take_unflushed()
+                return self._log.dirty.take()
             except OSError as error:
-                if self._log.writer.deferred or error is self._log.refused_flush:
-                    raise self._give_up(error) from error
-                raise storage_error("nothing could be flushed", error) from error  # the disk was not asked
+                if self._log.writer.deferred or error is self._log.dirty.failure:
+                    raise self._handle_failed_flush(error) from error
+                raise storage_error("nothing could be flushed", error) from error  # no flush was tried
 
-    def _do(self, work: Work, end: Offset | None = None) -> None:
+    def _do(self, work: Work) -> None:
         try:
             self._control.begin_flush(FLUSHING_SEGMENTS)
             try:
                 do_all_at_once([segment.flush for segment in work.segments])
-                if end is not None:
-                    for segment in work.segments:
-                        segment.check_flushed(end)
             finally:
                 self._lock.check_storable()
                 self._control.end_flush(FLUSHING_SEGMENTS)
             if work.names_changed:
                 self._segments.flush_names()
-                self._log.names_were_flushed(work.names)
+                self._control.check_running()  # only a read detects a shutdown, and a directory cannot be read
+                self._log.dirty.names_were_flushed(work.names)
             self._check_names(work)
-            self._segments.check_place(self._control)  # `OSError` if the file system has shut down since the flush
+            self._segments.check_place(self._control)
         except OSError as error:
-            raise self._give_up(error) from error
+            raise self._handle_failed_flush(error) from error
 
     def _check_names(self, work: Work) -> None:
-        """Raise `FileNotFoundError` if a segment was flushed whose name another program has deleted or given away.
+        """Raise `FileNotFoundError` if another program has deleted or replaced the name of a flushed segment.
 
-        A segment that this package has removed or renamed was reclaimed, poisoned, rolled back or compressed: the
-        control page or the directory said so before, so they are asked afterwards. The page comes last: what was
-        compressed may be reclaimed in between.
+        A segment that this package has removed or renamed was reclaimed, poisoned, rolled back or compressed. The
+        control page or the directory recorded that before the file changed, so they are checked after the file. The
+        page comes last, because a compressed segment may be reclaimed in between.
         """
         directory = self._segments.open_directory()
         for segment in [each for each in work.segments if not each.is_in(directory)]:
             begin, control = segment.begin, self._control
-            if self._segments.has_other_form(begin, segment.id):
+            if self._segments.has_other_encoding(begin, segment.id):
                 continue
-            oldest = max(control.oldest_offset, control.given_up)
+            oldest = max(control.oldest_offset, control.poisoned_before)
             if oldest <= begin < control.append_offset:
-                what = "deleted or replaced while the channel was open, what it held is lost"
+                what = "deleted or replaced while the channel was open, and its messages are lost"
                 raise FileNotFoundError(errno.ENOENT, what, str(segment.path))
 
-    def _give_up(self, cause: OSError) -> StorageError:
-        """End the log at what readers saw and go on in a fresh file."""
+    def _failed_elsewhere(self) -> StorageError:
+        return StorageError(
+            "a flush failed in another process, whose log says why: messages may not be on disk; "
+            f"{verify_command(self._path)} shows what is damaged or missing"
+        )
+
+    def _handle_failed_flush(self, cause: OSError) -> StorageError:
+        """Handle a failed flush: end the log at the write offset, resume in a new file, and return the error."""
         with self._log.writing():
             tail = self._control.tail()
             where = "" if isinstance(cause, FileNotFoundError) else "the kernel's log (dmesg) may say why, and "
             error = StorageError(
                 f"a flush failed, messages around offset {tail.offset} may not be on disk: {cause}; "
-                f"{where}'filechannel verify' shows what is damaged or missing"
+                f"{where}{verify_command(self._path)} shows what is damaged or missing"
             )
             error.__cause__ = cause
             self._untold = error
@@ -432,25 +473,39 @@ class Flusher:
             if self._log.writer.deferred:
                 appended = self._control.tail(deferred=True)
                 self._lost.append((range(tail.offset, appended.offset), error))
-                if not self._control.is_in_doubt:
-                    self._control.durable_offset = tail.offset  # readers see nothing else
+                if not self._control.is_durability_unknown:
+                    self._control.durable_offset = tail.offset  # under FSYNC everything published is on disk
             _logger.error("%s", error)
             self._log.abandon_active()
         return error
 
 
 def briefly() -> Callable[[], bool]:
-    """Return what tells whether there is still time: enough for the flush of another process, not to wait for one."""
-    until = time.monotonic() + _PATIENCE
+    """Return a `may_sleep` for waits that are long enough for one flush of another process, but no longer.
+
+    It returns True until the time is over. A stopped process must not be waited for.
+    """
+    until = time.monotonic() + _LOCK_WAIT_SECONDS
     return lambda: time.monotonic() < until
+
+
+def _is_lost(control: Control, segments: Segments, offset: int) -> bool:
+    """Return whether a record that was appended at an offset was rolled back since: no segment holds it."""
+    try:
+        if control.poisoned_before > offset >= control.write_offset:
+            is_missing = True
+        else:
+            begin = segments.covering(offset)
+            is_missing = begin is None or offset >= segments.get(begin).limit
+    except FileChannelError:
+        if offset >= control.oldest_offset:
+            raise
+        return False
+    return is_missing and offset >= control.oldest_offset  # else it was stored, and has been reclaimed
 
 
 def _always() -> bool:
     return True
-
-
-def _failed_elsewhere() -> StorageError:
-    return StorageError("a flush failed in another process, whose log says why: messages may not be on disk")
 
 
 def _wake_one_by_one(sleepers: list[Sleeper]) -> None:

@@ -1,7 +1,8 @@
-"""The log: one tail that grows through segments.
+"""The log of one channel: appends records at the tail and rolls from segment to segment.
 
-`append` is the complete path: it rolls, allocates, marks the index and undoes what it could not finish. The writer's
-own `append` is its fast path and comes here when something is not simple.
+`Log.append` is the complete path: it takes the writer lock, learns what other processes did, reserves capacity, and
+lets the `Appender` write. The native writer's own `append` is the fast path; it calls `Log.append` whenever it cannot
+append by itself.
 """
 
 from __future__ import annotations
@@ -10,39 +11,37 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
 
-from .._errors import (
+from ..._errors import (
     Busy,
     ChannelFullError,
     ChannelSealedError,
+    ClosedResourceError,
     FileChannelError,
     MessageTooLargeError,
-    StorageError,
     storage_error,
 )
-from .._format import PURE, Guard, Mutex, Writer
-from .._format.layout import BATCH_CONTINUES, CONTROL_RECORD, FLUSHES, RECORD_HEADER_SIZE, SEAL, WRITER_LOCK
-from .._offset import Offset
-from .._options import StoredOptions
-from .active import ActiveSegment
-from .background import NoThreadError
-from .backlog import Batch
-from .batch_writer import BatchWriter
-from .control import Control
-from .files import Files
-from .flush_work import FlushWork
-from .holder import Holder
-from .index import Mark
-from .jump import Jump
-from .parts import Lead, Part
-from .processes import Processes
-from .rolling import Rolling
-from .room import Room
-from .segments import Segments
-from .shared_lock import SharedLock
-from .unflushed import Unflushed, Work
-from .unpublished import Unpublished
+from ..._format import PURE, Guard, Mutex, Writer
+from ..._format.layout import CONTROL_RECORD, FLUSHES, RECORD_HEADER_SIZE, SEAL, WRITER_LOCK
+from ..._offset import LogPosition, Offset
+from ..._options import StoredOptions
+from ..._runtime.may_sleep import may_sleep
+from ..._runtime.threads import NoThreadError
+from ..capacity.backlog import Batch
+from ..capacity.capacity import CapacityLimit
+from ..control.control_page import Control
+from ..control.lock_holder import Holder
+from ..control.process_slots import Processes
+from ..control.shared_lock import SharedLock
+from ..segments.catalog import Segments
+from ..segments.dirty_segments import DirtySegments
+from ..store_events import StoreEvents
+from ..system.os_calls import Files
+from .active_segment import ActiveSegment
+from .appender import Appender
+from .batch_parts import HeaderRecord, Part
+from .offset_gap import OffsetGap
+from .prepare_next import NextSegment
 
 _logger = logging.getLogger("filechannel")
 
@@ -50,7 +49,8 @@ _logger = logging.getLogger("filechannel")
 class Log:
     """Appends to the segments of one channel. Any thread of any process may append.
 
-    What this process knows of the active segment may be out of date; `Writer.current` tells, under the writer word.
+    What this process knows about the active segment may be out of date. The holder of the writer lock checks that with
+    `Writer.current`.
     """
 
     def __init__(
@@ -61,491 +61,345 @@ class Log:
         segments: Segments,
         processes: Processes,
         options: StoredOptions,
-        notify: Callable[[], object],
-        room: Room,
+        capacity: CapacityLimit,
+        events: StoreEvents,
+        check_directory: Callable[[], object],
     ) -> None:
+        """*check_directory* is called before a file is created; it raises if the directory is not the channel's."""
         self._files = files
         self._path = path
         self._control = control
         self._segments = segments
-        self._room = room
+        self._capacity = capacity
+        self._events = events
+        self._check_directory = check_directory
         self._max_message_size = options.max_message_size
         self._lock = SharedLock(control.map, WRITER_LOCK, processes, self._entered, flushes=FLUSHES)
-        self.may_sleep: Callable[[], bool] = _always
-        """Asked before a thread that appends sleeps for the writer word: one that runs an event loop must not."""
-        self.on_finished: Callable[[], object] = _nothing
-        """Called after an append that finished a segment, or by `catch_up`."""
-        self.on_rolled: Callable[[], object] = _nothing
-        """Called by the append after one that finished a segment and left the rest to `catch_up`, on another thread."""
-        self.on_dropped: Callable[[], object] = _nothing
-        """Called after an append that gave up the oldest segments, whose files are still there."""
-        self.on_changed: Callable[[], object] = _nothing
-        """Called when another process has called `announce_change`, under the writer word."""
-        self.on_deferred: Callable[[], object] = _nothing
-        """Called after the first append since another process has chosen `FSYNC`; flushes it."""
-        self.on_refused: Callable[[], object] = _nothing
-        """Called, without the word, when there was no room for an append."""
-        self.on_closed: Callable[[], object] = _nothing
-        """Called when somebody comes too late; may raise an error of its own."""
-        self._closed = self._is_closing = self._forked = False
+        self._closed = self._is_closing = False
         self._durability_changed = self._dropped = False
-        self.writer: Writer = Writer(control.map, processes.owner, options.max_message_size, self.append, notify)
-        self._unflushed = Unflushed()
-        self._active = ActiveSegment(files, control, segments, options, self.writer, self._unflushed, room)
-        self._active.on_ready = self.get_ready
-        self._active.on_gone_on = lambda: self.on_rolled()  # noqa: PLW0108 - set later
-        shared = control, segments, self.writer, self._active, self._unflushed
-        self._rolling = Rolling(*shared)
-        self._rolling.on_finished = lambda: self.on_finished()  # noqa: PLW0108 - set later
-        self._unpublished = Unpublished(*shared)
-        check = self._check_not_forked
-        self._batch = BatchWriter(path, self.writer, self._active, self._rolling, self._unpublished, check)
-        self._work = FlushWork(control, segments, self._active, self._unflushed)
-        self._jump = Jump(control, segments, self._active, self._unflushed)
+        self.writer: Writer = Writer(
+            control.map, processes.owner, options.max_message_size, self.append, events.message_published.__call__
+        )
+        self.dirty: DirtySegments = DirtySegments(control, segments)
+        self._active = ActiveSegment(
+            files,
+            control,
+            segments,
+            options,
+            self.writer,
+            capacity,
+            NextSegment(files, segments, self.writer, events, prepare=self.prepare_next_segment),
+            self._check_may_create,
+        )
+        self.appender: Appender = Appender(
+            files, path, control, segments, options, self.writer, self._lock, self._active, self.dirty
+        )
+        self._gap = OffsetGap(control, segments, self.appender, self._active, self.dirty)
+        events.ring_freed.attach(self.wake_receivers)
 
     def begin(self, *, alone: bool, beyond: Offset | None) -> None:
-        """Go on where the last writer stopped, dead or alive; after a recovery, far behind an offset.
+        """Resume where the last writer stopped, whether it is alive or dead; after a recovery, well past *beyond*.
 
-        *alone*: nobody else has the channel open. With others there, the first append sees to it: who only wants to
-        read need not wait for a writer that stands still.
+        *alone*: no other process has the channel open. Otherwise the first append does this, so that a process that
+        only reads need not wait for a stopped writer.
         """
         if not alone:
             self.writer.defer(self._control.deferred)
             return
         with self.writing():
             if beyond is not None:
-                self._jump.go(beyond, self._control.write_offset)
-                self.announce_change()
+                self._gap.go(beyond, self._control.write_offset)
             else:
-                self._work.inherit()
-                self._unpublished.discard()
+                self.dirty.add_inherited()
+                self.appender.roll_back()
 
     def writing(self, may_sleep: Callable[[], bool] | None = None) -> Guard:
-        """Hold the writer word. Whoever holds it may come in again; `StorageError` if the log is closed."""
+        """Hold the writer lock, which is reentrant, in a `with` statement; `StorageError` if the log is closed."""
         return self._lock.held() if may_sleep is None else self._lock.held(may_sleep)
 
-    def set_check_of_place(self, check: Callable[[], object]) -> None:
-        """Call this before a file is made; it raises if the directory is not the channel's any more."""
-        self._active.check_place = check
-        if self._segments.spares is not None:
-            self._segments.spares.check_place = check
+    def _check_may_create(self) -> None:
+        self.appender.check_not_forked()
+        self._check_directory()
 
     @property
     def holder(self) -> Holder | None:
-        """Who is in the middle of writing; None if nobody is."""
+        """The process that holds the writer lock; None if it is free."""
         return self._lock.holder
 
     def abandon(self) -> None:
-        """Stop where we are, in a forked child whose thread was inside: everything here is the parent's."""
-        self._forked = self._closed = True
-        self._active.check_place = self._refuse_child
-        self.writer.unbind()
+        """Stop writing, in a child that was forked while its thread was appending: all state belongs to the parent."""
+        self._closed = True
+        self.appender.abandon()
         self._lock.abandon()
-
-    def _check_not_forked(self) -> None:
-        if self._forked:
-            self._refuse_child()
-
-    def _refuse_child(self) -> NoReturn:
-        raise StorageError(f"{self._path}: nothing was sent, because this process was forked in the middle of it")
 
     @property
     def mutex(self) -> Mutex:
-        """Keeps the other threads of this process from `writing`; their fast paths take only the word."""
+        """Excludes the other threads of this process from `writing`; their fast paths take only the lock word."""
         return self._lock.mutex
 
     def _entered(self, from_the_dead: bool) -> None:
         if self._closed:
-            self.on_closed()
-            raise StorageError(f"{self._path} is closed")
+            raise ClosedResourceError
         try:
             self._take_over(from_the_dead)
         except OSError as error:
             raise storage_error(f"{self._path} cannot be written to", error) from error
 
     def _take_over(self, from_the_dead: bool) -> None:
-        """Know what others have done since we had the word, and finish what the dead have not."""
-        self._rolling.follow()
-        self._follow_durability()
-        if from_the_dead:
-            self._unpublished.discard()
-        self._start_writer()
-        if not self.writer.current and not self._is_closing:
-            self._catch_up()
-
-    def _start_writer(self) -> None:
-        try:
-            self.writer.start()
-        except ValueError:
-            self._control.tail(deferred=self.writer.deferred)  # which says what is damaged
-            raise
-
-    def _follow_durability(self) -> None:
+        """Learn what other writers did since this process last held the lock, and clean up after a dead writer."""
+        self.appender.update_after_roll()
         if self.writer.deferred != self._control.deferred:
             self.writer.defer(self._control.deferred)
             self._durability_changed = True
+        if from_the_dead:
+            self.appender.roll_back()
+        self.appender.start()
+        if not self.writer.current and not self._is_closing:
+            self._catch_up()
 
     def _catch_up(self) -> None:
-        """Another process has gone on to another segment, or changed the options: do so too."""
-        self.on_changed()
-        segment = self._unpublished.unfinished_at(Offset(self.writer.pending))
+        """Follow another process that rolled to another segment or changed the options."""
+        self._events.options_changed()
+        segment = self.appender.unfinished_at(Offset(self.writer.pending))
         if segment is not self._active.segment:
             self._active.let_go()
         if segment is not None:
             self._active.take_up(segment)
-        self._unflushed.discard_before(self._control.oldest_offset)
+        self.dirty.discard_before(self._control.oldest_offset)
 
-    def let_go_of_given_up(self, may_sleep: Callable[[], bool]) -> None:
-        """Hold no segment that others have given up, and may have removed: its file would keep its disk space.
+    def release_reclaimed(self, may_sleep: Callable[[], bool]) -> None:
+        """Let go of segments that other processes have reclaimed: an open file would keep its disk space.
 
-        `Busy` if somebody has the word, and the thread may not sleep any longer.
+        `Busy` if another thread or process holds the writer lock and this thread may not sleep any longer.
         """
         active, oldest = self._active.segment, self._control.oldest_offset
-        if (active is not None and active.begin < oldest) or self._unflushed.reaches_before(oldest):
-            with self.writing(may_sleep):  # whoever enters leaves the active one
-                self._unflushed.discard_before(oldest)
-
-    def announce_change(self) -> None:
-        """Let the other processes know that segments came or went, or options changed. The caller holds the word.
-
-        After they did, and before anything is published: a reader that sees more must look again at what there is.
-        """
-        self._active.announce_change()
-
-    def close_window(self) -> None:
-        """Let the next append ask for room, whatever it was given before. The caller holds the word."""
-        if self._active.segment is not None:
-            self._active.take_up(self._active.segment)
+        if (active is not None and active.begin < oldest) or self.dirty.reaches_before(oldest):
+            with self.writing(may_sleep):  # acquiring the lock already leaves an active segment that was reclaimed
+                self.dirty.discard_before(oldest)
 
     def set_deferred(self, deferred: bool) -> None:
-        """Leave it to a flush to move what readers see, or do it here. The caller holds both words, all is flushed."""
+        """Choose whether a flush publishes records (True) or the append does (False).
+
+        The caller holds the writer lock and the flush lock, and everything is flushed.
+        """
         tail = self._control.tail(deferred=self.writer.deferred)
         self._control.publish(tail, deferred=deferred)
         self._control.deferred = deferred
         self.writer.defer(deferred)
         self._durability_changed = False
-        self.announce_change()
-        self._start_writer()
+        self.appender.announce_change()
+        self.appender.start()
 
     # Appending
 
-    def append(self, payloads: list[bytes], lead: Lead | None = None) -> Offset:
-        """Append payloads as one batch and return where it begins. All of them, or an error and none."""
-        if lead is None and len(payloads) == 1:
-            start = self._go_on(payloads[0])
+    def append(self, payloads: list[bytes], header_record: HeaderRecord | None = None) -> Offset:
+        """Append payloads as one batch and return its offset. If it raises, none of them was appended."""
+        if header_record is None and len(payloads) == 1:
+            start = self._fast_roll(payloads[0])
             if start is not None:
-                self.tell_waiters()
+                self.wake_receivers()
                 return Offset(start)
         self.check_sizes(payloads)
-        return self.append_parts([payloads], Batch.of(sum(map(len, payloads)), len(payloads)), lead)
+        return self.append_parts([payloads], Batch.of(sum(map(len, payloads)), len(payloads)), header_record)
 
-    def _go_on(self, payload: bytes) -> int | None:
-        """Append the first record of the next segment, if its file is ready and nothing is in the way; None if not.
+    def _fast_roll(self, payload: bytes) -> int | None:
+        """Append the first record of the next segment if a prepared segment can be used at once; otherwise None.
 
-        Code that runs once in thousands of messages is in no cache, and each Python function takes microseconds: so
-        the writer does it alone, and what only this process has to know of it comes later. The C core has tried
-        before it came here, unless somebody watches.
+        Code that runs once in thousands of messages is in no CPU cache, and each Python call then takes microseconds.
+        So the writer rolls without Python, and in-process bookkeeping is deferred to `update_after_roll`. The C core
+        has already tried this before it calls here, unless a test watches the steps of the roll.
         """
         try:
-            return self.writer.go_on(payload)
+            return self.writer.fast_roll(payload)
         except BaseException as error:
             with self.writing():
-                self._take_back()
+                self.appender.roll_back_or_leave()
             if isinstance(error, (OSError, FileChannelError)):
-                return None  # whoever comes the long way finds out what it is
+                return None  # the complete path runs into the same error and reports it
             raise
 
     def catch_up(self) -> None:
-        """Do what an append has left to be done, on another thread."""
-        if self.writer.gone_on is not None:
+        """Finish the bookkeeping that an append deferred. Called on another thread."""
+        if self.writer.pending_roll is not None:
             with self.mutex.held():
-                self._rolling.follow()
-        self._rolling.tell_finished()
+                self.appender.update_after_roll()
+        self._notify_finished()
 
-    def get_ready(self) -> None:
-        """Let the next segment begin with a file that waits, if there is one. Any thread may call this."""
+    def _notify_finished(self) -> None:
+        """Raise `segment_finished` once if a segment was finished. The caller does not hold the writer lock."""
+        if not self.appender.has_finished:
+            return
+        self.appender.has_finished = False
+        try:
+            self._events.segment_finished()
+        except BaseException:
+            self.appender.has_finished = True  # the next call notifies again
+            raise
+
+    def prepare_next_segment(self) -> None:
+        """Hand the writer a file from the free list for its next roll, if there is one. Any thread may call this."""
         with self.mutex.held():
             if not self._closed:
-                self._rolling.follow()
-                self._active.get_ready()
+                self.appender.update_after_roll()
+                self._active.prepare_next_segment()
 
-    def append_parts(self, parts: Iterable[Part], batch: Batch, lead: Lead | None = None) -> Offset:
+    def append_parts(self, parts: Iterable[Part], batch: Batch, header_record: HeaderRecord | None = None) -> Offset:
         """Append the messages of several parts, not all of them empty, as one batch; otherwise like `append`.
 
-        The parts are asked for with the word taken, one after the other, so that they need not be in memory together.
-        *batch* says beforehand how much they are, without the lead: there is room for all of it, or nothing is asked
-        for. `StorageError` if records are damaged.
+        The parts are read one by one while the writer lock is held, so that they need not be in memory together.
+        *batch* is their size, without the header record: if the capacity does not take all of it, no part is read.
+        `StorageError` if records are damaged.
         """
-        if lead is not None:
-            batch = Batch(batch.size + RECORD_HEADER_SIZE + lead.size, batch.messages)
+        if header_record is not None:
+            batch = Batch(batch.size + RECORD_HEADER_SIZE + header_record.size, batch.messages)
         self._lock.refuse_reentry(f"{self._path}: nothing was sent")
         try:
-            while (start := self._append_if_flushed(parts, batch, lead)) is None:
-                if not self.may_sleep():
-                    self.on_refused()
+            while (start := self._append_if_flushed(parts, batch, header_record)) is None:
+                if not may_sleep():
+                    self._events.append_refused()
                     raise Busy
-                self.on_deferred()
+                self._events.flush_needed()
         except ChannelFullError:
-            self.on_refused()
+            self._events.append_refused()
             raise
         return start
 
-    def _append_if_flushed(self, parts: Iterable[Part], batch: Batch, lead: Lead | None) -> Offset | None:
-        """Append, unless what has to make room for it is not visible yet."""
-        with self.writing(self.may_sleep):
+    def _append_if_flushed(
+        self, parts: Iterable[Part], batch: Batch, header_record: HeaderRecord | None
+    ) -> Offset | None:
+        """Append; return None if the messages that "drop_oldest" would drop for it are not published yet."""
+        with self.writing(may_sleep):
             if self._control.sealed:
                 raise ChannelSealedError(self._path)
             changed, self._durability_changed = self._durability_changed, False
-            if changed and self.writer.deferred and not self.may_sleep():
-                raise Busy  # whoever called does not know yet that it has to wait for a flush, and asks again
-            self._make_owed_jump()
-            if not self._find_room(batch):
+            if changed and self.writer.deferred and not may_sleep():
+                raise Busy  # the caller does not know yet that it has to wait for a flush, and tries again
+            self._gap.make_pending()
+            if not self._reserve(batch):
                 return None
-            start = self._append(parts, 0, lead)
+            start = self.appender.append(parts, 0, header_record)
             dropped, self._dropped = self._dropped, False
-        self._see_to_the_rest(dropped=dropped)
+        self._notify_after_append(dropped=dropped)
         if changed and self.writer.deferred:
-            self.on_deferred()  # whoever called does not know yet that somebody has to flush
-        self._tell_waiters()
+            self._events.flush_needed()  # the caller does not know yet that it has to flush
+        if not self.writer.deferred:
+            self.wake_receivers()
         return start
 
-    def _see_to_the_rest(self, *, dropped: bool) -> None:
-        """Have done what an append leaves to be done: it was sent, whatever becomes of that.
+    def _notify_after_append(self, *, dropped: bool) -> None:
+        """Start the work that follows an append. An error is only logged, because the batch is already appended.
 
-        Not with the word: starting a thread takes locks, and runs finalizers, of others.
+        Runs without the writer lock: starting a thread takes locks of other code and may run finalizers.
         """
         try:
-            self._rolling.tell_finished()
+            self._notify_finished()
             if dropped:
-                self.on_dropped()
+                self._events.oldest_dropped()
         except (FileChannelError, OSError, NoThreadError) as error:
-            if self._closed:  # by another thread, in this moment
+            if self._closed:  # by another thread in the meantime
                 return
-            _logger.error("%s: what a full segment leaves to be done could not be begun: %s", self._path, error)
+            _logger.error("%s: the background work after a roll could not be started: %s", self._path, error)
 
     def end(self) -> bool:
-        """Append the record that ends the channel; False if it has ended. The caller holds the word."""
+        """Append the seal; return False if the channel is sealed already. The caller holds the writer lock."""
         if not self._control.sealed:
-            self._make_owed_jump()
-            self._room.lift()
-            self._append([[SEAL]], CONTROL_RECORD)
+            self._gap.make_pending()
+            self._capacity.remove_limit()
+            self.appender.append([[SEAL]], CONTROL_RECORD)
         return not self._control.sealed
 
-    def _find_room(self, batch: Batch) -> bool:
-        """Make sure that the capacity takes a batch; under "drop_oldest" give up what stands in its way.
+    def _reserve(self, batch: Batch) -> bool:
+        """Reserve capacity for a batch; under "drop_oldest", drop the oldest segments if necessary.
 
-        False if that is not visible yet: nobody may miss what nobody could have had.
+        Return False if those are not published yet: a message must not be dropped before receivers could read it.
         """
+        end = LogPosition(Offset(self.writer.pending), self.writer.pending_sequence)
         try:
-            if self._room.admit(batch, self._end()):
+            if self._capacity.reserve(batch, end):
                 return True
-            place = self._room.first_kept(batch, self._end()) or self._begin_anew()
-            if place.offset > self._control.write_offset:
+            kept = self._capacity.first_kept(batch, end)
+            if kept is None:  # even with the active segment alone the batch exceeds the capacity: finish that one
+                kept = end
+                if self._active.segment is None:
+                    self.appender.roll_back()
+                self.appender.all_or_nothing(lambda: self.appender.roll(0))
+            if kept.offset > self._control.write_offset:
                 return False
-            self._room.keep_from(place, self._end())
+            self._capacity.drop_before(kept, end)
         except OSError as error:
-            raise storage_error(f"{self._path}: no room could be made, nothing was sent", error) from error
+            raise storage_error(
+                f"{self._path}: the oldest messages could not be dropped, nothing was sent", error
+            ) from error
         self._dropped = True
         return True
 
-    def _begin_anew(self) -> Mark:
-        """Finish the active segment: not even with that alone there is room."""
-        if self._active.segment is None:
-            self._unpublished.discard()
-        self._all_or_nothing(lambda: self._rolling.roll(0))
-        return self._end()
-
-    def _end(self) -> Mark:
-        return Mark(Offset(self.writer.pending), self.writer.pending_sequence, 0)
-
-    def _append(self, parts: Iterable[Part], flags: int, lead: Lead | None = None) -> Offset:
-        start = Offset(self.writer.pending)
-
-        def write_and_publish() -> None:
-            if lead is not None:
-                self._batch.write([lead.make(start)], CONTROL_RECORD | BATCH_CONTINUES)
-            last: Part = []
-            for part in parts:
-                if part if isinstance(part, list) else part.count:
-                    self._batch.write(last, flags | BATCH_CONTINUES)
-                    last = part
-            self._batch.write(last, flags)
-            self._check_not_forked()
-            self.writer.publish()
-
-        self._all_or_nothing(write_and_publish)
-        return start
-
-    def _all_or_nothing(self, work: Callable[[], object]) -> None:
-        """Call *work*, and roll back what it has not published if it fails.
-
-        This is not a context manager: a signal handler may raise an exception on entering or leaving one, and the
-        generator would be closed by the garbage collector. That would roll back without the writer lock, and destroy
-        what another process has written meanwhile.
-        """
-        try:
-            work()
-        except OSError as error:
-            self._take_back()
-            raise self._nothing_sent(error) from error
-        except BaseException:
-            self._take_back()
-            raise
-
-    def _nothing_sent(self, error: OSError) -> StorageError:
-        return storage_error(f"{self._path} cannot be written to, nothing was sent", error)
-
-    def _tell_waiters(self) -> None:
-        if not self.writer.deferred:
-            self.tell_waiters()
-
-    def tell_waiters(self) -> None:
-        """Let whoever waits look again, in every process."""
-        self.writer.tell_waiters()
+    def wake_receivers(self) -> None:
+        """Wake all waiters, in every process, so that they rescan."""
+        self.writer.wake_receivers()
 
     def check_sizes(self, payloads: list[bytes]) -> None:
-        """Raise `MessageTooLargeError` for the longest one if that is too long."""
+        """Raise `MessageTooLargeError` for the longest payload if it exceeds the maximum message size."""
         limit = self._max_message_size
         longest = self.writer.longest(payloads)
         if longest > limit:
             index = next(index for index, payload in enumerate(payloads) if len(payload) == longest)
             raise MessageTooLargeError(longest, limit, index if len(payloads) > 1 else None)
 
-    def is_between_batches(self, begin: int) -> bool:
-        """Tell whether a segment is known to begin where a batch does: then the log may begin there as well."""
-        return self._rolling.is_between_batches(begin)
-
-    def store_marks(self) -> None:
-        """Bring the index of the active segment up to date, as far as this process wrote it."""
+    def store_index_entries(self) -> None:
+        """Store the index entries that this process has for the active segment."""
         with self.mutex.held():
-            self._rolling.follow()
-            self._active.store_marks()
-
-    def finish_segment(self) -> None:
-        """Finish the active segment unless it is empty. The caller holds the word and has nothing pending."""
-        self._rolling.finish_segment()
+            if not self._closed:
+                self.appender.update_after_roll()
+                self._active.store_index_entries()
 
     def begin_segment(self) -> None:
-        """Begin one if there is none. The caller holds the word and has nothing pending."""
-        self._make_owed_jump()
+        """Create an active segment if there is none. The caller holds the writer lock and has nothing pending."""
+        self._gap.make_pending()
         if self._active.segment is None:
-            self._unpublished.discard()
+            self.appender.roll_back()
         if self._active.segment is None:
-            self._rolling.roll(0)
-
-    # Taking back
-
-    def _take_back(self) -> None:
-        """Take back our own unfinished batch; if not even that is possible, whoever writes next does it."""
-        if self._forked:
-            return
-        try:
-            self._unpublished.discard()
-            self._rolling.look_for_boundary()
-        except OSError as error:
-            self._lock.leave_behind()
-            raise self._nothing_sent(error) from error
-        except BaseException:
-            self._lock.leave_behind()
-            raise
-
-    # Going on elsewhere
+            self.appender.roll(0)
 
     def abandon_active(self) -> None:
-        """Go on in a fresh file, far behind every offset used: the active one cannot be flushed any more.
+        """Poison the active segment, which cannot be flushed any more, and resume in a new file after an offset gap.
 
-        What readers do not see is gone. If the file cannot be made now, the next append has to. The caller holds the
-        writer word.
+        Records that are not published are rolled back. If the new file cannot be created now, the next append has to
+        create it. The caller holds the writer lock.
         """
         try:
-            self._jump.leave()
+            self._gap.leave()
             with suppress(FileChannelError):
-                self._make_owed_jump()
+                self._gap.make_pending()
         except BaseException:
             self._lock.leave_behind()
             raise
-        self._room.tell()  # what was taken back needs none any more
+        self._capacity.wake_senders()  # the rolled-back records released capacity
 
-    def _make_owed_jump(self) -> None:
-        """Go on in a fresh file if that is still to be done: no offset may be used before."""
-        if self._control.owes_jump:
-            self._all_or_nothing(self._make_jump)
-
-    def _make_jump(self) -> None:
-        self._jump.make(self._unpublished.reaching(self._control.write_offset))
-        self._start_writer()
-
-    # Flushing
-
-    def take_unflushed(self) -> Work:
-        """Return what a flush has to do. The caller holds the writer word and does it, or gives the log up.
-
-        Raises `OSError` if the disk refused a flush before.
-        """
-        return self._work.take()
-
-    @property
-    def refused_flush(self) -> OSError | None:
-        """Why the disk refused a flush while something was appended; nothing can be flushed then."""
-        return self._unflushed.failure
-
-    def names_were_flushed(self, names: int) -> None:
-        """The disk has the names as they were when some work was taken."""
-        self._unflushed.names_were_flushed(names)
-
-    def was_flushed(self, offset: Offset) -> None:
-        """All that was taken to be flushed is on disk, up to an offset."""
-        self._work.done(offset)
-
-    def has_lost(self, offset: int) -> bool:
-        """Tell whether what was appended at an offset was taken back since: no segment has it any more."""
-        try:
-            is_missing = self._is_missing(offset)
-        except FileChannelError:
-            if offset >= self._control.oldest_offset:
-                raise
-            return False
-        return is_missing and offset >= self._control.oldest_offset  # otherwise it was there, perhaps a moment ago
-
-    def _is_missing(self, offset: int) -> bool:
-        if self._control.given_up > offset >= self._control.write_offset:
-            return True
-        begin = self._segments.covering(offset)
-        return begin is None or offset >= self._segments.get(begin).limit
-
-    @property
-    def has_finished(self) -> bool:
-        """Whether there are finished segments that the disk may not have."""
-        return self._unflushed.has_finished
-
-    @property
-    def unflushed_segments(self) -> int:
-        """How many segments the disk may not have."""
-        return len(self._unflushed)
+    def discard(self) -> None:
+        """Release every file of a log whose `begin` failed. Nothing is stored: the next open recovers."""
+        with self.mutex.held():
+            self._closed = True
+            self._active.release()
+            self.dirty.clear()
+            self.writer.close()
 
     def close(self) -> None:
-        """Let go of the active segment, and let nobody write any more: the channel may be another process's now."""
-        # The C core takes the word and frees it in one go; its twin may be in the middle, in another thread.
-        # Native, the word may be a stopped process's, which nobody has to wait for to close.
+        """Release the active segment and refuse all further writes: another process may own the channel from now on."""
+        # The C core acquires and releases the writer lock in one call. In the pure-Python implementation another
+        # thread may be in the middle of an append, so the lock is needed there. With the C core the lock is not
+        # acquired: its holder may be a stopped process, and closing must not wait for that.
         with self.mutex.held():
-            self._is_closing = True  # whoever only lets go has to catch up with nothing, which may be elsewhere by now
+            # Closing needs no catching up with other processes, and the directory may belong to another channel by now.
+            self._is_closing = True
             try:
                 with self.writing() if PURE else self.mutex.held():
                     self._closed = True
-                    self._rolling.follow()
+                    self.appender.update_after_roll()
                     self._active.let_go()
             except (FileChannelError, OSError) as error:  # the control page is damaged, or the index cannot be stored
                 _logger.error("%s: closed without its last index entries: %s", self._path, error)
             finally:
                 self._closed = True
-                self._unflushed.clear()
+                self.dirty.clear()
                 self.writer.close()
                 self._is_closing = False
-
-
-def _nothing() -> None:
-    pass
-
-
-def _always() -> bool:
-    return True

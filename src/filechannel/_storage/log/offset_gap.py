@@ -1,96 +1,116 @@
-"""Going on elsewhere: far behind every offset that was ever used, so that none is used twice.
+"""The offset gap: after a recovery or a failed flush, the log resumes far after every offset that was ever used.
 
-Whoever knows an offset from before (a consumer, an event id, a checkpoint of another system) must never find another
-message there, whatever a power cut takes away in between. So each step is on disk before the next: the fresh segment,
-whose name says which offsets are used; that the log ends where it ended; the removal of what lies behind that end; and
-that the log goes on in the fresh segment. Dying between two of them leaves a log that is cut at the same end again.
+No offset is ever used twice. An offset that is stored elsewhere (in a consumer, an event id, a checkpoint of another
+system) must never lead to another message, whatever a power cut destroys in between. So each step is on disk before
+the next one:
 
-After a failed flush there may be no room for the fresh segment, or no descriptor, or the process dies. So the first
-step of all is in shared memory: `given up` is where the log is to go on, and while that lies behind its end, nobody
-appends before the jump is made.
+1. the new segment, whose name records which offsets are used,
+2. a checkpoint at the old end of the log,
+3. the removal of the segments after that end,
+4. a checkpoint at the start of the new segment, where the log resumes.
+
+A crash between two steps leaves a log that recovery cuts at the same end again.
+
+After a failed flush the new segment may be impossible to create: the disk is full, descriptors have run out, or the
+process dies. So the very first step happens in shared memory: `Control.poisoned_before` is set to the offset at which
+the log resumes. While that offset is beyond the end of the log, no process appends before the gap is made.
 """
 
 from __future__ import annotations
 
-from .._format.layout import OFFSET_JUMP
-from .._offset import Offset
-from .active import ActiveSegment
-from .control import Checkpoint, Control, Tail
-from .segment import Segment
-from .segments import Segments
-from .unflushed import Unflushed
+from typing import final
+
+from ..._format.layout import OFFSET_GAP
+from ..._offset import Offset
+from ..control.control_page import Checkpoint, Control, Tail
+from ..segments.catalog import Segments
+from ..segments.dirty_segments import DirtySegments
+from .active_segment import ActiveSegment
+from .appender import Appender
 
 
-class Jump:
-    """Moves the log of one channel. The caller holds the writer word."""
+@final
+class OffsetGap:
+    """Makes the offset gaps of one channel. The caller holds the writer lock."""
 
-    def __init__(self, control: Control, segments: Segments, active: ActiveSegment, unflushed: Unflushed) -> None:
+    def __init__(
+        self, control: Control, segments: Segments, appender: Appender, active: ActiveSegment, dirty: DirtySegments
+    ) -> None:
         self._control = control
         self._segments = segments
+        self._appender = appender
         self._active = active
-        self._unflushed = unflushed
+        self._dirty = dirty
 
     def go(self, beyond: int, end: Offset) -> None:
-        """Go on behind an offset, in a log that ends at *end*: segments from there on are removed.
+        """Resume well past the offset *beyond* in a log that ends at *end*; segments from *end* on are removed.
 
-        A disk that refuses to flush is for the next flush to tell; `DiskFullError` if there is no room for a segment.
+        A flush that fails in here is reported by the next `flush`. `DiskFullError` if no segment can be created.
         """
         self._go_to(_far_behind(beyond), end)
 
     def leave(self) -> None:
-        """Use no file any more that there is, and no offset: before the next one is used, the log goes on elsewhere.
+        """Poison all existing segments, and make an offset gap pending: no process appends before it is made.
 
-        That is stored before anything else is changed, so that whoever comes after a death knows. What was appended
-        and not shown is taken back.
+        This is stored before anything else changes, so that it holds even if this process dies. Records that were
+        appended and not published are rolled back.
         """
         tail = self._control.tail()
         used = max(tail.offset, self._control.reserved_end)
-        self._control.given_up = max(self._control.given_up, _far_behind(used))
+        self._control.poisoned_before = max(self._control.poisoned_before, _far_behind(used))
         if self._control.deferred:
             self._control.publish(tail, deferred=True)
         self._active.let_go()
-        self._unflushed.clear()
+        self._dirty.clear()
 
-    def make(self, segment: Segment | None) -> None:
-        """Make the jump that is owed since `leave`; *segment* is the one that the log goes on in otherwise, if any.
+    def make_pending(self) -> None:
+        """Resume in a new file if an offset gap is pending: no offset may be used before that.
 
         Raises as `go` does, and may be called again.
         """
+        if self._control.is_gap_pending:
+            self._appender.all_or_nothing(self._make)
+
+    def _make(self) -> None:
         end = self._control.write_offset
+        segment = self._appender.reaching(end)  # that would be appended to without the gap
         if segment is not None and segment.begin < end:
             segment.finish(end)
         elif segment is not None:
             end = segment.header.previous_end
-        self._segments.remove_spares()  # a fresh file, not one that the disk may refuse as well
-        self._go_to(self._control.given_up, end)
-        self._active.announce_change()
+        self._segments.remove_free_files()  # a new file is needed: flushes of a recycled one might fail as well
+        self._go_to(self._control.poisoned_before, end)
+        self._appender.start()
 
     def _go_to(self, begin: Offset, end: Offset) -> None:
-        sequence, is_in_doubt = self._control.tail().sequence, self._control.is_in_doubt
+        sequence, is_durability_unknown = self._control.tail().sequence, self._control.is_durability_unknown
         stale = [other for other in self._segments.begins if other >= end]
-        self._control.spending_reserve(lambda: self._active.begin(begin, sequence, end))
-        self._settle(begin, end, sequence, stale)
+        self._control.using_reserve(lambda: self._appender.begin_segment(begin, sequence, end))
+        self._make_durable(begin, end, sequence, stale)
         moved = Tail(begin, sequence, begin)
         self._control.publish(moved, deferred=True)
-        if not is_in_doubt:
-            self._control.durable_offset = begin  # before it is shown, or what was left out would seem to be in doubt
+        if not is_durability_unknown:
+            # Before the new tail is visible: otherwise the durability of the skipped offsets would seem unknown.
+            self._control.durable_offset = begin
         self._control.publish(moved)
         self._control.reserved_end = begin
 
-    def _settle(self, begin: Offset, end: Offset, sequence: int, stale: list[Offset]) -> None:
+    def _make_durable(self, begin: Offset, end: Offset, sequence: int, stale: list[Offset]) -> None:
         try:
             self._segments.get(begin).flush()
             self._segments.flush_names()
             self._checkpoint(end, sequence)
         except OSError as error:
-            self._unflushed.failed(error)
+            self._dirty.failed(error)
         for other in stale:
             self._segments.remove(other)
+        if stale:  # the new segment was announced with the roll
+            self._appender.announce_change()
         try:
             self._segments.flush_names()
             self._checkpoint(begin, sequence)
         except OSError as error:
-            self._unflushed.failed(error)
+            self._dirty.failed(error)
 
     def _checkpoint(self, offset: Offset, sequence: int) -> None:
         oldest, sealed = self._control.oldest_offset, self._control.sealed
@@ -98,5 +118,5 @@ class Jump:
 
 
 def _far_behind(used: int) -> Offset:
-    """Return an offset that lies at least half a jump behind one that may have been used."""
-    return Offset(((used + OFFSET_JUMP // 2) // OFFSET_JUMP + 1) * OFFSET_JUMP)
+    """Return an offset at least half a gap past one that may have been used."""
+    return Offset(((used + OFFSET_GAP // 2) // OFFSET_GAP + 1) * OFFSET_GAP)

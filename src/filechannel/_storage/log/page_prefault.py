@@ -1,25 +1,25 @@
-"""Makes the pages in front of the writer present, in the background.
+"""Prefaults the pages that the writer fills next, in a background thread.
 
-A first touch of a page costs microseconds, as much as several small messages. A channel that is written to at speed has
-its next pages prepared by another thread: as many as it has filled already, up to some mebibytes. The writer itself
-asks for them as it comes closer, and those at the beginning of the next segment are asked for when its file is ready.
-A channel with little traffic, or one that is flushed message by message, is left alone.
+The first access to a page costs microseconds, as much as several small messages. For a channel with high traffic,
+another thread prefaults the next pages: as many as were filled already, up to a few mebibytes. The writer requests them
+as it approaches them. The first pages of the next segment are requested when its file is ready. A channel with little
+traffic, or one that is flushed after each message, is not prefaulted.
 """
 
 from __future__ import annotations
 
 import mmap
 
-from .._format import Writer, populate, populate_settle, populate_soon
-from .segment import Segment
+from ..._format import Writer, populate, populate_soon, populate_wait
+from ..segments.segment import Segment
 
-_PATIENCE = 256 << 10  # bytes written before it is worth it
+_PATIENCE = 256 << 10  # bytes written before prefaulting starts
 _FARTHEST = 8 << 20
-_SMALLEST = 1 << 20  # segments for which it is
+_SMALLEST = 1 << 20  # size of a segment from which on prefaulting is worth the effort
 
 
-class PagesAhead:
-    """Stays ahead of one writer. The caller holds the writer word."""
+class PagePrefault:
+    """Prefaults pages for one writer. The caller holds the writer lock."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -28,7 +28,7 @@ class PagesAhead:
         self._possible: bool | None = None
 
     def advance(self, segment: Segment, offset: int, allocated_end: int) -> None:
-        """Look at how far the writer has come, and have it stay ahead if that is worth it."""
+        """Check the progress of the writer, and start prefaulting if there is enough traffic."""
         if self._segment is None:
             self._first = offset
         self._segment = segment
@@ -41,11 +41,11 @@ class PagesAhead:
             self._writer.stay_ahead(allocated_end, min(written, _FARTHEST))
 
     def begin(self, following: mmap.mmap) -> None:
-        """Make the first pages of the next segment present, if that is done at all. Any thread may call this."""
+        """Prefault the first pages of the next segment, if prefaulting is active. Any thread may call this."""
         if self._possible and not self._writer.deferred and len(following) >= _SMALLEST:
             populate_soon(following, 0, min(_FARTHEST, len(following)))
 
     def close(self) -> None:
-        """Let go of every map."""
+        """Release every map."""
         self._segment = None
-        populate_settle()
+        populate_wait()

@@ -1,72 +1,117 @@
-"""Has the file of the next segment ready before the active one is full, so that rolling is a rename.
+"""Prepares the file of the next segment before the active segment is full, so that a roll is only a rename.
 
-Asked for past the half of a segment, once: a channel with little traffic takes no more disk space than it uses. A file
-that waits already is as good as one that is made, if it has its disk space; otherwise it gets the rest. Another thread
-does that, and leaves the file mapped. If it fails, or is not done in time, whoever sends makes the file as ever.
+The file is requested once, when half of the active segment is used: a channel with little traffic takes no more disk
+space than it uses. A file from the free list is as good as a new one if its disk space is allocated; otherwise the rest
+is allocated. Another thread does this, and leaves the file mapped. If that fails, or is too late, the sender that rolls
+creates the file itself.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import suppress
+from typing import final
 
-from .._errors import ClosedResourceError, DiskFullError, StorageError
-from .background import NoThreadError, background_threads
-from .segment import Segment
-from .segments import Segments
+from ..._errors import ClosedResourceError, DiskFullError, StorageError
+from ..._format import Writer
+from ..._format.layout import SEGMENT_HEADER_SIZE
+from ..._runtime.threads import NoThreadError, background_threads
+from ..segments.catalog import Segments
+from ..segments.free_list import FreeFile
+from ..segments.segment import Header, Segment, segment_name
+from ..store_events import StoreEvents
+from ..system.mapped_files import MappedFile
+from ..system.os_calls import Files
 
 SMALLEST = 16 << 10
-"""Size of segments from which on it is worth another thread's time."""
+"""Size of a segment from which on preparing the next one is worth the effort."""
 _logger = logging.getLogger("filechannel")
 
 
-class Preparation:
-    """Prepares the next segment of one writer. The caller holds the writer word."""
+@final
+class NextSegment:
+    """Prepares the next segment of one writer. The caller holds the writer lock."""
 
-    def __init__(self, segments: Segments, on_ready: Callable[[], object]) -> None:
-        """*on_ready* is called, from any thread, when a file is ready."""
+    def __init__(
+        self,
+        files: Files,
+        segments: Segments,
+        writer: Writer,
+        events: StoreEvents,
+        *,
+        prepare: Callable[[], object],
+    ) -> None:
+        """*prepare* is called from any thread when a file is ready; it calls `ActiveSegment.prepare_next_segment`."""
+        self._files = files
         self._segments = segments
-        self._on_ready = on_ready
-        self._asked: Segment | None = None
+        self._writer = writer
+        self._prepare_next = prepare
+        self._fast_rolled = events.maintenance_due.__call__  # has another thread call `Log.catch_up`
+        self._requested: Segment | None = None
+        segments.add_user(self)
 
     def advance(self, segment: Segment, offset: int) -> int:
-        """Look at how far the writer has come, and return the offset by which it has to ask again."""
-        middle = (segment.begin + segment.room_end) // 2
-        if segment is self._asked or len(segment.map) < SMALLEST:
-            return segment.room_end
+        """Request the next segment if half of this one is used; return the offset at which to call this again."""
+        middle = (segment.begin + segment.space_end) // 2
+        if segment is self._requested or len(segment.map) < SMALLEST:
+            return segment.space_end
         if offset < middle:
             return middle
-        self._asked = segment
-        if self._segments.ready_spare() is not None:
-            self._on_ready()
+        self._requested = segment
+        if self._segments.next_free_file() is not None:
+            self._prepare_next()
         else:
             with suppress(NoThreadError):  # the interpreter is shutting down
                 background_threads().do(lambda: self._prepare(segment))
-        return segment.room_end
+        return segment.space_end
 
     def _prepare(self, segment: Segment) -> None:
-        if not self.is_asked_for(segment):
-            return  # the writer has gone on without it, or the channel is closed
+        if not self.is_requested(segment):
+            return  # the writer has rolled without it, or the channel is closed
         try:
-            file = self._segments.prepare_spare(segment)
+            file = self._segments.prepare_free_file(segment)
         except (DiskFullError, FileNotFoundError, ClosedResourceError):
             return  # the next send reports a full disk; a sender took the file already; or the channel was closed
         except (OSError, StorageError) as error:
-            if self.is_asked_for(segment):  # otherwise it was closed in this moment, and the error says only that
+            if self.is_requested(segment):  # otherwise the channel was just closed, and that caused the error
                 _logger.warning("%s: the next segment could not be prepared: %s", segment.path.parent.parent, error)
             return
-        if self.is_asked_for(segment) and file is not None:
-            self._on_ready()
+        if self.is_requested(segment) and file is not None:
+            self._prepare_next()
 
-    def is_asked_for(self, segment: Segment) -> bool:
-        """Tell whether nothing is left to do until a segment is full."""
-        return segment is self._asked
+    def is_requested(self, segment: Segment) -> bool:
+        """Return whether the segment after this one was requested, so that nothing is left to do until this is full."""
+        return segment is self._requested
+
+    def hand_over(self, free: FreeFile, file: MappedFile) -> None:
+        """Give the writer what it needs for a fast roll."""
+        room = len(file.map) - SEGMENT_HEADER_SIZE
+        window = room if len(file.map) < SMALLEST else room // 2
+        directory = self._segments.open_directory()
+        self._writer.prepare_next(
+            file,
+            file.map,
+            Header.new(0, 0, 0).pack(),
+            *free.inode,
+            os.fsencode(free.path.name),
+            os.fsencode(segment_name(0)),
+            0,
+            window,
+            self._fast_rolled,
+            self._files.watch_roll,
+            directory.descriptor,
+        )
+
+    def release_map(self, file: MappedFile, _segments: list[Segment]) -> None:
+        """Prepare another segment if the file of the prepared one is to be unmapped."""
+        self._writer.forget_next(file)
 
     def is_ready(self, segment: Segment) -> None:
-        """A file waits already: nobody has to ask for one."""
-        self._asked = segment
+        """Record that a prepared file exists, so that none has to be requested."""
+        self._requested = segment
 
     def close(self) -> None:
-        """Forget what was asked for."""
-        self._asked = None
+        """Forget the request."""
+        self._requested = None

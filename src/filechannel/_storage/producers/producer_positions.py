@@ -1,15 +1,16 @@
-"""Where producers left off in a channel: the newest control record of each, and a small file that says where it is.
+"""The positions of idempotent producers: the newest header record of each, and a small file that locates it.
 
-A producer is whoever appends batches that must not be there twice: a transaction, with its position in the input, or
-a sink, with the number of its batch. In front of every batch goes a control record with that, so that both are kept or
-cut together. The file `producers/<key>.position` has two slots. One of them counts; the other is filled under the
-writer word, with the record written but nothing published, and counts from then on *if the record is there*. So whoever
-asks where the producer left off looks at one place, however much others have written since. Only where that is not
-enough is the log searched, from the record of the slot that counts: the newer slot speaks of a record that is not there
-(its writer died or the disk refused it), or the power may have been cut since, and with it the slot was lost.
+A producer appends batches that must not exist twice: a transaction, with its position in the input, or a sink, with the
+number of its batch. A header record with that information precedes every batch, so that both are kept or cut off
+together. The file `producers/<key>.position` has two slots. One of them is valid. The other one is filled under the
+writer lock, when the record is written but nothing is published, and is the valid one from then on *if the record
+exists*. So the position of a producer is found with one lookup, however much other processes have written since. The
+log is searched, from the record of the valid slot on, only where that is not enough: the newer slot refers to a record
+that does not exist (its writer died, or its flush failed), or there may have been a power cut since, in which the slot
+was lost.
 
-A slot whose record was removed is believed. Therefore whoever removes segments, for whatever reason, first calls
-`Producers.settle`, which makes the newest slot of every file the one that counts, and brings them to disk.
+A slot whose record was removed is trusted. Therefore every process calls `Producers.release_before` before it
+removes segments, for whatever reason. It makes the newest slot of every file the valid one, and flushes the files.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from typing import final
 
 from typing_extensions import Buffer
 
-from .._errors import CorruptRecordError, UnexpectedFileError
-from .._format import Mutex, crc32c
-from .._format.layout import (
+from ..._errors import CorruptRecordError, UnexpectedFileError
+from ..._format import Mutex, crc32c
+from ..._format.layout import (
     CONTROL_IDENTITY,
     CONTROL_RECORD,
+    LARGEST_OFFSET,
     POSITION,
     POSITION_CHECKED,
     POSITION_SIZE,
@@ -37,29 +39,34 @@ from .._format.layout import (
     RECORD_HEADER_SIZE,
     SEAL,
 )
-from .._offset import Offset
-from .control import Control
-from .cursor_file import read_heads
-from .files import Files, directory_mode
-from .segments import Segments
+from ..._offset import Offset
+from ..consumers.cursor_file import read_heads
+from ..control.control_page import Control
+from ..segments.catalog import Segments
+from ..system.os_calls import Files, directory_mode
 
 PRODUCERS = "producers"
 POSITION_SUFFIX = ".position"
-"""What the name of a producer's file ends with."""
+"""The suffix of a producer's file."""
 _logger = logging.getLogger("filechannel")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a producer left off: its newest record, and what that says."""
+class ProducerPosition:
+    """The position of a producer: its newest header record, and the content of that."""
 
     record: Offset
-    """Where the record begins; for a producer that has none, where to begin looking."""
+    """The offset of the record; for a producer without one, where a search starts."""
     origin: int
-    """What the other numbers are relative to: those of another origin mean nothing."""
+    """What the other numbers are relative to; numbers of another origin have no meaning."""
     offset: int
-    """Of what comes next in the input; 0 for a producer that has no record yet."""
+    """The next offset in the input; 0 for a producer that has no record yet."""
     sequence: int
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether there can be such offsets and sequences; others are damage."""
+        return max(self.record, self.offset, self.sequence) <= LARGEST_OFFSET
 
 
 _LARGEST_GENERATION = (1 << 63) - 1
@@ -67,18 +74,21 @@ _LARGEST_GENERATION = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One of the two places in a position file."""
+    """One of the two slots of a position file."""
 
     generation: int
     index: int
-    place: Place
+    place: ProducerPosition
     life: int
-    """Of the control page when it was written: with another one, power may have been lost since."""
+    """The identity of the control page when the slot was written.
+
+    If it differs, there may have been a power cut since.
+    """
 
 
 @final
 class Producer:
-    """One producer and its position file. Whoever calls holds the writer word."""
+    """One producer and its position file. The caller of each method holds the writer lock."""
 
     def __init__(self, files: Files, path: Path, key: str, content: mmap.mmap, log: _Records) -> None:
         self._files = files
@@ -87,11 +97,11 @@ class Producer:
         self._map = content
         self._log = log
 
-    def find(self, *, past_damage: bool = False) -> Place | None:
-        """Return where the producer left off, and make the newest slot say so. Everything appended is visible.
+    def find(self, *, past_damage: bool = False) -> ProducerPosition | None:
+        """Return the position of the producer, and store it in the newest slot. Everything appended is visible.
 
-        Raises `CorruptRecordError` if damage lies where the log has to be searched; *past_damage*, the search ends
-        there.
+        Raises `CorruptRecordError` if there is damage where the log has to be searched; with *past_damage*, the search
+        ends there.
         """
         slots = self._slots()
         counts = next((slot for slot in reversed(slots) if self._is_there(slot.place)), None)
@@ -104,41 +114,45 @@ class Producer:
         except CorruptRecordError as error:
             if not past_damage:
                 raise
-            _logger.warning("%s: what comes behind damage is not known: %s", self._path, error)
+            _logger.warning("%s: producer positions behind damage are unknown: %s", self._path, error)
         if found is not None:
             self._store(found, slots, counts)
         return found
 
-    def settle(self, before: Offset) -> None:
-        """Let the file say by itself, on disk, where the producer left off, if its record lies before an offset."""
+    def release_before(self, before: Offset) -> None:
+        """If the newest record lies before an offset, make the file valid without it, and flush the file."""
         slots = self._slots()
         if slots and slots[-1].place.offset and slots[-1].place.record >= self._log.end:
-            # Of a batch that is not visible yet, or never will be: the other one counts, and stays as it is.
+            # The record belongs to a batch that is not visible yet, or never will be: the other slot is valid, and
+            # stays as it is.
             found = next((slot.place for slot in slots[:-1] if self._is_there(slot.place)), None)
         else:
             found = self.find(past_damage=True)
         if found is None or found.record < before:
             self.flush()
 
-    def begin(self, place: Place) -> None:
-        """Begin with a new origin, of which there is no record yet."""
+    def begin(self, place: ProducerPosition) -> None:
+        """Start with a new origin, for which there is no record yet."""
         self._store(place, self._slots(), None)
 
     @property
-    def newest(self) -> Place | None:
-        """What the newest slot says, whether or not it counts: another one, and somebody else has appended since."""
+    def newest(self) -> ProducerPosition | None:
+        """The content of the newest slot, valid or not.
+
+        If it has changed, another thread or process has appended since.
+        """
         slots = self._slots()
         return slots[-1].place if slots else None
 
     @property
     def record_size(self) -> int:
-        """How long the payload of a control record is."""
+        """The size of the payload of a header record."""
         return PRODUCER_RECORD.size + len(self._key)
 
-    def record(self, kind: int, place: Place, last: Place) -> bytes:
-        """Return the control record for a batch that is about to be written, having filled the slot that will count.
+    def record(self, kind: int, place: ProducerPosition, last: ProducerPosition) -> bytes:
+        """Return the header record for a batch that is about to be written, and fill the slot that becomes valid.
 
-        *last* is where the producer left off before.
+        *last* is the previous position of the producer.
         """
         slots = self._slots()
         self._store(place, slots, next((slot for slot in reversed(slots) if slot.place == last), None))
@@ -160,64 +174,69 @@ class Producer:
     # Slots
 
     def _slots(self) -> list[Slot]:
-        """Return those that are whole, the newest last."""
+        """Return the slots with a valid checksum, the newest last."""
         return slots_in(self._map)
 
-    def _store(self, place: Place, slots: list[Slot], counting: Slot | None) -> None:
-        """Fill the slot that does not count; it is the newest then."""
+    def _store(self, place: ProducerPosition, slots: list[Slot], counting: Slot | None) -> None:
+        """Fill the slot that is not valid; it is the newest one then."""
         index = 0 if counting is None else 1 - counting.index
         generation = slots[-1].generation + 1 if slots else 1
-        if generation > _LARGEST_GENERATION:  # which only a damaged file reaches: the next one would not be read
+        if generation > _LARGEST_GENERATION:  # reached only by a damaged file: a larger generation would not be read
             generation = self._renumber(counting, 1 - index)
         self._fill(index, generation, place, self._log.life)
 
     def _renumber(self, counting: Slot | None, index: int) -> int:
-        """Let generations start over in the slot that is kept, or erase it if neither counts; return the next one."""
+        """Restart the generations in the slot that is kept, or erase it if neither is valid.
+
+        Return the next generation.
+        """
         if counting is None:
             self._map[POSITION_SLOTS[index] : POSITION_SLOTS[index] + POSITION.size] = bytes(POSITION.size)
             return 1
         self._fill(index, 1, counting.place, counting.life)
         return 2
 
-    def _fill(self, index: int, generation: int, place: Place, life: int) -> None:
+    def _fill(self, index: int, generation: int, place: ProducerPosition, life: int) -> None:
         fields = (generation, place.record, place.origin, place.offset, place.sequence, life)
         POSITION.pack_into(self._map, POSITION_SLOTS[index], *fields, crc32c(POSITION_CHECKED.pack(*fields)))
 
     # Records
 
-    def _is_there(self, place: Place) -> bool:
+    def _is_there(self, place: ProducerPosition) -> bool:
         if not place.offset or place.record < self._log.oldest:
             return True
         payload = self._log.at(place.record)
         return payload is not None and self._read(place.record, payload) == place
 
-    def _records(self, start: int) -> Generator[Place]:
+    def _records(self, start: int) -> Generator[ProducerPosition]:
         for at, payload in self._log.since(start):
             place = self._read(at, payload)
             if place is not None:
                 yield place
 
-    def _read(self, at: Offset, payload: bytes) -> Place | None:
-        """Return what a control record says; None if it is not one of this producer's."""
+    def _read(self, at: Offset, payload: bytes) -> ProducerPosition | None:
+        """Return the content of a control record; None if it is not a valid header record of this producer."""
         if payload == SEAL or payload[PRODUCER_RECORD.size :] != self._key:
             return None
         _, _, _, origin, offset, sequence = PRODUCER_RECORD.unpack_from(payload)
-        return Place(at, origin, offset, sequence)
+        place = ProducerPosition(at, origin, offset, sequence)
+        return place if place.is_possible else None
 
 
 def slots_in(content: Buffer) -> list[Slot]:
-    """Return the slots of a position file that are whole, the newest last."""
+    """Return the slots of a position file that have a valid checksum, the newest last."""
     found: list[Slot] = []
     for index, slot in enumerate(POSITION_SLOTS):
         *fields, crc = POSITION.unpack_from(content, slot)
         if 0 < fields[0] <= _LARGEST_GENERATION and crc == crc32c(POSITION_CHECKED.pack(*fields)):
             generation, record, origin, offset, sequence, life = fields
-            found.append(Slot(generation, index, Place(Offset(record), origin, offset, sequence), life))
+            place = ProducerPosition(Offset(record), origin, offset, sequence)
+            found += [Slot(generation, index, place, life)] if place.is_possible else []
     return sorted(found, key=lambda slot: slot.generation)
 
 
 def offsets_in_producers(files: Files, directory: Path) -> list[Offset]:
-    """Return where the newest record of every producer is, or is to be."""
+    """Return the offsets of the newest header records of every producer, written or about to be written."""
     found: list[Offset] = []
     for content in read_heads(files, directory, lambda name: name.endswith(POSITION_SUFFIX), POSITION_SIZE):
         if len(content) == POSITION_SIZE:
@@ -226,14 +245,15 @@ def offsets_in_producers(files: Files, directory: Path) -> list[Offset]:
 
 
 def forget_unpublished(files: Files, directory: Path, end: Offset) -> None:
-    """Erase the slots whose records lie beyond the end of the log, and will never be there.
+    """Erase the slots whose records lie beyond the end of the log and will never be written.
 
-    Only for a process that is alone and trusts that end. Later the slots would look like evidence for an old control
-    page: see `staleness`.
+    Only for a process that has the channel open alone and trusts that end. Later the slots would look like evidence for
+    a stale control page: see `stale_control`.
     """
     for name in files.list(directory):
         if name.endswith(POSITION_SUFFIX):
-            with suppress(FileNotFoundError, PermissionError, UnexpectedFileError):  # no file of a producer, or lost
+            # Not the file of a producer, or lost.
+            with suppress(FileNotFoundError, PermissionError, UnexpectedFileError):
                 _forget_unpublished_in(files, directory / name, end)
 
 
@@ -251,7 +271,7 @@ def _forget_unpublished_in(files: Files, path: Path, end: Offset) -> None:
 
 @final
 class _Records:
-    """The control records of a log, as far as readers see it."""
+    """The control records of a log, as far as they are visible to readers."""
 
     def __init__(self, control: Control, segments: Segments) -> None:
         self._control = control
@@ -259,23 +279,23 @@ class _Records:
 
     @property
     def life(self) -> int:
-        """What changes when the words of the control page are made anew, as after a power cut: its identity's CRC."""
+        """The CRC of the control page's identity. It changes when the control page is rebuilt, as after a power cut."""
         *_, crc = CONTROL_IDENTITY.unpack_from(self._control.map)
         life: int = crc
         return life
 
     @property
     def oldest(self) -> Offset:
-        """Where the oldest record begins."""
+        """The offset of the oldest record."""
         return self._control.oldest_offset
 
     @property
     def end(self) -> Offset:
-        """Where the log ends."""
+        """The end of the log."""
         return self._control.write_offset
 
     def at(self, offset: Offset) -> bytes | None:
-        """Return the control record that begins at an offset; None if none does."""
+        """Return the control record at an offset; None if there is none."""
         begin = self._segments.covering(offset)
         try:
             segment = None if begin is None else self._segments.get(begin)
@@ -287,7 +307,7 @@ class _Records:
         return payload if word & CONTROL_RECORD else None
 
     def since(self, start: int) -> Generator[tuple[Offset, bytes]]:
-        """Return offset and payload of every control record from one boundary on."""
+        """Return offset and payload of every control record from a record boundary on."""
         at, end = max(Offset(start), self.oldest), self.end
         while at < end:
             begin = self._segments.covering(at)
@@ -308,7 +328,7 @@ class _Records:
             at = Offset(at + RECORD_HEADER_SIZE + len(payload))
 
     def _bridge(self, at: Offset, following: Offset) -> Offset:
-        """Pass offsets that were left out on purpose."""
+        """Return the offset behind an offset gap; `CorruptRecordError` if records are missing."""
         previous_end = self._segments.get(following).header.previous_end
         if previous_end > at:
             name, channel = self._segments.path(following).name, self._segments.directory.parent
@@ -320,25 +340,37 @@ class _Records:
 class Producers:
     """The producers of one channel."""
 
-    def __init__(self, files: Files, directory: Path, control: Control, segments: Segments, mode: int) -> None:
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        control: Control,
+        segments: Segments,
+        mode: int,
+        *,
+        create: Callable[[Callable[[], Producer]], Producer],
+        check_directory: Callable[[], object],
+    ) -> None:
+        """*create* calls a function that creates a file, with disk space that is reserved for this if the disk is full.
+
+        *check_directory* is called before a file is looked up; it raises if the directory is not the channel's now.
+        """
         self._files = files
         self._directory = directory
         self._mode = mode
+        self._create = create
+        self._check_directory = check_directory
         self._log = _Records(control, segments)
         self._lock = Mutex()
         self._open: dict[str, Producer] = {}
-        self.check_place: Callable[[], object] = lambda: None
-        """Called before a file is looked for; raises if the directory is not the channel's any more."""
-        self.register: Callable[[Callable[[], Producer]], Producer] = lambda register: register()
-        """Opens a file, which may have to be made; who knows of disk space that is kept for that knows a better way."""
 
     def open(self, key: str) -> Producer:
-        """Return a producer; its file is made if it is not there. The key has only what a file name may have."""
+        """Return a producer; its file is created if it is missing. The key must be a valid file name."""
         with self._lock.held():
             producer = self._open.get(key)
             if producer is None:
-                self.check_place()
-                producer = self._open[key] = self.register(lambda: self._map(key))
+                self._check_directory()
+                producer = self._open[key] = self._create(lambda: self._map(key))
             return producer
 
     def _map(self, key: str) -> Producer:
@@ -352,7 +384,7 @@ class Producers:
             self._files.allocate(path, descriptor, 0, POSITION_SIZE)
             content = self._files.map(descriptor, POSITION_SIZE)
             if is_new:
-                self._files.flush(descriptor)  # so that one which is not whole never spoke of a record
+                self._files.flush(descriptor)  # then a file without a valid slot never referred to a record
         finally:
             self._files.close(descriptor)
         if is_new:
@@ -369,15 +401,16 @@ class Producers:
         finally:
             self._files.close(descriptor)
 
-    def settle(self, before: Offset) -> None:
-        """Let the files say by themselves, on disk, what records before an offset say, which are to be removed.
+    def release_before(self, before: Offset) -> None:
+        """Make the position files valid without the records before an offset, which are to be removed, and flush them.
 
-        The caller keeps everybody from appending. That needs no room: removing is what makes some.
+        The caller keeps other threads and processes from appending. Needs no disk space, because removal is what frees
+        it.
         """
         names = [name for name in self._files.list(self._directory) if name.endswith(POSITION_SUFFIX)]
         for name in names:
             if self._is_whole(self._directory / name):
-                self.open(name.removesuffix(POSITION_SUFFIX)).settle(before)
+                self.open(name.removesuffix(POSITION_SUFFIX)).release_before(before)
 
     def close(self) -> None:
         """Close every file."""
@@ -387,7 +420,7 @@ class Producers:
             self._open.clear()
 
     def flush(self) -> None:
-        """Wait until the positions of the producers that were used here are on disk."""
+        """Flush the positions of the producers that this process has used."""
         with self._lock.held():
             producers = list(self._open.values())
         for producer in producers:

@@ -1,7 +1,7 @@
-"""Messages that wait in files of their own until somebody publishes them all at once, or nobody does.
+"""Messages in files of their own, which wait until they are published together or removed.
 
-`staging/<group>/<name>.rows` has messages in parts. Each has a head, and the messages as records of a log that begins
-with them: to be published, they only have to be moved to their place.
+`staging/<group>/<name>.rows` contains messages in parts. Each part has a header, followed by the messages as records of
+a log that begins with them: to publish them, they only have to be copied to their offset.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, final
 
-from .._errors import StorageError
-from .._format import split_records
-from .._format.layout import RECORD_HEADER_SIZE
-from .files import Files, directory_mode
-from .parts import Records
+from ..._errors import StorageError
+from ..._format import split_records
+from ..._format.layout import RECORD_HEADER_SIZE
+from ..log.batch_parts import Records
+from ..system.os_calls import Files, directory_mode
 
 STAGING: Final = "staging"
 _PART: Final = struct.Struct("<QQ")
-"""How many messages, and how many bytes their records have, which follow."""
+"""The number of messages, and the size of their records, which follow."""
 _LIST: Final = "list.json"
 _NAME: Final = re.compile("[0-9a-f]{24}[.]rows")
 _LIST_LIMIT: Final = 64 << 20
-"""How many bytes a list may have: some hundred for each task."""
+"""The maximum size of a list; an entry has some hundred bytes per task."""
 _PART_LIMIT: Final = 2 << 30
-"""How many bytes a part may have: as many as a column of Arrow."""
+"""The maximum size of a part; that of an Arrow column."""
 _FORGOTTEN: Final = 24 * 3600.0  # seconds
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A file with messages: enough to find it again, and to see that it is whole."""
+    """A file with staged messages: what is needed to find it, and to check that it is complete."""
 
     group: str
     name: str
     count: int
-    """How many messages."""
+    """The number of messages."""
     length: int
-    """How many bytes their payloads have together."""
+    """The total size of their payloads."""
     size: int
-    """How many bytes the file has."""
+    """The size of the file."""
 
 
 @final
@@ -54,7 +54,7 @@ class Staging:
     """The files of one group, which are published or removed together."""
 
     def __init__(self, files: Files, channel: Path, group: str, mode: int) -> None:
-        """The group has only what a file name may have."""
+        """The group must be a valid file name."""
         files.confine(channel)
         self.channel: Path = channel
         self._files = files
@@ -63,7 +63,7 @@ class Staging:
         self._mode = mode
 
     def write(self, parts: Iterable[Records]) -> Staged:
-        """Write messages to a file that is theirs alone."""
+        """Write messages to a new file."""
         self._make_directories()
         name = f"{secrets.token_hex(12)}.rows"
         descriptor = self._files.create(self._directory / name, self._mode)
@@ -84,7 +84,7 @@ class Staging:
         return Staged(self._group, name, count, length, size)
 
     def has(self, staged: Staged) -> bool:
-        """Return whether the file is there."""
+        """Return whether the file exists."""
         return staged.name in self._files.list(self._directory)
 
     def _make_directories(self) -> None:
@@ -92,9 +92,9 @@ class Staging:
             self._files.make_directory(directory, directory_mode(self._mode))
 
     def read(self, staged: Staged) -> Iterator[Records]:
-        """Return the messages of a file, part by part; `StorageError` if it is gone, or is not as long as it was.
+        """Return the messages of a file, part by part; `StorageError` if it was removed or has another size.
 
-        Whether a record is what was written is seen by whoever takes it up.
+        Checksums are verified when the records are appended, not here.
         """
         path = self._directory / staged.name
         try:
@@ -119,15 +119,15 @@ class Staging:
             self._files.close(descriptor)
 
     def take(self, staged: Staged) -> Iterator[Records]:
-        """Like `read`, and remove the file at its end: what is written next gets its memory, and needs no other.
+        """Like `read`, but remove the file at its end: its page cache is free for the data that is written next.
 
-        For whoever publishes. If that fails, nobody asks for the file again: the batch is staged anew.
+        For the process that publishes. If publishing fails, the file is not needed again: the batch is staged anew.
         """
         yield from self.read(staged)
         self._files.unlink(self._directory / staged.name)
 
     def payloads(self, staged: Staged) -> Iterator[list[bytes]]:
-        """Return the payloads of a file, part by part; `StorageError` if it is gone or has changed."""
+        """Return the payloads of a file, part by part; `StorageError` if it was removed or has changed."""
         for part in self.read(staged):
             try:
                 yield split_records(part.content)
@@ -135,16 +135,16 @@ class Staging:
                 raise self._damaged(staged) from None
 
     def _damaged(self, staged: Staged) -> StorageError:
-        return StorageError(f"{self._directory / staged.name} is not what was written; nothing was sent")
+        return StorageError(f"{self._directory / staged.name} was changed after it was written; nothing was sent")
 
     def list_for_later(self, staged: Iterable[Staged]) -> None:
-        """Write down which files there are, in which order, for whoever calls `listed`."""
+        """Store which files there are, and in which order, for a later call of `listed`."""
         content = json.dumps([asdict(each) for each in staged]).encode()
         self._make_directories()
         self._files.write_atomically(self._directory / _LIST, content, self._mode)
 
     def listed(self) -> list[Staged]:
-        """Return what was written down; `StorageError` if it names anything but files of this group."""
+        """Return the stored list; `StorageError` if it names anything but files of this group."""
         path = self._directory / _LIST
         content = self._files.read(path, _LIST_LIMIT + 1)
         try:
@@ -152,29 +152,29 @@ class Staging:
                 raise ValueError("too long")
             return [self._staged(each) for each in json.loads(content)]
         except (ValueError, TypeError, RecursionError) as error:
-            raise StorageError(f"{path} is not what was written ({error}); nothing was sent") from error
+            raise StorageError(f"{path} was changed after it was written ({error}); nothing was sent") from error
 
     def _staged(self, fields: dict[str, object]) -> Staged:
-        """Return what a list says of a file; `TypeError` or `ValueError` if it is not a file of this group."""
+        """Return an entry of a list; `TypeError` or `ValueError` if it is not a file of this group."""
         staged = Staged(**fields)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         numbers = (staged.count, staged.length, staged.size)
         if any(type(number) is not int or number < 0 for number in numbers) or staged.group != self._group:
             raise ValueError("not a file of this group")
-        if _NAME.fullmatch(staged.name) is None:  # it leads nowhere else
+        if _NAME.fullmatch(staged.name) is None:  # so that the name cannot lead out of the directory
             raise ValueError("not the name of a file")
         return staged
 
     def sweep(self) -> None:
-        """Remove the whole group, and what others have left for a day."""
+        """Remove the whole group, and other groups that were not changed for a day."""
         self._files.remove_tree(self._directory)
         for name in self._files.list(self._directory.parent):
             other = self._directory.parent / name
             if self._last_change(other) < time.time() - _FORGOTTEN:
                 self._files.remove_tree(other)
-        self._files.remove_if_empty(self._directory.parent)  # unless others are at it
+        self._files.remove_if_empty(self._directory.parent)  # unless another process uses it
 
     def _last_change(self, directory: Path) -> float:
-        """Return when something was last written in a directory; now if that is not known."""
+        """Return when something was last written in a directory; the current time if that is not known."""
         try:
             inside = [directory / name for name in self._files.list(directory)]
             return max(self._files.changed_at(path) for path in (directory, *inside))

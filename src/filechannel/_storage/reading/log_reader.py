@@ -1,4 +1,4 @@
-"""Reading the log: a native reader that finds its segments and knows what to do about damage."""
+"""The reader of a log: a native reader, plus the code that finds its segments and handles damage and expired data."""
 
 from __future__ import annotations
 
@@ -9,97 +9,105 @@ from pathlib import Path
 from threading import get_ident
 from typing import NoReturn
 
-from .._errors import CorruptRecordError, DataExpiredError, storage_errors
-from .._format import NOTHING, Reader, store_u64
-from .._format.layout import CONTROL_SIZE, WRITE_TAIL
-from .._offset import Offset
-from .compressed import StoredSegment
-from .control import Control
-from .cursor import Cursor
-from .damage import behind_gap
-from .index import Mark
-from .places import Places
-from .segment import Segment, Window
-from .segments import Segments
+from ..._errors import CorruptRecordError, DataExpiredError, storage_errors
+from ..._format import NOTHING, Reader, store_u64
+from ..._format.layout import CONTROL_SIZE, WRITE_TAIL
+from ..._offset import LogPosition, Offset
+from ..consumers.cursor import Cursor
+from ..control.control_page import Control
+from ..segments.catalog import Segments
+from ..segments.compressed_segment import StoredSegment
+from ..segments.segment import Segment, Window
+from ..store_events import StoreEvents
+from .lookup import LogLookup
+from .resync import behind_gap
 
 Decode = Callable[[bytes], object]
 Refuse = Callable[[int, int, bytes, Exception], NoReturn]
-PATIENCE = 10.0
-"""Seconds at one place after which a reader rests."""
+IDLE_SECONDS = 10.0
+"""Seconds without progress after which a reader counts as idle."""
 _logger = logging.getLogger("filechannel")
 
 
 class LogReader:
-    """A native reader and the segment it stands in."""
+    """A native reader and the segment that it currently reads."""
 
     def __init__(
         self,
         control: Control,
         segments: Segments,
-        places: Places,
+        lookup: LogLookup,
+        events: StoreEvents,
         cursor: Cursor | None,
         decode: Decode | None,
         refuse: Refuse,
         *,
         reuse: bool,
         skip_damage: bool,
-        stop: Mark | None = None,
+        stop: LogPosition | None = None,
     ) -> None:
         self._control = control
         self._segments = segments
-        self._places = places
+        self._lookup = lookup
+        self._segment_left = events.maintenance_due
         self._skip_damage = skip_damage
         self._segment: StoredSegment | None = None
         self._window: Window | None = None
-        self._batching: set[int] = set()  # threads in the middle of take_many
-        self._seen_at, self._seen_since = -1, 0.0  # by whoever looked whether it rests
+        self._batching: set[int] = set()  # threads inside take_many
+        self._seen_at, self._seen_since = -1, 0.0  # the offset at the last idle check, and since when
         self.stop = stop
-        """Where it ends, for good; it never stands behind it. None: where the log does."""
-        self.expire: Callable[[Mark, int], int | None] | None = None
-        """Of a member of a group: let the group go on at the oldest message; None if another member has told so."""
-        self.on_passed: Callable[[], object] = _nothing
-        """Called when it goes on to another segment."""
+        """Where reading ends for good; the reader never moves past it. None: at the end of the log."""
+        self.expire: Callable[[LogPosition, int], int | None] | None = None
+        """For a group member: moves the group to the oldest message and returns how many messages it missed.
+
+        Returns None if another member has reported that already.
+        """
         cursor_map = None if cursor is None else cursor.map
         words = control.map if stop is None else _words_that_end_at(stop.offset)
         self.native: Reader = Reader(
             words, cursor_map, decode, self._advance, self._damaged, refuse, reuse, segments.limits.payload
         )
+        self.native.notify_capacity(events.capacity_freed.__call__)
 
-    def move(self, place: Mark) -> None:
-        """Stand at a record boundary, or at the stop if that comes first."""
+    def move(self, place: LogPosition) -> None:
+        """Move to a record boundary, or to the stop if that comes first."""
         self._let_go(self.native)
         place = self._up_to_stop(place)
         self.native.move(place.offset, place.sequence)
 
-    def start_over(self, place: Mark) -> None:
-        """Stand at a record boundary, and forget what was handed out before it: it is gone."""
+    def start_over(self, place: LogPosition) -> None:
+        """Move to a record boundary, and forget the deliveries before it: their messages are no longer stored."""
         self.native.forget()
         self.move(place)
 
-    def _up_to_stop(self, place: Mark) -> Mark:
+    def _up_to_stop(self, place: LogPosition) -> LogPosition:
         return place if self.stop is None or place.offset < self.stop.offset else self.stop
 
     def stand_beside(self, other: LogReader) -> None:
-        """Stand where another reader stands, and in its segment: that may have been dropped already."""
+        """Move to the position of another reader, and share its segment: that may have been unmapped already."""
         segment, window = other._segment, other._window
-        self.move(Mark(Offset(other.native.offset), other.native.sequence, 0))
+        self.move(LogPosition(Offset(other.native.offset), other.native.sequence))
         if segment is not None and window is not None:
             self._bind(self.native, segment, window)
 
     def leave(self, segment: Segment) -> None:
-        """Let go of a segment if it is ours: others are to be mapped. It is asked for again when it is needed."""
+        """Release a segment if this reader uses it, so that other segments can be mapped.
+
+        The reader gets it again when it needs it.
+        """
         if segment is self._segment:
             self._let_go(self.native)
 
     def leave_removed(self) -> None:
-        """Let go of the segment if its file is gone: its disk space would not be free. Any thread may call this.
+        """Release the segment if its file was deleted: otherwise its disk space stays in use. Any thread may call this.
 
-        Who reads on may read to its end if what comes there is nowhere else any more; who rests may not.
+        A reader that makes progress may read the segment to its end if this is the last copy; an idle reader may not.
         """
         segment = self._segment
         if segment is None or not segment.is_removed:
             return
-        offset = self.native.offset  # not of one that is closed: that of a group lies in a file that others may change
+        # Read only while a segment is bound, so not after `close`: the offset of a group is stored in a shared file.
+        offset = self.native.offset
         is_last_copy = segment.begin < self._control.oldest_offset and offset < segment.limit
         if not is_last_copy or self._rests_at(offset):
             self._let_go(self.native)
@@ -108,32 +116,32 @@ class LogReader:
         now = time.monotonic()
         if offset != self._seen_at:
             self._seen_at, self._seen_since = offset, now
-        return now - self._seen_since >= PATIENCE
+        return now - self._seen_since >= IDLE_SECONDS
 
     def close(self) -> None:
-        """Let go of the segment and the cursor."""
+        """Release the segment and the cursor."""
         self.native.release()
         self._segment = self._window = None
 
     def take_many(self, most: int) -> list[object]:
-        """Return up to `most` items; an error waits until what came before it is taken, and is told by the next call.
+        """Return up to `most` items. If an error follows them, the next call raises it.
 
-        Use this, not the native one, which drops an error that is told only once.
+        Use this instead of the native method, which would lose an error that is raised only once.
         """
         thread = get_ident()
         self._batching.add(thread)
         try:
             return self.native.take_many(most)
         except DataExpiredError:
-            pass  # nothing came before it
+            pass  # no item came before the error
         finally:
             self._batching.discard(thread)
-        # This tells it and goes on behind; unless a clone was told meanwhile.
+        # This raises the error and moves past it, unless a clone of the reader has raised it in the meantime.
         item = self.native.take()
         return [] if item is NOTHING else [item]
 
     def take_next_delivery(self) -> object:
-        """Return one more delivery of a batch, or NOTHING; an error raised here is told again by the next call."""
+        """Return one more delivery of a batch, or NOTHING. The next call raises an error from here again."""
         thread = get_ident()
         self._batching.add(thread)
         try:
@@ -144,7 +152,7 @@ class LogReader:
     # From segment to segment
 
     def _advance(self, reader: Reader) -> None:
-        """Find the segment that holds the reader's offset. There is something beyond it."""
+        """Find the segment that holds the reader's offset. The log has records beyond it."""
         with storage_errors(self._segments.directory.parent, "it cannot be read"):
             self._find_segment(reader)
 
@@ -157,7 +165,7 @@ class LogReader:
             segment = self._segment_at(offset)
         except CorruptRecordError as error:
             if self._control.oldest_offset != oldest:
-                return  # something was removed in this moment: look again
+                return  # segments were just reclaimed: the reader tries again
             if not self._skip_damage:
                 raise
             self._pass(reader, self._next_readable(offset), error.reason)
@@ -167,12 +175,12 @@ class LogReader:
         left = self._segment
         self._bind(reader, segment, segment.window(max(offset, segment.begin)))
         if segment is left:
-            return  # only another part of it
+            return  # only another window of the same segment
         if isinstance(left, Segment) and left.begin < segment.begin:
-            self._segments.cool(left)
+            self._segments.drop_from_page_cache(left)
         if isinstance(segment, Segment) and not self._segments.keeps(segment):
-            self.leave(segment)  # another thread needed the room in this moment
-        self.on_passed()
+            self.leave(segment)  # another thread has just mapped a different segment in its place
+        self._segment_left()
 
     def _bind(self, reader: Reader, segment: StoredSegment, window: Window) -> None:
         self._segment, self._window = segment, window
@@ -183,10 +191,10 @@ class LogReader:
         reader.unbind()
 
     def _segment_at(self, offset: Offset) -> StoredSegment:
-        """Return the segment that holds an offset, or begins behind it with nothing missing in between."""
+        """Return the segment that holds an offset, or the next one if no records are missing in between."""
         begin = self._segments.covering(offset)
         if begin is not None and begin < self._control.oldest_offset:
-            begin = None  # it ends here, and is being given up
+            begin = None  # it ends at or before the offset, and is being reclaimed
         if begin is not None and offset < (segment := self._segments.get(begin)).limit:
             return segment
         following = self._segments.following(offset)
@@ -204,24 +212,24 @@ class LogReader:
     def _corrupt(self, segment: Path, offset: Offset, reason: str) -> CorruptRecordError:
         return CorruptRecordError(segment.name, offset, reason, path=self._segments.directory.parent)
 
-    def _next_readable(self, offset: Offset) -> Mark:
-        """Return where the first segment behind an offset begins that can be opened, or the end of the log."""
-        end = self._places.latest()  # before the look: what is sent meanwhile lies behind that place
+    def _next_readable(self, offset: Offset) -> LogPosition:
+        """Return where the first segment after an offset begins that can be opened, or the end of the log."""
+        end = self._lookup.latest()  # first, so that messages sent during the search are after this position
         following = self._segments.following(offset)
         while following is not None:
             try:
                 header = self._segments.get(following).header
-                return Mark(header.begin, header.first_sequence, header.created)
+                return LogPosition(header.begin, header.first_sequence)
             except CorruptRecordError:
                 following = self._segments.following(following)
         return end
 
     def _expired(self, reader: Reader) -> None:
-        """Go on at the oldest message, and say so if any was missed.
+        """Move to the oldest message, and raise `DataExpiredError` if messages were missed.
 
-        If not, only offsets that were left out lay in between, or control records.
+        If none was missed, there were only an offset gap or control records in between.
         """
-        earliest = self._places.earliest()
+        earliest = self._lookup.earliest()
         place = self._up_to_stop(earliest)
         missed: int | None = max(0, place.sequence - reader.sequence)
         if not missed:
@@ -229,7 +237,8 @@ class LogReader:
             reader.unbind()
             reader.move(place.offset, place.sequence)
             return
-        if get_ident() not in self._batching:  # there it may be held back: then the next call comes here again
+        # Inside a batch the error may be held back. So the reader does not move, and the next call gets here again.
+        if get_ident() not in self._batching:
             if self.expire is not None:
                 missed = self.expire(place, reader.offset)
             reader.move(place.offset, place.sequence)
@@ -239,7 +248,7 @@ class LogReader:
     # Damage
 
     def _damaged(self, reader: Reader, reason: str) -> None:
-        """Decide about a record that does not validate: look again, go on behind it, or say so."""
+        """Handle a record that does not validate: read again, skip it, or raise `CorruptRecordError`."""
         with storage_errors(self._segments.directory.parent, "it cannot be read"):
             self._decide_about_damage(reader, reason)
 
@@ -247,10 +256,10 @@ class LogReader:
         segment, window, offset = self._segment, self._window, Offset(reader.offset)
         if segment is None or window is None or not segment.is_valid:
             if segment is not None:
-                self._segments.forget(segment.begin)  # another file has taken the name
+                self._segments.forget(segment.begin)  # another file has its name now
             self._let_go(reader)
         elif window.end < segment.limit and window.begin != offset:
-            self._let_go(reader)  # perhaps it is only cut off; the window that begins here has all of it
+            self._let_go(reader)  # the window may only cut off the record; one that begins here has all of it
         elif (place := self._behind_unfinished(segment, offset)) is not None:
             self._let_go(reader)
             reader.move(place.offset, place.sequence)
@@ -259,41 +268,40 @@ class LogReader:
         else:
             raise self._corrupt(segment.path, offset, segment.explain(offset, reason))
 
-    def _behind_unfinished(self, segment: StoredSegment, offset: Offset) -> Mark | None:
-        """Return where the next segment begins if it says that this one, which does not say so itself, ends here.
+    def _behind_unfinished(self, segment: StoredSegment, offset: Offset) -> LogPosition | None:
+        """Return where the next segment begins if its header says that this one, which stores no end, ends here.
 
         Records are flushed before the end of their segment is stored. So after a power cut that end may be missing
-        until the channel is recovered, and a process that may only read cannot do that.
+        until the channel is recovered, and a read-only process cannot recover it.
         """
         following = self._segments.following(segment.begin) if segment.end is None else None
         header = None if following is None else self._segments.get(following).header
         if header is None or header.previous_end != offset:
             return None
-        return self._up_to_stop(Mark(header.begin, header.first_sequence, header.created))
+        return self._up_to_stop(LogPosition(header.begin, header.first_sequence))
 
-    def _behind(self, segment: StoredSegment, offset: Offset, sequence: int) -> Mark:
-        """Return where to go on; how many messages were lost is known only at a mark, and one at the least."""
+    def _behind(self, segment: StoredSegment, offset: Offset, sequence: int) -> LogPosition:
+        """Return where to resume after damage.
+
+        How many messages were lost is known only if an index entry is found there; otherwise one is assumed.
+        """
         stop = min(segment.limit, self._control.write_offset)
-        marks = self._places.marks(segment)
-        target = behind_gap(segment, offset, stop, marks) or stop
-        known = [mark for mark in marks if mark.offset == target]
-        return known[0] if known else Mark(target, sequence + 1, 0)
+        entries = self._lookup.entries(segment)
+        target = behind_gap(segment, offset, stop, entries) or stop
+        known = [entry.log_position for entry in entries if entry.offset == target]
+        return known[0] if known else LogPosition(target, sequence + 1)
 
-    def _pass(self, reader: Reader, place: Mark, reason: str) -> None:
+    def _pass(self, reader: Reader, place: LogPosition, reason: str) -> None:
         path, offset, place = self._segments.directory.parent, reader.offset, self._up_to_stop(place)
         _logger.warning("%s: skipped from offset %d to %d: %s", path, offset, place.offset, reason)
         self._let_go(reader)
         reader.move(place.offset, place.sequence)
 
 
-def _nothing() -> None:
-    pass
-
-
 def _words_that_end_at(offset: int) -> bytearray:
-    """Return a control page of our own in which everything up to an offset is published, and never more.
+    """Return a private control page in which everything up to an offset is published, and never more.
 
-    The one word that a native reader trusts is in there, so that it stops by itself and needs no look at another.
+    It contains the only word that a native reader uses. So the reader stops by itself, without a check for the stop.
     """
     words = bytearray(CONTROL_SIZE)
     store_u64(words, WRITE_TAIL, offset)

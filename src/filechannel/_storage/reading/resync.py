@@ -1,61 +1,70 @@
-"""Finding the way behind damage: the next place where a record begins.
+"""Resync: finds the next record after damage.
 
-Searching byte by byte is bounded, since every candidate costs a checksum over as many bytes as it claims to have: marks
-of the index are fences that no record crosses, zeros are passed quickly, and only so much is searched at a time.
+The search goes byte by byte, and every candidate costs a checksum over as many bytes as its header claims. So it is
+bounded: no record crosses the offset of an index entry, runs of zeros are skipped quickly, and only a limited range is
+searched at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from typing_extensions import Buffer
 
-from .._format import find_record
-from .._format.layout import LENGTH_MASK, RECORD_HEADER, RECORD_HEADER_SIZE
-from .._offset import Offset
-from .index import Mark
+from ..._format import find_record
+from ..._format.layout import LENGTH_MASK, RECORD_HEADER, RECORD_HEADER_SIZE
+from ..._offset import Offset
+from ..segments.segment_index import IndexEntry
 
 UNWRITTEN = 4 << 20
-"""Bytes without a record, behind a place that may be the end of the log, after which no more are looked for."""
+"""Bytes without a record, after a possible end of the log, after which the search stops."""
 _STEP = 256 * 1024
 _LEADING_ZEROS = RECORD_HEADER_SIZE - 1  # a record may begin with zeros, but its checksum is never zero
 
 
 class Readable(Protocol):
-    """The records of a segment in whichever form."""
+    """The records of a segment in either encoding."""
 
     @property
-    def room_end(self) -> Offset:
-        """The offset that no record reaches beyond."""
+    def space_end(self) -> Offset:
+        """The offset beyond which no record of the segment reaches."""
         ...
 
     def span(self, start: int, stop: int, /) -> tuple[Buffer, int]:
-        """Return something that has the bytes between two offsets, and the position in it of the first."""
+        """Return a buffer with the bytes between two offsets, and the position of the first one in it."""
         ...
 
     def read(self, offset: int, stop: int, /) -> tuple[int, bytes]:
-        """Return (word, payload) of the record at an offset; `ValueError` says why there is none."""
+        """Return (word, payload) of the record at an offset; `ValueError` with the reason if there is none."""
         ...
 
 
-def behind_damaged(segment: Readable, offset: int, stop: int) -> Offset | None:
-    """Return where a damaged record claims to end, if another one begins there or nothing does; else None."""
+def claimed_end(segment: Readable, offset: int, stop: int) -> Offset | None:
+    """Return where the record at an offset ends according to its header; None if that is beyond *stop*."""
     if offset + RECORD_HEADER_SIZE > stop:
         return None
     word, _ = RECORD_HEADER.unpack_from(*segment.span(offset, offset + RECORD_HEADER_SIZE))
     end = Offset(offset + RECORD_HEADER_SIZE + (word & LENGTH_MASK))
-    return end if end == stop or _is_record(segment, end, stop) else None
+    return end if end <= stop else None
+
+
+def behind_damaged(segment: Readable, offset: int, stop: int) -> Offset | None:
+    """Return where a damaged record claims to end, if a valid record or *stop* is there; else None."""
+    end = claimed_end(segment, offset, stop)
+    return end if end is not None and (end == stop or _is_record(segment, end, stop)) else None
 
 
 def next_record(
-    segment: Readable, start: int, stop: int, marks: list[Mark], farthest: int | None = None
+    segment: Readable, start: int, stop: int, entries: Sequence[IndexEntry], farthest: int | None = None
 ) -> Offset | None:
     """Return the first offset from *start* on where a whole record validates below *stop*; None if there is none.
 
-    A record of more than 256 KiB is found only if a mark points at it. *farthest* is how much to search from each mark
-    on, zeros not counted: behind the end of the log a file is full of what it held before.
+    A record of more than 256 KiB is found only if an index entry points to it. *farthest* limits how many bytes are
+    searched from each index entry on, not counting zeros: after the end of the log, a recycled file is full of old
+    data.
     """
-    fences = [mark.offset for mark in marks if start < mark.offset < stop]
+    fences = [entry.offset for entry in entries if start < entry.offset < stop]
     for fence in (*fences, stop):
         found = _search(segment, start, fence, farthest)
         if found is not None:
@@ -65,10 +74,10 @@ def next_record(
 
 
 def behind_gap(
-    segment: Readable, offset: int, stop: int, marks: list[Mark], farthest: int | None = None
+    segment: Readable, offset: int, stop: int, entries: Sequence[IndexEntry], farthest: int | None = None
 ) -> Offset | None:
-    """Return where records follow an invalid record at an offset; *stop* or None if there are none."""
-    return behind_damaged(segment, offset, stop) or next_record(segment, offset + 1, stop, marks, farthest)
+    """Return where valid records resume after an invalid one at an offset; *stop* or None if there are none."""
+    return behind_damaged(segment, offset, stop) or next_record(segment, offset + 1, stop, entries, farthest)
 
 
 def _search(segment: Readable, start: int, stop: int, farthest: int | None) -> Offset | None:
@@ -87,7 +96,7 @@ def _search(segment: Readable, start: int, stop: int, farthest: int | None) -> O
 
 
 def _behind_zeros(segment: Readable, start: int, stop: int) -> int:
-    """Return an offset before which no record begins, because nothing but zeros follow."""
+    """Return an offset before which no record begins, because there are only zeros from *start* up to it."""
     at = start
     while at < stop:
         size = min(_STEP, stop - at)
@@ -100,7 +109,7 @@ def _behind_zeros(segment: Readable, start: int, stop: int) -> int:
 
 
 def _is_record(segment: Readable, offset: int, stop: int) -> bool:
-    if not offset <= stop <= segment.room_end:
+    if not offset <= stop <= segment.space_end:
         return False
     try:
         segment.read(offset, stop)

@@ -1,4 +1,4 @@
-"""Making a channel, and making sure that a directory is one before anything in it is touched."""
+"""Creates a channel, and checks that a directory is a channel before anything in it is changed."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from .._errors import NotAChannelError, StorageError, UnexpectedFileError, repair_command
-from .._offset import Offset
-from .bells import WAKE_FIFOS, remove_fifos
-from .control import CONTROL, Checkpoint, Control, Tail
-from .cursor_file import CONSUMERS
-from .files import REPLACING, Files, directory_mode
-from .index import indexed_begin_of
-from .lock_file import LOCK
-from .machine import boot_id, machine_id
-from .manifest import MANIFEST, Manifest
-from .producers import PRODUCERS
-from .segment import HALF_MADE
-from .segments import SEGMENTS
+from ..._errors import NotAChannelError, StorageError, UnexpectedFileError, repair_command
+from ..._offset import Offset
+from ..consumers.cursor_file import CONSUMERS
+from ..control.control_page import CONTROL, Checkpoint, Control, Tail
+from ..control.lock_file import LOCK
+from ..control.wake_fifos import WAKE_FIFOS, remove_fifos
+from ..manifest import MANIFEST, Manifest
+from ..producers.producer_positions import PRODUCERS
+from ..segments.catalog import SEGMENTS
+from ..segments.segment import HALF_MADE
+from ..segments.segment_index import indexed_begin_of
+from ..system.machine import boot_id, machine_id
+from ..system.os_calls import REPLACING, Files, directory_mode
 
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "afs")
 _WHILE_IT_IS_MADE = 1.0  # seconds
@@ -26,11 +26,14 @@ _OURS = {MANIFEST, MANIFEST + REPLACING, CONTROL, LOCK, SEGMENTS, CONSUMERS, PRO
 
 
 def refuse_other_content(files: Files, path: Path) -> None:
-    """A directory of somebody else's is not ours to turn into a channel; one that somebody began to make is."""
+    """Raise `NotAChannelError` if a path has foreign content; an incomplete channel is accepted.
+
+    A process that was creating a channel may have died before it wrote the manifest.
+    """
     if path.exists() and not path.is_dir():
         raise NotAChannelError(path, "it is a file, and a channel is a directory")
     error = _other_content(files, path)
-    # Looked for again: the others may be from whoever has made the channel in this moment.
+    # The manifest is checked after the content: another process may have just created the channel.
     if error is not None and not files.exists(path / MANIFEST):
         raise error
 
@@ -39,18 +42,18 @@ def _other_content(files: Files, path: Path) -> NotAChannelError | None:
     foreign = [name for name in files.list(path) if name not in _OURS]
     if foreign:
         return NotAChannelError(path, f"the directory has other content ({foreign[0]}) and no {MANIFEST}")
-    # The manifest is the last thing that is made: with segments but without it, it was lost.
+    # The manifest is created last. So if there are segments but no manifest, the manifest was lost.
     lost = [f"{parts}/{name}" for parts in (SEGMENTS, CONSUMERS) for name in files.list(path / parts)]
     return NotAChannelError.without_manifest(path, f"{MANIFEST} is missing, but not {lost[0]}") if lost else None
 
 
 def prepare_directory(files: Files, path: Path, manifest: Manifest) -> None:
-    """Make the directory itself."""
+    """Create the directory of the channel."""
     files.make_directory(path, directory_mode(manifest.options.mode))
 
 
 def refuse_remote(files: Files, path: Path) -> None:
-    """Maps are shared memory: they need one kernel."""
+    """Raise `StorageError` for a network file system: memory maps are shared memory only within one kernel."""
     kind = files.file_system(path)
     if is_remote(kind):
         raise StorageError(
@@ -59,12 +62,12 @@ def refuse_remote(files: Files, path: Path) -> None:
 
 
 def is_remote(kind: str) -> bool:
-    """Tell whether a type of file system is one that several kernels share."""
+    """Return whether several kernels can share a file system of this type."""
     return kind in _REMOTE or kind.startswith("fuse")
 
 
 def is_being_made(path: Path) -> bool:
-    """Tell whether somebody may be making it in this moment, and has not said yet who may use it."""
+    """Return whether another process may be creating the channel right now, and has not set its permissions yet."""
     for part in (path, path / CONTROL, path / LOCK):
         with suppress(OSError):
             if time.time() - part.stat().st_ctime < _WHILE_IT_IS_MADE:
@@ -73,21 +76,21 @@ def is_being_made(path: Path) -> bool:
 
 
 def open_control_file(files: Files, path: Path, readonly: bool, mode: int) -> int:
-    """Return a descriptor of the control file, made if it may be."""
+    """Return a descriptor of the control file, which is created unless *readonly*."""
     try:
         return files.open(path / CONTROL, create=not readonly, writable=not readonly, mode=mode)
     except FileNotFoundError as error:
-        advice = f"{repair_command(path)} finds the end of the log and makes it anew"
+        advice = f"{repair_command(path)} finds the end of the log and creates it again"
         raise NotAChannelError(path, f"{CONTROL} is missing", advice) from error
     except UnexpectedFileError as error:
-        anew = "puts that aside, finds the end of the log and makes it anew"
-        done = "replaces it by a copy" if error.linked else anew
+        anew = "puts that aside, finds the end of the log and creates it again"
+        done = "replaces it with a copy" if error.linked else anew
         advice = f"{repair_command(path)} {done}"
         raise NotAChannelError(path, f"{CONTROL} is {error.found}", advice) from error
 
 
 def create(files: Files, path: Path, descriptor: int, control: Control, manifest: Manifest) -> None:
-    """Make a channel; the manifest comes last, and with it the channel exists."""
+    """Create a channel. The manifest is written last; the channel exists as soon as the manifest does."""
     mode = directory_mode(manifest.options.mode)
     files.set_mode(descriptor, manifest.options.mode)
     for name in (SEGMENTS, CONSUMERS, WAKE_FIFOS):
@@ -100,18 +103,18 @@ def create(files: Files, path: Path, descriptor: int, control: Control, manifest
 
 
 def complete_directories(files: Files, path: Path, manifest: Manifest) -> None:
-    """Make the directories that a process which was killed may not have made."""
+    """Create directories that are missing because the process that created the channel was killed."""
     mode = directory_mode(manifest.options.mode)
     for name in (SEGMENTS, CONSUMERS, WAKE_FIFOS):
         files.make_directory(path / name, mode)
 
 
 def adopt(files: Files, path: Path, manifest: Manifest) -> Manifest:
-    """Remove what other processes left half made. No other process has the channel open, and it is whole."""
+    """Remove incomplete files of other processes. The channel is recovered, and no other process has it open."""
     names = files.list(path / SEGMENTS)
     segments = {name.partition(".")[0] for name in names if indexed_begin_of(name) is None}
     for name in names:
-        # An index without its segment is what a power cut left of both.
+        # An index without its segment is left over from a power cut.
         is_orphan = indexed_begin_of(name) is not None and name.partition(".")[0] not in segments
         if is_orphan or name.startswith(HALF_MADE):
             files.unlink(path / SEGMENTS / name)
@@ -119,5 +122,5 @@ def adopt(files: Files, path: Path, manifest: Manifest) -> Manifest:
     if manifest.machine != machine_id():
         manifest = manifest.on_machine(machine_id())
         manifest.write(files, path)
-    files.flush_directory(path)  # whoever made it may have died with the manifest's name not on disk yet
+    files.flush_directory(path)  # the process that created it may have died before the manifest's name was on disk
     return manifest

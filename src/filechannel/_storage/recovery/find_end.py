@@ -1,18 +1,18 @@
-"""Walking the log from a checkpoint on: where its valid records end."""
+"""Finds the end of the log: walks the records from a checkpoint on, as long as they are valid."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .._errors import CorruptRecordError
-from .._format import read_record
-from .._format.layout import CONTROL_RECORD, SEAL
-from .._offset import Offset
-from .compressed import CompressedSegment, StoredSegment
-from .control import Checkpoint
-from .loss import scan_stored, stored_end
-from .segment import Header, Segment
-from .segments import Segments
+from ..._errors import CorruptRecordError
+from ..._format import read_record
+from ..._format.layout import CONTROL_RECORD, SEAL
+from ..._offset import Offset
+from ..control.control_page import Checkpoint
+from ..segments.catalog import Segments
+from ..segments.compressed_segment import CompressedSegment, StoredSegment
+from ..segments.segment import Header, Segment
+from .lost_tail import scan_stored, stored_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,34 +23,35 @@ class Cut:
     sequence: int
     sealed: bool
     reached: Offset
-    """Where the valid records end that follow without a gap: behind *offset* if the last batch is not whole."""
+    """Where the contiguous valid records end: beyond *offset* if the last batch is incomplete."""
 
 
 def find_end(segments: Segments, checkpoint: Checkpoint, *, finished: bool = False) -> Cut:
-    """Follow valid records from a checkpoint on, and return where the last whole batch ends.
+    """Walk the valid records from a checkpoint on, and return where the last complete batch ends.
 
-    *finished*: not beyond a segment that does not say itself where it ends, for a reader who cannot store that.
-    `CorruptRecordError` if the segment at the checkpoint has no valid header; another one without ends the walk.
+    *finished*: stop at a segment that does not store its own end, for a read-only process that cannot store it.
+    `CorruptRecordError` if the segment at the checkpoint has no valid header; a later one without ends the walk.
     """
     cut = Cut(checkpoint.offset, checkpoint.sequence, checkpoint.sealed, checkpoint.offset)
     begin = segments.covering(checkpoint.offset)
     at, sequence = checkpoint.offset, checkpoint.sequence
     if begin is None and segments.begins:
         first = segments.get(segments.begins[0]).header
-        if first.previous_end == at:  # nothing is left before it, and it says so
+        if first.previous_end == at:  # no earlier segment is left, and this header confirms that none is needed
             begin, at, sequence = first.begin, first.begin, first.first_sequence
     while begin is not None:
         segment, following = segments.get(begin), segments.following(begin)
         end = extent(segments, segment)
-        if at > end:  # what the checkpoint covers is not there
+        if at > end:  # records before the checkpoint are missing
             header = None if following is None else _header(segments, following)
             is_left_out = header is not None and header.previous_end == end and header.begin >= at
             if header is None or not is_left_out or header.first_sequence < sequence:
                 break
-            begin, at, sequence = header.begin, header.begin, header.first_sequence  # by a repair, which says so
+            # A repair has left out the records in between, and the header of the next segment confirms that.
+            begin, at, sequence = header.begin, header.begin, header.first_sequence
             continue
         whole = True
-        if isinstance(segment, Segment):  # what is compressed lies before the checkpoint
+        if isinstance(segment, Segment):  # a compressed segment lies before the checkpoint
             start, stop = segment.position(at), segment.position(end)
             batch_end, messages, reached, last = scan_stored(segment, at, end)
             if batch_end > start:
@@ -68,10 +69,13 @@ def find_end(segments: Segments, checkpoint: Checkpoint, *, finished: bool = Fal
 
 
 def not_before_compressed(segments: Segments, checkpoint: Checkpoint) -> Checkpoint:
-    """Return where the log was whole: up to the end of what is compressed, whatever an older checkpoint says."""
+    """Return the checkpoint, or the end of the last compressed segment if the checkpoint is older.
+
+    Up to there the log is known to be complete on disk.
+    """
     for begin in reversed(segments.begins):
         if begin < checkpoint.oldest:
-            break  # being reclaimed, and perhaps partly deleted
+            break  # it is being reclaimed, and perhaps partly deleted
         try:
             segment = segments.get(begin)
         except CorruptRecordError:
@@ -84,10 +88,10 @@ def not_before_compressed(segments: Segments, checkpoint: Checkpoint) -> Checkpo
 
 
 def extent(segments: Segments, segment: StoredSegment) -> Offset:
-    """Return where the records of a segment end at most: the next one says it best."""
+    """Return the offset beyond which a segment has no records; the header of the next one is the best source."""
     following = segments.following(segment.begin)
     header = None if following is None else _header(segments, following)
-    if header is not None and segment.begin < header.previous_end <= segment.room_end:
+    if header is not None and segment.begin < header.previous_end <= segment.space_end:
         return header.previous_end
     return stored_end(segment)
 

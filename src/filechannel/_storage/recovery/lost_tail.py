@@ -1,54 +1,57 @@
-"""What lay before the end of the log and is gone: the newest segment is damaged, cut off or was not copied.
+"""Finds a lost tail: messages before the end of the log whose segment is damaged, cut off or was not copied.
 
-Whoever says where the log ends, a checkpoint or the tail, also says how many messages there were. So the end stays
-where it was, no number is used twice, and what is missing can be counted.
+A checkpoint and the tail record both where the log ends and how many messages there were. So the end stays where it
+was, no sequence is used twice, and the missing messages can be counted.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .._format import scan_records
-from .._format.layout import LENGTH_MASK, PAGE, RECORD_HEADER, RECORD_HEADER_SIZE
-from .._offset import Offset
-from .compressed import CompressedSegment, StoredSegment
-from .control import Checkpoint
-from .segment import Segment
-from .segments import Segments
+from ..._format import scan_records
+from ..._format.layout import LENGTH_MASK, PAGE, RECORD_HEADER, RECORD_HEADER_SIZE
+from ..._offset import Offset
+from ..control.control_page import Checkpoint
+from ..segments.catalog import Segments
+from ..segments.compressed_segment import CompressedSegment, StoredSegment
+from ..segments.segment import Segment
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A range of offsets that nothing holds any more."""
+    """A range of offsets that no segment holds any more."""
 
     start: Offset
     stop: Offset
     messages: int
     exact: bool
-    """Whether the number of messages is known; else it is the most there can have been."""
+    """Whether *messages* is exact; otherwise it is an upper bound."""
 
     def __str__(self) -> str:
-        """Say how many, and where."""
+        """Describe how many messages are missing, and where."""
         return f"{'' if self.exact else 'up to '}{self.messages}, at offsets {self.start} to {self.stop}"
 
 
 def stored_end(segment: StoredSegment) -> Offset:
-    """Return the offset that no record of a segment reaches beyond, as far as its file can be believed."""
-    return segment.limit if segment.has_valid_end else segment.room_end
+    """Return the offset beyond which a segment has no records, as far as its file can be trusted."""
+    return segment.limit if segment.has_valid_end else segment.space_end
 
 
 def reaches(segment: StoredSegment, end: int) -> bool:
-    """Tell whether a file goes as far as an offset, and says nothing else about itself: one that is compressed ends."""
+    """Return whether a segment can hold records up to *end*; a compressed one must end exactly there.
+
+    False also if a plain segment stores an end that is not valid.
+    """
     if isinstance(segment, CompressedSegment):
         return end == segment.end
     return (segment.end is None or segment.has_valid_end) and end <= stored_end(segment)
 
 
 def scan_stored(segment: Segment, start: Offset, stop: Offset) -> tuple[int, int, int, int]:
-    """Scan records as `scan_records` does, in positions, but read no hole behind what the file holds.
+    """Scan records as `scan_records` does, in positions, but do not read a hole after the file's data.
 
-    In a RAM disk that is full, a look at a hole through a map kills the process. A record that ends in one, as in a
-    sparse copy, is read whole.
+    On a full tmpfs, reading a hole through a map kills the process. A record that ends in a hole, as in a sparse copy,
+    is read completely.
     """
     first, last = segment.position(start), segment.position(stop)
     known = max(first, min(segment.position(segment.data_end), last))
@@ -66,7 +69,7 @@ def scan_stored(segment: Segment, start: Offset, stop: Offset) -> tuple[int, int
 
 
 def _whole(segment: StoredSegment) -> tuple[Offset, int]:
-    """Return where the last whole batch ends, and how many messages there are up to there."""
+    """Return where the last complete batch ends, and how many messages there are up to there."""
     if isinstance(segment, CompressedSegment):
         return segment.whole(segment.end)
     end, messages, _, _ = scan_stored(segment, segment.begin, stored_end(segment))
@@ -74,7 +77,10 @@ def _whole(segment: StoredSegment) -> tuple[Offset, int]:
 
 
 def find_loss(segments: Segments, end: Checkpoint) -> Loss | None:
-    """Return what is missing directly before the end of the log; None if nothing is. Every segment can be opened."""
+    """Return what is missing directly before the end of the log; None if nothing is.
+
+    Requires that every segment can be opened.
+    """
     begin = segments.covering(end.offset)
     if end.offset <= end.oldest or (begin is not None and end.offset <= stored_end(segments.get(begin))):
         return None

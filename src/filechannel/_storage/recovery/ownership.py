@@ -1,7 +1,7 @@
-"""Who owns the parts of a channel, and whom they let in: as the file system says, whatever the manifest does.
+"""Owner and permissions of the parts of a channel, as the file system has them, whatever the manifest says.
 
-Looked at are the directory and what lies directly in it. Segments, cursors and the like are not: there may be many, and
-a user of one of them must have access to its directory first.
+Only the directory and its direct entries are checked. Segments, cursors and the like are not: there may be many, and a
+user needs access to their directory first.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from .bells import WAKE_FIFOS
-from .control import CONTROL
-from .cursor_file import CONSUMERS
-from .files import QUARANTINE, Files, directory_mode
-from .lock_file import LOCK, lock_mode
-from .manifest import MANIFEST
-from .producers import PRODUCERS
-from .segments import SEGMENTS
-from .staging import STAGING
+from ..consumers.cursor_file import CONSUMERS
+from ..control.control_page import CONTROL
+from ..control.lock_file import LOCK, lock_mode
+from ..control.wake_fifos import WAKE_FIFOS
+from ..manifest import MANIFEST
+from ..producers.producer_positions import PRODUCERS
+from ..producers.staging import STAGING
+from ..segments.catalog import SEGMENTS
+from ..system.os_calls import QUARANTINE, Files, directory_mode
 
 _PARTS = (MANIFEST, CONTROL, LOCK, SEGMENTS, CONSUMERS, PRODUCERS, WAKE_FIFOS, QUARANTINE, STAGING)
 _OTHERS = 0o077
@@ -27,10 +27,10 @@ _OTHERS_WRITE = 0o022
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """To whom a part belongs, and its mode, with the kind of file."""
+    """The owner of a part, and its mode including the file type."""
 
     name: str
-    """In the directory; "" is the directory itself."""
+    """The name in the directory; "" is the directory itself."""
     user: int
     mode: int
 
@@ -40,9 +40,10 @@ class Ownership:
         return stat.S_IMODE(self.mode) & 0o777
 
     def excess(self, mode: int) -> int:
-        """Return the permissions of other users that a part of a channel of this mode does not have.
+        """Return the permissions that other users have here, but should not have in a channel of this mode.
 
-        The directory itself may have been made by the user, with names that can be listed: only writing counts there.
+        The user may have created the directory itself, with names that can be listed. So only write permission counts
+        there.
         """
         if not self.name:
             return self.permissions & _OTHERS_WRITE & ~directory_mode(mode)
@@ -52,11 +53,11 @@ class Ownership:
 
 
 def ownership_of(files: Files, path: Path) -> tuple[Ownership, ...]:
-    """Look at the directory of a channel and its parts, as far as they are there; links are not followed."""
+    """Return the ownership of a channel's directory and of those parts that exist; symbolic links are left out."""
     found = [Ownership("", *files.ownership(path))]
     for name in _PARTS:
         try:
             found.append(Ownership(name, *files.ownership(path / name)))
         except FileNotFoundError:
             continue
-    return tuple(each for each in found if not stat.S_ISLNK(each.mode))  # which has no permissions of its own
+    return tuple(each for each in found if not stat.S_ISLNK(each.mode))  # a link has no permissions of its own

@@ -1,4 +1,4 @@
-"""`quarantine/`: what recovery cut off or a repair replaced, and why. Nobody reads it but people."""
+"""The directory `quarantine/`: what recovery cut off or a repair replaced, and why. No code reads it, only people."""
 
 from __future__ import annotations
 
@@ -6,43 +6,44 @@ import json
 import logging
 import struct
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-from .._errors import DiskFullError, repair_command, verify_command
-from .._format import crc32c
-from .._format.layout import LENGTH_MASK, RECORD_HEADER, RECORD_HEADER_SIZE
-from .._offset import Offset
-from .compressed import StoredSegment
-from .damage import UNWRITTEN, next_record
-from .files import QUARANTINE, REPLACING, Files, directory_mode
-from .index import read_marks
+from ..._errors import DiskFullError, repair_command, verify_command
+from ..._format import crc32c
+from ..._format.layout import RECORD_HEADER_SIZE
+from ..._offset import Offset
+from ..control.control_page import Control
+from ..reading.record_walk import Run, walk_records
+from ..segments.compressed_segment import StoredSegment
+from ..segments.segment_index import read_entries
+from ..system.os_calls import QUARANTINE, REPLACING, Files, directory_mode
 
 QUARANTINED = struct.Struct("<Q")
 """The offset, before each record in a `.records` file."""
-_CHUNK = 4 << 20  # bytes that are copied at a time
+_CHUNK = 4 << 20  # bytes to copy at a time
 _logger = logging.getLogger("filechannel")
 
 
 class Quarantine:
-    """Puts things aside. What it has taken is on disk when its methods return."""
+    """Moves or copies data to the quarantine. When a method returns, the data is on disk there."""
 
-    def __init__(self, files: Files, channel: Path, mode: int) -> None:
+    def __init__(self, files: Files, channel: Path, mode: int, control: Control | None = None) -> None:
+        """If the disk is full, the reserve of *control* is used to create the directory."""
         self._files = files
         self._channel = channel
         self._directory = channel / QUARANTINE
         self._mode = mode
         self._records = self._bytes = self._segments = 0
-        self.make: Callable[[Callable[[], None]], None] = lambda make: make()
-        """Makes the directory; who knows of disk space that is kept for that knows a better way."""
+        self._control = control
 
     def keep_file(self, path: Path, reason: str) -> None:
-        """Move a whole file here."""
+        """Move a whole file to the quarantine, and log that."""
         target = self.take(path, reason)
         _logger.warning("%s is not a segment (%s); moved to %s", path, reason, target)
 
     def take(self, path: Path, reason: str) -> Path:
-        """Move a whole file here, and return where it is now."""
+        """Move a whole file to the quarantine, and return its new path."""
         target = self._path(path.name)
         self._files.replace(path, target)
         self._files.flush_directory(self._directory)
@@ -50,17 +51,17 @@ class Quarantine:
         return target
 
     def keep(self, path: Path, reason: str) -> None:
-        """Keep what a file is now, which is about to be replaced under its name. Doing it twice is doing it once."""
+        """Keep the current content of a file that is about to be replaced. Idempotent."""
         identity = self._files.identity_of(path)
         for name in self._files.list(self._directory):
             target = self._directory / name
             if name.endswith(path.name) and self._files.identity_of(target) == identity:
-                self._note(target, reason)  # whoever did it may have died before it could say why
+                self._note(target, reason)  # an earlier process may have died before it stored the reason
                 return
         target = self._path(path.name)
         try:
             self._files.link(path, target)
-        except OSError:  # not every file system can
+        except OSError:  # not every file system supports hard links
             self._copy(path, target)
         self._files.flush_directory(self._directory)
         self._note(target, reason)
@@ -85,15 +86,18 @@ class Quarantine:
             self._files.close(source)
 
     def keep_content(self, name: str, content: bytes, reason: str) -> None:
-        """Keep bytes that are about to be written over."""
-        # Named after the content: whoever does it again, having died or found no room, finds what is there already.
+        """Keep bytes that are about to be overwritten."""
+        # Named after the content: a repetition after a crash or on a full disk finds the file that exists already.
         target = self._path(name, f"{crc32c(content):08x}")
         if not self._files.exists(target):
             self._files.write_atomically(target, content, self._mode)
         self._note(target, reason)
 
     def keep_records(self, segment: StoredSegment, start: Offset, end: Offset) -> None:
-        """Keep every valid record between two offsets of a segment: in a file of its own, or on a full disk in its."""
+        """Keep every valid record between two offsets of a segment, in a new file.
+
+        On a full disk, the file of the segment itself is kept instead.
+        """
         found = self._valid_records(segment, start, end)
         if found:
             self._records += len(found)
@@ -104,25 +108,24 @@ class Quarantine:
                 self.keep_content(f"{start:020}.records", b"".join(found), reason)
             except DiskFullError:
                 segment.flush()
-                self.keep(segment.path, f"{reason}, from offset {start} on; there was no room for a copy")
+                self.keep(segment.path, f"{reason}, from offset {start} on; there was no disk space for a copy")
 
     def _valid_records(self, segment: StoredSegment, start: Offset, end: Offset) -> list[bytes]:
         found: list[bytes] = []
-        marks = read_marks(self._files, segment.path)
-        at = next_record(segment, start, end, marks, UNWRITTEN)
-        while at is not None:
-            word, _ = RECORD_HEADER.unpack_from(*segment.span(at, at + RECORD_HEADER_SIZE))
-            size = RECORD_HEADER_SIZE + (word & LENGTH_MASK)
-            content, position = segment.span(at, at + size)
-            found.append(QUARANTINED.pack(at) + memoryview(content)[position : position + size])
-            at = next_record(segment, at + size, end, marks, UNWRITTEN)
+        entries = read_entries(self._files, segment.path)
+        for run in walk_records(segment, start, end, entries, certain=start):
+            if isinstance(run, Run):
+                for offset, _, payload in run.records():
+                    position = run.position + offset - run.start
+                    record = memoryview(run.content)[position : position + RECORD_HEADER_SIZE + len(payload)]
+                    found.append(QUARANTINED.pack(offset) + record)
         return found
 
     def report(self, cut: Offset, *, damaged: bool = False) -> None:
-        """Log what was cut off, once for all of it; as an error if it was behind damage, where a repair keeps it."""
+        """Log once what was cut off: as an error if it was after damage, because a repair would have kept it."""
         if not self._records:
             return
-        advice = f"; {verify_command(self._channel)} and {repair_command(self._channel)} before opening keep them"
+        advice = f"; {verify_command(self._channel)} and {repair_command(self._channel)} before opening would keep them"
         _logger.log(
             logging.ERROR if damaged else logging.WARNING,
             "%s: %d records behind the valid end at offset %d (%d bytes in %d segments) were moved to %s%s",
@@ -136,12 +139,16 @@ class Quarantine:
         )
 
     def _path(self, name: str, mark: str | None = None) -> Path:
-        self.make(lambda: self._files.make_directory(self._directory, directory_mode(self._mode)))
+        make = partial(self._files.make_directory, self._directory, directory_mode(self._mode))
+        if self._control is None:
+            make()
+        else:
+            self._control.using_reserve(make)
         return self._directory / f"{mark or time.time_ns()}-{name}"
 
     def _note(self, target: Path, reason: str) -> None:
         text = json.dumps({"reason": reason, "file": target.name}, indent=2) + "\n"
         try:
             self._files.write_atomically(target.with_name(target.name + ".json"), text.encode(), self._mode)
-        except DiskFullError:  # it is safe, and must not keep anybody out
-            _logger.warning("%s: there was no room to note there why it was put aside: %s", target, reason)
+        except DiskFullError:  # the data is safe, and a missing note must not prevent an open
+            _logger.warning("%s: there was no disk space to store the reason: %s", target, reason)

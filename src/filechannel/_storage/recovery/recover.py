@@ -1,47 +1,50 @@
-"""After a power cut: find the valid end of the log, put aside what lies behind it.
+"""Recovery after a power cut: finds the valid end of the log and moves what lies after it to the quarantine.
 
-Only checkpoints and checksums are believed. What a checkpoint covers was flushed before it was written. From there the
-records are walked as long as they validate, through as many segments as follow without a gap; the log is cut after the
-last whole batch. Valid records behind the cut go to `quarantine/`, with the reason, and nothing else is ever removed.
-If damage lies between them and the cut, that is logged as an error: a repair before the open would have kept them.
-The log goes on far behind every offset that was ever used, so that none is used twice.
+Only checkpoints and checksums are trusted. What a checkpoint covers was flushed before the checkpoint was written. From
+there recovery walks the records as long as they are valid, through all segments that follow without a gap, and cuts the
+log after the last complete batch. Valid records after the cut are moved to `quarantine/`, with the reason; nothing else
+is ever removed. If there is damage between the cut and those records, that is logged as an error: a repair before the
+open would have kept them. The log resumes far after every offset that was ever used, so that none is used twice.
 
-A damaged or missing control file, or a directory that was copied here, is handled the same way; so is a lost end of
-the log while the machine runs, except that the tail is believed then as a checkpoint is.
+A damaged or missing control file, or a directory that was copied here, is handled in the same way. So is a lost tail
+while the machine keeps running, except that the tail in the control page is then trusted like a checkpoint.
 
-A compressed segment is believed as a checkpoint is: it was on disk, whole, before it got its name.
+A compressed segment is trusted like a checkpoint: it was complete and on disk before it got its name.
 
-What a checkpoint covers and no segment holds any more is gone: that is said once, and readers are told where. The log
-never ends before the checkpoint, so no number of a message that was promised is given to another one.
+Messages that a checkpoint covers and no segment holds any more are lost. That is logged once, and receivers get an
+error where they are missing. The log never ends before the checkpoint, so the sequence of a message that was reported
+as durable is never given to another one.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from .._errors import CorruptRecordError
-from .._offset import Offset
-from .._options import Durability
-from .compressed import CompressedSegment, StoredSegment, compressed_path
-from .control import CONTROL, Checkpoint, Control, Tail
-from .cursor_file import CONSUMERS
-from .cursors import Cursors
-from .files import Files
-from .forms import keep_one_form
-from .index import Mark, index_path
-from .kernel_locks import KernelLocks
-from .loss import find_loss, reaches
-from .machine import boot_id
-from .manifest import Manifest
-from .producers import PRODUCERS, forget_unpublished
+from ..._errors import CorruptRecordError
+from ..._offset import LogPosition, Offset
+from ..._options import Durability
+from ..consumers.cursor_file import CONSUMERS
+from ..consumers.cursors import Cursors
+from ..control.control_page import CONTROL, Checkpoint, Control, Tail
+from ..manifest import Manifest
+from ..producers.producer_positions import PRODUCERS, forget_unpublished
+from ..segments.catalog import Segments
+from ..segments.compressed_segment import CompressedSegment, StoredSegment, compressed_path
+from ..segments.plain_or_compressed import keep_one_encoding
+from ..segments.segment import Segment
+from ..segments.segment_index import index_path
+from ..store_events import StoreEvents
+from ..system.kernel_locks import KernelLocks
+from ..system.machine import boot_id
+from ..system.os_calls import Files
+from .find_end import Cut, extent, find_end, not_before_compressed
+from .lost_tail import find_loss, reaches
 from .quarantine import Quarantine
-from .segment import Segment
-from .segments import Segments
-from .staleness import is_confirmed, is_stale, used_offsets
-from .unreachable import find_unreachable
-from .walk import Cut, extent, find_end, not_before_compressed
+from .stale_control import is_confirmed, is_stale, used_offsets
+from .unreachable_records import find_unreachable
 
 _logger = logging.getLogger("filechannel")
 
@@ -49,10 +52,10 @@ _logger = logging.getLogger("filechannel")
 def make_whole(
     files: Files, path: Path, control: Control, segments: Segments, manifest: Manifest, locks: KernelLocks
 ) -> Offset | None:
-    """Recover a channel that no other process has open, if it needs that.
+    """Recover a channel that no other process has open, if it needs recovery.
 
-    Returns the offset beyond which the log must resume then. Before it is known that the control page is current,
-    nothing else is changed or removed.
+    Returns the offset beyond which the log must resume, or None if no offset gap is needed. Until the control page is
+    known to be current, nothing else is changed or removed.
     """
     tail, end = _believed_tail(control, manifest), None
     if tail is not None and is_stale(files, path, control, segments):
@@ -65,7 +68,7 @@ def make_whole(
         control.disown(boot_id())
         tail = None
     if tail is not None:
-        if control.reserved_end > tail.offset or control.owes_jump:
+        if control.reserved_end > tail.offset or control.is_gap_pending:
             forget_unpublished(files, path / PRODUCERS, tail.offset)
         control.forget_the_dead()
         if _is_intact(control, segments, tail):
@@ -76,20 +79,20 @@ def make_whole(
 
 
 def _believed_tail(control: Control, manifest: Manifest) -> Tail | None:
-    """Return the end of the log if the words of the control page were written here and in this boot."""
+    """Return the end of the log if the control page was written for this channel and in this boot; else None."""
     is_ours = control.belongs_to(bytes.fromhex(manifest.id), boot_id()) and control.has_tail
     return control.tail() if is_ours else None
 
 
 def _is_intact(control: Control, segments: Segments, tail: Tail) -> bool:
-    """Tell whether the words of the control page are those of what is there."""
+    """Return whether the control page agrees with the segments."""
     begins, oldest, checkpoint = segments.begins, control.oldest_offset, control.checkpoint()
     if checkpoint is None or oldest > tail.offset:
         return False
     if oldest not in (checkpoint.oldest, tail.offset) and oldest not in begins:
         return False
     active = segments.covering(tail.offset)
-    if active is None or active < oldest:  # the latter is being given up
+    if active is None or active < oldest:  # the latter is being reclaimed
         return oldest == tail.offset
     try:
         return reaches(segments.get(active), tail.offset)
@@ -98,7 +101,7 @@ def _is_intact(control: Control, segments: Segments, tail: Tail) -> bool:
 
 
 class Recovery:
-    """Brings one channel, which nobody has open, back to a state that is whole."""
+    """Recovers one channel that no other process has open."""
 
     def __init__(
         self, files: Files, path: Path, control: Control, segments: Segments, mode: int, locks: KernelLocks
@@ -107,21 +110,30 @@ class Recovery:
         self._path = path
         self._control = control
         self._segments = segments
-        self._quarantine = Quarantine(files, path, mode)
-        self._quarantine.make = control.spending_reserve
-        self._cursors = Cursors(files, path / CONSUMERS, mode, locks)
+        self._quarantine = Quarantine(files, path, mode, control)
+        self._cursors = Cursors(
+            files,
+            path / CONSUMERS,
+            mode,
+            locks,
+            StoreEvents(),
+            create=control.using_reserve,
+            count_change=control.count_registration,
+            check_directory=partial(segments.check_place, control),
+        )
 
     def run(self, believed: Tail | None = None) -> Offset | None:
-        """Recover, and return the offset beyond which the log must go on; None if it takes no more messages.
+        """Recover, and return the offset beyond which the log must resume; None if the channel is sealed.
 
-        The tail is believed if no power was lost since it was written. Segments behind its end are left to the jump
-        there: their names say which offsets were used. Dying in here and starting again comes to the same result.
+        *believed* is the tail, if there was no power cut since it was written. Segments after the end are left for the
+        offset gap to remove: their names record which offsets were used. Recovery can be interrupted by a crash and
+        repeated, with the same result.
         """
         used = max(used_offsets(self._files, self._path, self._control, self._segments))
         self._drop_unreadable_segments()
         checkpoint = not_before_compressed(self._segments, self._checkpoint(believed))
         used = max(used, checkpoint.offset)
-        self._segments.remove_before(checkpoint.oldest)  # whoever did so was interrupted
+        self._segments.remove_before(checkpoint.oldest)  # the process that reclaimed them was interrupted
         checkpoint = self._without_loss(checkpoint)
         cut = find_end(self._segments, checkpoint)
         unreachable = find_unreachable(self._files, self._segments, cut)
@@ -129,14 +141,14 @@ class Recovery:
         oldest = min(checkpoint.oldest, cut.offset)
         tail = Tail(cut.offset, cut.sequence, self._segments.covering(cut.offset) or cut.offset)
         if not self._control.is_of_boot(boot_id()):
-            self._control.given_up = 0  # what can be read now is what the disk has
+            self._control.poisoned_before = 0  # after a reboot, what can be read is what is on disk
         self._control.start_over(tail, oldest, sealed=cut.sealed)
         self._move_cursors(tail)
         self._files.flush_directory(self._path)
         self._quarantine.report(cut.offset, damaged=unreachable is not None)
         if cut.sealed or believed is not None:
-            # Also of a tail that is trusted: when the next segment is made, a process that is alone does not trust the
-            # tail any more, and the last checkpoint may be older than messages that are lost.
+            # Needed for a trusted tail, too: once the next segment is created, a process that opens the channel alone
+            # does not trust the tail any more, and the last checkpoint may be older than the lost messages.
             self._files.flush_directory(self._segments.directory)
             self._control.write_checkpoint(Checkpoint(cut.offset, cut.sequence, oldest, cut.sealed))
         if not cut.sealed:
@@ -145,7 +157,7 @@ class Recovery:
         return None
 
     def _checkpoint(self, believed: Tail | None) -> Checkpoint:
-        """Return where the log was whole."""
+        """Return the offset up to which the log was complete: the trusted tail, or else the last checkpoint."""
         checkpoint = self._control.checkpoint() or self._first_checkpoint()
         if believed is None:
             return checkpoint
@@ -161,13 +173,13 @@ class Recovery:
         return Checkpoint(begins[0], self._segments.get(begins[0]).header.first_sequence, begins[0])
 
     def _without_loss(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Say what is gone; if only offsets that were left out are, the log ends before them."""
+        """Log which messages are lost. If only unused offsets are missing, the log ends before them."""
         loss = find_loss(self._segments, checkpoint)
         if loss is None:
             return checkpoint
         if not loss.messages:
             return replace(checkpoint, offset=loss.start)
-        _logger.warning("%s: messages missing: %s; their segment was removed, cut off or damaged", self._path, loss)
+        _logger.warning("%s: messages missing: %s; their segment was removed, truncated or damaged", self._path, loss)
         return checkpoint
 
     def _drop_unreadable_segments(self) -> None:
@@ -175,8 +187,8 @@ class Recovery:
         oldest = 0 if checkpoint is None else checkpoint.oldest
         for begin in self._segments.begins:
             if begin < oldest:
-                continue  # whoever gave it up was interrupted, and may have taken the file out of use
-            keep_one_form(self._files, self._segments, begin)
+                continue  # the process that reclaimed it was interrupted, and may have invalidated the file already
+            keep_one_encoding(self._files, self._segments, begin)
             path = self._segments.path(begin)
             readable = [self._is_readable(CompressedSegment, compressed_path(path)), self._is_readable(Segment, path)]
             if not any(readable):
@@ -184,7 +196,7 @@ class Recovery:
         self._segments.scan()
 
     def _is_readable(self, form: type[StoredSegment], path: Path) -> bool:
-        """Tell whether there is a segment; a file that is none is put aside, unless another version could read it."""
+        """Return whether a file is a segment. Other files are quarantined, unless another version could read them."""
         try:
             form.open(self._files, path, limits=self._segments.limits)
         except FileNotFoundError:
@@ -194,10 +206,10 @@ class Recovery:
             return False
         return True
 
-    # What lies behind the cut
+    # After the cut
 
     def _put_aside(self, cut: Cut) -> Cut:
-        """Let every segment end where its records end, and return where the log does."""
+        """Quarantine the records after the cut, store the end of every segment, and return the end of the log."""
         log_end = cut.offset
         for begin in self._segments.begins:
             segment = self._segments.get(begin)
@@ -209,9 +221,9 @@ class Recovery:
             if begin < cut.offset:
                 if isinstance(segment, Segment):
                     self._finish(segment, min(end, cut.offset))
-                segment.flush()  # it may be a fresh copy: what we can read need not be on disk
+                segment.flush()  # the file may be a fresh copy: what can be read need not be on disk
             elif begin == cut.offset:
-                log_end = segment.header.previous_end  # no record follows: this begin is just another name for that end
+                log_end = segment.header.previous_end  # this segment is empty: the log ends with the previous one
         return replace(cut, offset=log_end)
 
     @staticmethod
@@ -220,16 +232,16 @@ class Recovery:
             segment.finish(end)
 
     def _remove_behind(self, cut: Offset) -> None:
-        """Not before the checkpoint agrees that the log ends there."""
+        """Remove the segments after the cut. Called only after a checkpoint records that the log ends there."""
         for begin in self._segments.begins:
             if begin >= cut:
                 self._segments.remove(begin)
         self._files.flush_directory(self._segments.directory)
 
-    # Everything else that speaks of offsets
+    # Consumers
 
     def _move_cursors(self, tail: Tail) -> None:
-        """A consumer beyond the cut has seen all that is left."""
-        self._cursors.move_unowned(Mark(tail.offset, tail.sequence, 0), back=True)
+        """Move consumers that are beyond the cut back to it: they have read everything that is left."""
+        self._cursors.move_unowned(LogPosition(tail.offset, tail.sequence), back=True)
         self._cursors.forget_rings()
         self._cursors.flush()

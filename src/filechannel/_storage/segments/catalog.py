@@ -1,4 +1,4 @@
-"""The ordered segments of a channel: which there are, and a bounded number of them mapped."""
+"""The segment catalog: the ordered set of segments of a channel, a bounded number of them mapped."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from .._errors import CorruptRecordError, UnexpectedFileError, UnsupportedFormatError
-from .._format import Mutex
-from .._format.layout import COMPRESSED_MAGIC, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
-from .._offset import Offset
-from .background import do_all_at_once
-from .compressed import OpenCompressed, StoredSegment, compressed_path, stored_begins
-from .control import CONTROL, Control, replaced
-from .files import Files
-from .index import index_path
-from .maps import MappedFile, Maps, OpenFile
+from ..._errors import CorruptRecordError, UnexpectedFileError, UnsupportedFormatError
+from ..._format import Mutex
+from ..._format.layout import COMPRESSED_MAGIC, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
+from ..._offset import Offset
+from ..._runtime.threads import do_all_at_once
+from ..control.control_page import CONTROL, Control, replaced
+from ..system.mapped_files import MappedFile, Maps, OpenFile
+from ..system.os_calls import Files
+from .compressed_segment import OpenCompressed, StoredSegment, compressed_path, stored_begins
+from .free_list import FreeFile, FreeList, free_file_names
 from .segment import ANY_SIZE, Header, Segment, SegmentLimits, read_header, segment_name
-from .spares import Spare, Spares, spare_names
+from .segment_index import index_path
 
 SEGMENTS = "segments"
 _CONTROL_ABOVE, _SEGMENTS_ABOVE = f"../{CONTROL}".encode(), f"../{SEGMENTS}".encode()
-_CLOSE = 3  # segments to the one that is written to
+_CLOSE = 3  # how many of the newest segments count as close to the active one
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How many segments there are of each form, and the disk space they take."""
+    """The number of segments of each encoding and of files in the free list, and the disk space they take."""
 
     plain: int
     plain_bytes: int
@@ -41,12 +41,23 @@ class Usage:
 
     @property
     def bytes(self) -> int:
-        """All of the disk space."""
+        """The total disk space."""
         return self.plain_bytes + self.compressed_bytes + self.spare_bytes
 
 
+class MapUser(Protocol):
+    """Uses files that a catalog has mapped."""
+
+    def release_map(self, file: MappedFile, segments: list[Segment], /) -> None:
+        """Stop using a file that is to be unmapped, and its segments: too many files are mapped, or it was deleted.
+
+        The list is empty if the file was deleted: readers decide themselves when to release that.
+        """
+        ...
+
+
 class Segments:
-    """Finds segments by offset. Looks at the directory again only when another process has changed it."""
+    """Finds segments by offset. Lists the directory again only after another process has changed it."""
 
     def __init__(
         self,
@@ -57,8 +68,12 @@ class Segments:
         most_mapped: int,
         epoch: Callable[[], int] = lambda: 0,
         limits: SegmentLimits = ANY_SIZE,
+        free_list: FreeList | None = None,
     ) -> None:
-        """*epoch* returns a number that changes after another process made or removed segments."""
+        """*epoch* returns a number that changes after another process has created or removed segments.
+
+        *free_list* takes the files of reclaimed segments; without one they are deleted.
+        """
         self._files = files
         self.directory = directory
         self._writable = writable
@@ -69,43 +84,47 @@ class Segments:
         self._begins: list[Offset] = []
         self._mapped: dict[Offset, Segment] = {}
         self._maps = Maps(most_mapped, self._is_newest, self._let_go)
-        self.on_dropped: Callable[[Segment], object] = lambda _: None
-        """Called when a segment is not to be mapped any more, because others are used: readers have to let go of it."""
-        self.on_let_go: Callable[[MappedFile], object] = lambda _: None
-        """Called when a file, a segment's or a spare, is not to be mapped any more."""
-        self.spares: Spares | None = None
-        """Where the files of consumed segments go; None: they are removed."""
-        self.names: OpenFile | None = None
-        """The directory, where it is kept open so that names can be flushed when descriptors have run out."""
+        self._users: list[MapUser] = []
+        self.free_list = free_list
+        self._names: OpenFile | None = None
+        """The directory, if it is kept open so that names can be flushed even when descriptors have run out."""
         self._closed = False
         self._compressed = OpenCompressed(files, most_mapped, limits)
         self._headers: dict[Offset, Header] = {}
-        """Of segments that somebody had a look at on the way to another."""
+        """Headers of segments that were read without mapping the segment."""
         self.scan()
 
     def scan(self) -> None:
-        """Learn the names from the directory; other files in it are left alone."""
+        """Read the segment names from the directory. Other files in it are ignored."""
         with self._lock.held():
-            epoch = self._epoch()  # before the look: a change that comes later is seen the next time
-            self._known_epoch = None  # whatever interrupts this: then the next one looks again
+            epoch = self._epoch()  # before the listing: a later change is seen by the next scan
+            self._known_epoch = None  # if this scan is interrupted, the next caller scans again
             self._begins = stored_begins(self._files, self.directory)
             self._headers.clear()
             known = set(self._begins)
             gone = [each for each in self._mapped.values() if each.begin not in known or not each.is_valid]
-            for segment in gone:  # another file has its name, or none
+            for segment in gone:  # the name belongs to another file, or was deleted
                 self._mapped.pop(segment.begin, None)
             self.drop_removed()
             self._compressed.keep(known)
             self._known_epoch = epoch
 
+    def add_user(self, user: MapUser) -> None:
+        """Have *user* release files before they are unmapped."""
+        self._users.append(user)
+
+    def keep_directory_open(self) -> None:
+        """Keep the directory open, so that names can be flushed even when descriptors have run out."""
+        self._names = OpenFile(self._files, self._files.open_directory(self.directory))
+
     def open_directory(self) -> OpenFile:
-        """Return the directory: as it is kept open, or opened for as long as it is used."""
-        return self.names or OpenFile(self._files, self._files.open_directory(self.directory))
+        """Return the directory: the one that is kept open, or else opened until the last reference is dropped."""
+        return self._names or OpenFile(self._files, self._files.open_directory(self.directory))
 
     def check_place(self, control: Control) -> None:
-        """Raise `StorageError` if the control file or the directory itself is not in the channel's directory any more.
+        """Raise `StorageError` if the control file or this directory is not in the channel's directory any more.
 
-        Where the channel was moved to does not matter: its directory is the one above.
+        The channel itself may have been moved: its directory is found as the parent of this one.
         """
         directory = self.open_directory()
         control.check_name(directory, _CONTROL_ABOVE)
@@ -113,17 +132,17 @@ class Segments:
             raise replaced(SEGMENTS)
 
     def flush_names(self) -> None:
-        """Wait until all that came and went in the directory is on disk."""
-        if self.names is not None:
-            self.names.flush_names()
+        """Wait until all name changes in the directory are on disk."""
+        if self._names is not None:
+            self._names.flush_names()
         else:
             self._files.flush_directory(self.directory)
 
     def announce_change(self, announce: Callable[[], object]) -> None:
-        """Count up the epoch for a change of our own, which the list has already. The caller holds the writer lock.
+        """Increment the epoch for our own change, which the list has already. The caller holds the writer lock.
 
-        The list stays current only if it was: segments of another process may be missing in it, if that process made
-        them since the last scan, or the scan was interrupted by an exception that a signal handler raised.
+        The list stays current only if it was current before. Segments of another process may be missing in it, if that
+        process created them after the last scan, or if an exception that a signal handler raised interrupted the scan.
         """
         with self._lock.held():
             is_current = self._epoch() == self._known_epoch
@@ -138,26 +157,26 @@ class Segments:
 
     @property
     def begins(self) -> list[Offset]:
-        """Where each segment begins, in order."""
+        """The begin of each segment, in order."""
         with self._lock.held():
             return list(self._known())
 
     @property
     def mapped(self) -> int:
-        """How many files are mapped through this object: segments, and spares that were segments or are to be."""
+        """The number of files that are mapped through this object: segments, and files of the free list."""
         return len(self._maps)
 
     def usage(self) -> Usage:
-        """Return how many there are, and the disk space they take. One that is in both forms counts as compressed."""
+        """Return the numbers of files and their disk space. A segment with both encodings counts as compressed."""
         paths = [self.path(begin) for begin in self.begins]
         plain = [self._files.disk_space(path) for path in paths]
         compressed = [self._files.disk_space(compressed_path(path)) for path in paths]
         count = sum(space > 0 for space in compressed)
-        spare = [self._files.disk_space(self.directory / name) for name in spare_names(self._files, self.directory)]
+        spare = [self._files.disk_space(self.directory / name) for name in free_file_names(self._files, self.directory)]
         return Usage(len(paths) - count, sum(plain), count, sum(compressed), len(spare), sum(spare))
 
     def bytes_on_disk(self) -> int:
-        """Return the disk space the segments take, and the spare files."""
+        """Return the disk space of the segments and the free list."""
         return self.usage().bytes
 
     def path(self, begin: int) -> Path:
@@ -172,7 +191,7 @@ class Segments:
             return begins[place - 1] if place else None
 
     def following(self, begin: int) -> Offset | None:
-        """Return the begin of the segment after the one that begins here."""
+        """Return the begin of the next segment after the one that begins here."""
         with self._lock.held():
             begins = self._known()
             place = bisect_right(begins, begin)
@@ -181,7 +200,8 @@ class Segments:
     def first_from(self, offset: int) -> Offset | None:
         """Return the begin of the first segment at or behind an offset.
 
-        In one look: who asks `covering` and then `following` misses a segment that came to begin here in between.
+        This is one lookup: calling `covering` and then `following` misses a segment that is created at this offset in
+        between.
         """
         with self._lock.held():
             begins = self._known()
@@ -189,7 +209,7 @@ class Segments:
             return begins[place] if place < len(begins) else None
 
     def get(self, begin: Offset) -> StoredSegment:
-        """Return a segment, mapped or compressed; `CorruptRecordError` if no file is one any more."""
+        """Return a segment, mapped or compressed; raise `CorruptRecordError` if no file is a valid segment any more."""
         with self._lock.held():
             segment = self._mapped.get(begin)
             if segment is None:
@@ -198,27 +218,27 @@ class Segments:
             return segment
 
     def keep(self, segment: Segment) -> None:
-        """Keep a segment that is used now; the one that was not used for longest goes."""
+        """Keep a segment mapped that is in use now; the least recently used one is unmapped if there are too many."""
         with self._lock.held():
             self._mapped[segment.begin] = segment
             self._maps.keep(segment.file)
 
     def keeps(self, segment: Segment) -> bool:
-        """Tell whether a segment is kept mapped; if not, whoever has it holds it for itself."""
+        """Return whether a segment is kept mapped here; if not, only its users keep it mapped."""
         return self._mapped.get(segment.begin) is segment
 
     def drop_reused(self) -> bool:
-        """Let go of segments whose file is something else by now; tell whether there were any."""
+        """Forget segments whose file is not that segment any more; return whether there were any."""
         with self._lock.held():
             reused = [segment for segment in self._mapped.values() if not segment.is_valid]
             for segment in reused:
                 self.forget(segment.begin)
             return bool(reused)
 
-    def cool(self, segment: Segment) -> None:
-        """A reader has left a segment behind: if it is old, its pages need not be in memory. The map stays.
+    def drop_from_page_cache(self, segment: Segment) -> None:
+        """Drop the pages of a segment that a reader has left, if the segment is old. The map stays.
 
-        One that is close to the writer is left alone: its file may soon be written again, and its pages with it.
+        A segment close to the active one is skipped: its file may soon be recycled, and its pages are needed then.
         """
         with self._lock.held():
             is_old = bisect_right(self._begins, segment.begin) + _CLOSE < len(self._begins)
@@ -226,7 +246,7 @@ class Segments:
             self._files.forget_pages(segment.map)
 
     def header(self, begin: Offset) -> Header:
-        """Return what a segment is, without mapping it; `CorruptRecordError` if the file is not one any more."""
+        """Return the header of a segment without mapping it; raise `CorruptRecordError` if it is not valid any more."""
         with self._lock.held():
             segment = self._mapped.get(begin)
             if segment is not None:
@@ -237,7 +257,7 @@ class Segments:
                 header = self._headers[begin] = self._open(begin, compressed, partial(read_header, self._files))
             return header
 
-    def has_other_form(self, begin: Offset, id_: int) -> bool:
+    def has_other_encoding(self, begin: Offset, id_: int) -> bool:
         """Return whether a segment was compressed, or replaced by another one that begins at the same offset."""
         path = self.path(begin)
         if self._files.exists(compressed_path(path)):
@@ -248,7 +268,7 @@ class Segments:
             return False
 
     def end_of(self, begin: Offset, log_end: Offset) -> Offset:
-        """Return where the records of a segment end, without mapping it; the newest one ends where the log does."""
+        """Return where the records of a segment end, without mapping it; the newest one ends where the log ends."""
         following = self.following(begin)
         if following is None:
             return log_end
@@ -258,7 +278,7 @@ class Segments:
             return following
 
     def is_blank(self, begin: Offset, offset: int) -> bool:
-        """Return whether a plain file has no record header at an offset but zeros, without mapping it."""
+        """Return whether a plain file has zeros instead of a record header at an offset, without mapping it."""
         try:
             content = self._files.read_part(self.path(begin), RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE + offset - begin)
         except (FileNotFoundError, UnexpectedFileError):
@@ -274,42 +294,46 @@ class Segments:
         return segment
 
     def _open(self, begin: Offset, compressed: Callable[[Path], R], plain: Callable[[Path], R]) -> R:
-        """Read a segment in either form: the compressed one is whole if it is there, or else the plain one is.
+        """Read a segment in either encoding: the compressed file is complete if it exists, otherwise the plain one is.
 
-        Two looks at each: it may have been compressed after the first, and an empty segment may have been replaced by
-        a larger one. Whoever finds no header in a file finds its name given to another by then.
+        Each file is tried twice. The segment may have been compressed after the first try, and an empty segment may
+        have been replaced by a larger one. If the header of a file is not valid because the file was recycled, the
+        second try finds another file under the name.
         """
         path = self.path(begin)
-        problem: tuple[str, Exception] = path.name, FileNotFoundError("the file is missing")
-        for read, at in ((compressed, compressed_path(path)), (plain, path)) * 2:
-            try:
-                return read(at)
-            except FileNotFoundError:
-                pass
-            except (ValueError, UnsupportedFormatError) as error:
-                problem = at.name, error
-        name, cause = problem
-        if isinstance(cause, UnsupportedFormatError):
-            raise cause
-        raise CorruptRecordError(name, begin, str(cause), path=self.directory.parent) from cause
+        name, cause = path.name, None
+        try:
+            for read, at in ((compressed, compressed_path(path)), (plain, path)) * 2:
+                try:
+                    return read(at)
+                except FileNotFoundError:
+                    pass
+                except (ValueError, UnsupportedFormatError) as error:
+                    name, cause = at.name, error
+            if isinstance(cause, UnsupportedFormatError):
+                raise cause
+            problem = str(cause or "the file is missing")
+            raise CorruptRecordError(name, begin, problem, path=self.directory.parent) from cause
+        finally:
+            del cause  # its traceback refers to this frame: the cycle would keep frame and maps alive
 
     def forget(self, begin: Offset) -> None:
-        """Open the segment anew the next time: another file has taken its name."""
+        """Open the segment again the next time, because another file has its name."""
         with self._lock.held():
             self._mapped.pop(begin, None)
             self._headers.pop(begin, None)
             self._compressed.forget(compressed_path(self.path(begin)))
 
     def add(self, segment: Segment) -> Segment:
-        """Take in a segment that was just made, in place of what may have had its name.
+        """Add a segment that was just created, in place of a segment that had its name.
 
-        Returns what it is known as, which is another object if a reader has found it already.
+        Returns the object to use for it, which is another one if a reader has opened the segment already.
         """
         with self._lock.held():
             known = self._mapped.get(segment.begin)
             if known is not None and known.file is segment.file and known.header == segment.header:
                 segment = known
-            # Its file may have been another segment, which somebody else has given up or compressed.
+            # The file may have been another segment, which another process has retired or compressed.
             for other in [each for each in self._mapped.values() if each.file is segment.file]:
                 self.forget(other.begin)
             self._mapped.pop(segment.begin, None)
@@ -323,79 +347,81 @@ class Segments:
     # Removing
 
     def remove(self, begin: Offset) -> None:
-        """Remove a segment, in either form, and its index from the directory. Maps that readers hold stay valid.
+        """Delete a segment, in both encodings, and its index. Maps that readers hold stay valid.
 
-        The file is not used again: what is in it may be of offsets that are yet to be used, or the disk refused it.
+        The file is not recycled: it may hold records at offsets that are yet to be used, or its flush may have failed.
         """
         file = self._forget_name(begin)
         self._remove_other_files(begin)
         self._files.unlink(self.path(begin))
+        self._forget_name(begin)  # a scan of another thread may have listed the file before it was deleted
         self._drop_gone(file)
 
     def _remove_other_files(self, begin: Offset) -> None:
-        """Before the plain file: without any form of the segment nobody would look for its index."""
+        """Delete the other files first: without a segment file, no process would look for the index any more."""
         self._files.unlink(index_path(self.path(begin)))
         self._files.unlink(compressed_path(self.path(begin)))
 
     def remove_before(self, oldest: Offset) -> None:
-        """Give up every segment that begins before an offset, at which another one ends or begins.
+        """Retire every segment that begins before an offset, which must be the begin or the end of a segment.
 
-        That offset is the oldest already, in shared memory and in a checkpoint on disk: a reader that is overtaken
-        looks there, and so does recovery. The files are used again, as far as there is use for them; if no segment is
-        left, nobody writes, and no file waits for it.
+        The caller has already stored that offset as the oldest one, in shared memory and in a checkpoint on disk:
+        overtaken readers look there, and so does recovery. The files are recycled as far as the free list takes them.
+        If no segment is left, the channel is idle: no process appends, and the free list is emptied as well.
         """
         begins = self.begins
         is_idle = not begins or begins[-1] < oldest
         newest_first = [begin for begin in reversed(begins) if begin < oldest]
-        wanted = 0 if is_idle or self.spares is None else self.spares.most
+        wanted = 0 if is_idle or self.free_list is None else self.free_list.most
         again, gone = newest_first[:wanted], newest_first[wanted:]
         do_all_at_once(
-            [*(partial(self._give_up, begin) for begin in again), *(partial(self.remove, begin) for begin in gone)]
+            [*(partial(self._retire, begin) for begin in again), *(partial(self.remove, begin) for begin in gone)]
         )
-        if self.spares is not None:
-            self.spares.sweep(oldest)
+        if self.free_list is not None:
+            self.free_list.sweep(oldest)
             if is_idle:
-                self.remove_spares()
+                self.remove_free_files()
 
-    def _give_up(self, begin: Offset) -> None:
+    def _retire(self, begin: Offset) -> None:
         file = self._forget_name(begin)
         self._remove_other_files(begin)
-        self._use_again(begin, file)
+        self._recycle(begin, file)
+        self._forget_name(begin)  # as in `remove`
 
     def replace_plain(self, begin: Offset) -> None:
-        """Give up the plain file of a segment that is there, on disk, in compressed form: read that from now on."""
+        """Retire the plain file of a segment whose compressed file is on disk. Readers use that one from now on."""
         with self._lock.held():
             segment = self._mapped.get(begin)
             self.forget(begin)
-        self._use_again(begin, None if segment is None else segment.file)
+        self._recycle(begin, None if segment is None else segment.file)
 
-    def _use_again(self, begin: Offset, file: MappedFile | None) -> None:
-        """Let a plain file wait to become another segment, or remove it."""
-        if self.spares is None:
+    def _recycle(self, begin: Offset, file: MappedFile | None) -> None:
+        """Move a plain file to the free list, or delete it."""
+        if self.free_list is None:
             self._files.unlink(self.path(begin))
         else:
-            self.spares.recycle(self.path(begin), begin)
+            self.free_list.recycle(self.path(begin), begin)
         self._drop_gone(file)
 
     def _forget_name(self, begin: Offset) -> MappedFile | None:
-        """Return the file if it is mapped."""
+        """Remove a segment from the list; return its file if it is mapped."""
         with self._lock.held():
             segment = self._mapped.get(begin)
             self.forget(begin)
-            if begin in self._begins:  # another process may have done it
+            if begin in self._begins:  # another process may have removed it
                 self._begins.remove(begin)
             return None if segment is None else segment.file
 
     def drop_removed(self) -> None:
-        """Let go of files that have no name any more, whoever removed them."""
+        """Unmap files that were deleted, by this or another process."""
         with self._lock.held():
             for file in self._maps.files():
                 self._drop_gone(file)
 
     def _drop_gone(self, file: MappedFile | None) -> None:
-        """Keep the map of a file that waits to be used again, and none that would only keep its disk space.
+        """Unmap a file if it was deleted: the map would keep its disk space. A file in the free list stays mapped.
 
-        Readers that stand there decide for themselves; see `LogReader.leave_removed`.
+        Readers that use the file decide for themselves when to release it; see `LogReader.leave_removed`.
         """
         if file is not None and not file.file.links:
             with self._lock.held():
@@ -403,38 +429,38 @@ class Segments:
                     self.forget(segment.begin)
                 self._maps.drop(file)
 
-    # Spare files
+    # Free files
 
-    def remove_spares(self) -> None:
-        """Remove all files that wait, for the room they take."""
-        if self.spares is not None:
-            self.spares.remove_all()
+    def remove_free_files(self) -> None:
+        """Delete all files of the free list, to free their disk space."""
+        if self.free_list is not None:
+            self.free_list.remove_all()
             self.drop_removed()
 
-    def take_spare(self) -> tuple[Spare, MappedFile] | None:
-        """Return a spare file and its map; None if there is none. The caller holds the writer word."""
-        while self.spares is not None and (spare := self.spares.take()) is not None:
+    def take_free_file(self) -> tuple[FreeFile, MappedFile] | None:
+        """Return a file of the free list and its map; None if there is none. The caller holds the writer lock."""
+        while self.free_list is not None and (spare := self.free_list.take()) is not None:
             try:
-                return spare, self._map_spare(spare)
+                return spare, self._map_free_file(spare)
             except OSError:
                 self._files.unlink(spare.path)
         return None
 
-    def ready_spare(self) -> tuple[Spare, MappedFile] | None:
-        """Return the spare file that is taken next, if it has its disk space and is mapped."""
-        spare = None if self.spares is None else self.spares.next
+    def next_free_file(self) -> tuple[FreeFile, MappedFile] | None:
+        """Return the file of the free list that is taken next, if its disk space is allocated and it is mapped."""
+        spare = None if self.free_list is None else self.free_list.next
         file = self._maps.get(spare.inode) if spare is not None and spare.is_whole else None
         return None if spare is None or file is None else (spare, file)
 
-    def prepare_spare(self, active: Segment) -> MappedFile | None:
-        """See to it that a spare file waits to follow a segment, with its disk space and mapped.
+    def prepare_free_file(self, active: Segment) -> MappedFile | None:
+        """Ensure that the free list has a file for the next roll, allocated and mapped.
 
-        Not on a sender's thread.
+        Does file system work, so it must not be called on a sender's thread.
         """
-        spare = None if self.spares is None else self.spares.prepare(active.path.name)
-        return None if spare is None else self._map_spare(spare)
+        spare = None if self.free_list is None else self.free_list.prepare(active.path.name)
+        return None if spare is None else self._map_free_file(spare)
 
-    def _map_spare(self, spare: Spare) -> MappedFile:
+    def _map_free_file(self, spare: FreeFile) -> MappedFile:
         with self._lock.held():
             file = self._maps.get(spare.inode)
         if file is None:
@@ -448,22 +474,23 @@ class Segments:
     # Maps
 
     def _is_newest(self, file: MappedFile) -> bool:
-        """Tell whether the writer is there: that one stays."""
+        """Return whether this is the file of the newest segment, the active one, which always stays mapped."""
         newest = self._mapped.get(self._begins[-1]) if self._begins else None
         return newest is not None and newest.file is file
 
     def _let_go(self, file: MappedFile) -> None:
-        self.on_let_go(file)
-        for segment in [segment for segment in self._mapped.values() if segment.file is file]:
+        segments = [segment for segment in self._mapped.values() if segment.file is file]
+        for segment in segments:
             del self._mapped[segment.begin]
-            self.on_dropped(segment)
+        for user in self._users:
+            user.release_map(file, segments)
 
     def close(self) -> None:
-        """Unmap and close every file. No thread reads or writes here any more."""
+        """Unmap and close every file. No other thread may read or write through this object any more."""
         with self._lock.held():
             self._closed = True
-            if self.names is not None:
-                self.names.close()
+            if self._names is not None:
+                self._names.close()
             for segment in self._mapped.values():
                 segment.file.close()
             self._mapped.clear()

@@ -1,35 +1,37 @@
-"""One compressed segment: the same records in blocks, of which a reader has one at a time.
+"""A compressed segment: the same records as in a plain one, in blocks that are decompressed one at a time.
 
-The file never changes once it has its name, and it is on disk before it gets it. So its header is believed as a
-checkpoint is: the log was whole up to its end. A block that cannot be read counts as zeros, which are never a record;
-what lies in the other blocks is found as it is behind any damage.
+The file is on disk before it gets its name, and never changes after that. So its header is trusted like a checkpoint:
+the log was complete up to its end. A block that cannot be read counts as zeros, which are never a valid record; records
+in the following blocks are found in the same way as behind any damage.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import TypeAlias, final
 
-from .._format import crc32c, read_record
-from .._format.layout import (
+from ..._format import crc32c, read_record
+from ..._format.layout import (
     BLOCK_SIZE,
     COMPRESSED,
     COMPRESSED_BLOCK,
     COMPRESSED_EXTRA,
     COMPRESSED_MAGIC,
     COMPRESSED_TABLE,
+    LARGEST_OFFSET,
     LENGTH_MASK,
     RECORD_CHECKED,
     RECORD_HEADER,
     RECORD_HEADER_SIZE,
     SEGMENT_HEADER_SIZE,
 )
-from .._offset import Offset
-from .codecs import Codec, codec
-from .files import Files
+from ..._offset import Offset
+from ..system.os_calls import Files
+from .compression_codecs import Codec, codec
 from .segment import (
     ANY_SIZE,
     COMPRESSED_SUFFIX,
@@ -45,25 +47,26 @@ from .segment import (
 
 _MOST_RECENT = 8  # blocks
 _TABLE_PIECE = COMPRESSED_BLOCK.size << 12
-_NEVER_ZERO = 0xFFFFFFFF  # what the checksum of a record is instead of 0
+_PIECE = 4 << 20  # bytes that are copied at a time
+_NEVER_ZERO = 0xFFFFFFFF  # stored as the checksum of a record instead of 0
 
 
 def compressed_path(segment: Path) -> Path:
-    """Return the path of a segment when it is compressed."""
+    """Return the path of the compressed file of a segment."""
     return segment.with_name(segment.name + COMPRESSED_SUFFIX)
 
 
 def compressed_begin_of(name: str) -> Offset | None:
-    """Return the offset in a compressed segment's file name; None if it is some other file."""
+    """Return the offset in a compressed segment's file name; None if the name is not that of one."""
     return begin_of(name.removesuffix(COMPRESSED_SUFFIX)) if name.endswith(COMPRESSED_SUFFIX) else None
 
 
 def stored_begins(files: Files, directory: Path) -> list[Offset]:
-    """Return where each segment in a directory begins, in whichever form, in order.
+    """Return where each segment in a directory begins, plain or compressed, in order.
 
-    The kernel hands out a large directory in pieces. A segment that is compressed meanwhile may get its new name in a
-    piece that was read already, and lose the old one in a piece that was not. Nobody compresses it twice, so one of two
-    looks sees it.
+    The kernel returns a large directory in parts. A segment that is compressed meanwhile may get its new name in a part
+    that was read already, and lose the old one in a part that was not. A segment is compressed only once, so one of two
+    listings has it.
     """
     names = {*files.list(directory), *files.list(directory)}
     found = {begin_of(name.removesuffix(COMPRESSED_SUFFIX)) for name in names}
@@ -71,37 +74,37 @@ def stored_begins(files: Files, directory: Path) -> list[Offset]:
 
 
 def table_crc(extra: bytes, table: bytes) -> int:
-    """Return the checksum of the fields behind the header, which are given without it, and the table."""
+    """Return the checksum over the fields behind the header, without the checksum itself, and the block table."""
     return crc32c(table, crc32c(extra))
 
 
 def _read_table(files: Files, descriptor: int, size: int) -> bytes:
-    """Return the table, or what there is of it; `ValueError` unless the blocks lie one behind the other.
+    """Return the block table, as far as the file has it; raise `ValueError` unless the blocks are contiguous.
 
-    None of them is stored for several, and none is empty. It is read and checked in pieces: a file that is a hole may
-    claim a table of gigabytes, and fails at the first piece.
+    So no stored block is used for several blocks, and none is empty. The table is read and checked in parts: a file
+    that is a hole may claim a table of gigabytes, and fails at the first part.
     """
     table, first = bytearray(), COMPRESSED_TABLE + size
     while len(table) < size:
         piece = files.read_at(descriptor, min(size - len(table), _TABLE_PIECE), COMPRESSED_TABLE + len(table))
         if not piece or len(piece) % COMPRESSED_BLOCK.size:
-            break  # cut off
+            break  # the file is truncated
         for position, length, _ in COMPRESSED_BLOCK.iter_unpack(piece):
             if position != first or not length:
-                raise ValueError("the blocks of the compressed segment do not lie one behind the other")
+                raise ValueError("the blocks of the compressed segment are not adjacent")
             first += length
         table += piece
     return bytes(table)
 
 
 _recent: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-"""The blocks that were read last by anybody in this process: one reader steps back, another is close behind."""
+"""The blocks that were read last, in all threads: a reader may step back, or another one may be close behind."""
 _serials = count()
 
 
 @final
 class CompressedSegment:
-    """An open compressed segment, read as a plain one is."""
+    """An open compressed segment, with the same methods for reading as a plain one."""
 
     def __init__(
         self,
@@ -114,7 +117,7 @@ class CompressedSegment:
         descriptor: int,
         limits: SegmentLimits,
     ) -> None:
-        """*extra* has what follows the header, but for its checksum."""
+        """*extra* has the fields behind the header, without their checksum."""
         self._files = files
         self.path = path
         self.header = header
@@ -133,7 +136,7 @@ class CompressedSegment:
 
     @classmethod
     def open(cls, files: Files, path: Path, limits: SegmentLimits = ANY_SIZE) -> CompressedSegment:
-        """Open a compressed segment; `ValueError` says why it is not one."""
+        """Open a compressed segment; raise `ValueError` if the file is not one."""
         descriptor = open_segment(files, path, writable=False)
         try:
             head = files.read_at(descriptor, COMPRESSED_TABLE, 0)
@@ -145,13 +148,15 @@ class CompressedSegment:
             if SEGMENT_HEADER_SIZE + end - header.begin > limits.size:
                 raise ValueError(f"it claims {end - header.begin:,} bytes of records, more than a segment may have")
             sequence, method, block_size, blocks, crc = COMPRESSED.unpack_from(head, COMPRESSED_EXTRA)
+            if sequence > LARGEST_OFFSET:
+                raise ValueError(f"the next sequence, {sequence}, is larger than a sequence may be")
             size = blocks * COMPRESSED_BLOCK.size
             if not 0 < block_size <= BLOCK_SIZE or blocks != -((header.begin - end) // block_size):
-                raise ValueError("the blocks of the compressed segment are not as many as its records need")
+                raise ValueError("the compressed segment has the wrong number of blocks for its records")
             table = _read_table(files, descriptor, size)
             if len(table) != size or crc != table_crc(head[COMPRESSED_EXTRA:-4], table):
                 raise ValueError("checksum mismatch in the table of the compressed segment")
-            codec(method)  # whoever cannot read it should not think that it is damaged
+            codec(method)  # a process without the library gets this error, instead of a report of damage
             return cls(files, path, header, end, (sequence, method, block_size, blocks), table, descriptor, limits)
         except BaseException:
             files.close(descriptor)
@@ -159,27 +164,27 @@ class CompressedSegment:
 
     @property
     def limit(self) -> Offset:
-        """The offset that no record reaches beyond."""
+        """The offset that no record extends beyond."""
         return self.end
 
     @property
-    def room_end(self) -> Offset:
-        """The same: there is no room for more."""
+    def space_end(self) -> Offset:
+        """The same as `end`: nothing can be appended."""
         return self.end
 
     @property
     def has_valid_end(self) -> bool:
-        """Whether the end can be believed: it was checked when the file was opened."""
+        """Always True: the end was checked when the file was opened."""
         return True
 
     @property
     def is_valid(self) -> bool:
-        """Whether the file still is what it was opened as: nobody ever changes it."""
+        """Always True: the file never changes."""
         return True
 
     @property
     def is_removed(self) -> bool:
-        """Whether the file has no name any more, and takes its disk space only because somebody uses it."""
+        """Whether the file was deleted, so that it takes disk space only because it is still in use."""
         return not self._files.links(self._descriptor)
 
     # Blocks
@@ -194,11 +199,11 @@ class CompressedSegment:
         return min(self._block_size, self.end - self._first(number))
 
     def load(self, number: int) -> bytes:
-        """Return the raw bytes of a block; `ValueError` or `OSError` says why they cannot be had."""
+        """Return the decompressed bytes of a block; raise `ValueError` or `OSError` if they cannot be read."""
         position, length, crc = COMPRESSED_BLOCK.unpack_from(self._table, number * COMPRESSED_BLOCK.size)
         size = self._size(number)
         if not 0 < length <= size or position + length > self._files.size(self._descriptor):
-            raise ValueError(f"block {number} is cut off")
+            raise ValueError(f"block {number} is truncated")
         stored = self._files.read_at(self._descriptor, length, position)
         if len(stored) != length or crc32c(stored) != crc:
             raise ValueError(f"block {number} does not match its checksum")
@@ -213,28 +218,46 @@ class CompressedSegment:
             except (ValueError, OSError):
                 return bytes(self._size(number))
             _recent[key] = block
-            with suppress(KeyError):  # another thread has done it
+            with suppress(KeyError):  # another thread has removed it
                 while len(_recent) > _MOST_RECENT:
                     _recent.popitem(last=False)
         return block
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the file is as long as its table says, which tells a copy that was cut off."""
+    def _stored_size(self) -> int:
+        """The size of the file, according to its table."""
         last: tuple[int, int, int] = COMPRESSED_BLOCK.unpack_from(
             self._table, (self.blocks - 1) * COMPRESSED_BLOCK.size
         )
-        return self._files.size(self._descriptor) == last[0] + last[1]
+        return last[0] + last[1]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file is as long as its table says, which tells a copy that was cut off."""
+        return self._files.size(self._descriptor) == self._stored_size
+
+    def stored(self) -> Iterator[bytes]:
+        """Return the bytes of the file, in pieces, as far as its table says; `ValueError` if they cannot be right.
+
+        What a hole behind them has is never looked at, and no block takes more room than its records.
+        """
+        size = self._stored_size
+        if size > COMPRESSED_TABLE + len(self._table) + self.end - self.begin:
+            raise ValueError("the blocks of the compressed segment are longer than its records")
+        if size > self._files.size(self._descriptor):
+            raise ValueError("the compressed segment is truncated")
+        for position in range(0, size, _PIECE):
+            yield self._files.read_at(self._descriptor, min(_PIECE, size - position), position)
 
     def check(self) -> None:
-        """Read all of it; `ValueError` or `OSError` says what is wrong."""
+        """Read all blocks; raise `ValueError` or `OSError` if one cannot be read."""
         for number in range(self.blocks):
             self.load(number)
 
-    # Reading, as in a plain segment
+    # Reading, with the same methods as a plain segment
 
     def window(self, offset: int) -> Window:
-        """Return what a reader at an offset reads from: the rest of its block, and as many as its record needs."""
+        """Return what a reader at an offset reads from: the rest of its block, and the other blocks of its record."""
         last = self._last_number(offset)
         end = self._first(last) + self._size(last)
         content = bytearray(SEGMENT_HEADER_SIZE + end - offset)
@@ -242,23 +265,23 @@ class CompressedSegment:
         return Window(content, Offset(offset), Offset(end))
 
     def span(self, start: int, stop: int) -> tuple[bytearray, int]:
-        """Return something that has the bytes between two offsets, and the position in it of the first."""
+        """Return a buffer with the bytes between two offsets, and the position of the first of them in it."""
         content = bytearray(max(0, min(stop, self.end) - start))
         self._copy(content, 0, start, start + len(content))
         return content, 0
 
     def read(self, offset: int, stop: int) -> tuple[int, bytes]:
-        """Return (word, payload) of the record at an offset; `ValueError` says why there is none."""
+        """Return (word, payload) of the record at an offset; raise `ValueError` if there is no valid record."""
         end = self._record_end(offset)
         content, position = self.span(offset, min(end, stop))
         return read_record(content, position, len(content), offset)
 
     def whole(self, _stop: int) -> tuple[Offset, int]:
-        """Return where the last whole batch ends, and how many messages there are: all."""
+        """Return where the last complete batch ends, and the number of messages: those of the whole segment."""
         return self.end, self.next_sequence - self.header.first_sequence
 
     def explain(self, offset: int, reason: str) -> str:
-        """Say more about damage at an offset, if more is known."""
+        """Return a better reason for damage at an offset, if one is known."""
         try:
             for number in range(self._number(offset), self._last_number(offset) + 1):
                 self.load(number)
@@ -267,11 +290,11 @@ class CompressedSegment:
         return reason
 
     def _last_number(self, offset: int) -> int:
-        """Return the block in which the record at an offset ends, if it is one."""
+        """Return the number of the block in which the record at an offset ends, if there is a record."""
         return self._number(max(self._record_end(offset), offset + 1) - 1)
 
     def _record_end(self, offset: int) -> int:
-        """Return where the record at an offset claims to end; the offset itself if that is nowhere in here."""
+        """Return where the record at an offset claims to end; the offset itself if that is not in this segment."""
         if offset + RECORD_HEADER_SIZE > self.end:
             return offset
         header, _ = self.span(offset, offset + RECORD_HEADER_SIZE)
@@ -279,12 +302,13 @@ class CompressedSegment:
         end = offset + RECORD_HEADER_SIZE + (word & LENGTH_MASK)
         if end > self.end or word & LENGTH_MASK > self._limits.payload:
             return offset
-        # Before so much memory is asked for: a few bytes may decompress to a block of any content.
+        # A large record is checked before memory is allocated for it: a few bytes may decompress to a block of any
+        # content.
         is_small = end - offset <= _MOST_RECENT * self._block_size
         return end if is_small or self._crc(word, offset, end) == crc else offset
 
     def _crc(self, word: int, offset: int, end: int) -> int:
-        """Return the checksum that the record at an offset has to have, one block in memory at a time."""
+        """Return the checksum that the record at an offset must have, with one block in memory at a time."""
         crc, at = 0, offset + RECORD_HEADER_SIZE
         while at < end:
             number = self._number(at)
@@ -302,27 +326,27 @@ class CompressedSegment:
             position, start = position + len(block), start + len(block)
 
     def flush(self) -> None:
-        """Wait until it is on disk: a copy of the directory may not be."""
+        """Wait until the file is on disk: in a copy of the directory it may not be."""
         self._files.flush(self._descriptor)
 
     def close(self) -> None:
-        """Close the file now, even if this object is still referred to. Closing twice is closing once."""
+        """Close the file now, even if this object is still referenced. May be called more than once."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             self._files.close(descriptor)
 
     def __del__(self) -> None:
-        """Let go of the file with the last one who uses it."""
+        """Close the file with the last reference."""
         self.close()
 
 
 StoredSegment: TypeAlias = Segment | CompressedSegment
-"""A segment in either form."""
+"""A segment in either encoding."""
 
 
 @final
 class OpenCompressed:
-    """The compressed segments that are open, a bounded number; whoever reads from another holds it by itself."""
+    """The open compressed segments, a bounded number; a reader of another one keeps it open by its own reference."""
 
     def __init__(self, files: Files, most: int, limits: SegmentLimits) -> None:
         self._files = files
@@ -331,7 +355,7 @@ class OpenCompressed:
         self._open: OrderedDict[Path, CompressedSegment] = OrderedDict()
 
     def get(self, path: Path) -> CompressedSegment:
-        """Return a compressed segment, opened; `ValueError` says why it is not one."""
+        """Return an open compressed segment; raise `ValueError` if the file is not one."""
         segment = self._open.get(path)
         if segment is None:
             segment = self._open[path] = CompressedSegment.open(self._files, path, self._limits)
@@ -341,7 +365,7 @@ class OpenCompressed:
         return segment
 
     def forget(self, path: Path) -> None:
-        """Open it anew the next time."""
+        """Open the file again the next time."""
         self._open.pop(path, None)
 
     def close(self) -> None:
@@ -351,6 +375,6 @@ class OpenCompressed:
             segment.close()
 
     def keep(self, begins: set[Offset]) -> None:
-        """Let go of all but those that begin here."""
+        """Drop all segments except those that begin at one of these offsets."""
         for path in [path for path, segment in self._open.items() if segment.begin not in begins]:
             del self._open[path]

@@ -1,7 +1,7 @@
-"""The compression methods: their numbers in the format, and the libraries that know them.
+"""The compression methods: their numbers in the file format, and the libraries that implement them.
 
-A library is imported when its method is first needed. Each compresses and decompresses one block at a time, with the
-GIL released, and decompresses no further than it was told a block goes.
+A library is imported when its method is first needed. Each codec compresses and decompresses one block at a time, with
+the GIL released, and never decompresses more than the given size of a block.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from functools import cache
 from importlib import import_module
 from typing import Final, Protocol, cast, final
 
-from .._errors import UnsupportedFormatError
-from .._format.layout import BLOCK_SIZE, METHOD_GZIP, METHOD_LZ4, METHOD_ZSTD
-from .._policies import CompressionMethod
+from ..._errors import UnsupportedFormatError
+from ..._format.layout import BLOCK_SIZE, METHOD_GZIP, METHOD_LZ4, METHOD_ZSTD
+from ..._policies import CompressionMethod
 
 NUMBERS: Final[dict[str, int]] = {"zstd": METHOD_ZSTD, "lz4": METHOD_LZ4, "gzip": METHOD_GZIP}
-"""What a method is called in a compressed segment."""
+"""The number of each method in a compressed segment."""
 MISSING_METHOD: Final = " compression"
-"""What follows the name of a method that is not installed, as the format that an error speaks of."""
+"""Follows the name of a method that is not installed, where an error names the format."""
 _GZIP_FORMAT: Final = 31  # a header as in RFC 1952, and the largest window
 _GZIP_LEVEL: Final = 6
-_LZ4_SLOW: Final = 3  # from this level on it takes its time
+_LZ4_SLOW: Final = 3  # from this level on lz4 uses its slow, high-compression mode
 _WINDOW_LOG: Final = BLOCK_SIZE.bit_length() - 1
 
 
 class Codec(Protocol):
-    """One method."""
+    """One compression method."""
 
     def compressor(self, level: int | None) -> Callable[[bytes], bytes]:
-        """Return a function that compresses a block; a level as the method counts them, None for its default."""
+        """Return a function that compresses a block; *level* is in the method's own scale, None for its default."""
         ...
 
     def decompress(self, block: bytes, size: int) -> bytes:
-        """Return the bytes of a block, which must come out at this size; `ValueError` if they do not."""
+        """Return the bytes of a block; raise `ValueError` if they are damaged or do not have this size."""
         ...
 
 
 @cache
 def codec(number: int) -> Codec:
-    """Return a method by its number; `UnsupportedFormatError` names what has to be installed for it."""
+    """Return a codec by its number; raise `UnsupportedFormatError`, which says what to install, if it is missing."""
     name = next((name for name, known in NUMBERS.items() if known == number), None)
     if name is None:
         raise UnsupportedFormatError(f"segments compressed by method {number}", "methods 1 to 3")
@@ -53,13 +53,13 @@ def codec(number: int) -> Codec:
 
 
 def require(method: CompressionMethod) -> None:
-    """Raise `UnsupportedFormatError` if a method cannot be used here."""
+    """Raise `UnsupportedFormatError` if a method is not available here."""
     if method != "none":
         codec(NUMBERS[method])
 
 
 class _ZstdLibrary(Protocol):
-    """What is used of `compression.zstd`."""
+    """The part of `compression.zstd` that is used."""
 
     ZstdError: type[Exception]
 
@@ -79,7 +79,7 @@ class _Zstd:
     def __init__(self) -> None:
         library = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
         self._zstd = cast("_ZstdLibrary", library)
-        # A block that asks for more memory than a block has is none of ours.
+        # A block that needs more memory than the size of a block was not written by us.
         self._bounded: dict[int, int] = {library.DecompressionParameter.window_log_max: _WINDOW_LOG}
 
     def compressor(self, level: int | None) -> Callable[[bytes], bytes]:
@@ -95,7 +95,7 @@ class _Zstd:
 
 
 class _Lz4Library(Protocol):
-    """What is used of `lz4.block`."""
+    """The part of `lz4.block` that is used."""
 
     LZ4BlockError: type[Exception]
 
@@ -140,5 +140,5 @@ _CODECS: Final[dict[str, Callable[[], Codec]]] = {"zstd": _Zstd, "lz4": _Lz4, "g
 
 def _checked(raw: bytes, size: int, *, ended: bool) -> bytes:
     if len(raw) != size or not ended:
-        raise ValueError(f"it has not the {size} bytes it should have")
+        raise ValueError(f"it does not have {size} bytes, as it should")
     return raw

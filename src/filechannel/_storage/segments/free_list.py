@@ -1,11 +1,11 @@
-"""Files that wait to become segments: those of consumed segments, and such as were made ahead of time.
+"""The free list: files of reclaimed segments, and files that were made ahead of time, which become segments later.
 
-A spare is called `spare-*.seg` and has the size of an ordinary segment. What it holds means nothing: the magic number
-of a segment that was given up is overwritten, and its records validate at no offset that is still to come. So a spare
-that somebody left behind, whole or half made, is as good as any other.
+A free file is called `spare-*.seg` and has the size of an ordinary segment. Its content has no meaning: the magic
+number of a retired segment is overwritten, and its records validate at no offset that is still to come. So a free file
+that a dead process left, complete or not, can be used like any other.
 
-Spares are taken under the writer word only, so whoever holds the word and finds the file under its name may write to
-it. It may be removed at any time: then it cannot be renamed, and nothing was lost.
+Free files are taken only with the writer lock held. So the lock holder that finds the file under its name may write to
+it. Any process may delete a free file at any time: then the rename fails, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, final
 
-from .._errors import DiskFullError, UnexpectedFileError
-from .._format import Mutex
-from .._format.layout import SEGMENT_MAGIC
-from .files import Files
-from .maps import Inode, OpenFile
+from ..._errors import DiskFullError, UnexpectedFileError
+from ..._format import Mutex
+from ..._format.layout import SEGMENT_MAGIC
+from ..system.mapped_files import Inode, OpenFile
+from ..system.os_calls import Files
 from .segment import HALF_MADE, begin_of
 
 SPARE: Final = "spare-"
-_MOSTLY = 3 / 4  # of its disk space: then it was written to the end, and the rest is a rounding
+_MOSTLY = 3 / 4  # of its disk space: then the file was written to the end, and the rest is rounding
 
 
-def spare_names(files: Files, directory: Path) -> list[str]:
-    """Return the names of the spare files in a directory."""
+def free_file_names(files: Files, directory: Path) -> list[str]:
+    """Return the names of the free files in a directory."""
     return [name for name in files.list(directory) if name.startswith(SPARE)]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Spare:
-    """A file that waits."""
+class FreeFile:
+    """A file of the free list."""
 
     path: Path
     inode: Inode
     is_whole: bool
-    """Whether it is known to have all its disk space."""
+    """Whether all its disk space is known to be allocated."""
 
 
 @final
-class Spares:
-    """The spare files of one channel, as far as this process knows them."""
+class FreeList:
+    """The free list of one channel, as far as this process knows it."""
 
     def __init__(
         self,
@@ -56,68 +56,72 @@ class Spares:
         mode: int,
         most: Callable[[], int],
         fit_from: Callable[[], int],
+        check_directory: Callable[[], object],
     ) -> None:
-        """*most* says how many may wait; files of segments that begin below *fit_from* are not to be used again."""
+        """*most* returns the maximum length of the list; files of segments that begin below *fit_from* are deleted.
+
+        *check_directory* is called before a file is created; it raises if the directory is not the channel's any more.
+        """
         self._files = files
         self._directory = directory
         self.size = size
         self._mode = mode
         self._most = most
         self._fit_from = fit_from
-        self._changing = Mutex()  # a signal handler may send in the middle, and need the room
-        self._waiting: list[Spare] = []  # the one that was written to last at the end: its pages are still there
-        self.check_place: Callable[[], object] = lambda: None
-        """Called before a file is made; raises if the directory is not the channel's any more."""
+        self._check_directory = check_directory
+        self._changing = Mutex()  # a signal handler may send while its thread is inside, and need the disk space
+        self._waiting: list[FreeFile] = []  # the most recently written file last: its pages are still cached
 
     def names(self) -> list[str]:
-        """Return the names of all that wait, whoever put them there."""
-        return spare_names(self._files, self._directory)
+        """Return the names of all free files, of this and other processes."""
+        return free_file_names(self._files, self._directory)
 
     @property
     def most(self) -> int:
-        """How many may wait."""
+        """The maximum length of the list."""
         return self._most()
 
     @property
-    def next(self) -> Spare | None:
-        """The one that is taken next, as far as this process knows."""
+    def next(self) -> FreeFile | None:
+        """The file that is taken next, as far as this process knows."""
         waiting = self._waiting[-1:]
         return waiting[0] if waiting else None
 
-    # Coming
+    # Adding
 
     def recycle(self, path: Path, begin: int) -> None:
-        """Let the file of a consumed segment wait, or remove it if enough do or it cannot be used again.
+        """Add the file of a retired segment, or delete it if the list is full or the file cannot be recycled.
 
-        Nobody may rely on it any more: what it held lies below the oldest offset, or elsewhere too.
+        The file must not be needed any more: its records lie below the oldest offset, or are stored elsewhere, too.
         """
         with self._changing.held():
             spare, names = None, self.names()
-            self._waiting = [each for each in self._waiting if each.path.name in names]  # others have taken the rest
+            self._waiting = [each for each in self._waiting if each.path.name in names]  # the rest is taken
             if begin >= self._fit_from() and len(names) < self._most():
-                with suppress(OSError, DiskFullError):  # then it is of no use
+                with suppress(OSError, DiskFullError):  # then it cannot be recycled
                     spare = self._take_out_of_use(path)
             if spare is None:
                 self._files.unlink(path)
             else:
                 self._waiting.append(spare)
 
-    def _take_out_of_use(self, path: Path) -> Spare | None:
+    def _take_out_of_use(self, path: Path) -> FreeFile | None:
         try:
             descriptor = self._files.open(path)
         except (FileNotFoundError, UnexpectedFileError):
             return None
         file = OpenFile(self._files, descriptor)
-        if file.size != self.size or file.links != 1:  # under another name it may be somebody's backup
+        if file.size != self.size or file.links != 1:  # a file with a second name may be part of a backup
             return None
-        # Others may be giving it up as well, and whoever is late must not touch what it has become by then. So it gets
-        # a name first that nobody looks for, and only one of them succeeds in that.
+        # Other processes may be retiring the same segment, and a late one must not touch what the file has become by
+        # then. So the file first gets a name that no process looks for, and only one process succeeds in that rename.
         taken = path.with_name(HALF_MADE + path.name)
         self._files.replace(path, taken)
         try:
-            # Before anything else in it changes: a reader that stumbles looks here whether it still is what it was.
+            # Before anything else in the file changes: a reader that finds an invalid record checks here whether the
+            # file is still the same segment.
             self._files.write_at(descriptor, bytes(len(SEGMENT_MAGIC)), 0)
-            spare = Spare(path.with_name(SPARE + path.name), file.inode, is_whole=False)
+            spare = FreeFile(path.with_name(SPARE + path.name), file.inode, is_whole=False)
             if self._files.disk_space(taken) >= self.size * _MOSTLY:
                 spare = self._made_whole(spare, file)
             self._files.replace(taken, spare.path)
@@ -126,28 +130,29 @@ class Spares:
             raise
         return spare
 
-    def _made_whole(self, spare: Spare, file: OpenFile) -> Spare:
-        with suppress(DiskFullError):  # whoever writes to it asks again, and is told
+    def _made_whole(self, spare: FreeFile, file: OpenFile) -> FreeFile:
+        with suppress(DiskFullError):  # the process that writes to it allocates again, and gets the error
             file.allocate(spare.path, 0, self.size)
             return replace(spare, is_whole=True)
         return spare
 
-    def prepare(self, active: str) -> Spare | None:
-        """See to it that one waits that has all its disk space, and return it; None if none may wait.
+    def prepare(self, active: str) -> FreeFile | None:
+        """Ensure that the list has a file with all its disk space, and return it; None if the list must stay empty.
 
-        *active* is the name of the segment that it is to follow. `DiskFullError` if there is no room. Not on a
-        sender's thread.
+        *active* is the name of the segment that the file is to follow. Raises `DiskFullError` if there is not enough
+        disk space. Does file system work, so it must not be called on a sender's thread.
         """
         with self._changing.held():
             if not self._most():
                 return None
-            # Not in the list while we work on it: who wants one now takes another.
+            # Not in the list while we work on it: a sender that needs a file now takes another one.
             spare = self.take()
             if spare is None:
                 self._look()
                 spare = self.take()
             if spare is None:
-                # A name that never comes again: whoever has looked at it and gives it another one moves the same file.
+                # A name that is never used again: a process that saw it and renames it later moves this file, and no
+                # other.
                 spare = self._make(self._directory / f"{SPARE}{secrets.token_hex(8)}-after-{active}")
             elif not spare.is_whole:
                 with suppress(FileNotFoundError):  # another process has taken it
@@ -156,7 +161,7 @@ class Spares:
             return spare
 
     def _look(self) -> list[str]:
-        """Learn what others have left, and return the names of all that wait."""
+        """Add the files that other processes left, and return the names of all free files."""
         known, names = {spare.path.name for spare in self._waiting}, self.names()
         for name in names:
             path = self._directory / name
@@ -165,11 +170,11 @@ class Spares:
                     continue
                 file = OpenFile(self._files, self._files.open(path))
                 if file.size == self.size and file.links == 1:
-                    self._waiting.append(Spare(path, file.inode, is_whole=False))
+                    self._waiting.append(FreeFile(path, file.inode, is_whole=False))
         return names
 
-    def _make(self, path: Path) -> Spare:
-        self.check_place()
+    def _make(self, path: Path) -> FreeFile:
+        self._check_directory()
         descriptor = self._files.create(path, self._mode)
         file = OpenFile(self._files, descriptor)
         try:
@@ -178,14 +183,14 @@ class Spares:
         except BaseException:
             self._files.unlink(path)
             raise
-        return Spare(path, file.inode, is_whole=True)
+        return FreeFile(path, file.inode, is_whole=True)
 
-    # Going
+    # Removing
 
-    def take(self) -> Spare | None:
-        """Return one that nobody has taken; None if this process knows none.
+    def take(self) -> FreeFile | None:
+        """Return a file that no process has taken; None if this process knows none.
 
-        Only who holds the writer word may write to it.
+        Only the holder of the writer lock may write to it.
         """
         while True:
             try:
@@ -196,27 +201,27 @@ class Spares:
                 return spare
 
     def forget(self, inode: Inode) -> None:
-        """Somebody has taken this one."""
+        """Remove a file that was taken, by this or another process."""
         for spare in [each for each in self._waiting if each.inode == inode]:
             with suppress(ValueError):  # taken in this moment
                 self._waiting.remove(spare)
 
     def remove_all(self) -> None:
-        """Remove all that wait, for the room they take. Whoever is about to take one finds out, and makes a file."""
-        with self._changing.held():  # one that is being made has its room until then
+        """Delete all free files, to free their disk space. A process that is about to take one makes a new file."""
+        with self._changing.held():  # a file that is being made is deleted after it is complete
             self._waiting.clear()
             for name in self.names():
                 self._files.unlink(self._directory / name)
 
     def sweep(self, oldest: int) -> None:
-        """Remove what somebody left who died while giving up a segment that began before an offset."""
+        """Delete the files that a process left which died while it retired a segment that began before an offset."""
         for name in self._files.list(self._directory):
             begin = begin_of(name.removeprefix(HALF_MADE)) if name.startswith(HALF_MADE) else None
             if begin is not None and begin < oldest:
                 self._files.unlink(self._directory / name)
 
     def trim(self) -> None:
-        """Learn what the dead have left, and remove what is too much or half made. Only for a lone process."""
+        """Add the files that dead processes left, and delete surplus and unusable ones. For a process that is alone."""
         with self._changing.held():
             names = self._look()
             known = {spare.path.name for spare in self._waiting}

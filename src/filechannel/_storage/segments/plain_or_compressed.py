@@ -1,4 +1,4 @@
-"""A segment that is there in both forms, because whoever compressed it was interrupted: which one counts."""
+"""Segments that exist in both encodings, because compressing them was interrupted: which file to keep."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import errno
 from contextlib import suppress
 from pathlib import Path
 
-from .._offset import Offset
-from .compressed import CompressedSegment, compressed_path
-from .files import Files
+from ..._offset import Offset
+from ..system.os_calls import Files
+from .catalog import Segments
+from .compressed_segment import CompressedSegment, compressed_path
 from .segment import Segment, SegmentLimits
-from .segments import Segments
 
 
-def keep_one_form(files: Files, segments: Segments, begin: Offset) -> None:
-    """Remove the plain form if the compressed one is whole, or else the other way round; neither if both are damaged.
+def keep_one_encoding(files: Files, segments: Segments, begin: Offset) -> None:
+    """Delete the plain file if the compressed one is valid, else the compressed one; neither if both are damaged.
 
-    The compressed one first: under the name of the plain one, after a power cut, there may be a file in use elsewhere.
+    The compressed file is checked first: after a power cut, the name of the plain one may belong to a file that is in
+    use elsewhere.
     """
     plain = segments.path(begin)
     compressed = compressed_path(plain)
     if not (files.exists(plain) and files.exists(compressed)):
         return
-    with suppress(FileNotFoundError):  # it was reclaimed meanwhile
+    with suppress(FileNotFoundError):  # the segment was reclaimed meanwhile
         if not _is_damaged(files, compressed, segments.limits):
             segments.replace_plain(begin)
         elif _is_whole(files, plain, segments.limits):
@@ -31,9 +32,10 @@ def keep_one_form(files: Files, segments: Segments, begin: Offset) -> None:
 
 
 def _is_damaged(files: Files, compressed: Path, limits: SegmentLimits) -> bool:
-    """Only what the file or the disk says: whoever made it may be about to remove the plain form, which is whole, too.
+    """Return whether the content is damaged or the disk cannot read it; raise any other `OSError`.
 
-    Any other `OSError`, such as too many open files, is raised.
+    Other errors, such as too many open files, prove nothing about the file: the process that made it may be about to
+    delete the plain file, which is valid, too.
     """
     try:
         CompressedSegment.open(files, compressed, limits).check()

@@ -1,4 +1,4 @@
-"""One segment file: a header of 64 bytes and records behind it, mapped."""
+"""One plain segment file: its name, its 64-byte header, and the mapped records that follow."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 from typing_extensions import Buffer
 
-from .._errors import UnexpectedFileError, UnsupportedFormatError
-from .._format import crc32c, load_u64, read_record, scan_records, store_u64
-from .._format.layout import (
+from ..._errors import StorageError, UnexpectedFileError, UnsupportedFormatError
+from ..._format import crc32c, load_u64, read_record, scan_records, store_u64
+from ..._format.layout import (
     FORMAT_VERSION,
+    LARGEST_OFFSET,
     MAX_PAYLOAD,
     PAGE,
     SEGMENT_CRC,
@@ -27,19 +28,17 @@ from .._format.layout import (
     SEGMENT_HEADER_SIZE,
     SEGMENT_MAGIC,
 )
-from .._offset import Offset
-from .._options import StoredOptions
-from .files import Files
-from .maps import Inode, MappedFile, OpenFile, check_storable
+from ..._offset import Offset
+from ..._options import StoredOptions
+from ..system.mapped_files import Inode, MappedFile, OpenFile, check_storable
+from ..system.os_calls import Files
 
 COMPRESSED_SUFFIX = ".z"
-"""What the name of a compressed segment has besides."""
+"""The suffix that a compressed segment's file name has in addition."""
 HALF_MADE = "new-"
-"""What the name of a segment begins with that is being made."""
+"""The prefix of the temporary name of a segment file that is not complete yet."""
 _SUFFIX = ".seg"
 _DIGITS = 20
-_LARGEST_BEGIN = 1 << 63
-"""No log gets there; a file with such a name was made by someone else, and offsets behind it would not fit a word."""
 
 
 def segment_name(begin: int) -> str:
@@ -48,11 +47,11 @@ def segment_name(begin: int) -> str:
 
 
 def begin_of(name: str) -> Offset | None:
-    """Return the offset in a segment's file name; None if it is some other file."""
+    """Return the offset in a segment's file name; None if it is not one, or the offset is too large."""
     digits = name.removesuffix(_SUFFIX)
     if name.endswith(_SUFFIX) and len(digits) == _DIGITS and digits.isascii() and digits.isdigit():
         begin = int(digits)
-        return Offset(begin) if begin < _LARGEST_BEGIN else None
+        return Offset(begin) if begin <= LARGEST_OFFSET else None
     return None
 
 
@@ -68,12 +67,12 @@ class Header:
 
     @classmethod
     def new(cls, begin: int, first_sequence: int, previous_end: int, created: int | None = None) -> Header:
-        """Describe a segment that is about to be made, now if nothing else is said."""
+        """Describe a new segment; *created* defaults to the current time."""
         created = time.time_ns() if created is None else created
         return cls(Offset(begin), first_sequence, Offset(previous_end), secrets.randbits(32) or 1, created)
 
     def pack(self, magic: bytes = SEGMENT_MAGIC, end: int = 0) -> bytes:
-        """Return the 64 bytes of an active segment, or of one that ends at an offset."""
+        """Return the 64 bytes of the header, of an active segment or, with *end*, of a finished one."""
         fields = SEGMENT_HEADER.pack(
             magic,
             FORMAT_VERSION,
@@ -90,7 +89,7 @@ class Header:
 
     @classmethod
     def unpack(cls, content: bytes, magic: bytes = SEGMENT_MAGIC) -> Header:
-        """Read a header; `ValueError` says what is wrong with it."""
+        """Read a header; raise `ValueError` if it is not valid."""
         if len(content) < SEGMENT_HEADER_SIZE:
             raise ValueError("shorter than a segment header")
         found, version, id_, begin, _, sequence, previous_end, created, crc, _ = SEGMENT_HEADER.unpack(content)
@@ -100,6 +99,8 @@ class Header:
             raise ValueError("checksum mismatch in the segment header")
         if version > FORMAT_VERSION:
             raise UnsupportedFormatError(version, FORMAT_VERSION)
+        if (largest := max(begin, sequence, previous_end)) > LARGEST_OFFSET:
+            raise ValueError(f"{largest} in the segment header is larger than an offset or a sequence may be")
         return cls(Offset(begin), sequence, Offset(previous_end), id_, created)
 
 
@@ -112,14 +113,52 @@ def _end_crc(begin: int, end: int) -> int:
 
 
 def valid_end(header: Header, content: bytes) -> Offset | None:
-    """Return the end in a header's 64 bytes if its checksum agrees; None while the segment is active."""
+    """Return the end in a header's 64 bytes if its checksum matches; None while the segment is active."""
     end, crc = int.from_bytes(content[SEGMENT_END : SEGMENT_END + 8], "little"), content[SEGMENT_END_CRC:]
-    is_valid = end > header.begin and int.from_bytes(crc, "little") == _end_crc(header.begin, end)
+    is_valid = header.begin < end <= LARGEST_OFFSET and int.from_bytes(crc, "little") == _end_crc(header.begin, end)
     return Offset(end) if is_valid else None
 
 
+def _most_bytes(header: Header) -> int:
+    """Return how many bytes of records a segment may have: a message takes more than a byte."""
+    return LARGEST_OFFSET - max(header.begin, header.first_sequence)
+
+
+def check_offsets_left(path: Path, header: Header, size: int) -> None:
+    """Raise `StorageError` if a segment of this size could get beyond the largest offset or sequence."""
+    if size - SEGMENT_HEADER_SIZE > _most_bytes(header):
+        raise StorageError(
+            f"{path.parent.parent} has used up its offsets: nothing more can be sent; open it with readonly=True to "
+            "receive what is stored, and send to a new channel"
+        )
+
+
+def create_segment_file(
+    files: Files, path: Path, target: Path, header: Header, size: int, allocate: int, mode: int
+) -> MappedFile:
+    """Create the file of a segment under a temporary name, complete with its header, to be renamed to *target*.
+
+    If a segment of that name exists, the new file is flushed: after a power cut, one of the two is there.
+    `StorageError` if an offset or a sequence in it could pass the largest one.
+    """
+    check_offsets_left(target, header, size)
+    descriptor = files.create(path, mode)
+    file = OpenFile(files, descriptor)
+    try:
+        files.grow(descriptor, size)
+        files.allocate(target, descriptor, 0, min(size, allocate))
+        files.write_at(descriptor, header.pack(), 0)
+        mapped = MappedFile(file, files.map(descriptor, size))
+        if files.exists(target):
+            file.flush()
+    except BaseException:
+        files.unlink(path)
+        raise
+    return mapped
+
+
 def read_header(files: Files, path: Path, magic: bytes = SEGMENT_MAGIC) -> Header:
-    """Read the header of a segment's file; `ValueError` says why it is not one."""
+    """Read the header of a segment's file; raise `ValueError` if the file is not that segment."""
     descriptor = open_segment(files, path, writable=False)
     try:
         header = Header.unpack(files.read_at(descriptor, SEGMENT_HEADER_SIZE, 0), magic)
@@ -130,11 +169,11 @@ def read_header(files: Files, path: Path, magic: bytes = SEGMENT_MAGIC) -> Heade
 
 
 def open_segment(files: Files, path: Path, *, writable: bool) -> int:
-    """Return a descriptor of a segment's file; `ValueError` if it cannot be one."""
+    """Return a descriptor of a segment's file; raise `ValueError` if it is not a regular file."""
     try:
         return files.open(path, writable=writable)
     except UnexpectedFileError as error:
-        if files.is_file(path):  # one that has a name outside of the channel
+        if files.is_file(path):  # it is refused because it has a name outside the channel
             raise
         raise ValueError(f"it is {error.found}") from error
 
@@ -147,26 +186,26 @@ def check_name(path: Path, header: Header) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLimits:
-    """What a segment may have by the options of its channel. What a file has beyond that is never looked at."""
+    """The largest sizes that the channel's options allow in a segment. Bytes of a file beyond them are never read."""
 
     size: int
-    """Bytes of a plain file; of a compressed one when it is decompressed."""
+    """Bytes of a plain file, or of a compressed one after decompression."""
     payload: int
     """Bytes of the payload of one record."""
 
     @classmethod
     def of(cls, options: StoredOptions) -> SegmentLimits:
-        """Return those of a channel: a message that needs more than an ordinary segment has one of its own."""
-        payload = max(options.max_message_size, PAGE)  # control records count as well
+        """Return the limits of a channel: a message that does not fit an ordinary segment gets a segment of its own."""
+        payload = max(options.max_message_size, PAGE)  # control records have payloads, too
         return cls(max(options.segment_size, -(-(SEGMENT_HEADER_SIZE + 8 + payload) // PAGE) * PAGE), payload)
 
 
 ANY_SIZE = SegmentLimits(sys.maxsize, MAX_PAYLOAD)
-"""Where the options are not known."""
+"""The limits to use where the options are not known."""
 
 
 class Window(NamedTuple):
-    """What a native reader reads from: 64 bytes that it looks for an end in, and records from an offset on."""
+    """What a native reader reads: a 64-byte header, in which it looks for an end, and records from an offset."""
 
     content: Buffer
     begin: Offset
@@ -174,53 +213,19 @@ class Window(NamedTuple):
 
 
 class Segment:
-    """An open, mapped segment. The map lives as long as anybody holds a view of it."""
+    """An open, mapped segment. The map lives as long as an object holds a view of it."""
 
     def __init__(self, path: Path, header: Header, file: MappedFile) -> None:
         self.path = path
         self.name: bytes = path.name.encode()
-        """Its name in the directory."""
+        """The file's name in the directory."""
         self.header = header
         self.begin: Offset = header.begin
         self.file = file
         self.map: mmap.mmap = file.map
-        self.room_end: Offset = Offset(header.begin + len(file.map) - SEGMENT_HEADER_SIZE)
-        """The offset that the file's size sets as a limit."""
-
-    @classmethod
-    def create(cls, files: Files, path: Path, header: Header, size: int, allocate: int, mode: int) -> Segment:
-        """Make the file under another name, whole, and only then give it its own.
-
-        If there is a segment of that name already, it is replaced by one that is on disk: after a power cut there is
-        either of them.
-        """
-        temporary = path.with_name(HALF_MADE + path.name)
-        descriptor = files.create(temporary, mode)
-        file = OpenFile(files, descriptor)
-        try:
-            files.grow(descriptor, size)
-            files.allocate(path, descriptor, 0, min(size, allocate))
-            files.write_at(descriptor, header.pack(), 0)
-            mapped = MappedFile(file, files.map(descriptor, size))
-            if files.exists(path):
-                file.flush()
-            files.replace(temporary, path)
-        except BaseException:
-            files.unlink(temporary)
-            raise
-        return cls(path, header, mapped)
-
-    @classmethod
-    def renew(cls, files: Files, spare: Path, path: Path, header: Header, file: MappedFile) -> Segment:
-        """Give a spare file a header and the name of a segment, which no other file has.
-
-        The header comes first: whoever finds the name finds a segment. Whoever knows the file from before finds
-        another header than the one it knows. What lies behind it does not validate at the offsets it has now.
-        """
-        check_storable(file.map, 0, SEGMENT_HEADER_SIZE, spare)
-        file.map[:SEGMENT_HEADER_SIZE] = header.pack()
-        files.replace(spare, path)
-        return cls(path, header, file)
+        room = min(len(file.map) - SEGMENT_HEADER_SIZE, _most_bytes(header))
+        self.space_end: Offset = Offset(header.begin + room)
+        """The largest end offset that the file's size allows, within the largest offset and sequence."""
 
     @classmethod
     def open(
@@ -232,10 +237,10 @@ class Segment:
         known: Callable[[Inode], MappedFile | None] = lambda _: None,
         limits: SegmentLimits = ANY_SIZE,
     ) -> Segment:
-        """Map an existing segment, unless its file is *known* as mapped; `ValueError` says why it is not one.
+        """Map an existing segment, or reuse its map if its file is *known*; raise `ValueError` if it is not a segment.
 
-        One that is finished is never written to: if it has a name outside of the channel, as in a backup, it is mapped
-        to be read.
+        A finished segment is never written to. So if it has a name outside the channel, for example in a backup, it is
+        mapped read-only instead of being refused.
         """
         try:
             file = OpenFile(files, open_segment(files, path, writable=writable))
@@ -256,37 +261,37 @@ class Segment:
 
     @property
     def limit(self) -> Offset:
-        """The offset that no record of this segment reaches beyond, as far as the file itself can tell."""
+        """The offset that no record of this segment extends beyond, as far as the file itself shows."""
         end = self.end
-        return self.room_end if end is None else max(self.begin, min(end, self.room_end))
+        return self.space_end if end is None else max(self.begin, min(end, self.space_end))
 
     @property
     def has_valid_end(self) -> bool:
-        """Whether `end` is set and its checksum agrees."""
+        """Whether `end` is set and its checksum matches."""
         end = self.end
         stored = int.from_bytes(self.map[SEGMENT_END_CRC:SEGMENT_HEADER_SIZE], "little")
-        return end is not None and self.begin < end <= self.room_end and stored == _end_crc(self.begin, end)
+        return end is not None and self.begin < end <= self.space_end and stored == _end_crc(self.begin, end)
 
     def finish(self, end: int) -> None:
-        """Store where the records end; nothing is written behind it any more."""
+        """Store where the records end. No record is appended to the segment after that."""
         check_storable(self.map, 0, SEGMENT_HEADER_SIZE, self.path)
         self.map[SEGMENT_END_CRC:SEGMENT_HEADER_SIZE] = _end_crc(self.begin, end).to_bytes(4, "little")
         store_u64(self.map, SEGMENT_END, end)
 
     def reopen(self) -> None:
-        """Undo `finish`: nothing beyond was ever published."""
-        if self.end is not None:  # a store may need disk space, which is reserved only when there is more to write
+        """Undo `finish`. Nothing beyond the end was ever published."""
+        if self.end is not None:  # else no store: it may need disk space, which is reserved only for appending
             check_storable(self.map, 0, SEGMENT_HEADER_SIZE, self.path)
             store_u64(self.map, SEGMENT_END, 0)
 
     def invalidate(self) -> None:
-        """Make the header unreadable, so that whoever still has the file mapped finds out and looks again."""
+        """Clear the magic number, so that processes that have the file mapped notice and look the segment up again."""
         check_storable(self.map, 0, SEGMENT_HEADER_SIZE, self.path)
         self.map[: len(SEGMENT_MAGIC)] = bytes(len(SEGMENT_MAGIC))
 
     @property
     def is_valid(self) -> bool:
-        """Whether the file still is the segment it was opened as."""
+        """Whether the file is still the segment that it was opened as."""
         try:
             return Header.unpack(self.map[:SEGMENT_HEADER_SIZE]) == self.header
         except ValueError:
@@ -294,46 +299,46 @@ class Segment:
 
     @property
     def is_removed(self) -> bool:
-        """Whether the file has no name any more, and takes its disk space only because somebody uses it."""
+        """Whether the file was deleted, so that it takes disk space only because it is still in use."""
         return not self.file.file.links
 
     @property
     def data_end(self) -> Offset:
-        """Behind this offset the file has only a hole."""
+        """The offset behind which the file has only a hole."""
         return Offset(max(0, self.file.file.data_end - SEGMENT_HEADER_SIZE) + self.begin)
 
     def position(self, offset: int) -> int:
-        """Return where in the file an offset lies."""
+        """Return the position of an offset in the file."""
         return SEGMENT_HEADER_SIZE + offset - self.begin
 
-    # Reading, as in a compressed segment
+    # Reading, with the same methods as a compressed segment
 
     def window(self, _offset: int) -> Window:
-        """Return what a reader at an offset reads from: all there is."""
-        return Window(self.map, self.begin, self.room_end)
+        """Return what a reader at an offset reads from: the whole segment."""
+        return Window(self.map, self.begin, self.space_end)
 
     def span(self, start: int, _stop: int) -> tuple[Buffer, int]:
-        """Return something that has the bytes between two offsets, and the position in it of the first."""
+        """Return a buffer with the bytes between two offsets, and the position of the first of them in it."""
         return self.map, self.position(start)
 
     def read(self, offset: int, stop: int) -> tuple[int, bytes]:
-        """Return (word, payload) of the record at an offset; `ValueError` says why there is none."""
+        """Return (word, payload) of the record at an offset; raise `ValueError` if there is no valid record."""
         return read_record(self.map, self.position(offset), self.position(stop), offset)
 
     def whole(self, stop: int) -> tuple[Offset, int]:
-        """Return where the last whole batch before an offset ends, and how many messages there are up to there."""
+        """Return where the last complete batch before an offset ends, and the number of messages up to there."""
         first = self.position(self.begin)
         end, messages, _, _ = scan_records(self.map, first, self.position(stop), self.begin)
         return Offset(self.begin + end - first), messages
 
     def explain(self, _offset: int, reason: str) -> str:
-        """Say more about damage at an offset, if more is known."""
+        """Return a better reason for damage at an offset, if one is known."""
         return reason
 
     # Changing
 
     def wipe(self, start: int, stop: int) -> None:
-        """Zero the bytes between two offsets, as far as the file goes. Leaves alone what is zero: it may be a hole."""
+        """Zero the bytes between two offsets, up to the file's end. Zero pages are not written: they may be holes."""
         first, last = self.position(start), min(self.position(stop), len(self.map))
         for position in range(first, last, PAGE):
             zeros = bytes(min(PAGE, last - position))
@@ -345,16 +350,6 @@ class Segment:
         """Reserve disk space between two offsets."""
         position = self.position(start)
         self.file.file.allocate(self.path, position, self.position(stop) - position)
-
-    def check_flushed(self, end: Offset) -> None:
-        """Raise `OSError` if the file system has shut down while the log was flushed up to *end*, if that lies here.
-
-        ext4 may report success then: a flush that has begun before does not see that the blocks were not entered as
-        written. To make the flushed page writable again fails on a file system that has shut down.
-        """
-        position = SEGMENT_HEADER_SIZE + end - 1 - self.begin
-        if SEGMENT_HEADER_SIZE <= position < len(self.map):
-            check_storable(self.map, position, 1, self.path)
 
     def flush(self) -> None:
         """Wait until the records are on disk."""

@@ -1,35 +1,35 @@
-"""Locks on the bytes of a file that the kernel keeps, and frees when their holder dies, however it dies.
+"""Kernel locks on the bytes of a file, which the kernel frees when their holder dies, however it dies.
 
-They belong to an open file, and live as long as anybody has it: a duplicate of the descriptor, a map, a forked child.
-So a file is opened once more for its locks alone, is never mapped through that descriptor, and a child closes it before
-it does anything else.
+The locks belong to an open file, and live as long as it is open anywhere: through a duplicate of the descriptor, a map,
+or a forked child. So a file is opened once more for its locks alone and is never mapped through that descriptor, and a
+forked child closes it before it does anything else.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .._errors import ClosedResourceError, StorageError
-from .._format import Mutex, close_in_child, keep_in_child
-from .files import Files
+from ..._errors import ClosedResourceError, StorageError
+from ..._format import Mutex, close_in_child, keep_in_child
+from ..._runtime.fork_registry import hold_while_forking
+from .os_calls import Files
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.01  # seconds
 DELAY = 2.0
-"""Seconds after which it is said that something has to wait."""
-_EVERYTHING = 0  # the size that reaches to the end, and beyond
+"""Seconds of waiting after which the delay is reported."""
+_EVERYTHING = 0  # as a size, it means: to the end of the file, and beyond
 
 
 class UnwantedError(Exception):
-    """Nobody waits any more for what was to be opened."""
+    """The caller does not want any more what was to be opened."""
 
 
 class KernelLocks:
-    """Locks of one file that this object holds, through a descriptor of its own."""
+    """The locks of one file that this object holds, through a descriptor of its own."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class KernelLocks:
         base: int = 0,
         linked: bool = False,
     ) -> None:
-        """Count bytes from *base* on. With *linked*, the file may have names outside of the channel."""
+        """Count bytes from *base* on. With *linked*, the file may have names outside the channel."""
         self._files = files
         self._path = path
         self._base = base
@@ -56,7 +56,7 @@ class KernelLocks:
 
     @property
     def _descriptor(self) -> int:
-        """Of the open file; `ClosedResourceError` after `close`: the number may be that of another file by then."""
+        """The open file; raises `ClosedResourceError` after `close`: the number may belong to another file then."""
         if self._opened < 0:
             raise ClosedResourceError
         return self._opened
@@ -64,7 +64,7 @@ class KernelLocks:
     def beside(self, base: int) -> KernelLocks:
         """Return other locks of the same file, from a byte on, which conflict with these.
 
-        `StorageError` if the file was deleted: what another process opens under its name has other locks.
+        Raises `StorageError` if the file was deleted: what another process opens under its name has other locks.
         """
         try:
             locks = KernelLocks(self._files, self._path, base=base)
@@ -87,38 +87,38 @@ class KernelLocks:
         )
 
     def let_in(self, like: int, permissions: Callable[[int], int]) -> None:
-        """Let the users open the file whom another open file names, with permission bits that derive from its own."""
+        """Give the file the owner of another open file, and permission bits that are derived from that file's."""
         self._files.share_like(self._descriptor, like, permissions)
 
     @property
     def inode(self) -> int:
-        """The number of the file, which no other file has as long as this one is open."""
+        """The inode number of the file, which no other file has as long as this one is open."""
         return self._files.inode(self._descriptor)[1]
 
     def are_of(self, descriptor: int) -> bool:
-        """Return whether they are locks of the file that a descriptor has open."""
+        """Return whether these are locks of the file that a descriptor has open."""
         return self._files.inode(self._descriptor) == self._files.inode(descriptor)
 
     def are_named(self) -> bool:
-        """Return whether the file still has its name: another process that opens it sees these locks."""
+        """Return whether the file still has its name, so that another process that opens it sees these locks."""
         return self._files.leads_to(self._path, self._descriptor)
 
     def take(self, byte: int, *, shared: bool = False) -> bool:
-        """Lock a byte until it is given back; return whether that succeeded."""
+        """Lock a byte until it is given back; return whether that succeeded. Never waits."""
         return self._files.lock(self._descriptor, self._base + byte, shared=shared)
 
     def give_back(self, byte: int) -> None:
-        """Free a byte."""
+        """Unlock a byte."""
         self._files.unlock(self._descriptor, self._base + byte)
 
     @contextmanager
     def holding(
         self, byte: int, wanted: Callable[[], bool] = lambda: True, on_delay: Callable[[], object] = lambda: None
     ) -> Generator[None]:
-        """Hold a byte, waiting for it if need be; `UnwantedError` if that is not wanted any more.
+        """Hold a byte, waiting for it if necessary; raise `UnwantedError` if *wanted* returns False meanwhile.
 
-        Waiting for seconds calls *on_delay*, once. Not with the kernel's own waiting, which only a signal ends: the
-        process that holds the byte may be stopped.
+        A wait of seconds calls *on_delay*, once. The kernel's own blocking call is not used, because only a signal can
+        end it: the process that holds the byte may be stopped.
         """
         pause, late = _SHORTEST_PAUSE, time.monotonic() + DELAY
         while not self.take(byte):
@@ -144,7 +144,7 @@ class KernelLocks:
         return [byte - self._base for byte in found]
 
     def close(self, finish: Callable[[], object] = lambda: None) -> None:
-        """Finish what they were taken for, and free everything; nothing to do in a forked child, or a second time."""
+        """Call *finish*, then free all locks and close the file. Does nothing in a forked child, or if called again."""
         if keep_in_child(self._ours):
             finish()
             descriptor, self._opened = self._opened, -1
@@ -153,12 +153,12 @@ class KernelLocks:
 
 
 def taken_bytes(files: Files, descriptor: int, first: int, last: int, *, shared: bool = True) -> list[int]:
-    """Return which bytes from first to last are locked, without *shared* exclusively, through other descriptors."""
+    """Return which bytes from first to last are locked through other descriptors; without *shared*, exclusively."""
     found: list[int] = []
     ranges = [(first, last)]
     while ranges:
         start, end = ranges.pop()
-        # The kernel names any lock in the range, not the first one: look on both sides of it.
+        # The kernel returns any lock in the range, not the first one: look on both sides of it.
         conflict = files.locked_range(descriptor, start, end - start + 1, shared=shared) if start <= end else None
         if conflict is not None:
             begin, size = conflict
@@ -170,6 +170,6 @@ def taken_bytes(files: Files, descriptor: int, first: int, last: int, *, shared:
 
 
 _opening = Mutex()  # a signal handler may fork while its own thread has it
-"""Held from opening a file until it is known that a child must close it; no fork happens in between."""
+"""Held from opening a file until it is registered to be closed in a child; no fork happens in between."""
 
-os.register_at_fork(before=_opening.lock, after_in_parent=_opening.unlock, after_in_child=_opening.unlock)
+hold_while_forking(_opening.lock, _opening.unlock)

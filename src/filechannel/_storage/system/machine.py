@@ -1,4 +1,4 @@
-"""Which boot of which machine this is: what was not flushed is there only within one boot."""
+"""The ids of the current boot and of the machine. Data that was not flushed survives only within one boot."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _MACHINE_ID = Path("/etc/machine-id")
 _LONGEST = 100  # bytes; an id of either kind has 37 at most
 
 
-@cache  # no process outlives its boot
+@cache  # a process never lives longer than its boot
 def boot_id() -> bytes:
     """Return 16 bytes that change with every boot."""
     return bytes.fromhex(_content(_BOOT_ID).decode().replace("-", ""))
 
 
 def machine_id() -> str:
-    """Return a name for this machine that outlives boots; empty if it has none."""
+    """Return an id of this machine that stays the same across boots; empty if it has none."""
     try:
         return _content(_MACHINE_ID).decode().strip()
     except OSError:

@@ -1,7 +1,7 @@
-"""Files that are mapped, known by what they are and not by their names.
+"""Mapped files, identified by inode and not by name.
 
-A segment's file that is renamed and written again is the same file. Whoever has it mapped goes on with the pages that
-are there, and pays neither for another map nor for the first touch of a page.
+A segment file that is renamed and recycled is the same file. A process that has it mapped continues with the pages that
+it has, and pays neither for another map nor for the first access to a page.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias, final
 
-from .._errors import ClosedResourceError
-from .._format import Guard, can_store
-from .files import Files
+from ..._errors import ClosedResourceError
+from ..._format import Guard, can_store
+from .os_calls import Files
 
 Inode: TypeAlias = tuple[int, int]
-"""Device and number: what a file is, whatever its name."""
+"""Device and inode number: they identify a file, whatever its name."""
 
 
 def check_storable(map_: mmap.mmap, position: int, size: int, path: Path) -> None:
-    """Raise `OSError` if a store would kill the process."""
+    """Raise `OSError` if a store to this range of a map would kill the process."""
     if not can_store(map_, position, size):
-        raise OSError(errno.EIO, "cannot be stored to: its file system has shut down, or it was cut off", str(path))
+        raise OSError(
+            errno.EIO, "cannot be written to: its file system has shut down, or the file was truncated", str(path)
+        )
 
 
 @final
 class OpenFile:
-    """An open file, closed with the last one who uses it: a map, or a flush that is still to come."""
+    """An open file. It is closed with the last reference: that of a map, or of a flush that is still to come."""
 
     def __init__(self, files: Files, descriptor: int) -> None:
         self._files = files
@@ -45,44 +47,44 @@ class OpenFile:
 
     @property
     def inode(self) -> Inode:
-        """What the file is; asked once, because asking for it makes the next flush slower."""
+        """The identity of the file. It is queried once, because the query makes the next flush slower."""
         if self._inode is None:
             self._inode = self._files.inode(self._descriptor)
         return self._inode
 
     @property
     def size(self) -> int:
-        """How long it is."""
+        """The size of the file."""
         return self._files.size(self._descriptor)
 
     @property
     def data_end(self) -> int:
-        """The position behind which it has only a hole, or nothing."""
+        """The position behind which the file has only a hole, or nothing."""
         return self._files.data_end(self._descriptor)
 
     @property
     def links(self) -> int:
-        """How many names it has; with none its disk space is free when the last one lets go of it."""
+        """The number of names the file has; if there are none, its disk space is freed with the last reference."""
         return self._files.links(self._descriptor)
 
     def read(self, size: int) -> bytes:
-        """Return up to so many bytes from its beginning."""
+        """Return up to *size* bytes from the start of the file."""
         return self._files.read_at(self._descriptor, size, 0)
 
     def map(self, *, writable: bool, most: int = sys.maxsize) -> mmap.mmap:
-        """Map all of it, or the beginning if it has more bytes than *most*."""
+        """Map the whole file, or its first *most* bytes if it is longer."""
         return self._files.map(self._descriptor, min(self.size, most), writable=writable)
 
     def allocate(self, path: Path, position: int, size: int) -> None:
-        """Reserve disk space; the path is for an error message."""
+        """Reserve disk space; *path* is for an error message."""
         self._files.allocate(path, self._descriptor, position, size)
 
     def flush(self) -> None:
-        """Wait until its data is on disk."""
+        """Wait until the data of the file is on disk."""
         self._files.flush(self._descriptor)
 
     def flush_names(self) -> None:
-        """Wait until its names are on disk; it is a directory."""
+        """Wait until the names in this directory are on disk."""
         self._files.flush_names(self._descriptor)
 
     def holds(self, name: bytes, descriptor: int, inode: Inode) -> bool:
@@ -90,14 +92,14 @@ class OpenFile:
         return self._files.has_name(self._descriptor, name, descriptor, inode)
 
     def close(self) -> None:
-        """Close it now, even if this object is still referred to. Closing twice is closing once."""
+        """Close the file now, even if this object is still referenced. May be called more than once."""
         self._descriptor = -1
-        self._closing = None  # which closes it
+        self._closing = None  # dropping the guard closes the file
 
 
 @final
 class MappedFile:
-    """An open file and a map of all of it. Both live as long as anybody uses them."""
+    """An open file and its map. Both live as long as they are referenced."""
 
     __slots__ = ("file", "inode", "map")
 
@@ -107,19 +109,19 @@ class MappedFile:
         self.map: mmap.mmap = map_
 
     def close(self) -> None:
-        """Unmap and close it now, even if this object is still referred to."""
+        """Unmap and close the file now, even if this object is still referenced."""
         self.map.close()
         self.file.close()
 
 
 @final
 class Maps:
-    """A bounded number of mapped files; the one that was not used for longest goes first. Not locked."""
+    """A bounded number of mapped files; the least recently used one is dropped first. Not thread-safe."""
 
     def __init__(
         self, most: int, is_pinned: Callable[[MappedFile], bool], on_dropped: Callable[[MappedFile], object]
     ) -> None:
-        """*on_dropped* has everybody let go of a file, unless it is pinned."""
+        """*on_dropped* makes all users release a file; a pinned file is not dropped when there are too many."""
         self._most = most
         self._is_pinned = is_pinned
         self._on_dropped = on_dropped
@@ -127,21 +129,21 @@ class Maps:
         self._closed = False
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of mapped files."""
         return len(self._kept)
 
     def get(self, inode: Inode) -> MappedFile | None:
-        """Return a file that is mapped already."""
+        """Return a file that is mapped already; None if it is not."""
         return self._kept.get(inode)
 
     def files(self) -> list[MappedFile]:
-        """Return all that are mapped."""
+        """Return all mapped files."""
         return list(self._kept.values())
 
     def keep(self, file: MappedFile) -> None:
-        """Keep a file that is used now, and drop others if that is one too many.
+        """Keep a file that is used now, and drop the least recently used ones if there are too many.
 
-        `ClosedResourceError`, and the file is closed, if that comes too late: the thread began before `close`.
+        Raises `ClosedResourceError`, and closes the file, if it comes too late: the thread started before `close`.
         """
         if self._closed:
             file.close()
@@ -157,7 +159,7 @@ class Maps:
             self.drop(oldest)
 
     def drop(self, file: MappedFile) -> None:
-        """Let go of a file, and have everybody do so."""
+        """Drop a file, and make all users release it."""
         if self._kept.get(file.inode) is file:
             del self._kept[file.inode]
         self._on_dropped(file)

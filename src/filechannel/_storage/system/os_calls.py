@@ -1,13 +1,13 @@
-"""Every call to the operating system, behind one interface, which tests replace to make any call fail or tear.
+"""All operating system calls, behind one interface, which tests replace to make any call fail or tear.
 
-A channel's directory is not trusted: a user who can write to it, or supplied it, may have put anything there. So paths
-are resolved in two parts. The path of the channel itself is the user's, and links in it are followed. Below it no link
-is: the directory that holds a name is opened with `O_NOFOLLOW`, component by component, and what is done there is done
-relative to that descriptor, so that a directory which is replaced by a link meanwhile changes nothing. A file in the
-directory itself needs no descriptor: only its last component is not the user's.
+A channel's directory is not trusted: a user who can write to it, or who supplied it, may have put anything there. So
+paths are resolved in two parts. The path of the channel itself comes from the caller, and links in it are followed.
+Below it, no link is followed: the directory that holds a name is opened with `O_NOFOLLOW`, component by component, and
+the operation is relative to that descriptor. So replacing a directory by a link meanwhile has no effect. A file
+directly in the channel's directory needs no descriptor: only its last component does not come from the caller.
 
-Files are opened without following a link and without waiting for the other end of a FIFO, and must be regular. One that
-is written in place must have all its names inside the channel: through another one, the write would end up elsewhere.
+Files are opened without following a link and without waiting for the other end of a FIFO, and must be regular. A file
+that is written in place must have all its names inside the channel: otherwise the write would change a file elsewhere.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import final
 
-from .._errors import DiskFullError, UnexpectedFileError
-from .._format import Guard, Map, ensured, link_count, mount_id, named_inode, show_file
-from .._format.layout import PAGE
+from ..._errors import DiskFullError, UnexpectedFileError
+from ..._format import Guard, Map, ensured, link_count, mount_id, named_inode, show_file
+from ..._format.layout import PAGE
 
 _FLOCK = struct.Struct("hhqqi")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 REPLACING = ".new"
-"""What the name of a file ends with that is to replace another."""
+"""The suffix of the temporary name of a file that is to replace another one."""
 _FIFO_SIZE = 65536
 _FIEMAP = 0xC020660B  # FS_IOC_FIEMAP, _IOWR('f', 11, struct fiemap)
-_FIEMAP_HEAD = struct.Struct("QQIIII")  # start, length, flags, extents found, extents asked for, zero
-_FIEMAP_EXTENT = struct.Struct("Q8xQ16xI12x")  # where it begins, its length, flags
+_FIEMAP_HEAD = struct.Struct("QQIIII")  # start, length, flags, extents found, extents requested, zero
+_FIEMAP_EXTENT = struct.Struct("Q8xQ16xI12x")  # start, length, flags
 _FIEMAP_LAST, _FIEMAP_SHARED = 0x1, 0x2000
-_FIEMAP_COUNT = 16  # extents at a time
-_XFS_GEOMETRY = 0x8070587C  # XFS_IOC_FSGEOMETRY_V4, which every version of XFS answers, and nothing else does
+_FIEMAP_COUNT = 16  # extents per call
+_XFS_GEOMETRY = 0x8070587C  # XFS_IOC_FSGEOMETRY_V4, which every version of XFS supports, and no other file system
 _XFS_CREATION_SPACE = 192 << 10
 _DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NOT_A_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
-"""What opening something else than a regular file may end in: a link, a directory, a socket, a missing device."""
+"""The errors of opening something other than a regular file: a link, a directory, a socket, a missing device."""
 _KINDS = {
     stat.S_IFREG: "a regular file",
     stat.S_IFLNK: "a symbolic link",
@@ -66,7 +66,7 @@ _LARGEST_FOLIO = 2 << 20
 
 @final
 class _needing_room:  # noqa: N801 - it is used like a function
-    """Says in our own words that the disk is full; where is a path or a descriptor."""
+    """Raises `DiskFullError` in place of an `OSError` about disk space; *where* is a path or a descriptor."""
 
     __slots__ = ("_size", "_where")
 
@@ -84,13 +84,13 @@ class _needing_room:  # noqa: N801 - it is used like a function
 
 
 def directory_mode(mode: int) -> int:
-    """Return the permission bits of a directory whose files have these: who may read files may look into it."""
+    """Return the permission bits of a directory whose files have *mode*: users who may read the files may enter it."""
     return mode | (mode & 0o444) >> 2
 
 
 @final
 class _Root:
-    """The directory of a channel, open: names below it are looked up in this directory, wherever its path leads to.
+    """The open directory of a channel: names below it are looked up in this directory, wherever its path leads now.
 
     It is closed with the last reference, so that no call can use the descriptor after that.
     """
@@ -102,14 +102,14 @@ class _Root:
         self.descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        """Close it."""
+        """Close the descriptor."""
         if self.descriptor >= 0:
             close(self.descriptor)
 
 
 @final
 class _Parent:
-    """The directory that holds a name: gives what to call the name by, and relative to which descriptor."""
+    """The directory that holds a name: entering it returns the name to use, and the descriptor it is relative to."""
 
     __slots__ = ("_base", "_descriptor", "_pinned", "_roots", "_text")
 
@@ -122,7 +122,7 @@ class _Parent:
 
     @property
     def _at(self) -> int | None:
-        """Relative to which descriptor the next step is taken."""
+        """The descriptor that the next component is relative to."""
         return self._descriptor if self._descriptor is not None or self._base is None else self._base.descriptor
 
     def __enter__(self) -> tuple[str, int | None]:
@@ -133,7 +133,7 @@ class _Parent:
             at, _, part = at.rpartition("/")
             below.append(part)
         if not at or self._text in self._roots:
-            return self._text, None  # outside of a channel, or its own path
+            return self._text, None  # outside a channel, or the path of a channel itself
         self._base = self._pinned.get(at)
         if not below:
             return (self._text, None) if self._base is None else (name, self._base.descriptor)
@@ -162,7 +162,7 @@ class _Parent:
         if descriptor is not None:
             os.close(descriptor)
         if isinstance(error, OSError) and error.filename is not None and (descriptor is not None or self._base):
-            error.filename = self._text  # as the caller knows it
+            error.filename = self._text  # the path that the caller passed
 
 
 _MOUNTS = Path("/proc/self/mountinfo")
@@ -175,7 +175,7 @@ def _channel_of(path: str, roots: frozenset[str]) -> str | None:
 
 
 def _kind(name: str, directory: int | None) -> str:
-    """Return what has a name, in words."""
+    """Return what kind of file has a name, in words."""
     try:
         return _KINDS[stat.S_IFMT(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)]
     except OSError:
@@ -183,9 +183,9 @@ def _kind(name: str, directory: int | None) -> str:
 
 
 class Files:
-    """The real file system. Whatever needs room raises `DiskFullError` if there is none, else `OSError`.
+    """The real file system. Calls that need disk space raise `DiskFullError` if there is none; else `OSError`.
 
-    What is not the kind of file that it should be raises `UnexpectedFileError`, which is an `OSError` too.
+    A file of another kind than expected raises `UnexpectedFileError`, which is an `OSError` too.
     """
 
     _roots: frozenset[str] = frozenset()
@@ -200,7 +200,7 @@ class Files:
     def pin(self, channel: Path) -> None:
         """From now on, look up every name below the directory of a channel in the directory that is there now.
 
-        Otherwise a channel that another one replaces while it is opened would be a mixture of both.
+        Otherwise, if another channel replaces the directory while the channel is opened, files of both would be mixed.
         """
         text = os.fspath(channel)
         self._pinned = {**self._pinned, text: _Root(text)}
@@ -228,7 +228,7 @@ class Files:
         return UnexpectedFileError(path, found, wanted, channel=channel, linked=linked)
 
     def exists(self, path: Path) -> bool:
-        """Return whether there is anything at the path, even a link that leads nowhere."""
+        """Return whether anything exists at the path, even a dangling link."""
         try:
             self._status(path)
         except (FileNotFoundError, NotADirectoryError, UnexpectedFileError):
@@ -240,24 +240,24 @@ class Files:
         return stat.S_ISREG(self.mode_of(path))
 
     def other_kind(self, path: Path) -> str | None:
-        """Return what is at a path, in words, if it is neither a regular file nor nothing."""
+        """Return what kind of file is at a path, in words, unless it is a regular file or does not exist."""
         mode = self.mode_of(path)
         return None if not mode or stat.S_ISREG(mode) else _KINDS[stat.S_IFMT(mode)]
 
     def other_directory(self, path: Path) -> str | None:
-        """Return what is at a path, in words, if it is neither a directory nor nothing."""
+        """Return what kind of file is at a path, in words, unless it is a directory or does not exist."""
         mode = self.mode_of(path)
         return None if not mode or stat.S_ISDIR(mode) else _KINDS[stat.S_IFMT(mode)]
 
     def mode_of(self, path: Path) -> int:
-        """Return what is at a path, as `stat` says it, and who may use it; 0 if nothing is there."""
+        """Return the `st_mode` of a path, which has the file type and the permissions; 0 if it does not exist."""
         try:
             return self._status(path).st_mode
         except (FileNotFoundError, NotADirectoryError, UnexpectedFileError):
             return 0
 
     def size_of(self, path: Path) -> int:
-        """Return how long a file is; 0 if it is gone."""
+        """Return the size of a file; 0 if it does not exist."""
         try:
             return self._status(path).st_size
         except FileNotFoundError:
@@ -268,7 +268,7 @@ class Files:
         return self._status(path).st_mtime
 
     def list(self, directory: Path) -> list[str]:
-        """Return the names in a directory, sorted; none if it is not there."""
+        """Return the names in a directory, sorted; an empty list if it does not exist."""
         try:
             descriptor = self.open_directory(directory)
         except FileNotFoundError:
@@ -291,9 +291,9 @@ class Files:
                 raise self._unexpected(path, found, "a directory") from None
 
     def make_directory(self, path: Path, mode: int) -> None:
-        """Create a directory and its parents unless it is there; the mode is for the last one.
+        """Create a directory and its parents unless it exists; *mode* is for the last one.
 
-        The names that are new are on disk when this returns: a file that is flushed inside can be found again.
+        The new names are on disk when this returns, so that a file that is flushed inside can be found again.
         """
         missing = list(takewhile(lambda each: not self.exists(each), (path, *path.parents)))
         for directory in reversed(missing):
@@ -305,15 +305,17 @@ class Files:
 
     @staticmethod
     def _set_directory_mode(name: str, parent: int | None, mode: int, owner: tuple[int, int] | None) -> None:
-        """Let those use a new directory whom the mode says, whatever the umask is, and give it to an owner.
+        """Set the permissions of a new directory, whatever the umask is, and give it to an owner.
 
-        Unlike a file, a directory is opened after it was created, and the name may be that of another one by then. So
-        only an empty directory of this user is given away; it lies in a directory that the new owner can change anyway.
+        Unlike a file, a directory is opened after it was created, and the name may be that of another directory by
+        then. So only an empty directory of this user is given away. It lies in a directory that the new owner can
+        change anyway.
         """
         descriptor = os.open(name, os.O_PATH | _DIRECTORY, dir_fd=parent)
         try:
-            # What makes files inside belong to the group of the parent stays as it was inherited. Not by fchmod: the
-            # umask may keep us from opening it as one that is read. The descriptor stands for the directory itself.
+            # The set-group-ID bit, which makes files inside belong to the group of the parent, stays as it was
+            # inherited. The mode is not set by fchmod: the umask may keep us from opening the directory for reading.
+            # The path in /proc stands for the directory itself.
             inherited = os.fstat(descriptor).st_mode & stat.S_ISGID
             os.chmod(f"/proc/self/fd/{descriptor}", mode | inherited)
             if owner is not None and os.fstat(descriptor).st_uid == os.geteuid():
@@ -324,7 +326,7 @@ class Files:
             os.close(descriptor)
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
-        """Return a descriptor of a regular file; with create, the file is made if it is not there."""
+        """Return a descriptor of a regular file; with *create*, create it if it does not exist."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | _FILE
         with _needing_room(path, 0), self._parent(path) as (name, directory):
             while True:
@@ -338,7 +340,7 @@ class Files:
                     if explained is error:
                         raise
                     raise explained from None
-                with suppress(FileExistsError):  # another process has made it in this moment
+                with suppress(FileExistsError):  # another process has created it in this moment
                     descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory)
                     self._give_to_owner(path, descriptor, mode)
                     return descriptor
@@ -346,39 +348,39 @@ class Files:
     def open_for_locks(self, path: Path) -> int:
         """Return a descriptor of a regular file, whatever other names it has.
 
-        Nothing may be written through it, although it is open for writing: an exclusive lock needs that.
+        It is open for writing, because an exclusive lock needs that, but nothing may be written through it.
         """
         with self._parent(path) as (name, directory):
             return self._checked(path, os.open(name, os.O_RDWR | _FILE, dir_fd=directory), writable=False)
 
     def _give_to_owner(self, path: Path, descriptor: int, mode: int) -> None:
-        """Let those use a file that was just created whom the channel says, whatever the umask is.
+        """Set the permissions of a file that was just created, whatever the umask is, and give it to an owner.
 
         What root creates belongs to the owner of the channel's directory, who could not open it otherwise. The
         descriptor must be of a file that this process has created (`O_EXCL`, `O_TMPFILE`): anything else may be a link
-        to a file that is not to be given away.
+        to a file that must not be given away.
         """
         os.fchmod(descriptor, mode)
         owner = self._owner_of_channel(path)
         if owner is not None:
-            with suppress(OSError):  # a user namespace or a file system in which that user does not exist
+            with suppress(OSError):  # that user does not exist in this user namespace or file system
                 os.fchown(descriptor, *owner)
 
     def _owner_of_channel(self, path: Path) -> tuple[int, int] | None:
-        """Return user and group of the directory of a channel if this process is root and the channel is not root's."""
+        """Return user and group of the channel's directory if this process is root and the channel is not root's."""
         if os.geteuid() or (channel := _channel_of(os.fspath(path).rpartition("/")[0], self._roots)) is None:
             return None
         status = os.stat(channel)
         return (status.st_uid, status.st_gid) if status.st_uid else None
 
     def _explained(self, path: Path, name: str, directory: int | None, error: OSError) -> OSError:
-        """Return the error that says what a file is that could not be opened, if it is not a regular one."""
+        """Return an error that names the kind of a file that could not be opened, if it is not a regular one."""
         if error.errno in _NOT_A_FILE and (found := _kind(name, directory)) not in ("a regular file", "nothing"):
             return self._unexpected(path, found)
         return error
 
     def _checked(self, path: Path, descriptor: int, writable: bool) -> int:
-        """Return the descriptor, of a regular file; it is closed if it is not one, or may not be written to."""
+        """Return the descriptor if it is of a regular file that may be used so; otherwise close it and raise."""
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -391,7 +393,7 @@ class Files:
         return descriptor
 
     def link_problem(self, path: Path) -> str | None:
-        """Return what a regular file is that `open` refuses to write to because of its names; None if it does not."""
+        """Return why `open` refuses to write to a regular file because of its names; None if it does not refuse."""
         try:
             status = self._status(path)
         except (FileNotFoundError, NotADirectoryError, UnexpectedFileError):
@@ -399,18 +401,18 @@ class Files:
         return self._with_names_elsewhere(path, status) if stat.S_ISREG(status.st_mode) else None
 
     def _with_names_elsewhere(self, path: Path, status: os.stat_result) -> str | None:
-        """Say that a file of a channel has names that are neither in its own directory nor in the quarantine."""
+        """Describe a file that has names other than in its own directory and the quarantine; None if it has none."""
         channel = _channel_of(os.fspath(path.parent), self._roots)
         if status.st_nlink <= 1 or channel is None:
             return None
         found = 0
         for directory in {path.parent, Path(channel, QUARANTINE)}:
-            with suppress(UnexpectedFileError):  # a link in place of the quarantine, where no name of ours is
+            with suppress(UnexpectedFileError):  # the quarantine is a link, so it has no name of ours
                 for name in self.list(directory):
                     with suppress(OSError):
                         found += os.path.samestat(self._status(directory / name), status)
         return (
-            f"a file with {status.st_nlink} names, some of them outside of the channel"
+            f"a file with {status.st_nlink} hard links, some of them outside of the channel"
             if status.st_nlink > found
             else None
         )
@@ -418,7 +420,7 @@ class Files:
     def create(self, path: Path, mode: int, *, replace: bool = True) -> int:
         """Return a descriptor of a new file, which no other process has open.
 
-        It takes the place of what has its name; without *replace*, that is a `FileExistsError`.
+        The new file replaces an existing one; without *replace*, an existing one raises `FileExistsError`.
         """
         while True:
             try:
@@ -432,15 +434,15 @@ class Files:
             self.unlink(path)
 
     def set_mode(self, descriptor: int, mode: int) -> None:
-        """Let those use an open file whom the mode says, unless it says so already."""
+        """Set the permissions of an open file, unless it has them already."""
         if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
             os.fchmod(descriptor, mode)
 
     def share_like(self, descriptor: int, other: int, permissions: Callable[[int], int]) -> None:
-        """Give an empty file of ours the owner and group of another one, and permission bits that derive from its own.
+        """Give an empty file of ours the owner and group of another file, and permission bits derived from that file's.
 
-        As far as this process may: only root gives files away. A file of a third user is left as it is, and so is one
-        that has content or a second name, which may be anywhere: root must not be led to give that away.
+        As far as this process may: only root can give files away. A file of a third user is not changed. Neither is a
+        file that has content or a second name, which may be anywhere: root must not be tricked into giving that away.
         """
         status, wanted, user = os.fstat(descriptor), os.fstat(other), os.geteuid()
         is_ours = status.st_uid == user or (user == 0 and status.st_uid == wanted.st_uid)
@@ -457,9 +459,9 @@ class Files:
                     os.fchown(descriptor, -1, wanted.st_gid)
 
     def make(self, path: Path, size: int, content: bytes, position: int, mode: int) -> None:
-        """Make a file of a size, with something in it, unless there is one: it has its name when it is whole.
+        """Create a file of a size, with some content, unless it exists. It gets its name when it is complete.
 
-        Where there are no files without names, a process that is killed in here may leave one under a random name.
+        If the file system has no unnamed files, a process that is killed here may leave a file with a random name.
         """
         with _needing_room(path, size), self._parent(path) as (name, directory):
             with _needing_room(path, 0):
@@ -472,7 +474,8 @@ class Files:
                     if other is not None:
                         os.link(other, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
                     else:
-                        # With a directory, which an absolute path does not need: else Python links what lies in /proc.
+                        # With `src_dir_fd`, which an absolute path does not need: without it, Python links the entry in
+                        # /proc itself.
                         source = f"/proc/self/fd/{descriptor}"
                         os.link(source, name, src_dir_fd=descriptor, dst_dir_fd=directory, follow_symlinks=True)
             finally:
@@ -482,7 +485,7 @@ class Files:
 
     @staticmethod
     def _open_unnamed(name: str, directory: int | None, mode: int) -> tuple[int, str | None]:
-        """Return a descriptor of a new file that has no name yet, or else the random name that it has."""
+        """Return a descriptor of a new file, and None if it is unnamed, or else its random name."""
         parent = "." if directory is not None else os.path.dirname(name)
         try:
             return os.open(parent, os.O_RDWR | os.O_CLOEXEC | os.O_TMPFILE, mode, dir_fd=directory), None
@@ -493,19 +496,19 @@ class Files:
         return os.open(other, os.O_RDWR | _FILE | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory), other
 
     def make_fifo(self, path: Path, mode: int) -> None:
-        """Make a FIFO unless there is one."""
+        """Create a FIFO unless it exists."""
         with suppress(FileExistsError), _needing_room(path, 0), self._parent(path) as (name, directory):
             os.mkfifo(name, mode, dir_fd=directory)
             descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
             try:
                 made = os.fstat(descriptor).st_mode
-                if stat.S_ISFIFO(made) and stat.S_IMODE(made) != mode:  # the umask does not count
+                if stat.S_ISFIFO(made) and stat.S_IMODE(made) != mode:  # the umask must not count
                     os.chmod(f"/proc/self/fd/{descriptor}", mode)
             finally:
                 os.close(descriptor)
 
     def open_fifo(self, path: Path) -> int:
-        """Return a descriptor of a FIFO, which is there: for both directions, so that neither waits for the other."""
+        """Return a descriptor of an existing FIFO, open in both directions, so that neither end waits for the other."""
         with self._parent(path) as (name, directory):
             descriptor = os.open(name, os.O_RDWR | _FILE, dir_fd=directory)
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
@@ -514,9 +517,9 @@ class Files:
         return descriptor
 
     def unlink_fifo(self, path: Path, identity: tuple[int, int] | None = None) -> None:
-        """Remove a FIFO unless it is gone already; anything else under the name is left alone.
+        """Delete a FIFO, if it exists; anything else with that name is not deleted.
 
-        With an *identity*, (device, inode), so is another FIFO.
+        With an *identity*, (device, inode), another FIFO is not deleted either.
         """
         with suppress(FileNotFoundError, NotADirectoryError, UnexpectedFileError):
             status = self._status(path)
@@ -525,11 +528,11 @@ class Files:
                 self.unlink(path)
 
     def write_fifo(self, descriptor: int) -> None:
-        """Put one byte into a FIFO; `BlockingIOError` if it is full."""
+        """Write one byte to a FIFO; raise `BlockingIOError` if it is full."""
         os.write(descriptor, b"!")
 
     def read_fifo(self, descriptor: int) -> None:
-        """Take every byte out of a FIFO."""
+        """Read all bytes from a FIFO."""
         try:
             while len(os.read(descriptor, _FIFO_SIZE)) == _FIFO_SIZE:
                 pass
@@ -541,9 +544,10 @@ class Files:
         os.close(descriptor)
 
     def closing(self, descriptor: int) -> Guard:
-        """Return what closes a descriptor when it is deleted.
+        """Return a guard that closes a descriptor when it is deleted.
 
-        By a C function: an exception that a signal handler raises in a finalizer written in Python is lost.
+        The guard calls a C function: an exception that a signal handler raises in a finalizer written in Python is
+        lost.
         """
         return ensured(os.close if type(self).close is Files.close else self.close, descriptor)
 
@@ -561,7 +565,7 @@ class Files:
             return end if error.errno == errno.ENXIO else self.size(descriptor)
 
     def disk_space(self, path: Path) -> int:
-        """Return the disk space a file takes; none if it is gone."""
+        """Return the disk space that a file takes; 0 if it does not exist."""
         try:
             return self._status(path).st_blocks * 512
         except FileNotFoundError:
@@ -578,25 +582,25 @@ class Files:
         return status.st_dev, status.st_ino
 
     def mount(self, descriptor: int) -> int:
-        """Return the id of the mount that a file was opened through, which none has had before; 0 if it is unknown.
+        """Return the id of the mount that a file was opened through, which is never reused; 0 if it is unknown.
 
-        Device and inode are the same after a remount, and so is the ordinary id of a mount. A bind mount and a mount
-        namespace of its own have other ids for the same file system.
+        After a remount, device, inode and the ordinary mount id are the same as before. A bind mount or another mount
+        namespace has other ids for the same file system.
         """
         return mount_id(descriptor)
 
     def inode(self, descriptor: int) -> tuple[int, int]:
-        """Return the same, to tell files apart that are open now."""
+        """Return (device, inode) of an open file, to tell apart files that are open now."""
         status = os.fstat(descriptor)
         return status.st_dev, status.st_ino
 
     def ownership(self, path: Path) -> tuple[int, int]:
-        """Return the user that a file or a directory belongs to, and its mode."""
+        """Return the user that owns a file or a directory, and its mode."""
         status = self._status(path)
         return status.st_uid, status.st_mode
 
     def links(self, descriptor: int) -> int:
-        """Return how many names an open file has. Not by `fstat`, which makes the next flush slower: see `mount`."""
+        """Return how many names an open file has. Queries no timestamps, unlike `fstat`: that slows the next flush."""
         if descriptor < 0:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # it was closed
         return link_count(descriptor)
@@ -604,16 +608,17 @@ class Files:
     def has_name(self, directory: int, name: bytes, descriptor: int, inode: tuple[int, int]) -> bool:
         """Return whether a name in an open directory is that of an open file, whose inode is given; follows no link.
 
-        One call, which asks for no timestamps: see `links`. How many names the file has does not tell: one that was
-        deleted here may be kept by a backup. A process that may not look into the directory any more, having dropped
-        rights, learns only whether the file has a name anywhere. `OSError` if the file system has shut down.
+        This is one call, which queries no timestamps: see `links`. The number of names is not enough: a file that was
+        deleted here may still have a name in a backup. A process that has dropped rights and may not search the
+        directory any more only learns whether the file has a name anywhere. Raises `OSError` if the file system has
+        shut down.
         """
         if directory < 0 or descriptor < 0:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))  # it was closed
         try:
             if named_inode(directory, name) == inode:
                 return True
-            status = os.stat(name, dir_fd=directory, follow_symlinks=False)  # a layered one may renumber its files
+            status = os.stat(name, dir_fd=directory, follow_symlinks=False)  # a layered file system may renumber files
         except (FileNotFoundError, NotADirectoryError):
             return False
         except PermissionError:
@@ -621,7 +626,7 @@ class Files:
         return os.path.samestat(status, os.fstat(descriptor))
 
     def identity_of(self, path: Path) -> tuple[int, int] | None:
-        """Return (device, inode) of a file; None if there is none."""
+        """Return (device, inode) of a file; None if it does not exist."""
         try:
             status = self._status(path)
         except FileNotFoundError:
@@ -629,7 +634,7 @@ class Files:
         return status.st_dev, status.st_ino
 
     def leads_to(self, path: Path, descriptor: int) -> bool:
-        """Tell whether a path is the name of an open file."""
+        """Return whether a path is the name of an open file."""
         try:
             return os.path.samestat(self._status(path), os.fstat(descriptor))
         except OSError:
@@ -637,14 +642,14 @@ class Files:
 
     @staticmethod
     def is_found_at(path: Path, descriptor: int) -> bool:
-        """Return whether a path leads to an open file now, through whatever directory: pinned ones do not count."""
+        """Return whether a path leads to an open file now. It is resolved from the start, not in a pinned directory."""
         try:
             return os.path.samestat(os.lstat(path), os.fstat(descriptor))
         except OSError:
             return False
 
     def read(self, path: Path, most: int) -> bytes:
-        """Return the content of a file, but not more bytes of it than that: what it may have is for the caller."""
+        """Return the content of a file, at most *most* bytes: the caller decides how much it may have."""
         descriptor = Files.open(self, path, writable=False)
         try:
             return os.pread(descriptor, min(most, os.fstat(descriptor).st_size), 0)
@@ -652,7 +657,7 @@ class Files:
             os.close(descriptor)
 
     def read_part(self, path: Path, size: int, position: int) -> bytes:
-        """Return up to size bytes of a file, from a position."""
+        """Return up to *size* bytes of a file, from a position."""
         descriptor = Files.open(self, path, writable=False)
         try:
             return os.pread(descriptor, size, position)
@@ -660,43 +665,43 @@ class Files:
             os.close(descriptor)
 
     def read_at(self, descriptor: int, size: int, position: int) -> bytes:
-        """Return up to size bytes from a position."""
+        """Return up to *size* bytes from a position."""
         return os.pread(descriptor, size, position)
 
     def read_into(self, descriptor: int, buffer: memoryview, position: int) -> int:
-        """Fill a buffer from a position, and return how many bytes there were."""
+        """Fill a buffer from a position, and return how many bytes were read."""
         return os.preadv(descriptor, [buffer], position)
 
     def write_at(self, descriptor: int, data: bytes, position: int) -> None:
-        """Write all of data at a position."""
+        """Write all of *data* at a position."""
         done = 0
         with _needing_room(descriptor, len(data)):
             while done < len(data):
                 done += os.pwrite(descriptor, data[done:], position + done)
 
     def grow(self, descriptor: int, size: int) -> None:
-        """Make a file at least this long, with a hole behind what it has. Never shortens: it may be mapped."""
+        """Extend a file to at least this size, with a hole. Never shortens it: it may be mapped."""
         if os.fstat(descriptor).st_size < size:
             os.ftruncate(descriptor, size)
 
     def cut(self, descriptor: int, size: int) -> None:
-        """Give the disk space behind a position back. Nobody has that part mapped."""
+        """Truncate a file, to free disk space. No process may have that part mapped."""
         os.ftruncate(descriptor, size)
 
     def allocation_unit(self, directory: Path) -> int:
-        """Return of what disk space has to be a multiple, so that stores through a map cannot fail.
+        """Return the unit in which disk space must be allocated so that stores through a map cannot fail.
 
-        On a disk the kernel keeps a file in folios, of up to two megabytes, and to store one byte it needs the blocks
-        of a whole folio, as far as the file goes. Where one is missing and the disk is full, the process is killed.
-        In memory, pages are what is reserved.
+        On disk, the kernel keeps a file in folios of up to two megabytes. To store one byte it needs the blocks of a
+        whole folio, up to the end of the file. If one is missing and the disk is full, the process is killed. A file
+        system in memory reserves pages.
         """
         return PAGE if self.file_system(directory) in _IN_MEMORY else _LARGEST_FOLIO
 
     def allocate(self, path: Path, descriptor: int, position: int, size: int) -> None:
         """Reserve disk space where there is none yet; see `allocation_unit` for what a map needs.
 
-        A full disk is an error only if blocks are missing: XFS refuses a range unless there are as many free blocks as
-        the range has, allocated or not. So after a refusal we ask which blocks are missing, and reserve only those.
+        A full disk is an error only if blocks are missing. XFS refuses a range unless there are as many free blocks as
+        the range has, allocated or not. So after an error we query which blocks are missing, and reserve only those.
         """
         with _needing_room(path, size):
             try:
@@ -709,10 +714,10 @@ class Files:
                 self.grow(descriptor, position + size)
 
     def creation_space(self, descriptor: int) -> int:
-        """Return how much free space the file system of an open file asks for to create a file, but does not use.
+        """Return how much free space the file system of an open file requires to create a file, but does not use.
 
-        XFS reserves the worst case of every structure that may change, 47 blocks with its usual geometry, and gives
-        back what was not needed.
+        XFS reserves the worst case of every structure that may change, 47 blocks with its usual geometry, and frees
+        what was not needed.
         """
         try:
             fcntl.ioctl(descriptor, _XFS_GEOMETRY, bytes(112))
@@ -721,11 +726,12 @@ class Files:
         return _XFS_CREATION_SPACE
 
     def map(self, descriptor: int, size: int, *, writable: bool = True, private: bool = False) -> Map:
-        """Map the first size bytes of a file, shared unless private."""
+        """Map the first *size* bytes of a file, shared unless *private*."""
         access = mmap.ACCESS_COPY if private else mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         if sys.version_info >= (3, 13):
             return Map(descriptor, size, access=access, trackfd=False)
-        # Otherwise it keeps a descriptor of its own for as long as anybody refers to it, closed channel or not.
+        # Without `trackfd`, a map keeps a descriptor of its own as long as it is referenced, even if the channel is
+        # closed.
         if not private and size:
             with suppress(OSError):
                 map_ = Map(-1, size, access=access)
@@ -735,13 +741,23 @@ class Files:
         return Map(descriptor, size, access=access)
 
     def forget_pages(self, map_: mmap.mmap) -> None:
-        """Take the pages of a shared map out of this process's memory; the kernel keeps what it wants to."""
-        with suppress(OSError, AttributeError):  # only memory is at stake, and not every system can
+        """Drop the pages of a shared map from this process's memory; the kernel may keep them in the page cache."""
+        with suppress(OSError, AttributeError):  # only memory is at stake, and not every system supports it
             map_.madvise(mmap.MADV_DONTNEED)
 
     def flush(self, descriptor: int) -> None:
         """Wait until the data of a file is on disk."""
         os.fdatasync(descriptor)
+        self.check_running(descriptor)
+
+    def check_running(self, descriptor: int) -> None:
+        """Raise `OSError` if the file system of an open file has shut down.
+
+        A flush that runs while ext4 or XFS shuts down can return success although its blocks were never recorded as
+        written, so that they read as zeros after the next mount. On ext4, neither `stat` nor a page fault notices a
+        shutdown; on both, a read does, even of a cached page.
+        """
+        os.pread(descriptor, 0, 0)  # no bytes: reading some would update the access time, a journal entry
 
     def flush_directory(self, directory: Path) -> None:
         """Wait until the names in a directory are on disk."""
@@ -756,7 +772,7 @@ class Files:
         os.fsync(descriptor)
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename, over what may be there."""
+        """Rename a file, and replace an existing one."""
         with _needing_room(target, 0), self._parent(source) as (name, directory):
             if source.parent == target.parent and directory is not None:
                 os.replace(name, target.name, src_dir_fd=directory, dst_dir_fd=directory)
@@ -765,12 +781,12 @@ class Files:
                 os.replace(name, new_name, src_dir_fd=directory, dst_dir_fd=new_directory)
 
     @property
-    def watch_going_on(self) -> Callable[[str], object] | None:
-        """Called with each step of `Writer.go_on`, which does not come through this door; None but for tests."""
+    def watch_roll(self) -> Callable[[str], object] | None:
+        """Called with each step of a fast roll, which does not use this interface; None except in tests."""
         return None
 
     def link(self, source: Path, target: Path) -> None:
-        """Give a file another name, which is free; of a link, the link itself."""
+        """Give a file another name, which must be free. A link is not followed, but gets the name itself."""
         with (
             _needing_room(target, 0),
             self._parent(source) as (name, directory),
@@ -779,14 +795,14 @@ class Files:
             os.link(name, new_name, src_dir_fd=directory, dst_dir_fd=new_directory, follow_symlinks=False)
 
     def unlink(self, path: Path) -> None:
-        """Remove a name unless it is gone already."""
+        """Delete a name, if it exists."""
         with suppress(FileNotFoundError), self._parent(path) as (name, directory):
             os.unlink(name, dir_fd=directory)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and all that is in it, as far as that is possible; of a link, the link itself.
+        """Delete a directory with its content, as far as possible. A link is not followed, but deleted itself.
 
-        Directories that lie deeper inside of one another than Python can recurse stay.
+        Directories that are nested deeper than Python can recurse are not deleted.
         """
         with suppress(OSError, RecursionError), self._parent(path) as (name, directory):
             if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
@@ -795,14 +811,14 @@ class Files:
                 os.unlink(name, dir_fd=directory)
 
     def remove_if_empty(self, path: Path) -> None:
-        """Remove a directory unless it is in use or gone."""
+        """Delete a directory, if it exists and is empty."""
         with suppress(OSError), self._parent(path) as (name, directory):
             os.rmdir(name, dir_fd=directory)
 
     def write_atomically(self, path: Path, data: bytes, mode: int) -> None:
-        """Replace a whole file: whoever reads it, even after a power cut, sees the old or the new content.
+        """Replace a whole file: a reader sees the old or the new content, even after a power cut.
 
-        If it fails, the room that it took is free again.
+        The new content is on disk when this returns. If it fails, the disk space of the new file is freed.
         """
         temporary = path.with_name(path.name + REPLACING)
         descriptor = self.create(temporary, mode)
@@ -819,7 +835,7 @@ class Files:
         self.flush_directory(path.parent)
 
     def lock(self, descriptor: int, position: int, *, shared: bool = False) -> bool:
-        """Lock one byte until it is unlocked or the process dies, however it dies; tell whether that succeeded."""
+        """Lock one byte until it is unlocked or the process dies, however it dies; return whether that succeeded."""
         kind = fcntl.F_RDLCK if shared else fcntl.F_WRLCK
         try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, position, 1, 0))
@@ -830,13 +846,13 @@ class Files:
         return True
 
     def unlock(self, descriptor: int, position: int, size: int = 1) -> None:
-        """Release bytes."""
+        """Unlock bytes."""
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, position, size, 0))
 
     def locked_range(self, descriptor: int, position: int, size: int, *, shared: bool = True) -> tuple[int, int] | None:
         """Return (position, size) of any lock in a range that was taken through another descriptor.
 
-        Without *shared*, only of an exclusive one: those need the right to write, which a reader's locks do not.
+        Without *shared*, only exclusive locks count: those need the right to write, which a reader's locks do not.
         """
         kind = fcntl.F_WRLCK if shared else fcntl.F_RDLCK
         question = _FLOCK.pack(kind, os.SEEK_SET, position, size, 0)
@@ -848,7 +864,7 @@ class Files:
         device = os.stat(path).st_dev
         wanted = f"{os.major(device)}:{os.minor(device)}"
         try:
-            with _MOUNTS.open("rb", buffering=0) as file:  # half the time of `read_text`, in each open
+            with _MOUNTS.open("rb", buffering=0) as file:  # half the time of `read_text`, at each open
                 mounts = file.read().decode(errors="replace").splitlines()
         except OSError:
             return ""
@@ -860,10 +876,10 @@ class Files:
 
 
 def _missing(descriptor: int, position: int, size: int) -> list[tuple[int, int]] | None:
-    """Return the parts of a range without disk space, as (start, stop); None if the file system does not say.
+    """Return the parts of a range without disk space, as (start, stop); None if the file system cannot report them.
 
-    Blocks that were reserved and never written count as allocated: `SEEK_HOLE` would call them a hole. Blocks shared
-    with another file (`cp --reflink`) do not: a store needs a block of its own.
+    Blocks that were reserved and never written count as allocated; `SEEK_HOLE` would report them as a hole. Blocks that
+    are shared with another file (`cp --reflink`) count as missing: a store needs a block of its own.
     """
     missing: list[tuple[int, int]] = []
     stop = position + size
@@ -896,7 +912,7 @@ def _extents(descriptor: int, start: int, stop: int) -> list[tuple[int, int, int
 
 
 def _path_of(descriptor: int) -> Path:
-    """Return what a descriptor was opened as, for an error message."""
+    """Return the path that a descriptor was opened with, for an error message."""
     try:
         return Path(f"/proc/self/fd/{descriptor}").readlink()
     except OSError:

@@ -1,4 +1,4 @@
-"""`filechannel bench`: what a channel does on this machine, in a few seconds, beside a queue in memory."""
+"""`filechannel bench`: measures a channel on this machine for a few seconds, compared with a queue in memory."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import anyio
 import msgspec
 import typer
 
-from .._channel.channel import FileChannel
-from .._channel.opening import open_channel
-from .._format import PURE
-from .._options import ChannelOptions, Durability
-from .output import JsonOption, columns, document, remark, show
-from .wording import number
+from ..._channel.aio.channel import FileChannel
+from ..._channel.aio.open_channel import open_channel
+from ..._format import PURE
+from ..._options import ChannelOptions, Durability
+from ..ui.humanize import number
+from ..ui.output import JsonOption, columns, document, remark, show
 
 _BATCH: Final = 1000
 _ROUND: Final = 2000
-"""Messages between two looks at the clock."""
+"""Messages between two readings of the clock."""
 
 
 class _Order(msgspec.Struct):
@@ -65,7 +65,7 @@ def bench(
       filechannel bench /var/lib/myapp --seconds 2 --json
     """
     if not directory.is_dir():
-        raise typer.BadParameter(f"{directory} is no directory", param_hint="DIRECTORY")
+        raise typer.BadParameter(f"{directory} is not a directory", param_hint="DIRECTORY")
     import shutil
     import tempfile
 
@@ -80,7 +80,7 @@ def bench(
     rows = [(each.what, number(each.per_second), f"{each.microseconds:.2f}") for each in figures]
     show(columns(("WHAT", "MESSAGES/S", "US EACH"), rows, right=("MESSAGES/S", "US EACH")))
     if PURE:
-        remark("this is the pure-Python twin: the native core was not built here, or FILECHANNEL_PURE is set")
+        remark("this is the pure-Python implementation: the native core was not built here, or FILECHANNEL_PURE is set")
 
 
 async def _measure(scratch: Path, seconds: float) -> list[Figure]:
@@ -96,7 +96,7 @@ async def _measure(scratch: Path, seconds: float) -> list[Figure]:
 
 
 async def _figure(what: str, seconds: float, work: Callable[[], Awaitable[int]]) -> Figure:
-    """Work for so long, after a first time that does not count."""
+    """Measure for at least *seconds*, after one warm-up round."""
     await work()
     count, begun = 0, time.perf_counter()
     while (passed := time.perf_counter() - begun) < seconds or not count:

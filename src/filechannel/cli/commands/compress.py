@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from .._maintenance import compression
-from .._options import Compression
-from .._storage.codecs import require
-from .failures import USAGE, Failure
-from .output import JsonOption, document, show
-from .progress import progress
-from .target import ChannelArgument, opening
-from .wording import counted, size
+from ..._maintenance.background import compress_segment
+from ..._options import Compression
+from ..._storage.segments.compression_codecs import require
+from ..ui.channel_argument import ChannelArgument, opening
+from ..ui.failures import USAGE, Failure
+from ..ui.humanize import counted, size
+from ..ui.output import JsonOption, document, show
+from ..ui.progress import progress
 
 
 def compress(
@@ -27,8 +27,8 @@ def compress(
 ) -> None:
     """Compress every finished segment now, however old it is.
 
-    Whoever has the channel open goes on sending and receiving. Interrupted, what is compressed by then stays so, and
-    the rest stays as it was.
+    Other processes may send and receive meanwhile. If you interrupt the command, the segments that are compressed by
+    then stay compressed, and the others stay as they were.
 
     \b
     Examples:
@@ -44,7 +44,7 @@ def compress(
         raise Failure(str(error), USAGE) from None
     path = channel.absolute()
     with opening(path, "change"), progress("compressing", None, in_bytes=False) as tell:
-        report = compression.compress(path, policy, tell=lambda done, of: tell(done, of=of))
+        report = compress_segment.compress(path, policy, tell=lambda done, of: tell(done, of=of))
     if json:
         document(report)
     elif report.segments:

@@ -1,4 +1,4 @@
-"""`filechannel consumers`: who consumes a channel, how far each one got, and forgetting one."""
+"""`filechannel consumers`: list the consumers of a channel and their lag, or remove one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .._channel.consumers import Consumer
-from .._errors import UnknownConsumerError, repair_command
-from .command import Command
-from .failures import USAGE, Failure, reporting
-from .output import JsonOption, columns, document, remark, show, stderr
-from .target import ChannelArgument, complete_consumer, reading, tell_incomplete, writing
-from .wording import counted, number, process, size, span
+from ..._channel.status.consumer_status import Consumer
+from ..._errors import UnknownConsumerError, repair_command
+from ..ui.channel_argument import ChannelArgument, complete_consumer, reading, warn_if_incomplete, writing
+from ..ui.failures import USAGE, Failure, reporting
+from ..ui.humanize import counted, number, process, size, span
+from ..ui.output import JsonOption, columns, document, remark, show, stderr
+from ..ui.usage_line import Command
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,7 +25,7 @@ class _ListByDefault(TyperGroup):
     """`consumers CHANNEL` means `consumers list CHANNEL`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put in what was left out."""
+        """Insert the omitted subcommand."""
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
             args.insert(0, "list")
         return super().parse_args(ctx, args)
@@ -36,9 +36,9 @@ consumers: typer.Typer = typer.Typer(
     cls=_ListByDefault,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="""List the consumers of a channel, or forget some.
+    help="""List the consumers of a channel, or remove some.
 
-    'filechannel consumers CHANNEL' lists them. A channel that is called like a command is './list'.
+    'filechannel consumers CHANNEL' lists them. If your channel is named like a subcommand, write './list'.
 
     \b
     Examples:
@@ -51,10 +51,10 @@ consumers: typer.Typer = typer.Typer(
 @consumers.command("list", cls=Command)
 @reporting
 def list_consumers(channel: ChannelArgument, json: JsonOption = False) -> None:
-    """List everybody who is registered.
+    """List the registered consumers.
 
-    How far each one is behind, for how long it is idle, and who has the name. Nothing is changed, and the right to read
-    is enough.
+    For each consumer: its lag, how long it has been idle, and which process owns the name. The command changes nothing
+    and needs read permission only.
 
     \b
     Examples:
@@ -64,14 +64,14 @@ def list_consumers(channel: ChannelArgument, json: JsonOption = False) -> None:
     with reading(channel) as target:
         found = target.channel.consumers()
         if not target.is_current:
-            tell_incomplete(channel, target.unreachable)
+            warn_if_incomplete(channel, target.unreachable)
     if json:
         document(found)
     elif found:
         show(consumer_table(found))
     else:
         remark(f"{channel} has no consumers")
-    tell_damaged(channel, found)
+    warn_of_damaged(channel, found)
 
 
 @consumers.command("remove", cls=Command)
@@ -79,14 +79,14 @@ def list_consumers(channel: ChannelArgument, json: JsonOption = False) -> None:
 def remove_consumers(
     channel: ChannelArgument,
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME", help="Who to forget.", autocompletion=complete_consumer)
+        list[str], typer.Argument(metavar="NAME", help="The consumers to remove.", autocompletion=complete_consumer)
     ],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Forget consumers and their positions.
+    """Remove consumers and their positions.
 
-    What was kept for them alone may then be removed. One that is in use is refused, and so is the rest of the line: all
-    names are looked at before the first one goes.
+    Messages that were kept only for them may then be deleted. If one of the consumers is in use, none is removed: the
+    command checks all names first.
 
     \b
     Examples:
@@ -112,20 +112,20 @@ def _removable(known: dict[str, Consumer], name: str, channel: object) -> Consum
 
 
 def refuse_owned(consumer: Consumer) -> None:
-    """Refuse to touch a consumer that somebody uses, and say who."""
+    """Raise `Failure`, naming the owners, if a consumer is in use."""
     owners = consumer.members or (() if consumer.owner is None else (consumer.owner,))
     if owners:
         who = ", ".join(map(process, owners))
-        raise Failure(f"consumer {consumer.name!r} is in use by {who}; end that first, nothing was done")
+        raise Failure(f"consumer {consumer.name!r} is in use by {who}; stop that process first, nothing was done")
 
 
 def _ask(found: list[Consumer]) -> None:
     for consumer in found:
-        left = f"{counted(consumer.lag_messages, 'message')} ({size(consumer.lag_bytes)}) not taken"
+        left = f"{counted(consumer.lag_messages, 'message')} ({size(consumer.lag_bytes)}) not received"
         remark(f"{consumer.name}: {left}, idle for {span(consumer.idle)}")
-    if not has_somebody_to_ask():
-        raise Failure("not a terminal: give --yes", USAGE)
-    stderr().print(f"Forget {counted(len(found), 'consumer')}? [y/N] ", end="", soft_wrap=True)
+    if not is_interactive():
+        raise Failure("stdin is not a terminal: add --yes", USAGE)
+    stderr().print(f"Remove {counted(len(found), 'consumer')}? [y/N] ", end="", soft_wrap=True)
     try:
         answer = input()
     except EOFError:
@@ -134,8 +134,8 @@ def _ask(found: list[Consumer]) -> None:
         raise Failure("nothing was removed")
 
 
-def has_somebody_to_ask() -> bool:
-    """Tell whether a person reads what is written and can answer."""
+def is_interactive() -> bool:
+    """Return whether stdin is a terminal, so that a person can answer."""
     return sys.stdin.isatty()
 
 
@@ -146,13 +146,13 @@ def consumer_table(found: tuple[Consumer, ...]) -> Table:
     return columns(headings, map(_row, found), right=("NEXT", "BEHIND", "BYTES"), spare=spare)
 
 
-def tell_damaged(channel: Path, found: tuple[Consumer, ...]) -> None:
-    """Say whose position is lost, and what mends that."""
+def warn_of_damaged(channel: Path, found: tuple[Consumer, ...]) -> None:
+    """Report consumers whose stored position is damaged, and the command that fixes it."""
     for consumer in found:
         if consumer.damaged:
             remark(
-                f"the position of {consumer.name} is damaged: it holds back everything, and no process can receive "
-                f"under the name until {repair_command(channel)}"
+                f"the position of {consumer.name} is damaged: no message is deleted, and no process can receive "
+                f"under this name, until you run {repair_command(channel)}"
             )
 
 
@@ -167,5 +167,5 @@ def _row(consumer: Consumer) -> tuple[str, ...]:
         size(consumer.lag_bytes),
         span(consumer.lag_seconds) if consumer.lag_messages else "-",
         "-" if consumer.damaged else span(consumer.idle),
-        (", ".join(map(process, owners)) or ("nobody" if consumer.owner_known else "unknown")) + term,
+        (", ".join(map(process, owners)) or ("none" if consumer.owner_known else "unknown")) + term,
     )

@@ -1,4 +1,4 @@
-"""`filechannel doctor`: what is wrong or unusual, in words, and what mends it."""
+"""`filechannel doctor`: what is wrong or unusual, and how to fix it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from .._errors import FileChannelError
-from .advice import Advice, Part
-from .diagnosis import diagnose
-from .escaping import safe
-from .failures import FINDINGS, Failure, tell
-from .output import JsonOption, document, facts, show, show_command
-from .target import rights
-from .wording import counted
+from ..._errors import FileChannelError
+from ..diagnosis.advice import Advice, Part
+from ..diagnosis.channel_checks import diagnose
+from ..ui.channel_argument import rights
+from ..ui.escaping import safe
+from ..ui.failures import FINDINGS, Failure, report
+from ..ui.humanize import counted
+from ..ui.output import JsonOption, document, facts, show, show_command
 
 _COLORS = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
@@ -25,20 +25,20 @@ def doctor(
         list[Path] | None,
         typer.Argument(
             metavar="CHANNEL",
-            help="Their directories. Without any: this machine.",
+            help="The directories of the channels. Without any, check this machine.",
             show_default=False,
             readable=False,
         ),
     ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Say what is wrong or unusual, and what mends it.
+    """Report what is wrong or unusual, and how to fix it.
 
-    Of a channel: consumers that hold data back, a full disk or capacity, failures in the background, damage that shows
-    at a glance, processes that stand still. Without a channel: this machine and this installation. Nothing is changed.
-    Notes are about what is unusual and as it may be: they do not count as findings.
+    For a channel: consumers that keep data from being deleted, a full disk or a full channel, failed background work,
+    damage that is visible without reading every record, stopped processes. Without a channel: this machine and this
+    installation. The command changes nothing. Notes describe what is unusual but harmless; they are not findings.
 
-    'filechannel verify' reads every record, which this does not.
+    To check every record, run 'filechannel verify'.
 
     \b
     Examples:
@@ -46,7 +46,7 @@ def doctor(
       filechannel doctor data/*
       filechannel doctor data/orders --json | jq -r '.channels[].advice[].mend'
     """
-    from .environment import examine
+    from ..diagnosis.environment import examine
 
     parts = [] if channels else examine()
     found, failed = _diagnosed(channels or ())
@@ -59,11 +59,11 @@ def doctor(
         _show_environment(parts)
     everything = [*(part.advice for part in parts), *(each for advice in found.values() for each in advice)]
     has_findings = any(each is not None and each.severity != "note" for each in everything)
-    return max(FINDINGS * has_findings, *map(tell, failed), 0)
+    return max(FINDINGS * has_findings, *map(report, failed), 0)
 
 
 def _diagnosed(channels: Sequence[Path]) -> tuple[dict[Path, list[Advice]], list[Exception]]:
-    """Return what was found, and what stood in the way: whatever one path is, the others are looked at."""
+    """Return the findings and the errors. An error for one channel does not keep the others from being checked."""
     found: dict[Path, list[Advice]] = {}
     failed: list[Exception] = []
     for channel in channels:
@@ -106,5 +106,5 @@ def _show_advice(advice: Sequence[Advice]) -> None:
         line = Table.grid(padding=(0, 2, 0, 0))
         line.add_row(Text(f"  {each.severity}", _COLORS[each.severity]), Text(safe(each.what)))
         show(line)
-        if each.mend is not None and each.mend != next_mend:  # once for all that it mends
+        if each.mend is not None and each.mend != next_mend:  # once for all findings that it fixes
             show_command(f"    {each.mend}")

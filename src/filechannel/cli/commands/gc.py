@@ -1,4 +1,4 @@
-"""`filechannel gc`: remove what nobody needs any more."""
+"""`filechannel gc`: reclaim segments that are not needed any more."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import Annotated
 
 import typer
 
-from .._errors import Busy
-from .._maintenance import gc as reclaiming
-from .failures import Failure
-from .output import JsonOption, document, show
-from .target import ChannelArgument, opening
-from .wording import counted, size
+from ..._errors import Busy
+from ..._maintenance.background import reclaim_on_request as reclaiming
+from ..ui.channel_argument import ChannelArgument, opening
+from ..ui.failures import Failure
+from ..ui.humanize import counted, size
+from ..ui.output import JsonOption, document, show
 
 
 def gc(
     channel: ChannelArgument,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go. Nothing is changed.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and change nothing.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Remove what nobody needs any more, now.
+    """Delete the segments that are not needed any more, now.
 
-    That is what every consumer has passed, or what the retention does not keep.
+    These are segments that every consumer has read, or that the retention does not keep.
 
-    A process that has the channel open does so by itself; this is for channels that nobody has open, and for those in a
-    hurry: what is consumed goes at once, without waiting for the channel to be idle. Nothing goes that a registered
-    consumer has not passed.
+    A process that has the channel open does this in the background. Use the command for a channel that no process has
+    open, or to delete consumed messages at once instead of when the channel is idle. It never deletes a message that a
+    registered consumer has not read.
 
     \b
     Examples:
@@ -37,7 +37,9 @@ def gc(
         try:
             done = reclaiming.foresee(path) if dry_run else reclaiming.gc(path)
         except Busy:
-            raise Failure("another process is maintaining the channel and does not come to an end") from None
+            raise Failure(
+                "another process holds the maintenance lock of the channel and does not release it; try again later"
+            ) from None
     if json:
         held_back_by = None if done.pinned_by is None else str(done.pinned_by)
         document({"segments": done.segments, "bytes": done.bytes, "held_back_by": held_back_by, "dry_run": dry_run})
@@ -45,4 +47,4 @@ def gc(
     verb = "would remove" if dry_run else "removed"
     show(f"{verb} {counted(done.segments, 'segment')} with {size(done.bytes)} of records")
     if done.pinned_by is not None:
-        show(f"the oldest segment stays: {done.pinned_by}")
+        show(f"the oldest segment is kept: {done.pinned_by}")

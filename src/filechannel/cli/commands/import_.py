@@ -1,4 +1,4 @@
-"""`filechannel import`: messages from a file into a channel, which may be made for them."""
+"""`filechannel import`: read messages from a file into a channel, which is created if necessary."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ from typing import Annotated
 
 import typer
 
-from .._channel.publication import publish
-from .._channel.schema import find_difference, reads
-from .._channel.untyped import Description
-from .._errors import ChannelNotFoundError, FileChannelError
-from .._options import ChannelOptions
-from .._storage.files import Files, directory_mode
-from .._storage.stores import STORES
-from .failures import USAGE, Failure, explain
-from .files import drafting, flush, sweep
-from .formats import FormatOption, format_of
-from .header import described_by, is_header
-from .lines import Lines, opened_lines
-from .output import JsonOption, document, remark
-from .parsing import Parser, WrongLineError
-from .progress import Tell, progress
-from .target import ChannelArgument, find, opened_store
-from .wording import counted
+from ..._channel.base.publish_batch import publish
+from ..._channel.lifecycle.channel_description import Description
+from ..._channel.schema import find_difference, reads
+from ..._errors import ChannelNotFoundError, FileChannelError
+from ..._options import ChannelOptions
+from ..._storage.open_stores import STORES
+from ..._storage.system.os_calls import Files, directory_mode
+from ..._storage.writable_store import writable
+from ..transfer.export_header import described_by, is_header
+from ..transfer.formats import FormatOption, format_of
+from ..transfer.input_lines import Lines, opened_lines
+from ..transfer.output_file import drafting, flush, sweep
+from ..transfer.parse_messages import Parser, WrongLineError
+from ..ui.channel_argument import ChannelArgument, find, opened_store
+from ..ui.failures import USAGE, Failure, explain
+from ..ui.humanize import counted
+from ..ui.output import JsonOption, document, remark
+from ..ui.progress import ReportProgress, progress
 
 
 def import_(
     channel: ChannelArgument,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="Where from; stdin if none is given.", show_default=False, readable=False),
+        typer.Argument(metavar="FILE", help="The file to read; stdin if omitted.", show_default=False, readable=False),
     ] = None,
     like: Annotated[
         Path | None,
         typer.Option(
             "--like",
             metavar="CHANNEL",
-            help="Make the channel, for messages as this one has.",
+            help="Create the channel with the message type of this one.",
             show_default=False,
             readable=False,
         ),
@@ -52,10 +53,11 @@ def import_(
 ) -> None:
     """Read messages from a file: JSON lines, or Parquet.
 
-    All or nothing: the messages become visible at once, as one batch, when the last one was read and all of them fit
-    the channel's schema. On an error, or interrupted, nothing was imported. A channel that is not there is made with
-    the schema of another (--like) or the one that the file has in it ('export --header', Parquet), and appears when it
-    is complete. When it is done, everything is on disk. For what is sent as it comes there is 'filechannel send'.
+    All or nothing: the messages become visible as one batch, after the last one was read and all of them match the
+    channel's schema. After an error or Ctrl-C nothing was imported. If there is no channel at the path, the command
+    creates one with the schema of another channel (--like) or of the file ('export --header', Parquet); it appears when
+    it is complete. When the command ends, everything is on disk. To send messages as they arrive, use 'filechannel
+    send'.
 
     \b
     Examples:
@@ -81,39 +83,40 @@ def import_(
 def _import_lines(channel: Path, lines: Lines, like: Path | None) -> int:
     header = lines.take_first(is_header)
     with _target(channel, like, lambda path: None if header is None else described_by(header, path)) as target:
-        parser, encode = Parser(target), target.recipe().payloads().encode
+        parser, encode = Parser(target), target.open_spec().payloads().encode
 
-        def payloads(tell: Tell) -> Iterator[list[bytes]]:
+        def payloads(report_progress: ReportProgress) -> Iterator[list[bytes]]:
             for part in parser.parts(lines):
-                tell(lines.position)
+                report_progress(lines.position)
                 yield [encode(message) for message in part.messages]
 
-        with progress("reading", lines.size, is_wanted=not lines.is_typed) as tell:
-            return _publish(target, payloads(tell))
+        with progress("reading", lines.size, is_wanted=not lines.is_typed) as report_progress:
+            return _publish(target, payloads(report_progress))
 
 
 def _import_parquet(channel: Path, file: Path, like: Path | None) -> int:
-    from .parquet import described_by_parquet, read_parquet
+    from ..transfer.parquet import described_by_parquet, read_parquet
 
     with _target(channel, like, lambda path: described_by_parquet(file, path)) as target:
         total = file.stat().st_size
 
-        def payloads(tell: Tell) -> Iterator[list[bytes]]:
+        def payloads(report_progress: ReportProgress) -> Iterator[list[bytes]]:
             for part, done in read_parquet(file, target):
-                tell(int(total * done))
+                report_progress(int(total * done))
                 yield part
 
-        with progress("reading", total) as tell:
-            return _publish(target, payloads(tell))
+        with progress("reading", total) as report_progress:
+            return _publish(target, payloads(report_progress))
 
 
 def _publish(target: Description, payloads: Iterator[list[bytes]]) -> int:
-    with opened_store(target) as store:
+    with opened_store(target) as opened:
+        store = writable(opened)
         try:
             count = publish(store, payloads)
         except (WrongLineError, FileChannelError, Failure) as error:
             raise Failure(f"{explain(error)}; nothing was imported") from error
-        store.flusher.flush()  # under any durability: a channel that is made gets its name with all that is in it
+        store.flusher.flush()  # under any durability: a new channel must be on disk before it gets its name
         return count
 
 
@@ -121,22 +124,22 @@ def _publish(target: Description, payloads: Iterator[list[bytes]]) -> int:
 def _target(
     channel: Path, like: Path | None, from_file: Callable[[Path], Description | None]
 ) -> Generator[Description]:
-    """Return the channel to import into; one that is not there is made beside its place, and put there in the end."""
+    """Yield the channel to import into. A new channel is created as a draft, and renamed at the end."""
     try:
         found = find(channel)
     except ChannelNotFoundError:
         wanted = from_file(channel) if like is None else find(like)
         if wanted is None:
             raise Failure(
-                f"there is no channel at {channel}, and the file does not say what its messages are: "
-                "give --like CHANNEL, or export with --header",
+                f"there is no channel at {channel}, and the file has no schema: "
+                "add --like CHANNEL, or export with --header",
                 USAGE,
             ) from None
         with _made(channel.absolute(), wanted, copy_options=like is not None) as made:
             yield made
         return
     if like is not None:
-        raise typer.BadParameter(f"there is a channel at {channel} already", param_hint="--like")
+        raise typer.BadParameter(f"a channel exists at {channel}", param_hint="--like")
     given = from_file(channel)
     if given is not None:
         _check_schema(found, given)
@@ -144,7 +147,7 @@ def _target(
 
 
 def _check_schema(found: Description, given: Description) -> None:
-    """Refuse messages that the channel's own receivers may not be able to read, if a file says what they are."""
+    """Raise `Failure` if the file has a schema whose messages receivers of the channel may not be able to read."""
     difference = find_difference(found.schema, given.schema)
     if difference is not None and not reads(found.schema, given.schema):
         there, here = difference.expected, difference.found
@@ -160,15 +163,17 @@ def _made(path: Path, wanted: Description, *, copy_options: bool) -> Generator[D
         options = ChannelOptions(**{each.name: getattr(stored, each.name) for each in fields(stored)})
     mode = directory_mode(options.resolve().mode)
     with drafting(path, partial(Files().make_directory, mode=mode)) as draft:
-        STORES.close(wanted.recipe_for(draft, options).open_store())
+        STORES.close(wanted.open_spec_for(draft, options).open_store())
         yield find(draft)
         _put(draft, path)
 
 
 def _put(draft: Path, path: Path) -> None:
-    """Give a channel its place, unless something else is there by now."""
+    """Rename a new channel to its path. Raise `Failure` if something else is there by now."""
     try:
         os.rename(draft, path)
         flush(path.parent)
     except OSError as error:
-        raise Failure(f"{path} is there by now ({error.strerror}); nothing was imported") from error
+        raise Failure(
+            f"{path} was created by another process meanwhile ({error.strerror}); nothing was imported"
+        ) from error

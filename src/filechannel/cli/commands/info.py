@@ -1,27 +1,26 @@
-"""`filechannel info`: what a channel is, and how it is."""
+"""`filechannel info`: the type, state and use of a channel."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
 
-from .._channel.consumers import Consumer
-from .._channel.statistics import ChannelStatistics, RoomStatistics
-from .._channel.untyped import Description
-from .._options import Compression, Retention, StoredOptions
-from .._storage.unreachable import Unreachable
-from .consumers import consumer_table, tell_damaged
-from .output import JsonOption, document, facts, show
-from .target import ChannelArgument, reading, tell_incomplete
-from .wording import counted, moment, number, process, size, span
+from ..._channel.lifecycle.channel_description import Description
+from ..._channel.status.consumer_status import Consumer
+from ..._channel.status.statistics import ChannelStatistics, RoomStatistics
+from ..._options import Compression, Retention, StoredOptions
+from ..._storage.recovery.unreachable_records import Unreachable
+from ..ui.channel_argument import ChannelArgument, reading, warn_if_incomplete
+from ..ui.humanize import counted, moment, number, process, size, span
+from ..ui.output import JsonOption, document, facts, show
+from .consumers import consumer_table, warn_of_damaged
 
 
 def info(channel: ChannelArgument, json: JsonOption = False) -> None:
-    """Show what a channel is, how full it is, and who uses it.
+    """Show the type, size, options and users of a channel.
 
-    Everything that the channel knows of itself: its messages and their schema, disk space, options, the processes that
-    have it open, the consumers, and what holds back the oldest segment. Nothing is changed, and the right to read is
-    enough.
+    That is: the messages and their schema, disk space, options, the processes that have it open, the consumers, and why
+    the oldest segment is kept. The command changes nothing and needs read permission only.
 
     \b
     Examples:
@@ -38,9 +37,9 @@ def info(channel: ChannelArgument, json: JsonOption = False) -> None:
     show(facts(_facts(description, statistics, unreachable)))
     if consumers:
         show("", consumer_table(consumers))
-    tell_damaged(channel, consumers)
+    warn_of_damaged(channel, consumers)
     if not is_current:
-        tell_incomplete(channel, unreachable)
+        warn_if_incomplete(channel, unreachable)
 
 
 def _report(
@@ -82,11 +81,11 @@ def _facts(
     if unreachable is not None:
         yield "damaged", str(unreachable)
     yield from _options(manifest.options)
-    yield from _people(statistics)
+    yield from _users(statistics)
 
 
 def _fields(description: Description) -> Iterator[str]:
-    """Return the fields of every record, as a programmer writes them."""
+    """Yield each record type with its fields, in Python notation."""
     schema = description.schema
     for record in schema.records.values():
         fields = ", ".join(f"{field.name}: {schema.text(field.type)}" for field in record.fields)
@@ -95,8 +94,8 @@ def _fields(description: Description) -> Iterator[str]:
 
 def _amounts(statistics: ChannelStatistics) -> Iterator[tuple[str, str]]:
     stored, sent = statistics.messages, statistics.next_sequence
-    ending = ", sealed: no more will come" if statistics.sealed else ""
-    yield "stored", f"{counted(stored, 'message')}, of {number(sent)} ever sent{ending}"
+    ending = ", sealed: no message can be added" if statistics.sealed else ""
+    yield "stored", f"{counted(stored, 'message')} of {number(sent)} ever sent{ending}"
     oldest, end = statistics.oldest_offset, statistics.write_offset
     durable = "all on disk" if max(oldest, statistics.durable_offset) >= end else "not all of it on disk yet"
     yield "offsets", f"{oldest} to {end}, {durable}"
@@ -104,12 +103,12 @@ def _amounts(statistics: ChannelStatistics) -> Iterator[tuple[str, str]]:
     if statistics.compressed_segments:
         parts.append(f"{statistics.compressed_segments} of them compressed ({size(statistics.compressed_bytes)})")
     if statistics.spare_segments:
-        parts.append(counted(statistics.spare_segments, "spare file"))
+        parts.append(counted(statistics.spare_segments, "free file"))
     yield "on disk", f"{size(statistics.bytes_on_disk)} in {', '.join(parts)}"
     if statistics.oldest_age is not None:
-        yield "oldest segment", f"begun {span(statistics.oldest_age.total_seconds())} ago"
+        yield "oldest segment", f"created {span(statistics.oldest_age.total_seconds())} ago"
     if statistics.pinned_by is not None:
-        yield "  stays because", str(statistics.pinned_by)
+        yield "  is kept because", str(statistics.pinned_by)
     if statistics.room is not None:
         yield "capacity", _room(statistics.room)
 
@@ -136,11 +135,11 @@ def _options(options: StoredOptions) -> Iterator[tuple[str, str]]:
 
 
 def _retention(retention: Retention) -> str:
-    parts = ["what is consumed is deleted" if retention.after_consumed == "delete" else "what is consumed is kept"]
+    parts = ["consumed messages are deleted" if retention.after_consumed == "delete" else "consumed messages are kept"]
     if retention.max_age is not None:
-        parts.append(f"what is older than {span(retention.max_age)} goes")
+        parts.append(f"what is older than {span(retention.max_age)} is deleted")
     if retention.max_bytes is not None:
-        parts.append(f"what is more than {size(retention.max_bytes)} goes")
+        parts.append(f"the oldest above {size(retention.max_bytes)} are deleted")
     return ", ".join(parts)
 
 
@@ -151,13 +150,13 @@ def _compression(compression: Compression) -> str:
     return f"{compression.method}{level}, {span(compression.after)} after a segment is finished"
 
 
-def _people(statistics: ChannelStatistics) -> Iterator[tuple[str, str]]:
-    known = "" if statistics.writers_known else " (as far as a user who may only read can see)"
+def _users(statistics: ChannelStatistics) -> Iterator[tuple[str, str]]:
+    known = "" if statistics.writers_known else " (this user has read permission only, and may not see all)"
     yield "open for writing in", (", ".join(map(process, statistics.writers)) or "no process") + known
     if statistics.busy_writer is not None:
         yield "sending now", process(statistics.busy_writer)
-    upkeep = statistics.maintenance
-    if upkeep.last_run is not None:
-        removed = f"{counted(upkeep.reclaimed_segments, 'segment')} removed ({size(upkeep.reclaimed_bytes)})"
-        errors = f", {counted(upkeep.errors, 'error')}" if upkeep.errors else ""
-        yield "maintenance", f"{moment(upkeep.last_run)}, {removed} so far{errors}"
+    maintenance = statistics.maintenance
+    if maintenance.last_run is not None:
+        removed = f"{counted(maintenance.reclaimed_segments, 'segment')} removed ({size(maintenance.reclaimed_bytes)})"
+        errors = f", {counted(maintenance.errors, 'error')}" if maintenance.errors else ""
+        yield "maintenance", f"{moment(maintenance.last_run)}, {removed} so far{errors}"

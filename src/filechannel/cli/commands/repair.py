@@ -1,4 +1,4 @@
-"""`filechannel repair`: make a damaged channel whole."""
+"""`filechannel repair`: repair a damaged channel."""
 
 from __future__ import annotations
 
@@ -7,41 +7,44 @@ from typing import Annotated
 
 import typer
 
-from .._channel.untyped import describe_channel
-from .._errors import ChannelLockedError
-from .._maintenance import repair as repairing
-from .._maintenance.findings import Finding
-from .._maintenance.repair import Action, Plan, Repaired
-from .._shell import shell_words
-from .._storage.files import Files
-from .failures import FINDINGS, Failure
-from .output import JsonOption, columns, document, remark, show, show_command
-from .progress import progress
-from .target import ChannelArgument, rights
+from ..._channel.lifecycle.channel_description import describe_channel
+from ..._errors import ChannelLockedError
+from ..._maintenance.repair import repair as repairing
+from ..._maintenance.repair.repair import Action, Plan, Repaired
+from ..._maintenance.verify.findings import Finding
+from ..._shell_quoting import shell_words
+from ..._storage.system.os_calls import Files
+from ..ui.channel_argument import ChannelArgument, rights
+from ..ui.failures import FINDINGS, Failure
+from ..ui.humanize import counted
+from ..ui.output import JsonOption, columns, document, remark, show, show_command
+from ..ui.progress import progress
 from .verify import show_findings
-from .wording import counted
 
 
 def repair(
     channel: ChannelArgument,
-    apply: Annotated[bool, typer.Option("--apply", help="Do it. Without this, nothing is changed.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Apply the repairs. Without this option nothing is changed.")
+    ] = False,
     like: Annotated[
         Path | None,
         typer.Option(
             metavar="PATH",
-            help="A channel of the same messages, or a copy of channel.json: for a manifest that is lost.",
+            help="A channel with the same message type, or a copy of channel.json: to replace a lost manifest.",
             show_default=False,
             readable=False,
         ),
     ] = None,
     json: JsonOption = False,
 ) -> int:
-    """Mend a damaged channel; without --apply, only say how.
+    """Repair a damaged channel; without --apply, only show the plan.
 
-    Every message that can be read stays where it is, with its offset and number. What cannot is moved to quarantine/
-    in the channel's directory, with the reason beside it; nothing is deleted. Afterwards readers pass where it was.
+    Every readable message keeps its offset and sequence. Unreadable data is moved to quarantine/ in the channel's
+    directory, with the reason beside it; nothing is deleted. Afterwards receivers skip the damaged part.
 
-    Nobody may have the channel open. Killed in the middle, it leaves a channel that is no worse; run it again.
+    Close the channel in all processes first. If the command is killed, the channel is no worse than before; run it
+    again.
 
     \b
     Examples:
@@ -53,19 +56,19 @@ def repair(
     if like is not None:
         _check_like(like)
     if not apply:
-        with rights(path, "read"), progress("looking") as tell:
-            plan = repairing.plan_repair(path, like=like, progress=lambda done, of: tell(done, of=of))
+        with rights(path, "read"), progress("looking") as report_progress:
+            plan = repairing.plan_repair(path, like=like, progress=lambda done, of: report_progress(done, of=of))
         return _show_plan(plan, _applied(path, like), json=json)
     try:
-        with rights(path, "change"), progress("mending") as tell:
-            repaired = repairing.repair(path, like=like, progress=lambda done, of: tell(done, of=of))
+        with rights(path, "change"), progress("repairing") as report_progress:
+            repaired = repairing.repair(path, like=like, progress=lambda done, of: report_progress(done, of=of))
     except ChannelLockedError as error:
         raise Failure(f"{error}; nothing was done") from None
     return _show_done(repaired, json=json)
 
 
 def _check_like(like: Path) -> None:
-    """Refuse what has no manifest to take, even if none is needed: the path may be mistyped."""
+    """Raise an error if there is no manifest at *like*, even if none is needed: the path may be mistyped."""
     if not like.exists():
         raise typer.BadParameter(f"there is nothing at {like}", param_hint="--like")
     with rights(like, "read"):
@@ -93,12 +96,12 @@ def _show_plan(plan: Plan, command: str, *, json: bool) -> int:
         _show_actions(plan.actions)
         _show_hopeless(plan.hopeless)
         if plan.actions:
-            show(f"{counted(len(plan.actions), 'step')}; nothing was changed. This does it:")
+            show(f"{counted(len(plan.actions), 'step')}; nothing was changed. To apply:")
             show_command(f"  {command}")
         if plan.writers:
-            remark("the channel is open elsewhere; close it first")
+            remark("another process has the channel open; close it first")
     else:
-        show("there is nothing to mend")
+        show("there is nothing to repair")
     return FINDINGS if plan.actions or plan.hopeless else 0
 
 
@@ -111,7 +114,7 @@ def _show_done(done: Repaired, *, json: bool) -> int:
         if done.actions:
             show(f"{counted(len(done.actions), 'step')} done, {counted(done.report.messages, 'message')} can be read")
         elif not left:
-            show("there is nothing to mend")
+            show("there is nothing to repair")
         _show_hopeless(left)
     return FINDINGS if left else 0
 
@@ -123,7 +126,7 @@ def _show_actions(actions: tuple[Action, ...]) -> None:
 
 def _show_hopeless(findings: tuple[Finding, ...]) -> None:
     if findings:
-        show("This cannot be mended:")
+        show("This cannot be repaired:")
         show_findings(findings)
     if any(finding.kind == "manifest" for finding in findings):
-        show("Nothing but the manifest says what the messages are: --like takes that from a copy, or a like channel.")
+        show("Only the manifest describes the messages: --like takes it from a copy, or from a similar channel.")

@@ -1,4 +1,4 @@
-"""`filechannel seek`: put a consumer somewhere else."""
+"""`filechannel seek`: move a consumer to another position."""
 
 from __future__ import annotations
 
@@ -6,27 +6,30 @@ from typing import Annotated
 
 import typer
 
-from .. import blocking
-from .._channel.consumers import Consumer
-from .._errors import UnknownConsumerError
+from ... import blocking
+from ..._channel.status.consumer_status import Consumer
+from ..._errors import UnknownConsumerError
+from ..ui.channel_argument import ChannelArgument, complete_consumer, writing
+from ..ui.escaping import safe
+from ..ui.humanize import counted
+from ..ui.output import JsonOption, document, show
+from ..ui.position_argument import POSITIONS, complete_position, place, reported_for
 from .consumers import refuse_owned
-from .escaping import safe
-from .output import JsonOption, document, show
-from .position import PLACES, complete_position, place, told_as
-from .target import ChannelArgument, complete_consumer, writing
-from .wording import counted
 
 
 def seek(
     channel: ChannelArgument,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The consumer.", autocompletion=complete_consumer)],
-    position: Annotated[str, typer.Argument(metavar="POSITION", help=f"{PLACES}.", autocompletion=complete_position)],
+    position: Annotated[
+        str, typer.Argument(metavar="POSITION", help=f"{POSITIONS}.", autocompletion=complete_position)
+    ],
     json: JsonOption = False,
 ) -> None:
-    """Let a consumer go on at another place.
+    """Move a consumer to another position.
 
-    It is refused while a live process has the consumer, with who that is. A time may lead a little before the first
-    message of that time, never behind it. What lies before the new place may be removed then, if nobody else needs it.
+    The command fails while a process owns the consumer, and names that process. A time may lead to a position slightly
+    before the first message of that time, never after it. Messages before the new position may be deleted then, unless
+    another consumer needs them.
 
     \b
     Examples:
@@ -39,7 +42,7 @@ def seek(
         before = _find(target.channel, name)
         refuse_owned(before)
         to = place(position, target.channel.offset_of, "POSITION")
-        with told_as("POSITION"):
+        with reported_for("POSITION"):
             if before.kind == "group":
                 with target.channel.group(name) as member:
                     member.seek(to)
@@ -67,4 +70,4 @@ def _report(consumer: Consumer) -> dict[str, int]:
 
 def _words(consumer: Consumer) -> str:
     left = counted(consumer.lag_messages, "message")
-    return f"message {consumer.next_sequence} (offset {consumer.offset}), {left} to come"
+    return f"message {consumer.next_sequence} (offset {consumer.offset}), {left} left"

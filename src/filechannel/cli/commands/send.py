@@ -1,4 +1,4 @@
-"""`filechannel send`: messages from JSON lines, or as they are."""
+"""`filechannel send`: send messages from lines of JSON, or raw."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Annotated, Final, final
 
 import typer
 
-from .. import blocking
-from .._channel.publication import publish
-from .._channel.untyped import Description
-from .._errors import ChannelFullError, CodecError, FileChannelError, MessageTooLargeError
-from .failures import Failure, explain
-from .interrupts import uninterrupted
-from .lines import Lines, opened_lines
-from .output import JsonOption, document, remark
-from .parsing import Parser, Part, WrongLineError
-from .progress import progress
-from .target import ChannelArgument, find, opened, opened_store
-from .wording import counted
+from ... import blocking
+from ..._channel.base.publish_batch import publish
+from ..._channel.lifecycle.channel_description import Description
+from ..._errors import ChannelFullError, CodecError, FileChannelError, MessageTooLargeError
+from ..._storage.writable_store import writable
+from ..transfer.input_lines import Lines, opened_lines
+from ..transfer.parse_messages import Parser, Part, WrongLineError
+from ..ui.channel_argument import ChannelArgument, find, opened, opened_store
+from ..ui.failures import Failure, explain
+from ..ui.humanize import counted
+from ..ui.interrupts import uninterrupted
+from ..ui.output import JsonOption, document, remark
+from ..ui.progress import progress
 
 _PATIENCE: Final = 0.2
-"""Seconds to wait for room before looking whether Ctrl-C was pressed."""
+"""Seconds to wait for capacity before checking whether Ctrl-C was pressed."""
 
 
 def send(
@@ -30,22 +31,30 @@ def send(
     file: Annotated[
         Path | None,
         typer.Option(
-            "--file", "-i", metavar="FILE", help="Read it instead of stdin.", show_default=False, readable=False
+            "--file",
+            "-i",
+            metavar="FILE",
+            help="The file to read instead of stdin.",
+            show_default=False,
+            readable=False,
         ),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Each line is a message as it is. For channels of bytes.")] = False,
-    whole: Annotated[bool, typer.Option("--whole", help="All of the input is one message.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Send each line unchanged as a message. For channels of bytes.")
+    ] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Send the whole input as one message.")] = False,
     atomic: Annotated[
-        bool, typer.Option("--atomic", help="All or nothing: sent when the last line was read, as one batch.")
+        bool,
+        typer.Option("--atomic", help="All or nothing: send everything as one batch after the last line was read."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
     """Send messages, one from each line of JSON.
 
-    Each line is checked against the channel's schema. Lines are sent as they come, in batches of those that are there.
-    At a line that is no message it ends: everything before it was sent, nothing from it on, and the error says so; with
-    --atomic nothing was sent at all. Ctrl-C ends it between two batches, and it says how much was sent. Empty lines
-    are passed.
+    Each line is checked against the channel's schema. Lines are sent as they arrive, in batches of what is available.
+    The command stops at the first line that is not a message: everything before it was sent, nothing after it, and the
+    error says so; with --atomic nothing was sent at all. Ctrl-C stops between two batches, and the command reports how
+    many messages were sent. Empty lines are skipped.
 
     \b
     Examples:
@@ -65,31 +74,34 @@ def send(
 
 
 def _send_at_once(description: Description, parser: Parser, lines: Lines) -> int:
-    with opened_store(description) as store, progress("reading", lines.size, is_wanted=not lines.is_typed) as tell:
-        encode = description.recipe().payloads().encode
+    with (
+        opened_store(description) as store,
+        progress("reading", lines.size, is_wanted=not lines.is_typed) as report_progress,
+    ):
+        encode = description.open_spec().payloads().encode
 
         def payloads() -> Iterator[list[bytes]]:
             for part in parser.parts(lines):
-                tell(lines.position)
+                report_progress(lines.position)
                 yield [encode(message) for message in part.messages]
 
         try:
-            return publish(store, payloads())
+            return publish(writable(store), payloads())
         except (WrongLineError, FileChannelError) as error:
             raise Failure(f"{explain(error)}; nothing was sent") from error
 
 
 def _send_as_they_come(description: Description, parser: Parser, lines: Lines) -> int:
     with (
-        opened(description.recipe(), "change") as channel,
+        opened(description.open_spec(), "change") as channel,
         channel.sender() as sender,
-        progress("sending", lines.size, is_wanted=not lines.is_typed) as tell,
+        progress("sending", lines.size, is_wanted=not lines.is_typed) as report_progress,
     ):
         sending = Sending(sender)
         try:
             for part in parser.parts(lines):
                 sending.send(part)
-                tell(lines.position, messages=sending.sent)
+                report_progress(lines.position, messages=sending.sent)
         except KeyboardInterrupt:
             remark(f"interrupted: {sending.so_far()}")
             raise
@@ -100,20 +112,20 @@ def _send_as_they_come(description: Description, parser: Parser, lines: Lines) -
 
 @final
 class Sending:
-    """Sends parts, and knows exactly how much was sent, whatever comes in between."""
+    """Sends messages, and counts exactly how many were sent, whatever interrupts it."""
 
     def __init__(self, sender: blocking.Sender[object]) -> None:
         self._sender = sender
         self.sent: int = 0
 
     def so_far(self) -> str:
-        """Say how much that is."""
+        """Return the number of sent messages as text."""
         return f"{counted(self.sent, 'message')} {'was' if self.sent == 1 else 'were'} sent"
 
     def send(self, part: Part) -> None:
-        """Send a part as one batch; in smaller ones where there is no room for all of it at once.
+        """Send messages as one batch, or as smaller ones if the capacity is less than the batch.
 
-        `WrongLineError` for a message that the channel never takes; those before it were sent.
+        Raises `WrongLineError` for a message that the channel never accepts; the messages before it were sent.
         """
         try:
             self._send(part.messages)
@@ -136,7 +148,7 @@ class Sending:
                     self.sent += len(messages)
                     return
                 except TimeoutError:
-                    pass  # nothing was sent: there is no room, or somebody else keeps the channel
+                    pass  # nothing was sent: the channel is full, or another process holds the writer lock
 
 
 def _slice(part: Part, start: int, stop: int) -> Part:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .failures import FINDINGS, USAGE, Failure
-from .output import JsonOption, document, remark, show
-from .progress import progress
-from .target import ChannelArgument, opening
-from .wording import counted, size
+from ..ui.channel_argument import ChannelArgument, opening
+from ..ui.failures import FINDINGS, USAGE, Failure
+from ..ui.humanize import counted, size
+from ..ui.output import JsonOption, document, remark, show
+from ..ui.progress import progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,26 +21,30 @@ if TYPE_CHECKING:
 def ship(
     channel: ChannelArgument,
     archive: Annotated[
-        str, typer.Argument(metavar="ARCHIVE", help="Where to, as a URI: 's3://bucket/orders'.", show_default=False)
+        str, typer.Argument(metavar="ARCHIVE", help="The archive, as a URI: 's3://bucket/orders'.", show_default=False)
     ],
     consumer: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Let nothing be removed that this consumer has not shipped.", show_default=False
+            metavar="NAME", help="Keep every message until it was shipped under this consumer name.", show_default=False
         ),
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Read everything that is there, too.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Also read and check everything in the archive.")] = False,
     hadoop: Annotated[
-        bool, typer.Option("--hadoop", help="Reach the archive as Spark does, for what Arrow does not know.")
+        bool,
+        typer.Option(
+            "--hadoop",
+            help="Access the archive through Hadoop, like Spark does: for file systems that Arrow does not support.",
+        ),
     ] = False,
     json: JsonOption = False,
 ) -> int:
     """Copy finished segments to an archive, for Spark to read.
 
-    Nobody needs the channel to read them there, and whoever has it open goes on. What is there already stays, and what
-    was cut off is copied again: call it as often as you like. Messages that the channel has removed before they were
-    shipped leave a gap, and exit code 1; a consumer's name keeps them. Needs the extra 'spark', and --hadoop a Java as
-    well.
+    The archive can be read without the channel. Other processes may use the channel meanwhile. The command copies only
+    what the archive does not have, and replaces incomplete copies, so you can run it as often as you like. Messages
+    that were deleted before they were shipped leave a gap, and the exit code is 1; with --consumer they are kept until
+    they are shipped. Needs the extra 'spark', and --hadoop also needs Java.
 
     \b
     Examples:
@@ -48,14 +52,23 @@ def ship(
       filechannel ship data/orders file:///mnt/backup/orders --verify
     """
     try:
-        from ..spark import ship as copy
+        from ...spark import ship as copy
     except ImportError as error:
         raise Failure(str(error)) from error
     path = channel.absolute()
-    with opening(path, "change"), _session(hadoop) as spark, progress("shipping", None, in_bytes=False) as tell:
+    with (
+        opening(path, "change"),
+        _session(hadoop) as spark,
+        progress("shipping", None, in_bytes=False) as report_progress,
+    ):
         try:
             report = copy(
-                path, archive, spark=spark, consumer=consumer, verify=verify, tell=lambda done, of: tell(done, of=of)
+                path,
+                archive,
+                spark=spark,
+                consumer=consumer,
+                verify=verify,
+                tell=lambda done, of: report_progress(done, of=of),
             )
         except ValueError as error:
             raise Failure(str(error), USAGE) from None
@@ -64,15 +77,15 @@ def ship(
     elif report.segments:
         show(f"shipped {counted(report.segments, 'segment')} ({size(report.bytes)}) to {archive}")
     else:
-        show(f"there is nothing to ship: {archive} has what is finished, up to offset {report.end}")
+        show(f"there is nothing to ship: {archive} has every finished segment, up to offset {report.end}")
     if report.gaps:
-        remark(f"{counted(report.gaps, 'gap')} in the archive: removed from the channel before it was shipped")
+        remark(f"{counted(report.gaps, 'gap')} in the archive: messages were deleted before they were shipped")
     return FINDINGS if report.gaps else 0
 
 
 @contextmanager
 def _session(wanted: bool) -> Generator[SparkSession | None]:
-    """Start as little of Spark as it takes to reach a file system."""
+    """Start a minimal Spark session, enough to access a file system."""
     if not wanted:
         yield None
         return

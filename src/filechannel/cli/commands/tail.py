@@ -1,4 +1,4 @@
-"""`filechannel tail`: the last messages, and those that come."""
+"""`filechannel tail`: the last messages, and new ones as they arrive."""
 
 from __future__ import annotations
 
@@ -10,40 +10,44 @@ from typing import Annotated, Final
 import typer
 from anyio import EndOfStream
 
-from .. import blocking
-from .._channel.any_receiver import Record
-from .._channel.places import Start
-from .._errors import DataExpiredError, DecodeError
-from .._options import ChannelOptions
-from .output import JsonOption, remark, write_line
-from .position import PLACES, complete_position, place, told_as
-from .rendering import Rendering
-from .target import ChannelArgument, reading, tell_incomplete
+from ... import blocking
+from ..._channel.base.receiver import Record
+from ..._channel.subscription.start_position import Start
+from ..._errors import DataExpiredError, DecodeError
+from ..._options import ChannelOptions
+from ..transfer.message_view import Rendering
+from ..ui.channel_argument import ChannelArgument, reading, warn_if_incomplete
+from ..ui.output import JsonOption, remark, write_line
+from ..ui.position_argument import POSITIONS, complete_position, place, reported_for
 
 _POLL: Final = 0.01
-"""Seconds between two looks: who only reads cannot say that it waits."""
+"""Seconds between two polls: a process that only reads cannot register as a waiter."""
 
 
 def tail(
     channel: ChannelArgument,
     count: Annotated[
-        int, typer.Option("-n", "--lines", metavar="NUMBER", min=0, help="How many of the last messages.")
+        int, typer.Option("-n", "--lines", metavar="NUMBER", min=0, help="The number of messages to show.")
     ] = 10,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what is sent from now on.")] = False,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Continue with new messages as they are sent.")
+    ] = False,
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="POSITION", help=f"Begin there instead: {PLACES}.", autocompletion=complete_position
+            "--from", metavar="POSITION", help=f"Start here instead: {POSITIONS}.", autocompletion=complete_position
         ),
     ] = None,
-    skip_damage: Annotated[bool, typer.Option("--skip-damage", help="Pass damaged records instead of ending.")] = False,
+    skip_damage: Annotated[
+        bool, typer.Option("--skip-damage", help="Skip damaged records instead of stopping.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show the last messages of a channel; -f goes on with new ones.
+    """Show the last messages of a channel; -f continues with new ones.
 
-    Nothing is changed: there is no consumer, nothing is held back, and the right to read is enough. In front of each
-    message is its number. With --json each line is an object: 'sequence', 'offset' and 'value'; or 'error' and
-    'payload' (base64) for a record that is no message of the channel's schema. Bytes are base64 in JSON.
+    The command registers no consumer, changes nothing and needs read permission only. Each message is printed with its
+    sequence. With --json each line is an object: 'sequence', 'offset' and 'value'; or 'error' and 'payload' (base64)
+    for a record that cannot be decoded with the channel's schema. Bytes are base64 in JSON.
 
     \b
     Examples:
@@ -55,10 +59,10 @@ def tail(
     options = ChannelOptions(poll_interval=_POLL, on_corruption="skip" if skip_damage else "raise")
     with reading(channel, options) as target:
         if not target.is_current:
-            tell_incomplete(channel, target.unreachable)
+            warn_if_incomplete(channel, target.unreachable)
         rendering = Rendering(target.description, as_json=json)
         begin = _last(target.channel, count) if start is None else place(start, target.channel.offset_of, "--from")
-        with told_as("--from"):
+        with reported_for("--from"):
             receiver = target.channel.replay(begin, None if follow else "latest")
         with receiver:
             for record in _records(receiver):
@@ -74,13 +78,13 @@ def _last(channel: blocking.FileChannel[object], count: int) -> Start:
     if count >= statistics.messages:
         return "earliest"
     for number in range(statistics.next_sequence - count, statistics.next_sequence):
-        with suppress(ValueError):  # lost, and left out by a repair: the next one then
+        with suppress(ValueError):  # lost, and left out by a repair: try the next one
             return channel.offset_of(number)
     return "latest"
 
 
 def _records(receiver: blocking.Receiver[object]) -> Iterator[Record[object] | DecodeError]:
-    """Return everything that comes, also what is no message; what was dropped meanwhile is told."""
+    """Yield all records, and a `DecodeError` for each that does not decode. Remark on messages removed meanwhile."""
     while True:
         try:
             yield receiver.receive_record()
@@ -88,6 +92,6 @@ def _records(receiver: blocking.Receiver[object]) -> Iterator[Record[object] | D
             yield error
             receiver.seek(error.next_offset)
         except DataExpiredError as error:
-            remark(f"{error.missed:,} messages were removed before they were shown")
+            remark(f"{error.missed:,} messages were deleted before they could be shown")
         except EndOfStream:
             return

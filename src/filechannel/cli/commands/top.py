@@ -1,4 +1,4 @@
-"""`filechannel top`: channels as they move."""
+"""`filechannel top`: a live display of channels."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from .failures import USAGE, Failure
-from .gallery import Gallery, Picture
-from .output import JsonOption, document, plain, show, stdout, write_line
+from ..ui.channel_set import ChannelSet, Picture
+from ..ui.failures import USAGE, Failure
+from ..ui.output import JsonOption, document, plain, show, stdout, write_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,29 +31,31 @@ def top(
         list[str] | None,
         typer.Argument(
             metavar="CHANNEL",
-            help="Channels, directories with channels in them, or patterns; none: those in this directory.",
+            help="Channels, directories with channels, or patterns; if omitted, the channels in this directory.",
             show_default=False,
         ),
     ] = None,
     updates: Annotated[
         int | None,
-        typer.Option("-n", "--updates", metavar="NUMBER", min=1, help="End after so many.", show_default="until q"),
+        typer.Option(
+            "-n", "--updates", metavar="NUMBER", min=1, help="Stop after this many updates.", show_default="until q"
+        ),
     ] = None,
     interval: Annotated[
         float, typer.Option("-i", "--interval", metavar="SECONDS", min=0.05, help="Seconds between two updates.")
     ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Look for one interval, print that and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Watch for one interval, print the result and exit.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Show channels as they move, live in the terminal.
+    """Show the activity of channels, live in the terminal.
 
-    Below each channel are its consumers: MESSAGES and BYTES are what is stored there, and how far behind they are here.
-    OPEN is how many processes have it open to send, or own the name. WAIT is how many wait, r to receive and w for room
-    to write, and for a consumer how long ago it moved. The wider the terminal, the more is shown. Nothing is registered
-    or opened for writing: nobody notices.
+    Each channel is followed by its consumers. MESSAGES and BYTES are what is stored for a channel, and the lag for a
+    consumer. OPEN is the number of processes that have the channel open for writing, or own the consumer name. WAIT is
+    the number of waiting receivers (r) and of senders that wait for capacity (w), and for a consumer the time since it
+    last moved. A wider terminal shows more columns. The command registers nothing and opens nothing for writing.
 
-    q or Ctrl-C ends it. Where nobody watches, it prints one update; on a terminal that can do no more, one below the
-    other; with --json, one line for each update.
+    Press q or Ctrl-C to stop. If stdout is not a terminal, the command prints one update; on a terminal without cursor
+    control, one update below the other; with --json, one line per update.
 
     \b
     Examples:
@@ -62,24 +64,24 @@ def top(
       filechannel top data --once --json | jq '.channels[].messages'
     """
     once = once or (updates is None and not json and not stdout().is_terminal)
-    with Gallery(channels or ["."]) as gallery:
+    with ChannelSet(channels or ["."]) as channel_set:
         try:
             if once:
-                if not gallery.look():
-                    raise Failure(f"there is no channel at {', '.join(channels or ['this place'])}", USAGE)
+                if not channel_set.look():
+                    raise Failure(f"there is no channel at {', '.join(channels or ['.'])}; check the path", USAGE)
                 time.sleep(interval)
-                _print(gallery.look(), interval, json=json)
+                _print(channel_set.look(), interval, json=json)
             elif json or not stdout().is_terminal or stdout().is_dumb_terminal:
                 for _ in _rounds(updates, interval, time.sleep):
-                    _write(gallery.look(), interval, json=json)
+                    _write(channel_set.look(), interval, json=json)
             else:
-                _live(gallery, updates, interval)
+                _live(channel_set, updates, interval)
         except KeyboardInterrupt:
-            pass  # that is how one ends it
+            pass  # Ctrl-C is a normal way to end it
 
 
 def _rounds(updates: int | None, interval: float, pause: Callable[[float], object]) -> Generator[None]:
-    """Come round as often as asked for; a pause that returns something true is the last."""
+    """Yield once for each update. Stop early if the pause returns True."""
     yield
     while (updates := None if updates is None else updates - 1) != 0 and not pause(interval):
         yield
@@ -101,7 +103,7 @@ def _write(pictures: Sequence[Picture], interval: float, *, json: bool) -> None:
 
 
 def _view(pictures: Sequence[Picture], interval: float, height: int | None = None) -> RenderableType:
-    from .top_view import view
+    from ..ui.top_view import view
 
     console = stdout()
     width = min(console.width, _WIDEST)
@@ -109,7 +111,7 @@ def _view(pictures: Sequence[Picture], interval: float, height: int | None = Non
     return view(pictures, width, height or console.height, interval, unicode=unicode)
 
 
-def _live(gallery: Gallery, updates: int | None, interval: float) -> None:
+def _live(channel_set: ChannelSet, updates: int | None, interval: float) -> None:
     from rich.live import Live
 
     with (
@@ -117,12 +119,12 @@ def _live(gallery: Gallery, updates: int | None, interval: float) -> None:
         Live(console=stdout(), screen=True, auto_refresh=False, vertical_overflow="crop") as live,
     ):
         for _ in _rounds(updates, interval, wait_for_q):
-            live.update(_view(gallery.look(), interval), refresh=True)
+            live.update(_view(channel_set.look(), interval), refresh=True)
 
 
 @contextmanager
 def _keys() -> Generator[Callable[[float], bool]]:
-    """Read single keys while the block runs; what is returned waits, and tells whether q was pressed."""
+    """Read single keys while the block runs. Yield a function that waits, and returns whether q was pressed."""
     if not sys.stdin.isatty():
         yield _sleep
         return

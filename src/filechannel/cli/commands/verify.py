@@ -1,4 +1,4 @@
-"""`filechannel verify`: look at every byte of a channel."""
+"""`filechannel verify`: check every byte of a channel."""
 
 from __future__ import annotations
 
@@ -8,35 +8,41 @@ from typing import Annotated
 import msgspec
 import typer
 
-from .._channel.untyped import describe_channel
-from .._maintenance import verify as verifying
-from .._maintenance.findings import Finding, Report
-from .._maintenance.stretches import CheckPayload
-from .._shell import shell_words
-from .failures import FINDINGS, Failure
-from .output import JsonOption, columns, document, show, show_command
-from .progress import progress
-from .target import ChannelArgument, rights
-from .wording import counted, size
+from ..._channel.lifecycle.channel_description import describe_channel
+from ..._maintenance.verify import verification as verifying
+from ..._maintenance.verify.findings import Finding, Report
+from ..._maintenance.verify.walk_segment_records import CheckPayload
+from ..._shell_quoting import shell_words
+from ..ui.channel_argument import ChannelArgument, rights
+from ..ui.failures import FINDINGS, Failure
+from ..ui.humanize import counted, size
+from ..ui.output import JsonOption, columns, document, show, show_command
+from ..ui.progress import progress
 
 
 def verify(
     channel: ChannelArgument,
     payloads: Annotated[
-        bool, typer.Option("--payloads", help="Decode every message, too, by the schema of the channel.")
+        bool, typer.Option("--payloads", help="Also decode every message with the schema of the channel.")
     ] = False,
     threads: Annotated[
         int | None,
-        typer.Option(metavar="NUMBER", min=1, max=64, help="Segments to look at at once.", show_default="one a core"),
+        typer.Option(
+            metavar="NUMBER",
+            min=1,
+            max=64,
+            help="The number of segments to check in parallel.",
+            show_default="one per core",
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> int:
     """Check every record, header, index and position of a channel.
 
-    Nothing is changed, and the right to read is enough. Others may send and receive meanwhile; what they publish after
-    it has begun is not looked at. Notes are about what is unusual and as it may be: they do not count as findings.
+    The command changes nothing and needs read permission only. Other processes may send and receive meanwhile; messages
+    published after the start are not checked. Notes describe what is unusual but harmless; they are not findings.
 
-    'filechannel repair' mends what is found.
+    To fix what it finds, run 'filechannel repair'.
 
     \b
     Examples:
@@ -45,8 +51,10 @@ def verify(
     """
     path = channel.absolute()
     check = payload_check(path) if payloads else None
-    with rights(path, "read"), progress("verifying") as tell:
-        report = verifying.verify(path, check=check, threads=threads, progress=lambda done, of: tell(done, of=of))
+    with rights(path, "read"), progress("verifying") as report_progress:
+        report = verifying.verify(
+            path, check=check, threads=threads, progress=lambda done, of: report_progress(done, of=of)
+        )
     if json:
         document(report.to_json())
     else:
@@ -56,13 +64,13 @@ def verify(
 
 
 def payload_check(path: Path) -> CheckPayload | None:
-    """Return what decodes messages by the schema; None where every payload is a message."""
+    """Return a function that decodes messages by the schema; None if every payload is a valid message."""
     description = describe_channel(path)
     codec, message_type = description.manifest.codec, description.message_type
     if codec == "raw":
         return None
     if description.is_bytes:
-        raise Failure(f"the codec {codec!r} is not one of ours: payloads cannot be checked")
+        raise Failure(f"the codec {codec!r} is not built in: payloads cannot be checked")
     decode = (msgspec.msgpack if codec == "msgpack" else msgspec.json).Decoder(message_type).decode
 
     def check(payload: bytes) -> str | None:
@@ -76,12 +84,12 @@ def payload_check(path: Path) -> CheckPayload | None:
 
 
 def show_findings(findings: tuple[Finding, ...]) -> None:
-    """Write what was found, a line each."""
+    """Write the findings, one per line."""
     if findings:
         show(columns(("SEVERITY", "WHERE", "WHAT"), ((each.severity, each.place, each.what) for each in findings)), "")
     mends = [finding.mend for finding in findings if finding.mend is not None]
     if mends:
-        show("What a repair leaves to you:")
+        show("What a repair leaves for you to do:")
         for mend in mends:
             show_command(f"  {mend}")
 
@@ -96,4 +104,4 @@ def _summary(report: Report) -> str:
     found = f"{looked_at}: {counted(errors, 'error')} and {counted(warnings, 'warning')}{lost}"
     if all(finding.mend is not None for finding in report.findings if finding.severity != "note"):
         return found
-    return f"{found}; {shell_words('filechannel', 'repair', report.path)} says what can be done"
+    return f"{found}; {shell_words('filechannel', 'repair', report.path)} shows what can be repaired"

@@ -1,4 +1,4 @@
-"""Act three: far more data goes through a channel than it ever takes on disk."""
+"""Act three: much more data passes through a channel than it ever occupies on disk."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..._format import PURE
 
 _MESSAGE: Final = 8 << 10
 TOTAL: Final = 64 << 20 if PURE else 1 << 30
-"""What goes through; the pure twin would take minutes for a gigabyte."""
+"""How many bytes are sent. The pure implementation would take minutes for a gigabyte."""
 CAPACITY: Final = TOTAL // 64
-"""What may wait to be consumed."""
+"""How many bytes may be stored and not consumed."""
 _SEGMENT: Final = CAPACITY // 4
 LIMIT: Final = TOTAL // 4
-"""What the channel may take: besides that, what was consumed and is not reclaimed yet, and spare segments."""
+"""How much the channel may occupy: the capacity, consumed data that is not reclaimed yet, and the free list."""
 _STEPS: Final = 64
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How much went through so far, and the most that it took on disk."""
+    """How much was sent and received so far, and how much disk space that took at most."""
 
     sent: int
     received: int
@@ -35,12 +35,12 @@ class Usage:
 
     @property
     def is_fine(self) -> bool:
-        """Whether all came through, within the limit."""
+        """Whether everything was received, within the limit."""
         return self.sent == self.received == TOTAL and self.most <= LIMIT
 
 
 def stay_small(path: Path) -> Iterator[Usage]:
-    """Send all of it to a receiver in another thread, and yield what is on disk meanwhile."""
+    """Send everything to a receiver in another thread, and yield the disk usage meanwhile."""
     options = ChannelOptions(segment_size=_SEGMENT, capacity=Capacity(max_bytes=CAPACITY, on_full="wait"))
     payload, received, most = bytes(_MESSAGE), [0], 0
     with blocking.open_channel(path, bytes, options=options) as channel, channel.receiver() as rx:
@@ -64,12 +64,12 @@ def _receive(rx: blocking.FanOutReceiver[bytes], received: list[int]) -> None:
 
 
 def _on_disk(path: Path) -> int:
-    """Return the bytes of disk that a channel takes, whatever its files claim to be long."""
+    """Return the allocated bytes of the segments on disk, which may be fewer than their file sizes."""
     total = 0
     with os.scandir(path / "segments") as entries:
         for entry in entries:
             try:
                 total += entry.stat().st_blocks * 512
             except FileNotFoundError:
-                pass  # renamed or removed meanwhile
+                pass  # renamed or deleted meanwhile
     return total

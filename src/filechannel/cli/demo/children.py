@@ -1,4 +1,4 @@
-"""The processes that the demo starts, and kills."""
+"""Starts the processes that the demo kills."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 
 from ..._format import PURE
-from ..interrupts import uninterrupted
+from ..ui.interrupts import uninterrupted
 
 
 @contextmanager
 def started(module: str, *arguments: object) -> Generator[subprocess.Popen[bytes]]:
-    """Run a module of this package in a process of its own; it does not outlive the block.
+    """Run a module of this package in a process of its own, which is killed at the end of the block.
 
-    Ctrl-C does not reach it: it would have something to say about that.
+    Ctrl-C does not reach the process: it would print a traceback.
     """
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    environment = os.environ | ({"FILECHANNEL_PURE": "1"} if PURE else {})  # it was said once that the core is missing
+    environment = os.environ | ({"FILECHANNEL_PURE": "1"} if PURE else {})  # no second warning about a missing core
     with ExitStack() as ending:
-        with uninterrupted():  # or nobody would know of the process that was just made
+        with uninterrupted():  # otherwise Ctrl-C could leave a process that was just started
             child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, process_group=0, env=environment
             )
@@ -31,7 +31,7 @@ def started(module: str, *arguments: object) -> Generator[subprocess.Popen[bytes
 
 
 def numbers_from(child: subprocess.Popen[bytes]) -> Iterator[int]:
-    """Yield the numbers that a process reports, until it ends; a report cut short by a kill is none."""
+    """Yield the numbers that a process reports until it ends. A line that was cut short by a kill is ignored."""
     assert child.stdout is not None
     for line in child.stdout:
         if line.endswith(b"\n"):

@@ -1,8 +1,8 @@
-"""Act one: a process that sends is killed with SIGKILL, again and again, and nothing that was accepted is lost.
+"""Act one: a sending process is killed with SIGKILL, again and again, and no accepted message is lost.
 
-The child sends numbered orders as fast as it can, one by one and in batches, and says after each `send` how many were
-accepted. In the middle of that it is killed. Then the parent receives: every order that was accepted must be there,
-once, in order, and every batch whole.
+The child sends numbered orders as fast as it can, one by one and in batches, and reports after each `send` how many
+were accepted. It is killed in the middle of that. Then the parent receives: every accepted order must be there, once
+and in order, and every batch must be complete.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BATCH: Final = 10
 @final
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one kill did."""
+    """The outcome of one kill."""
 
     accepted: int
     received: int
@@ -39,13 +39,13 @@ class Outcome:
 
     @property
     def lost(self) -> int:
-        """Orders that were accepted and did not come."""
+        """The number of orders that were accepted and not received."""
         return max(0, self.accepted - self.received)
 
     @property
     def is_fine(self) -> bool:
         """Whether the promise was kept."""
-        # A step that the channel had accepted but the child could not report any more may come on top.
+        # The channel may have accepted one more step that the child could not report any more.
         unreported = self.received - self.accepted
         return self.accepted > 0 and self.in_order and not self.torn_batches and 0 <= unreported <= _BATCH
 
@@ -53,7 +53,7 @@ class Outcome:
 @final
 @dataclass(frozen=True, slots=True)
 class Kills:
-    """What the kills so far did, and how many orders the living process has sent."""
+    """The outcomes so far, and how many orders the running process has sent."""
 
     outcomes: tuple[Outcome, ...]
     accepted: int | None
@@ -65,7 +65,7 @@ class Kills:
 
 
 def survive_kills(path: Path) -> Iterator[Kills]:
-    """Yield what happened so far, often, until the last kill."""
+    """Yield the state, often, until the last kill."""
     outcomes: tuple[Outcome, ...] = ()
     first = 0
     for _ in range(KILLS):
@@ -76,7 +76,7 @@ def survive_kills(path: Path) -> Iterator[Kills]:
                 accepted = number - first
                 end = end or time.monotonic() + _SECONDS
                 if time.monotonic() > end:
-                    child.kill()  # what it had reported until then is still read
+                    child.kill()  # what it reported before the kill is still read
                 elif accepted % 1_000 < _BATCH:
                     yield Kills(outcomes, accepted)
         received = anyio.run(_receive_all, path)
@@ -86,7 +86,7 @@ def survive_kills(path: Path) -> Iterator[Kills]:
 
 
 async def _receive_all(path: Path) -> list[Order]:
-    """Open the channel, receive what this consumer has not had yet, and close it."""
+    """Open the channel, receive everything this consumer has not received yet, and close it."""
     received: list[Order] = []
     async with open_channel(path, Order) as orders, orders.receiver() as rx:
         while some := rx.receive_many_nowait(1_000):
@@ -109,7 +109,7 @@ def _check(first: int, accepted: int, received: list[Order]) -> Outcome:
 
 
 async def _send_until_killed(path: Path, number: int) -> None:
-    """Send orders from a number on, and report after each step the number that comes next."""
+    """Send orders starting at a number, and report the next number after each step."""
     async with open_channel(path, Order) as orders, orders.sender() as tx:
         while True:
             await tx.send(make_batch(number, 1)[0])

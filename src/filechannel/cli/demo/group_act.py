@@ -1,7 +1,7 @@
-"""Act two: a group of processes shares the work, one of them is killed, and the others do what it had taken.
+"""Act two: a group of processes shares the work, one of them is killed, and the others redo what it had received.
 
-Each worker receives an order, sends that it is done into another channel and acknowledges the order. The killed one
-leaves orders behind that it had taken: they come again, to the others, within a second.
+Each worker receives an order, sends a confirmation to another channel and acknowledges the order. The killed worker
+leaves unacknowledged orders behind: they are redelivered to the others within a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORKERS: Final = 3
 ORDERS: Final = 6_000
 _KILLED: Final = 1
 _KILL_AFTER: Final = 500
-"""So many orders the victim handles before it is killed."""
+"""How many orders the worker handles before it is killed."""
 _HELD: Final = 16
 _WORK: Final = 0.000_5
 """Seconds that it takes to handle an order."""
@@ -33,31 +33,31 @@ _PATIENCE: Final = 30.0
 @final
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the crew is."""
+    """How far the workers are."""
 
     done: dict[int, int]
-    """Orders that each worker has handled."""
+    """The number of orders that each worker has handled."""
     repeated: int
-    """Orders that were handled twice: done by the killed one, but not acknowledged any more."""
+    """Orders that were handled twice: the killed worker had handled, but not acknowledged them."""
     killed: int | None
-    """The worker that is dead."""
+    """The worker that was killed."""
 
     @property
     def total(self) -> int:
-        """Different orders that were handled."""
+        """The number of different orders that were handled."""
         return sum(self.done.values()) - self.repeated
 
     @property
     def is_fine(self) -> bool:
-        """Whether every order was handled, and only those again that were in the hands of the dead."""
+        """Whether every order was handled, and only orders that the killed worker held were handled again."""
         return self.total == ORDERS and self.killed is not None and self.repeated <= _HELD
 
 
 def share_work(directory: Path) -> Iterator[Progress]:
-    """Yield how far the crew is, often, until all is done."""
+    """Yield the progress, often, until all orders are handled."""
     todo, results = directory / "todo", directory / "done"
     with blocking.open_channel(todo, Order) as orders, blocking.open_channel(results, Done) as done:
-        orders.group("crew").close()  # so that nothing is taken for consumed before the crew is there
+        orders.group("crew").close()  # registered first: nothing counts as consumed before the workers start
         with orders.sender() as tx:
             tx.send_many(make_batch(0, ORDERS))
         with done.receiver() as rx, ExitStack() as stack:

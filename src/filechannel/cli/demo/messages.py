@@ -1,4 +1,4 @@
-"""What is sent in the demo."""
+"""The messages of the demo."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Order(msgspec.Struct):
-    """One order, and which batch it was sent in."""
+    """One order, and the batch in which it was sent."""
 
     number: int
     sku: str
@@ -16,12 +16,12 @@ class Order(msgspec.Struct):
 
 
 class Done(msgspec.Struct):
-    """An order that was handled, and by whom."""
+    """An order that was handled, and the worker that handled it."""
 
     number: int
     worker: int
 
 
 def make_batch(first: int, size: int) -> list[Order]:
-    """Return orders that belong together, numbered from *first*."""
+    """Return a batch of orders, numbered from *first*."""
     return [Order(first + i, f"SKU-{i}", 1, batch=first, batch_size=size) for i in range(size)]

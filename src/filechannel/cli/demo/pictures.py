@@ -1,4 +1,4 @@
-"""How the acts look while they run, and at the end."""
+"""Draws the acts of the demo while they run and at the end."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..output import columns
-from ..wording import number, size
-from .bounds import TOTAL, Usage
-from .crew import ORDERS, Progress
-from .kills import KILLS, Kills
+from ..ui.humanize import number, size
+from ..ui.output import columns
+from .capacity_act import TOTAL, Usage
+from .crash_act import KILLS, Kills
+from .group_act import ORDERS, Progress
 
 _BAR: Final = 32
 _GOOD: Final = "green"
@@ -22,12 +22,12 @@ _BAD: Final = "bold red"
 
 
 def verdict(is_fine: bool, good: str, bad: str) -> Text:
-    """Return what to say of a promise."""
+    """Return the text for a promise that was kept or broken."""
     return Text(good, style=_GOOD) if is_fine else Text(bad, style=_BAD)
 
 
 def kills(state: Kills) -> RenderableType:
-    """Draw the kills so far, and how many orders the living process has sent."""
+    """Draw the kills so far, and how many orders the running process has sent."""
     numbers = ("kill", "accepted", "received", "lost", "torn batches")
     rows: list[list[str]] = []
     for count, outcome in enumerate(state.outcomes, 1):
@@ -39,7 +39,7 @@ def kills(state: Kills) -> RenderableType:
 
 
 def crew(progress: Progress) -> RenderableType:
-    """Draw how many orders each worker has handled, and who is dead."""
+    """Draw how many orders each worker has handled, and which one was killed."""
     table = Table.grid(padding=(0, 2))
     for worker, done in progress.done.items():
         is_dead = worker == progress.killed
@@ -52,7 +52,7 @@ def crew(progress: Progress) -> RenderableType:
 
 
 def bounds(usage: Usage) -> RenderableType:
-    """Draw what went through, and what it takes."""
+    """Draw how much data passed through the channel, and its disk usage."""
     table = Table.grid(padding=(0, 2))
     table.add_row("through the channel", ProgressBar(TOTAL, usage.received, width=_BAR), size(usage.received))
     table.add_row("on disk now", ProgressBar(TOTAL, usage.on_disk, width=_BAR), size(usage.on_disk))
@@ -61,7 +61,7 @@ def bounds(usage: Usage) -> RenderableType:
 
 
 def figures(nanoseconds: Mapping[str, float]) -> RenderableType:
-    """Draw what a message costs, beside the first line."""
+    """Draw the time per message, compared with the first line."""
     numbers = ("each", "per second", "times as long")
     yardstick = next(iter(nanoseconds.values()))
     rows = [
@@ -71,10 +71,10 @@ def figures(nanoseconds: Mapping[str, float]) -> RenderableType:
 
 
 def promises(results: Sequence[tuple[str, str, bool]]) -> RenderableType:
-    """Draw the closing table: what was done, what came of it, and whether that was promised."""
+    """Draw the closing table: what was done, the result, and whether the promise was kept."""
     table = Table.grid(padding=(0, 2))
-    for done, came_of_it, is_fine in results:
-        table.add_row(verdict(is_fine, "kept", "BROKEN"), done, came_of_it)
+    for done, outcome, is_fine in results:
+        table.add_row(verdict(is_fine, "kept", "BROKEN"), done, outcome)
     return table
 
 

@@ -1,4 +1,4 @@
-"""Act four: the pipeline of `examples/spark_pipeline.py`, which is shipped beside this module."""
+"""Act four: runs `examples/spark_pipeline.py`, which is installed next to this module."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _PATIENCE: Final = 2.0  # seconds
 
 
 def script() -> Path:
-    """Return the example: beside this module in an install, and among the examples in a checkout."""
+    """Return the path of the example: next to this module if installed, among the examples in a checkout."""
     beside = Path(__file__).with_name(_NAME)
     return beside if beside.exists() else Path(__file__).parents[4] / "examples" / _NAME
 
 
 def what_is_missing() -> str | None:
-    """Return why Spark cannot run here, and what helps; None if it can."""
+    """Return why Spark cannot run here, and how to fix that; None if it can run."""
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         return "PySpark is not installed: pip install 'filechannel[spark]'"
     java = Path(os.environ.get("JAVA_HOME", ""), "bin", "java") if os.environ.get("JAVA_HOME") else "java"
@@ -34,9 +34,9 @@ def what_is_missing() -> str | None:
 
 
 def run_pipeline(directory: Path) -> bool:
-    """Run it where it can be seen, and return whether nothing was lost. What Java has to say is shown if it failed.
+    """Run the pipeline with visible output, and return whether nothing was lost. Show the output of Java if it failed.
 
-    All its files are in a directory of the caller's: interrupted, it may have no time to remove them.
+    All its files are in a directory of the caller, because an interrupted pipeline may not have time to delete them.
     """
     sys.stdout.flush()
     with tempfile.TemporaryFile() as remarks:
@@ -48,7 +48,7 @@ def run_pipeline(directory: Path) -> bool:
 
 
 def _run(command: Sequence[str], stderr: BinaryIO, environment: Mapping[str, str]) -> int:
-    """Wait for the end of a process, also if that is because of Ctrl-C, of which a terminal tells it too."""
+    """Wait for a process to end, also after Ctrl-C, which the terminal sends to it as well."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr, env=environment) as process:
         try:
             return process.wait()

@@ -1,4 +1,4 @@
-"""The last act: what sending and receiving costs on this machine, beside an `asyncio.Queue`."""
+"""The last act: how long sending and receiving takes on this machine, compared with an `asyncio.Queue`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ YARDSTICK: Final = "asyncio.Queue: in memory, lost with the process"
 
 
 def measure(directory: Path) -> dict[str, float]:
-    """Return the nanoseconds for one message by what is measured; the yardstick comes first."""
+    """Return the nanoseconds per message for each measurement; the yardstick comes first."""
     figures = asyncio.run(_within_a_process(directory / "speed"))
     if not PURE:
         figures["filechannel, to another process, batches"] = _between_processes(directory / "across")
@@ -32,7 +32,7 @@ def measure(directory: Path) -> dict[str, float]:
 
 
 async def _within_a_process(path: Path) -> dict[str, float]:
-    """Measure in turn, and take medians: other work on the machine meets all alike."""
+    """Measure alternately, and take medians, so that other work on the machine affects all alike."""
     queue: asyncio.Queue[Order] = asyncio.Queue()
     orders = make_batch(0, _MESSAGES)
     times: dict[str, list[float]] = {}
@@ -63,10 +63,10 @@ async def _within_a_process(path: Path) -> dict[str, float]:
 
 
 def _between_processes(path: Path) -> float:
-    """Time a child's messages from its first to its last, as they arrive here."""
+    """Measure the time from the first to the last message of a child process, as they arrive here."""
     total = _ROUNDS * _MESSAGES
     with blocking.open_channel(path, Order) as channel, channel.receiver() as rx, started(__name__, path, total):
-        received = len(rx.receive_many(1))  # it is at work
+        received = len(rx.receive_many(1))  # the child has started
         began = time.perf_counter_ns()
         while received < total:
             received += len(rx.receive_many(_BATCH))

@@ -1,4 +1,4 @@
-"""What `doctor` says, and what it looks at."""
+"""The findings of `doctor`, and the channel that its checks examine."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TypeAlias, final
 
-from .._maintenance.findings import Severity
-from .._maintenance.watch import Figures, Watch
-from .._shell import shell_words
+from ..._maintenance.read_only_statistics import Figures, Watch
+from ..._maintenance.verify.findings import Severity
+from ..._shell_quoting import shell_words
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """One thing that somebody should know."""
+    """One finding."""
 
     severity: Severity
     kind: str
-    """What it is, in a word that stays the same: for programs."""
+    """A stable identifier of the kind of finding, for programs."""
     what: str
     mend: str | None = None
-    """The command that mends it, or what else to do."""
+    """The command that fixes it, or what else to do."""
 
     def to_json(self) -> dict[str, object]:
-        """Return it as plain JSON."""
+        """Return the finding as plain JSON."""
         return asdict(self)
 
 
@@ -40,16 +40,16 @@ class Part:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Patient:
-    """A channel that is looked at."""
+class ExaminedChannel:
+    """A channel that is being checked."""
 
     watch: Watch
     figures: Figures
 
     def command(self, *words: str, about: str | None = None) -> str:
-        """Return a command on it as it is typed; *about* is a name, whatever it begins with."""
+        """Return a shell command for this channel. *about* is a name, and may start with a dash."""
         last = () if about is None else ("--", about) if about.startswith("-") else (about,)
         return shell_words("filechannel", *words, self.watch.path, *last)
 
 
-Check: TypeAlias = Callable[[Patient], Iterator[Advice]]
+Check: TypeAlias = Callable[[ExaminedChannel], Iterator[Advice]]

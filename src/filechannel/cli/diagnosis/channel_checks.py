@@ -1,6 +1,6 @@
-"""What is wrong with a channel or unusual, in words, and what mends it. Each check is a function of its own.
+"""The checks of a channel: what is wrong or unusual, and how to fix it. Each check is a function.
 
-Nothing is changed, and only what is quick to read is read: whether every record is whole is for `verify`.
+Nothing is changed, and only what can be read quickly is read: `verify` checks every record.
 """
 
 from __future__ import annotations
@@ -11,41 +11,41 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from .._errors import FileChannelError, UnexpectedFileError, UnsupportedFormatError
-from .._maintenance.chain import read_chain
-from .._maintenance.findings import Severity
-from .._maintenance.gc import foresee
-from .._maintenance.small_files import LINKS, check_small_files
-from .._maintenance.survey import Survey
-from .._maintenance.watch import Watch
-from .._shell import shell_words
-from .._storage.codecs import require
-from .._storage.creation import is_remote
-from .._storage.files import QUARANTINE, Files
-from .._storage.processes import holder_at
-from .advice import Advice, Check, Patient
-from .consumer_checks import groups, held_by, idle_consumers, nobody_registered, stuck_consumers
+from ..._errors import FileChannelError, UnexpectedFileError, UnsupportedFormatError
+from ..._maintenance.background.reclaim_on_request import foresee
+from ..._maintenance.read_only_statistics import Watch
+from ..._maintenance.verify.directory_scan import DirectoryScan
+from ..._maintenance.verify.findings import Severity
+from ..._maintenance.verify.metadata_check import LINKS, check_metadata
+from ..._maintenance.verify.segment_chain import read_chain
+from ..._shell_quoting import shell_words
+from ..._storage.control.process_slots import holder_at
+from ..._storage.recovery.create import is_remote
+from ..._storage.segments.compression_codecs import require
+from ..._storage.system.os_calls import QUARANTINE, Files
+from ..ui.humanize import counted, number, size, span
+from .advice import Advice, Check, ExaminedChannel
+from .consumer_checks import groups, held_by, idle_consumers, no_consumer_registered, stuck_consumers
 from .local_process import LocalProcess, find_local
-from .wording import counted, number, size, span
 
 _NEARLY = 0.9  # of a capacity
 _LITTLE_DISK = 0.05
-_FEW_FILES = 16  # segments and their indexes, those that wait, a name or two
-_UNATTENDED = 900.0  # seconds; a quiet channel is looked at every five minutes
+_FEW_FILES = 16  # segments and their indexes, the free list, a few consumers
+_UNATTENDED = 900.0  # seconds; maintenance runs every five minutes if a channel is quiet
 _MANY_SEGMENTS, _TINY = 1000, 1 << 20
 _CLOCK = 60.0  # seconds
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
 def diagnose(path: Path, files: Files | None = None) -> list[Advice]:
-    """Say what is wrong with a channel; raises `ChannelNotFoundError` and `NotAChannelError` if there is none."""
+    """Return the problems of a channel. Raise `ChannelNotFoundError` or `NotAChannelError` if it is not a channel."""
     found = list(_damage(path, files or Files()))
     try:
         with Watch.open(path, files) as watch:
-            patient = Patient(watch, watch.look())
+            examined = ExaminedChannel(watch, watch.look())
             for check in CHECKS:
-                with suppress(UnexpectedFileError):  # which is among what was found
-                    found += check(patient)
+                with suppress(UnexpectedFileError):  # it is already among the findings
+                    found += check(examined)
     except (FileChannelError, FileNotFoundError, ValueError) as error:
         if not found:
             found.append(Advice(severity="error", kind="unreadable", what=str(error)))
@@ -53,10 +53,10 @@ def diagnose(path: Path, files: Files | None = None) -> list[Advice]:
 
 
 def _damage(path: Path, files: Files) -> Iterator[Advice]:
-    """What a look at headers, positions and names shows."""
-    with Survey.of(path, files) as survey:
+    """Damage in headers, stored positions and file names."""
+    with DirectoryScan.of(path, files) as survey:
         chain = read_chain(survey)
-        found = [*check_small_files(survey, chain), *chain.findings]
+        found = [*check_metadata(survey, chain), *chain.findings]
         broken = [link.head for link in chain.links if link.head.header is None]
     bad = [finding for finding in found if finding.severity != "note"]
     mend = shell_words("filechannel", "repair", path)
@@ -76,100 +76,102 @@ def _damage(path: Path, files: Files) -> Iterator[Advice]:
             yield Advice(severity="note", kind="restarted", what=finding.what)
 
 
-# Room
+# Capacity and disk space
 
 
-def capacity(patient: Patient) -> Iterator[Advice]:
-    """A channel that is full, or soon will be."""
-    figures, fill = patient.figures, patient.figures.fill
+def capacity(examined: ExaminedChannel) -> Iterator[Advice]:
+    """A channel that is full or almost full."""
+    figures, fill = examined.figures, examined.figures.fill
     slowest = min(figures.consumers, key=lambda each: each.offset, default=None)
     who = "no consumer is registered" if slowest is None else f"the slowest consumer is `{slowest.name}`"
     if figures.waiting_for_room:
-        what = f"senders wait for room ({fill or 0:.0%} of the capacity used); {who}"
-        yield Advice(severity="warning", kind="full", what=what, mend=patient.command("consumers"))
-    elif fill is not None and fill >= _NEARLY and patient.watch.manifest.options.capacity is not None:
-        severity: Severity = "note" if patient.watch.manifest.options.capacity.on_full == "drop_oldest" else "warning"
+        what = f"senders wait for capacity ({fill or 0:.0%} of the capacity used); {who}"
+        yield Advice(severity="warning", kind="full", what=what, mend=examined.command("consumers"))
+    elif fill is not None and fill >= _NEARLY and examined.watch.manifest.options.capacity is not None:
+        severity: Severity = "note" if examined.watch.manifest.options.capacity.on_full == "drop_oldest" else "warning"
         what = f"{fill:.0%} of the capacity used; {who}"
-        yield Advice(severity=severity, kind="full", what=what, mend=patient.command("consumers"))
+        yield Advice(severity=severity, kind="full", what=what, mend=examined.command("consumers"))
 
 
-def disk(patient: Patient) -> Iterator[Advice]:
-    """A disk that is nearly full, of bytes or of files."""
-    status, usage = os.statvfs(patient.watch.path), patient.figures.usage
+def disk(examined: ExaminedChannel) -> Iterator[Advice]:
+    """A disk that is almost out of space or of inodes."""
+    status, usage = os.statvfs(examined.watch.path), examined.figures.usage
     free, total = status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
     left = f"the disk has {size(free)} left of {size(total)}; the channel takes {size(usage.bytes)}"
-    yield from _scarce(patient, free, total, 4 * patient.watch.manifest.options.segment_size, left, "compress")
+    yield from _scarce(examined, free, total, 4 * examined.watch.manifest.options.segment_size, left, "compress")
     files = f"the disk takes {counted(status.f_favail, 'more file')}, with {number(status.f_files)} in all"
-    yield from _scarce(patient, status.f_favail, status.f_files, _FEW_FILES, files)
+    yield from _scarce(examined, status.f_favail, status.f_files, _FEW_FILES, files)
 
 
-def _scarce(patient: Patient, free: int, total: int, needed: int, what: str, *more: str) -> Iterator[Advice]:
-    """Say it, and what holds what the channel has, if there is little left; with a total of 0 nobody counts.
+def _scarce(examined: ExaminedChannel, free: int, total: int, needed: int, what: str, *more: str) -> Iterator[Advice]:
+    """Report a scarce resource, and what keeps the data of the channel. A total of 0 means that there is no limit.
 
-    *more* are commands that make room, besides the one for that.
+    *more* are further commands that free disk space, besides the one for what keeps the data.
     """
     if total and (free < needed or free < _LITTLE_DISK * total):
-        holding, command = _holding(patient)
+        holding, command = _holding(examined)
         severity: Severity = "error" if free < needed else "warning"
-        mend = "; ".join(map(patient.command, (command, *more)))
+        mend = "; ".join(map(examined.command, (command, *more)))
         yield Advice(severity=severity, kind="disk", what=f"{what}; {holding}" if holding else what, mend=mend)
 
 
-def _holding(patient: Patient) -> tuple[str, str]:
-    """Return what keeps the segments from going, or that they may, and the command for it."""
+def _holding(examined: ExaminedChannel) -> tuple[str, str]:
+    """Return what keeps the segments, or that they can be reclaimed, and the command to use."""
     try:
-        found = foresee(patient.watch.path, files=patient.watch.files)
-    except (FileChannelError, OSError):  # other checks say so
+        found = foresee(examined.watch.path, files=examined.watch.files)
+    except (FileChannelError, OSError):  # other checks report it
         return "", "gc"
     pin = found.pinned_by
     if pin is None:
-        return f"{size(found.bytes)} of records may go" if found.segments else "", "gc"
-    consumers = [each for each in patient.figures.consumers if each.name == pin.consumer]
-    return (held_by(consumers[0]), "consumers") if consumers else (f"the oldest segment stays: {pin}", "gc")
+        return f"{size(found.bytes)} of records can be deleted" if found.segments else "", "gc"
+    consumers = [each for each in examined.figures.consumers if each.name == pin.consumer]
+    return (held_by(consumers[0]), "consumers") if consumers else (f"the oldest segment is kept: {pin}", "gc")
 
 
-# What is done in the background
+# Background work
 
 
-def maintenance(patient: Patient) -> Iterator[Advice]:
-    """Nobody looks after it, or in vain."""
-    figures = patient.figures
+def maintenance(examined: ExaminedChannel) -> Iterator[Advice]:
+    """No process does maintenance, or maintenance fails."""
+    figures = examined.figures
     if figures.maintenance_errors:
         times = counted(figures.maintenance_errors, "time")
-        what = f"maintenance failed {times}; the log of the process in which it did says why"
-        yield Advice(severity="warning", kind="maintenance", what=what, mend=patient.command("gc"))
+        what = f"maintenance failed {times}; the log of that process says why"
+        yield Advice(severity="warning", kind="maintenance", what=what, mend=examined.command("gc"))
     is_empty = figures.oldest_offset == figures.write_offset
     if figures.writers and figures.maintained is not None and not is_empty:
         ago = (time.time_ns() - figures.maintained) / 1e9
         if ago > _UNATTENDED:
-            what = f"nobody has looked after it for {span(ago)}, although {_people(len(figures.writers))} it open"
-            yield Advice(severity="warning", kind="maintenance", what=what, mend=patient.command("gc"))
+            what = (
+                f"no maintenance has run for {span(ago)}, although {_count_of_processes(len(figures.writers))} it open"
+            )
+            yield Advice(severity="warning", kind="maintenance", what=what, mend=examined.command("gc"))
 
 
-def flushes(patient: Patient) -> Iterator[Advice]:
-    """A disk that has refused something."""
-    if patient.figures.failed_flushes:
-        times = counted(patient.figures.failed_flushes, "time")
-        what = f"the disk refused to flush, {times}: the kernel's log (dmesg) says why"
-        yield Advice(severity="error", kind="flush", what=what, mend=patient.command("verify"))
+def flushes(examined: ExaminedChannel) -> Iterator[Advice]:
+    """Failed flushes: the disk reported an error, or a file was deleted."""
+    if examined.figures.failed_flushes:
+        times = counted(examined.figures.failed_flushes, "time")
+        what = f"a flush failed {times}: the log of the program or the kernel's log (dmesg) may say why"
+        yield Advice(severity="error", kind="flush", what=what, mend=examined.command("verify"))
 
 
-def quarantine(patient: Patient) -> Iterator[Advice]:
-    """What was put aside and nobody has looked at."""
-    directory = patient.watch.path / QUARANTINE
-    names = patient.watch.files.list(directory)
+def quarantine(examined: ExaminedChannel) -> Iterator[Advice]:
+    """Files in quarantine, which the user should inspect and delete."""
+    directory = examined.watch.path / QUARANTINE
+    names = examined.watch.files.list(directory)
     if names:
         count = len(names) - len(names) // 2
-        held = sum(patient.watch.files.disk_space(directory / name) for name in names)
+        held = sum(examined.watch.files.disk_space(directory / name) for name in names)
         found = f"{counted(count, 'file')} ({size(held)})"
-        what = f"{found} of damage put aside in {QUARANTINE}/; remove it when you have looked"
+        what = f"{found} of damaged data in {QUARANTINE}/; delete it after you have looked at it"
         mend = f"cat -v {shell_words(directory)}/*.json"
         yield Advice(severity="warning", kind="quarantine", what=what, mend=mend)
 
 
-def extras(patient: Patient) -> Iterator[Advice]:
-    """A method of compression that is not installed here."""
-    method = patient.watch.manifest.options.compression.method
+def extras(examined: ExaminedChannel) -> Iterator[Advice]:
+    """A compression method that is not installed here."""
+    method = examined.watch.manifest.options.compression.method
     try:
         require(method)
     except UnsupportedFormatError as error:
@@ -177,13 +179,13 @@ def extras(patient: Patient) -> Iterator[Advice]:
         yield Advice(severity="error", kind="extra", what=what, mend=shell_words("pip", *error.advice.split()))
 
 
-# Where it is
+# Location
 
 
-def file_system(patient: Patient) -> Iterator[Advice]:
-    """A file system that is not what the options promise."""
-    kind = patient.watch.files.file_system(patient.watch.path)
-    durability = patient.watch.manifest.options.durability.kind
+def file_system(examined: ExaminedChannel) -> Iterator[Advice]:
+    """A file system that does not provide what the options promise."""
+    kind = examined.watch.files.file_system(examined.watch.path)
+    durability = examined.watch.manifest.options.durability.kind
     if is_remote(kind):
         what = f"it is on {kind}, where maps and locks are not coherent: it can only be read, by one machine"
         yield Advice(severity="error", kind="file system", what=what, mend="move it to a local disk")
@@ -195,32 +197,36 @@ def file_system(patient: Patient) -> Iterator[Advice]:
         yield Advice(severity=severity, kind="file system", what=what, mend="move it to a disk" if promised else None)
 
 
-def segments(patient: Patient) -> Iterator[Advice]:
-    """Very many small files."""
-    usage = patient.figures.usage
+def segments(examined: ExaminedChannel) -> Iterator[Advice]:
+    """A very large number of small files."""
+    usage = examined.figures.usage
     count, stored = usage.plain + usage.compressed, usage.plain_bytes + usage.compressed_bytes
     if count >= _MANY_SEGMENTS and stored / count < _TINY:
         what = f"{counted(count, 'segment')} of {size(stored // count)} on average: opening and seeking take longer"
         mend = "segment_size is fixed at creation: export it, and import it into a channel with a larger one"
         yield Advice(severity="note", kind="segments", what=what, mend=mend)
-    most = patient.watch.manifest.options.spare_segments
+    most = examined.watch.manifest.options.spare_segments
     if usage.spare > most + 1:
-        what = f"{counted(usage.spare, 'spare file')} ({size(usage.spare_bytes)}), where {most} are enough"
-        yield Advice(severity="note", kind="spares", what=what, mend=patient.command("gc"))
+        what = f"{counted(usage.spare, 'file')} ({size(usage.spare_bytes)}) in the free list, where {most} are enough"
+        yield Advice(severity="note", kind="spares", what=what, mend=examined.command("gc"))
 
 
-def clock(patient: Patient) -> Iterator[Advice]:
-    """Times that are yet to come."""
+def clock(examined: ExaminedChannel) -> Iterator[Advice]:
+    """Timestamps in the future."""
     newest = max(
         [
-            patient.figures.maintained or 0,
-            *(each.position.time for each in patient.watch.roster.registrations() if each.position is not None),
-            *_created(patient.watch),
+            examined.figures.maintained or 0,
+            *(
+                each.position.time
+                for each in examined.watch.consumer_listing.registrations()
+                if each.position is not None
+            ),
+            *_created(examined.watch),
         ]
     )
     ahead = newest / 1e9 - time.time()
     if ahead > _CLOCK:
-        what = f"times in it are {span(ahead)} ahead of the clock, which was set back"
+        what = f"its newest times are {span(ahead)} ahead of the clock, which was set back"
         mend = "until the clock has caught up, seeks by time are less exact and nothing expires"
         yield Advice(severity="warning", kind="clock", what=what, mend=mend)
 
@@ -235,16 +241,16 @@ def _created(watch: Watch) -> list[int]:
 # Processes
 
 
-def processes(patient: Patient) -> Iterator[Advice]:
-    """Processes that stand still, or are at their limits."""
-    control, busy = patient.watch.control, patient.watch.busy_writer
-    for slot in patient.watch.living.slots:
+def processes(examined: ExaminedChannel) -> Iterator[Advice]:
+    """Processes that are stopped, or close to their limits."""
+    control, busy = examined.watch.control, examined.watch.busy_writer
+    for slot in examined.watch.living.slots:
         process = find_local(holder_at(control.map, slot))
         if process is None:
             continue
         if process.is_stopped:
             holding = slot == busy
-            what = f"process {process.pid} is stopped{' in the middle of sending: everybody waits for it' * holding}"
+            what = f"process {process.pid} is stopped{' while it holds the writer lock: senders wait for it' * holding}"
             severity: Severity = "error" if holding else "warning"
             yield Advice(severity=severity, kind="stopped", what=what, mend=f"kill -CONT {process.pid}")
         yield from _limits(process)
@@ -260,11 +266,11 @@ def _limits(process: LocalProcess) -> Iterator[Advice]:
             yield Advice(severity="warning", kind="limits", what=text, mend=mend)
 
 
-def unreachable(patient: Patient) -> Iterator[Advice]:
-    """Messages behind damage, which the next open for writing would put aside."""
-    found = patient.watch.unreachable
+def unreachable(examined: ExaminedChannel) -> Iterator[Advice]:
+    """Messages behind damage, which the next process that opens the channel for writing would move to quarantine."""
+    found = examined.watch.unreachable
     if found is not None:
-        mend = shell_words("filechannel", "repair", patient.watch.path, "--apply")
+        mend = shell_words("filechannel", "repair", examined.watch.path, "--apply")
         yield Advice(severity="error", kind="unreachable", what=str(found), mend=mend)
 
 
@@ -272,7 +278,7 @@ CHECKS: tuple[Check, ...] = (
     unreachable,
     idle_consumers,
     stuck_consumers,
-    nobody_registered,
+    no_consumer_registered,
     groups,
     capacity,
     disk,
@@ -287,5 +293,5 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def _people(count: int) -> str:
+def _count_of_processes(count: int) -> str:
     return "a process has" if count == 1 else f"{count} processes have"

@@ -1,4 +1,4 @@
-"""What `doctor` has to say about consumers: those that hold data back, do not move, or are missing."""
+"""The checks of `doctor` for consumers: those that hold data back, do not move, or are missing."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from .._errors import UnexpectedFileError
-from .._format.layout import (
+from ..._errors import UnexpectedFileError
+from ..._format.layout import (
     ENTRY_ATTEMPT_SHIFT,
     ENTRY_ATTEMPTS,
     ENTRY_OUT,
@@ -16,80 +16,80 @@ from .._format.layout import (
     GROUP_ENTRIES,
     GROUP_SIZE,
 )
-from .._maintenance.watch import ConsumerFigures
-from .._storage.cursor_file import CONSUMERS, group_file_name
-from .._storage.group import entry_at, numbers_in
-from .advice import Advice, Patient
-from .wording import counted, size, span
+from ..._maintenance.read_only_statistics import ConsumerFigures
+from ..._storage.consumers.cursor_file import CONSUMERS, group_file_name
+from ..._storage.consumers.group_file import entry_at, numbers_in
+from ..ui.humanize import counted, size, span
+from .advice import Advice, ExaminedChannel
 
 _IDLE: Final = 3600.0  # seconds
 _MANY_ATTEMPTS: Final = 5
 
 
-def idle_consumers(patient: Patient) -> Iterator[Advice]:
-    """Names that nobody has, and which hold data back."""
-    for consumer in patient.figures.consumers:
+def idle_consumers(examined: ExaminedChannel) -> Iterator[Advice]:
+    """Consumers without an owner that hold data back."""
+    for consumer in examined.figures.consumers:
         if consumer.owner is None and consumer.lag_messages and consumer.idle >= _IDLE:
             what = f"{held_by(consumer)}, idle for {span(consumer.idle)}"
             if not consumer.knows_owner:
                 yield Advice(
-                    severity="note", kind="idle", what=f"{what}; its owner is known only to users who may write"
+                    severity="note", kind="idle", what=f"{what}; only users with write permission can see its owner"
                 )
                 continue
             if consumer.expires is not None:
                 yield Advice(severity="note", kind="idle", what=f"{what}; it expires after {span(consumer.expires)}")
                 continue
-            mend = patient.command("consumers", "remove", about=consumer.name)
+            mend = examined.command("consumers", "remove", about=consumer.name)
             yield Advice(severity="warning", kind="idle", what=what, mend=mend)
 
 
-def stuck_consumers(patient: Patient) -> Iterator[Advice]:
-    """Names that somebody has, and that do not move although there are messages."""
-    for consumer in patient.figures.consumers:
+def stuck_consumers(examined: ExaminedChannel) -> Iterator[Advice]:
+    """Consumers with an owner that do not move although there are messages."""
+    for consumer in examined.figures.consumers:
         owner = consumer.owner
         if owner is not None and consumer.lag_messages and consumer.idle >= _IDLE:
             what = (
                 f"consumer `{consumer.name}`, process {owner.pid} on {owner.host}, has not moved for "
-                f"{span(consumer.idle)}, with {_held(consumer)} before it"
+                f"{span(consumer.idle)}, with {_held(consumer)} to read"
             )
-            mend = f"look at process {owner.pid}: it waits for something, or acknowledges nothing"
+            mend = f"check process {owner.pid}: it is blocked, or does not acknowledge what it receives"
             yield Advice(severity="warning", kind="stuck", what=what, mend=mend)
 
 
-def nobody_registered(patient: Patient) -> Iterator[Advice]:
-    """Without a consumer nothing counts as consumed."""
-    options, figures = patient.watch.manifest.options, patient.figures
+def no_consumer_registered(examined: ExaminedChannel) -> Iterator[Advice]:
+    """No consumer is registered, so nothing counts as consumed."""
+    options, figures = examined.watch.manifest.options, examined.figures
     is_bounded = options.retention.max_bytes or options.retention.max_age or options.capacity
     if figures.consumers or is_bounded or options.retention.after_consumed == "keep" or figures.sealed:
         return
     if figures.usage.plain + figures.usage.compressed > 1:
-        what = f"{size(figures.usage.bytes)} stored and no consumer registered: nothing is ever removed"
+        what = f"{size(figures.usage.bytes)} stored and no consumer registered: nothing is ever deleted"
         mend = "register a receiver, or limit it: channel.configure(retention=Retention(max_bytes=...))"
         yield Advice(severity="warning", kind="nobody", what=what, mend=mend)
 
 
-def groups(patient: Patient) -> Iterator[Advice]:
-    """Messages that come again and again, and leases that ended with nobody to notice."""
-    for consumer in patient.figures.consumers:
+def groups(examined: ExaminedChannel) -> Iterator[Advice]:
+    """Messages that are redelivered again and again, and expired leases in a group without members."""
+    for consumer in examined.figures.consumers:
         if not consumer.is_group:
             continue
-        path = patient.watch.path / CONSUMERS / group_file_name(consumer.name)
+        path = examined.watch.path / CONSUMERS / group_file_name(consumer.name)
         try:
-            content = patient.watch.files.read(path, GROUP_SIZE)
+            content = examined.watch.files.read(path, GROUP_SIZE)
         except (FileNotFoundError, UnexpectedFileError):
             continue
         expired, worst, where = _ring(content, time.monotonic_ns())
         if worst >= _MANY_ATTEMPTS:
-            what = f"group `{consumer.name}`: the message at offset {where} was handed out {worst} times"
-            mend = "look at what its handler says, or give serve() a RetryPolicy and a dead-letter channel"
+            what = f"group `{consumer.name}`: the message at offset {where} was delivered {worst} times"
+            mend = "check the log of its handler, or give serve() a RetryPolicy and a dead-letter channel"
             yield Advice(severity="warning", kind="attempts", what=what, mend=mend)
         if expired and consumer.knows_owner and not consumer.members:
-            what = f"group `{consumer.name}`: {counted(expired, 'lease')} ended and no member is there to go on"
+            what = f"group `{consumer.name}`: {counted(expired, 'lease')} expired, and the group has no member"
             yield Advice(severity="warning", kind="leases", what=what, mend="start a member of the group")
 
 
 def _ring(content: bytes, now: int) -> tuple[int, int, int]:
-    """Return how many leases are over, the most attempts of a message, and where that one is."""
+    """Return the number of expired leases, the highest attempt of a message, and the offset of that message."""
     expired, worst, where = 0, 0, 0
     head, tail = numbers_in(content)
     for number in range(head, min(tail, head + GROUP_ENTRIES)):
@@ -101,7 +101,7 @@ def _ring(content: bytes, now: int) -> tuple[int, int, int]:
 
 
 def held_by(consumer: ConsumerFigures) -> str:
-    """Say how much a consumer has not taken."""
+    """Return how much a consumer has not consumed, as text."""
     return f"{_held(consumer)} held by consumer `{consumer.name}`"
 
 

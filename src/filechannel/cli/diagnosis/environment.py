@@ -1,4 +1,4 @@
-"""What this machine and this installation offer to channels, and what is missing."""
+"""The checks of this machine and this installation: what channels can use, and what is missing."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
-from .._errors import UnsupportedFormatError
-from .._format import PURE
-from .._maintenance.findings import Severity
-from .._shell import shell_words
-from .._storage.codecs import require
+from ..._errors import UnsupportedFormatError
+from ..._format import PURE
+from ..._maintenance.verify.findings import Severity
+from ..._shell_quoting import shell_words
+from ..._storage.segments.compression_codecs import require
 from .advice import Advice, Part
 
 _FEW_FILES = 1024
 _FEW_MAPS = 65_530
-_POPULATE = (5, 14)  # the kernel that makes pages present ahead of time
-_SECONDS = 20  # for Java to say which one it is
+_POPULATE = (5, 14)  # the first kernel that can populate pages ahead of time
+_SECONDS = 20  # timeout for `java -version`
 
 
 def examine() -> list[Part]:
-    """Look at everything; some of it takes a moment."""
+    """Run all checks; some take a moment."""
     return [part for look in _LOOKS for part in look()]
 
 
@@ -41,14 +41,14 @@ def _core() -> Iterator[Part]:
     if not PURE:
         yield Part("native core", "in use")
     elif os.environ.get("FILECHANNEL_PURE"):
-        what = "FILECHANNEL_PURE is set: slow, waits by looking again and again, and shares a channel with nobody"
+        what = "FILECHANNEL_PURE is set: slow, polls instead of waiting, and one process at a time can use a channel"
         yield Part(
             "native core",
             "not in use",
             Advice(severity="warning", kind="core", what=what, mend="unset FILECHANNEL_PURE"),
         )
     else:
-        what = "the C core is missing: slow, waits by looking again and again, and shares a channel with nobody"
+        what = "the C core is missing: slow, polls instead of waiting, and one process at a time can use a channel"
         mend = "install a C compiler and reinstall: pip install --force-reinstall --no-binary filechannel filechannel"
         yield Part("native core", "missing", Advice(severity="warning", kind="core", what=what, mend=mend))
 
@@ -95,12 +95,14 @@ def _kernel() -> Iterator[Part]:
     release = platform.release()
     numbers = tuple(int(part) for part in release.split("-")[0].split(".")[:2] if part.isdigit())
     if numbers and numbers < _POPULATE:
-        what = f"Linux {release} cannot make pages present ahead of time (that came with 5.14): sending is less steady"
+        what = (
+            f"Linux {release} cannot populate pages ahead of time (Linux 5.14 and later can): sending has longer pauses"
+        )
         yield Part("kernel", release, Advice(severity="note", kind="kernel", what=what, mend="use a newer kernel"))
     else:
         yield Part("kernel", release)
     if not Path("/etc/machine-id").exists():
-        what = "the machine has no /etc/machine-id: a channel that is moved here from elsewhere is not recognised"
+        what = "the machine has no /etc/machine-id: a channel that is moved here from another machine is not recognised"
         yield Part(
             "machine", "no id", Advice(severity="note", kind="machine", what=what, mend="systemd-machine-id-setup")
         )
@@ -120,9 +122,9 @@ def _limits() -> Iterator[Part]:
 
 
 def _limit(name: str, most: int, few: int, what: str, mend: str) -> Part:
-    """Tell how much a process may have of something, and what to do if that is too little."""
+    """Report a limit of processes, and how to raise it if it is too low."""
     if most >= few:
-        return Part(name, f"up to {most:,} a process")
+        return Part(name, f"up to {most:,} per process")
     return Part(name, f"{most}", Advice(severity="warning", kind="limits", what=f"a process may {what}", mend=mend))
 
 

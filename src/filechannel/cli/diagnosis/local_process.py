@@ -1,4 +1,4 @@
-"""A process of this machine, as `/proc` shows it."""
+"""Reads the state and limits of a local process from `/proc`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from .._storage.holder import Holder
+from ..._storage.control.lock_holder import Holder
 
 _STOPPED = ("T", "t")
 _LIMIT = re.compile(r"^Max open files +(\d+)", re.MULTILINE)
@@ -18,7 +18,7 @@ _LIMIT = re.compile(r"^Max open files +(\d+)", re.MULTILINE)
 @final
 @dataclass(frozen=True, slots=True)
 class LocalProcess:
-    """What is known of it; None where it may not be looked at."""
+    """The state of a process; None where permission to read it is missing."""
 
     pid: int
     is_stopped: bool
@@ -29,13 +29,13 @@ class LocalProcess:
 
 
 def find_local(holder: Holder) -> LocalProcess | None:
-    """Find the process that described itself so; None if it is of another machine, or cannot be told apart."""
+    """Find the process of a slot; None if it runs on another machine, has ended, or cannot be identified."""
     if holder.pid is None or holder.host != socket.gethostname():
         return None
     directory = Path(f"/proc/{holder.pid}")
     status = _read(directory / "stat")
     if status is None:
-        return None  # it has ended, or is in a container
+        return None  # it has ended, or runs in a container
     state = status.rpartition(")")[2].split()[0]
     limit = _LIMIT.search(_read(directory / "limits") or "")
     maps, most_maps = _read(directory / "maps"), _read(Path("/proc/sys/vm/max_map_count"))

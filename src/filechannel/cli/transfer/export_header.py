@@ -1,4 +1,4 @@
-"""The first line of an export that says what its messages are, so that a channel can be made from it."""
+"""The first line of an export: it describes the messages, so that `import` can create a channel from it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 import msgspec
 
-from .._channel.untyped import Description
-from .._options import ChannelOptions
-from .._storage.manifest import Manifest
-from .failures import Failure
-from .parsing import without_mark
+from ..._channel.lifecycle.channel_description import Description
+from ..._options import ChannelOptions
+from ..._storage.manifest import Manifest
+from ..ui.failures import Failure
+from .parse_messages import without_mark
 
 KEY: Final = "$filechannel"
-"""The only name in that line; also the one under which a Parquet file has the same."""
+"""The only key in that line, and the metadata key of the same content in a Parquet file."""
 _VERSION: Final = 1
 
 
@@ -25,18 +25,21 @@ class _Header(msgspec.Struct):
 
 
 def header_of(description: Description) -> bytes:
-    """Return what says which messages a channel has."""
+    """Return the header of a channel's export."""
     manifest = description.manifest
     return msgspec.json.encode({KEY: _Header(_VERSION, manifest.codec, manifest.schema)})
 
 
 def is_header(line: bytes) -> bool:
-    """Tell whether a line is one that says so."""
+    """Return whether a line is a header."""
     return without_mark(line).lstrip().startswith(b'{"%b"' % KEY.encode())
 
 
 def described_by(line: bytes, path: Path) -> Description:
-    """Return what a header describes, for a channel at a path; `Failure` if it is damaged or of another version."""
+    """Return what a header describes, for a channel at a path.
+
+    Raise `Failure` if it is damaged or of another version.
+    """
     try:
         found = msgspec.json.decode(without_mark(line), type=dict[str, _Header])[KEY]
         manifest = Manifest.new("", found.codec, found.schema, ChannelOptions().resolve())

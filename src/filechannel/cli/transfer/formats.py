@@ -1,4 +1,4 @@
-"""The formats of exported messages."""
+"""The file formats of exported messages."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import typer
 Format: TypeAlias = Literal["jsonl", "parquet"]
 
 FormatOption: TypeAlias = Annotated[
-    Format | None, typer.Option("--format", help="Instead of what the name of the file tells.", show_default=False)
+    Format | None, typer.Option("--format", help="The format, if the file name does not tell.", show_default=False)
 ]
 
 
 def format_of(given: Format | None, file: Path | None) -> Format:
-    """Return the format that is meant, and make sure that what it needs is there."""
+    """Return the format to use, and check that the packages it needs are installed."""
     found = given or ("parquet" if file is not None and file.suffix == ".parquet" else "jsonl")
     if found == "parquet" and any(find_spec(name) is None for name in ("pyarrow", "pyspark")):
         needs = "Parquet needs pyarrow and pyspark: pip install 'filechannel[spark]'"

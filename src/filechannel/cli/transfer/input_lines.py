@@ -1,4 +1,4 @@
-"""The lines of an input, as they come: whoever writes them slowly need not fill a buffer first."""
+"""Reads the lines of an input as they arrive, without waiting for a full buffer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, final
 
-from .failures import USAGE, Failure
+from ..ui.failures import USAGE, Failure
 
 _CHUNK: Final = 1 << 20
 
 
 class Line(NamedTuple):
-    """A line without its end, otherwise as it is."""
+    """A line without its line break, otherwise unchanged."""
 
     number: int
     """Counted from 1."""
@@ -26,25 +26,25 @@ class Line(NamedTuple):
 
 @final
 class Lines:
-    """The lines of an open file; those that are there at once come together."""
+    """The lines of an open file, in groups of those that are available at once."""
 
     def __init__(self, descriptor: int, size: int | None) -> None:
         self._descriptor = descriptor
         self.size = size
-        """How many bytes there are; None if nobody knows yet."""
+        """The size of the input in bytes; None if it is unknown."""
         self.is_typed: bool = os.isatty(descriptor)
-        """Whether a person types them."""
+        """Whether the input is a terminal."""
         self.position: int = 0
-        """How many of them were read."""
+        """How many bytes were read."""
         self._number = 0
         self._groups = self._read()
 
     def __iter__(self) -> Iterator[list[Line]]:
-        """Return lines until there are no more."""
+        """Return groups of lines until the end of the input."""
         return self._groups
 
     def take_first(self, is_wanted: Callable[[bytes], bool]) -> bytes | None:
-        """Return the first line of all, which does not come again then, if it is what somebody looks for."""
+        """Return and remove the first line if *is_wanted* accepts it; None otherwise."""
         group = next(self._groups, list[Line]())
         wanted = group[0].text if group and is_wanted(group[0].text) else None
         self._groups = chain([group if wanted is None else group[1:]], self._groups)
@@ -69,7 +69,7 @@ class Lines:
         return [Line(number, text) for number, text in enumerate(texts, first)]
 
     def rest(self) -> bytes:
-        """Return everything, as it is."""
+        """Return the whole input, unchanged."""
         parts: list[bytes] = []
         while chunk := os.read(self._descriptor, _CHUNK):
             parts.append(chunk)
@@ -78,9 +78,9 @@ class Lines:
 
 @contextmanager
 def opened_lines(path: Path | None) -> Generator[Lines]:
-    """Open a file, or what comes in where none is named or it is `-`.
+    """Open a file; stdin if the path is None or `-`.
 
-    It is read here, where Ctrl-C ends the wait for more; another thread would go on waiting.
+    The main thread reads it, so that Ctrl-C interrupts a read; another thread would keep waiting.
     """
     if path is None or str(path) == "-":
         yield Lines(sys.stdin.fileno(), _size(sys.stdin.fileno()))

@@ -1,6 +1,6 @@
-"""Messages as JSON and back, by the schema in the manifest: what `JsonCodec` would make of them.
+"""Converts messages to JSON and back by the schema in the manifest, with the same result as `JsonCodec`.
 
-Bytes are base64 there, and so are whole messages of a channel whose codec only its users know.
+Bytes are base64, and so are whole messages of a channel with a custom codec.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from typing import TypeAlias, cast, final
 
 import msgspec
 
-from .._channel.untyped import Description
+from ..._channel.lifecycle.channel_description import Description
 
 Message: TypeAlias = object
-"""A message of some channel, as the channel hands it out or takes it."""
+"""A message of a channel, as the channel returns or accepts it."""
 
 
 class NotAMessageError(ValueError):
-    """A text that is no message of the channel; it says why."""
+    """A text that is not a message of the channel. The error says why."""
 
 
 @final
 class Json:
-    """The messages of one channel as JSON."""
+    """Converts the messages of one channel to JSON and back."""
 
     def __init__(self, description: Description) -> None:
         self._encode = msgspec.json.Encoder(enc_hook=_without_equal, decimal_format="string").encode
@@ -29,25 +29,25 @@ class Json:
         self._has_floats = any(node.kind == "float" for node in description.schema.nodes())
 
     def text(self, message: Message) -> bytes:
-        """Return a message as JSON, in one line; `ValueError` if JSON has no words for it."""
+        """Return a message as JSON, in one line. Raise `ValueError` if JSON cannot represent it."""
         try:
             return self._encode(message)
         except (TypeError, NotImplementedError, msgspec.MsgspecError) as error:
-            raise ValueError(f"JSON cannot say it: {error}") from error
+            raise ValueError(f"JSON cannot represent it: {error}") from error
 
     def exact(self, message: Message) -> bytes:
-        """Return a message as JSON from which it can be made again; `ValueError` if JSON cannot have all of it."""
+        """Return a message as JSON from which it can be restored. Raise `ValueError` if JSON would lose information."""
         text = self.text(message)
-        # What is no number becomes null, which is taken for a number nowhere.
+        # Infinity and NaN become null, which does not decode as a float.
         if b"null" in text and self._has_floats:
             try:
                 self._decode(text)
             except msgspec.MsgspecError:
-                raise ValueError("JSON has no infinity, and nothing that is no number: export to Parquet") from None
+                raise ValueError("JSON has no infinity and no NaN: export to Parquet") from None
         return text
 
     def message(self, text: bytes) -> Message:
-        """Return the message that a JSON text is; `NotAMessageError` if it is none, naming the field."""
+        """Return the message of a JSON text. `NotAMessageError` names the field that is wrong."""
         try:
             return cast("Message", self._decode(text))
         except msgspec.MsgspecError as error:
@@ -55,7 +55,7 @@ class Json:
 
 
 def _without_equal(value: object) -> object:
-    """Show what JSON has nothing like."""
+    """Return a representation of a value that JSON has no type for."""
     if isinstance(value, msgspec.msgpack.Ext):
         return {"ext": value.code, "data": value.data}
-    raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
+    raise NotImplementedError(f"{type(value).__name__} cannot be written as JSON")

@@ -1,4 +1,4 @@
-"""A message in a line, for a person or for a program, whatever is in it."""
+"""Formats a message of any content as one line, for a person or for a program."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Final, final
 
 import msgspec
 
-from .._channel.any_receiver import Record
-from .._channel.untyped import Description
-from .._errors import DecodeError
-from .escaping import safe
-from .untyped import Json
+from ..._channel.base.receiver import Record
+from ..._channel.lifecycle.channel_description import Description
+from ..._errors import DecodeError
+from ..ui.escaping import safe
+from .json_messages import Json
 
 _MOST: Final = 200
-"""Bytes of a payload that are shown to a person where it is no text."""
+"""How many bytes of a payload are shown to a person if it is not text."""
 
 
 @final
 class Rendering:
-    """Turns what is in one channel into lines."""
+    """Formats the messages of one channel as lines."""
 
     def __init__(self, description: Description, *, as_json: bool) -> None:
         self._json = Json(description)
@@ -29,7 +29,7 @@ class Rendering:
         self._in_color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
     def line(self, record: Record[object] | DecodeError) -> bytes:
-        """Return the line, without its end."""
+        """Return the line, without a line break."""
         if isinstance(record, DecodeError):
             return self._wrong(record.offset, None, record.reason, record.payload)
         try:
@@ -55,7 +55,7 @@ class Rendering:
 
 
 def _shown(payload: bytes) -> str:
-    """Return bytes as text if that is what they are, and else in hexadecimal, not all of them."""
+    """Return bytes as text if they are text, and otherwise the first ones in hexadecimal."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:

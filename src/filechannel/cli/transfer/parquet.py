@@ -1,4 +1,4 @@
-"""Messages as a Parquet file and back. What they look like as a table is the same as for Spark."""
+"""Writes messages to Parquet files and reads them back, with the same columns as in Spark."""
 
 from __future__ import annotations
 
@@ -10,35 +10,41 @@ from typing import Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec import UNSET
 from pyspark.sql.types import StructType
 
-from .._channel.untyped import Description
-from .._errors import CodecError
-from .._offset import Offset
-from .._storage.index import Mark
-from .._storage.spans import Span
-from .._storage.store import Store
-from ..spark.identity import Identity
-from ..spark.options import ReadOptions
-from ..spark.rows import Rows
-from ..spark.schema import PAYLOAD, PAYLOAD_PLAN, NoColumnError, columns_of
-from ..spark.table import Table
-from ..spark.tasks import Task, read
-from .failures import Failure
-from .header import KEY, described_by, header_of
+from ..._channel.lifecycle.channel_description import Description
+from ..._channel.schema import MOST_DEFAULT_BYTES, Node, Schema, affordable_defaults
+from ..._errors import CodecError
+from ..._offset import LogPosition, Offset
+from ..._storage.log_spans import Span
+from ..._storage.store import Store
+from ...spark.arrow_table import Table
+from ...spark.channel_identity import Identity
+from ...spark.read.read_tasks import Task, read
+from ...spark.source_options import ReadOptions
+from ...spark.spark_schema import PAYLOAD, PAYLOAD_PLAN, NoColumnError, columns_of
+from ...spark.write.encode_rows import Rows
+from ..ui.failures import Failure
+from .export_header import KEY, described_by, header_of
 
 _ROWS: Final = 50_000  # at once
+_MOST_BYTES: Final = 64 << 20  # of columns and defaults that such rows may have without anything in the messages
+_MOST_COLUMNS: Final = 10_000
+_BYTES_A_VALUE: Final = 8
+_DEEPEST: Final = 64  # as in `_format.columns`
 
 
 def write_parquet(
-    draft: Path, description: Description, store: Store, begin: Mark, end: Mark
+    draft: Path, description: Description, store: Store, begin: LogPosition, end: LogPosition
 ) -> Iterator[tuple[int, Offset]]:
-    """Write what lies between two places, and return again and again how many messages were added, up to where."""
+    """Write the messages between two log positions. Yield after each batch how many were added, up to which offset."""
+    rows = _ROWS if description.is_bytes else _rows_at_once(description.schema)
     try:
         table = Table.of(description.manifest.codec, description.schema)
     except NoColumnError as error:
         raise Failure(f"{error.field or 'the message'} is {error.type_name}, which Parquet has no type for") from error
-    options = ReadOptions.of_batch({"path": str(store.path), "arrowBatchRecords": str(_ROWS)})
+    options = ReadOptions.of_batch({"path": str(store.path), "arrowBatchRecords": str(rows)})
     span = Span(begin.offset, end.offset, begin.sequence)
     schema = table.arrow.with_metadata({KEY: header_of(description).decode()})
     with pq.ParquetWriter(draft, schema, compression="zstd") as writer:
@@ -51,8 +57,55 @@ def write_parquet(
             yield batch.num_rows, Offset(begin.offset + (end.offset - begin.offset) * done // total)
 
 
+def _rows_at_once(schema: Schema) -> int:
+    """Return how many rows fit into memory if messages lack all fields, and defaults are in their place.
+
+    `Failure` if there are too many columns, or defaults are too large. The schema may be an attacker's: a few kilobytes
+    of it can mean any number of columns.
+    """
+    affordable, columns, size = affordable_defaults(schema), 0, 0
+    pending = [(schema.root, 0, frozenset[str]())]
+    while pending:
+        node, depth, around = pending.pop()
+        columns += 1
+        if columns > _MOST_COLUMNS:
+            raise Failure(f"messages have more than {_MOST_COLUMNS:,} columns, which is too many for Parquet")
+        if depth > _DEEPEST:
+            raise Failure(f"messages have more than {_DEEPEST} nested types, too many for Parquet")
+        if node.kind != "record":
+            pending += [(part, depth + (node.kind != "union"), around) for part in _parts(node)]
+            continue
+        name = node.name or ""
+        record = schema.records[name]
+        for position, field in enumerate(record.fields if name not in around else ()):  # else it has no column
+            if not field.required and field.default is not UNSET:
+                if position not in affordable[name]:
+                    raise Failure(
+                        f"{record.name}.{field.name} has a default that is too large for every row of a table, or the "
+                        f"defaults of {record.name} have more than {MOST_DEFAULT_BYTES:,} bytes: export JSON lines"
+                    )
+                size += _largest(field.default)
+            pending.append((field.type, depth + 1, around | {name}))
+    return max(1, min(_ROWS, _MOST_BYTES // (_BYTES_A_VALUE * columns + size)))
+
+
+def _parts(node: Node) -> tuple[Node, ...]:
+    """Return the types inside of one that have columns of their own."""
+    if node.kind == "union":
+        others = tuple(argument for argument in node.arguments if argument.kind != "none")
+        return others if len(others) == 1 else ()
+    return node.arguments[:1] if node.kind == "tuple" else node.arguments
+
+
+def _largest(default: object) -> int:
+    """Return how many bytes a default can have in a row."""
+    if isinstance(default, str):
+        return len(default)
+    return MOST_DEFAULT_BYTES if default and isinstance(default, list | dict) else 0
+
+
 def described_by_parquet(file: Path, path: Path) -> Description | None:
-    """Return what the messages in a file are, for a channel at a path; None if it does not say."""
+    """Return the description of the messages in a file, for a channel at a path; None if the file has none."""
     with _reading(file):
         metadata = pq.read_schema(file).metadata or {}
     header = metadata.get(KEY.encode())
@@ -68,7 +121,10 @@ def _reading(file: Path) -> Generator[None]:
 
 
 def read_parquet(file: Path, description: Description) -> Iterator[tuple[list[bytes], float]]:
-    """Return the payloads of the messages in a file, and how much of it was read; `Failure` for what is none."""
+    """Yield the payloads of the messages in a file, and the fraction that was read.
+
+    Raise `Failure` for invalid rows.
+    """
     with _reading(file):
         opened = pq.ParquetFile(file)
     with opened as source:
@@ -84,8 +140,10 @@ def read_parquet(file: Path, description: Description) -> Iterator[tuple[list[by
 
 
 def _conversion(description: Description, names: list[str]) -> Callable[[pa.RecordBatch], list[bytes]]:
-    """Return what turns rows with certain columns into payloads; each is checked as a receiver would."""
-    check = description.recipe().payloads().check
+    """Return a function that converts rows to payloads. Each payload is checked by decoding it like a receiver."""
+    if not description.is_bytes:
+        _rows_at_once(description.schema)
+    check = description.open_spec().payloads().check
     known = {column.name: column for column in columns_of(description.schema)}
     if names == [PAYLOAD] and (description.is_bytes or known[PAYLOAD].plan is PAYLOAD_PLAN):
 

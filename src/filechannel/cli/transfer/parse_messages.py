@@ -1,4 +1,4 @@
-"""From the lines of an input to messages of a channel."""
+"""Parses the lines of an input into messages of a channel."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import NamedTuple, final
 
 import typer
 
-from .._channel.untyped import Description
-from .lines import Line, Lines
-from .untyped import Json, NotAMessageError
+from ..._channel.lifecycle.channel_description import Description
+from .input_lines import Line, Lines
+from .json_messages import Json, NotAMessageError
 
 
 class Part(NamedTuple):
-    """Messages that came together."""
+    """Messages that became available together."""
 
     messages: list[object]
     numbers: list[int]
-    """The line of each."""
+    """The line number of each message."""
 
 
 def without_mark(line: bytes) -> bytes:
-    """Return the first line of a text without what some programs put in front of one in UTF-8."""
+    """Return the first line of a text without the byte order mark that some programs put in front of UTF-8."""
     return line.removeprefix(b"\xef\xbb\xbf")
 
 
 class WrongLineError(ValueError):
-    """A line that is no message of the channel."""
+    """A line that is not a message of the channel."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(f"line {number} is not a message of the channel: {reason}")
@@ -34,10 +34,10 @@ class WrongLineError(ValueError):
 
 @final
 class Parser:
-    """Turns lines into messages of one channel."""
+    """Parses lines into messages of one channel."""
 
     def __init__(self, description: Description, *, raw: bool = False, whole: bool = False) -> None:
-        """Lines are messages as they are if they are *raw*, and else JSON; or the *whole* input is one."""
+        """Parse each line as JSON, or take it unchanged if *raw*. With *whole*, the entire input is one message."""
         if raw and not description.is_bytes:
             kind = description.schema.text(description.schema.root)
             raise typer.BadParameter(f"is for channels of bytes; this one has {kind}, send JSON", param_hint="--raw")
@@ -45,9 +45,9 @@ class Parser:
         self._is_whole = whole
 
     def parts(self, lines: Lines) -> Iterator[Part]:
-        """Return messages, those that came together; `WrongLineError` after everything before a bad line.
+        """Yield messages in groups that arrived together. Raise `WrongLineError` after everything before a bad line.
 
-        Empty lines are passed, unless they are raw.
+        Empty lines are skipped, unless they are raw.
         """
         for found in [[Line(1, lines.rest())]] if self._is_whole else lines:
             if self._json is None:

@@ -1,4 +1,4 @@
-"""The channels that `top` shows: those that are there now, whichever came or went since, and how fast they move."""
+"""The channels that `top` shows: finds new and removed ones at each update, and measures their rates."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from glob import glob
 from pathlib import Path
 from typing import Final, final
 
-from .._errors import FileChannelError
-from .._maintenance.watch import ConsumerFigures, Figures, Watch
-from .._storage.backlog import Backlog, Batch
-from .._storage.index import Mark
-from .._storage.manifest import MANIFEST
+from ..._errors import FileChannelError
+from ..._maintenance.read_only_statistics import ConsumerFigures, Figures, Watch
+from ..._offset import LogPosition
+from ..._storage.capacity.backlog import Backlog, Batch
+from ..._storage.manifest import MANIFEST
 from .failures import explain
 
 REMEMBERED: Final = 60
-"""How many updates a history has."""
+"""The length of a history, in updates."""
 
 
 @final
 @dataclass(slots=True)
 class Pace:
-    """How fast something moves, and how that was before."""
+    """The current rate of something, and its history."""
 
     per_second: float = 0.0
     bytes_per_second: float = 0.0
     history: deque[float] = field(default_factory=lambda: deque[float](maxlen=REMEMBERED))
     moved: float | None = None
-    """When it was seen to move last, by the monotonic clock."""
+    """When it last moved while it was watched, by the monotonic clock."""
 
 
 @final
@@ -42,12 +42,12 @@ class Picture:
     problem: str | None = None
     """Why there are no figures."""
     pace: Pace = field(default_factory=Pace)
-    """What is sent, with the history of that."""
+    """The rate and history of sent messages."""
     paces: dict[str, Pace] = field(default_factory=dict[str, Pace])
-    """What each consumer takes, with the history of how far it is behind."""
+    """For each consumer, its rate and the history of its lag."""
 
     def idle(self, consumer: ConsumerFigures) -> float:
-        """Return since when a consumer has not moved: as its position says, or less, if it was seen to."""
+        """Return for how long a consumer has not moved: by its stored position, or less if it was seen to move."""
         moved = self.paces[consumer.name].moved
         if moved is None or self.figures is None:
             return consumer.idle
@@ -55,17 +55,17 @@ class Picture:
 
 
 @final
-class Gallery:
-    """Watches channels by their paths. Close it."""
+class ChannelSet:
+    """Watches channels by their paths. Must be closed."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """A pattern is the path of a channel, of a directory with channels in it, or has wildcards."""
+        """A pattern is the path of a channel, the path of a directory with channels in it, or a glob pattern."""
         self._patterns = patterns
         self._watches: dict[Path, Watch] = {}
         self._pictures: dict[Path, Picture] = {}
 
     def look(self) -> list[Picture]:
-        """Return all channels that are there, in order of their paths."""
+        """Return all channels that exist now, sorted by path."""
         paths = self._paths()
         for path in [path for path, watch in self._watches.items() if path not in paths or not watch.is_there]:
             self._forget(path)
@@ -106,25 +106,25 @@ class Gallery:
             watch.close()
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         for path in list(self._watches):
             self._forget(path)
 
-    def __enter__(self) -> Gallery:
-        """Use it in a `with` block, which closes it."""
+    def __enter__(self) -> ChannelSet:
+        """Return the set. The block closes it at the end."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Stop watching."""
         self.close()
 
 
 def _follow(picture: Picture, now: Figures, backlog: Backlog) -> None:
-    """Say how fast it has moved since the last look."""
+    """Update the rates of a channel and its consumers since the last update."""
     before = picture.figures or now
     seconds = max(now.time - before.time, 1e-9)
     _move(picture.pace, backlog.between(_end(before), _end(now)), seconds)
-    if before is not now:  # a first look knows no pace
+    if before is not now:  # the first update has no rate
         picture.pace.history.append(picture.pace.per_second)
     known = {consumer.name: consumer for consumer in before.consumers}
     for consumer in now.consumers:
@@ -138,14 +138,14 @@ def _follow(picture: Picture, now: Figures, backlog: Backlog) -> None:
         del picture.paces[name]
 
 
-def _end(figures: Figures) -> Mark:
-    return Mark(figures.write_offset, figures.next_sequence, 0)
+def _end(figures: Figures) -> LogPosition:
+    return LogPosition(figures.write_offset, figures.next_sequence)
 
 
-def _place(consumer: ConsumerFigures) -> Mark:
-    return Mark(consumer.offset, consumer.next_sequence, 0)
+def _place(consumer: ConsumerFigures) -> LogPosition:
+    return LogPosition(consumer.offset, consumer.next_sequence)
 
 
 def _move(pace: Pace, moved: Batch, seconds: float) -> None:
-    """Going back, as by a seek, is no pace."""
+    """Set a rate. `Backlog.between` is empty for a move back, as by a seek."""
     pace.per_second, pace.bytes_per_second = moved.messages / seconds, moved.size / seconds

@@ -1,10 +1,10 @@
-"""The one way of text to a terminal: what a channel contains is shown, and never obeyed.
+"""Escapes text for the terminal: the content of a channel is shown, but cannot control the terminal.
 
 Paths, the names of consumers and fields, reasons and messages may have been chosen by another user: a control
 character in them could rewrite the screen, change the title or type into the shell, and an invisible one could make a
-name look like another. `safe` replaces them all. It is applied to every text that a command writes; `Plain` and
-`Terminal` apply it again to what reaches the streams, so that what bypasses the commands, as warnings, log messages and
-errors of libraries do, is escaped too.
+name look like another. `safe` replaces them all. It is applied to every text that a command writes. `Plain` and
+`Terminal` apply it again to what reaches the streams, so that text that does not come from commands, such as warnings,
+log messages and errors of libraries, is escaped too.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ _NOT_ASCII_NOR_CONTROL: Final = re.compile(r"[\x7f-\U0010ffff]")
 
 
 def safe(text: str) -> str:
-    r"""Return a text in one line in which everything can be seen; the rest is escaped as `\x1b` or `\u202e`.
+    r"""Return a text as one line in which every character is visible; the others are escaped as `\x1b` or `\u202e`.
 
-    Escaped are control characters, line breaks, what changes the direction of text or has no width, half surrogates
-    (bytes of a file name that are not text), and characters that are not assigned.
+    Escaped are control characters, line breaks, characters that change the direction of text or have no width, lone
+    surrogates (bytes of a file name that are not text), and unassigned characters.
     """
     return text if text.isprintable() else _NOT_ASCII.sub(_shown, text)
 
 
 def safe_lines(text: str) -> str:
-    """Like `safe`, but line breaks and tabs stay, for text that is laid out already."""
+    """Like `safe`, but keep line breaks and tabs, for text that is already laid out."""
     return text if text.isprintable() else _NOT_ASCII_NOR_LAYOUT.sub(_shown, text)
 
 
 def safe_json(text: bytes) -> bytes:
-    """Return the same JSON with everything escaped in it that `safe` escapes in a text.
+    """Return the same JSON, with everything escaped that `safe` escapes in text.
 
-    For JSON whose strings have no control characters, which no JSON has; those between values stay.
+    The strings must not contain raw control characters, which JSON does not allow. Control characters between values
+    stay.
     """
     if text.isascii() and b"\x7f" not in text:
         return text
@@ -68,26 +69,26 @@ def _shown_in_json(found: re.Match[str]) -> str:
 
 @final
 class Plain:
-    """A text stream in whose output nothing but line breaks and tabs has an effect.
+    """A text stream that escapes everything written to it, except line breaks and tabs.
 
-    Consoles of rich, which have escaped what they show and add colours, write to the stream behind it; so does what
+    Rich consoles write to the stream behind it, because they have escaped their text and add colors. So does code that
     writes bytes.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file: TextIO = stream
-        """The stream behind it, under the name that rich looks for."""
+        """The wrapped stream, under the attribute name that rich looks for."""
 
     def write(self, text: str) -> int:
-        """Write a text."""
+        """Write a text, escaped."""
         self.rich_proxied_file.write(safe_lines(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write texts."""
+        """Write texts, escaped."""
         for line in lines:
             self.write(line)
 
     def __getattr__(self, name: str) -> object:
-        """Be the stream in everything else."""
+        """Forward everything else to the wrapped stream."""
         return getattr(self.rich_proxied_file, name)

@@ -1,11 +1,11 @@
-"""What went wrong, in a line, and the exit code for it. Everybody gets both from here.
+"""Turns errors into one-line messages and exit codes, for all commands.
 
-    0    fine
-    1    it failed, or there are findings
-    2    wrong usage: an unknown option, a value that is none, a path where there is no channel
-    130  Ctrl-C          141  whoever read the output has gone          143  terminated
+    0    success
+    1    failed, or there are findings
+    2    wrong usage: an unknown option, an invalid value, a path where there is no channel
+    130  Ctrl-C          141  the reader of the output has exited          143  terminated
 
-`FILECHANNEL_DEBUG=1` shows where it happened instead.
+With `FILECHANNEL_DEBUG=1` the traceback is shown instead.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable
+import time
+from _thread import start_new_thread
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Final, NoReturn, ParamSpec
 
 import typer
 
-from .._errors import (
+from ..._errors import (
     ChannelFullError,
     ChannelNotFoundError,
     ConsumerBusyError,
@@ -34,8 +36,8 @@ from .._errors import (
     advice_for,
     repair_command,
 )
-from .._shell import command, path_word, shell_words
-from .._storage.codecs import MISSING_METHOD
+from ..._shell_quoting import command, path_word, shell_words
+from ..._storage.segments.compression_codecs import MISSING_METHOD
 from .escaping import safe
 
 FINDINGS: Final = 1
@@ -50,16 +52,17 @@ _ABOUT_THE_SYSTEM: Final = (
     errno.ENOMEM,
     errno.EACCES,
     errno.EPERM,
+    errno.EROFS,
     errno.EFBIG,
     errno.EIO,
 )
-"""What means the same for a file of a channel and for any other that a command is given."""
+"""Errors that mean the same for a file of a channel and for any other file that a command is given."""
 
 P = ParamSpec("P")
 
 
-class Failure(Exception):  # noqa: N818 - what a command ends with, not an error of a library
-    """A command cannot do what it was asked to do. The text is all that a user is told."""
+class Failure(Exception):  # noqa: N818 - how a command ends, not an error of the library
+    """A command cannot do what it was asked to do. The text is all that the user sees."""
 
     def __init__(self, text: str, code: int = FINDINGS) -> None:
         super().__init__(text)
@@ -67,9 +70,9 @@ class Failure(Exception):  # noqa: N818 - what a command ends with, not an error
 
 
 def reporting(command: Callable[P, object]) -> Callable[P, None]:
-    """Let a command end with a message and an exit code, whatever goes wrong in it.
+    """Decorate a command so that every error ends it with a message and an exit code.
 
-    What it returns, if that is a number, is its exit code.
+    If the command returns a number, it is the exit code.
     """
 
     @wraps(command)
@@ -85,14 +88,14 @@ def reporting(command: Callable[P, object]) -> Callable[P, None]:
         except BaseException as error:
             if os.environ.get("FILECHANNEL_DEBUG") == "1":
                 raise
-            raise typer.Exit(tell(error)) from None
+            raise typer.Exit(report(error)) from None
         raise typer.Exit(code if isinstance(code, int) else 0)
 
     return run
 
 
-def tell(error: BaseException) -> int:
-    """Say what is to be said, and return the exit code."""
+def report(error: BaseException) -> int:
+    """Write the message for an error, if there is one, and return the exit code."""
     if isinstance(error, BrokenPipeError):
         _discard_output()
         return BROKEN_PIPE
@@ -101,7 +104,7 @@ def tell(error: BaseException) -> int:
     if isinstance(error, SystemExit):
         raise error
     if isinstance(error, OSError):
-        _give_up_full_output()
+        _drop_full_output()
     _say(explain(error))
     if isinstance(error, Failure):
         return error.code
@@ -111,22 +114,22 @@ def tell(error: BaseException) -> int:
 
 
 def explain(error: BaseException) -> str:
-    """Return an error as somebody is told who has a shell and no Python."""
+    """Return an error as a message for a user of the command line, without Python terms."""
     match error:
         case ChannelNotFoundError():
-            return f"there is no channel at {error.path}"
+            return f"there is no channel at {error.path}; check the path"
         case NotAChannelError():
             advice = "" if error.advice is None else f"; {error.advice}"
             return f"{error.path} is not a channel: {error.reason}{advice}"
         case ChannelFullError():
             if not error.has_consumers:
-                return f"{error.path} is full: no consumer is registered, so all that is stored counts"
-            return f"{error.path} is full until its slowest consumer has taken more"
+                return f"{error.path} is full: no consumer is registered, so every stored message counts"
+            return f"{error.path} is full until its slowest consumer reads more"
         case DataExpiredError():
-            return f"{error.missed:,} messages were removed before they could be read"
+            return f"{error.missed:,} messages were deleted before they could be read"
         case CorruptRecordError():
             where = f"{error.segment} is damaged at offset {error.offset}: {error.reason}"
-            return f"{where}; {repair_command(error.path)} leaves out what cannot be read"
+            return f"{where}; {repair_command(error.path, apply=False)} shows what can be repaired"
         case UnsupportedFormatError(found=str(found)) if found.endswith(MISSING_METHOD):
             method = found.removesuffix(MISSING_METHOD)
             return f"{method} is not installed: {shell_words('pip', *error.advice.split())}"
@@ -135,13 +138,13 @@ def explain(error: BaseException) -> str:
         case ConsumerBusyError():
             since = "" if error.since is None else f" since {error.since.astimezone():%Y-%m-%d %H:%M:%S}"
             who = "another process" if error.pid is None else f"process {error.pid} on {error.host}"
-            return f"consumer {error.name!r} is in use by {who}{since}; end that first"
+            return f"consumer {error.name!r} is in use by {who}{since}; stop that process first"
         case ConsumerDamagedError():
             command = repair_command(error.path)
             if error.file is not None:
                 where = f"{error.file} is damaged: {error.problem}"
                 return f"{where}; {command} lets group {error.name!r} resume at its position"
-            return f"the position of consumer {error.name!r} is damaged; {command} lets it begin at the oldest message"
+            return f"the position of consumer {error.name!r} is damaged; {command} lets it start at the oldest message"
         case Failure() | FileChannelError() | ValueError() if type(error).__module__.startswith("filechannel"):
             return str(error)
         case OSError():
@@ -149,7 +152,8 @@ def explain(error: BaseException) -> str:
             known = advice_for(error) if error.errno in _ABOUT_THE_SYSTEM else None
             return f"{where}{error.strerror or error}" + ("" if known is None else f"; {known}")
         case _:
-            # A bug of ours, or a value that only a library refuses: its name helps whoever reports it.
+            # A bug in filechannel, or a value that only a library rejects: the name of the exception helps in a bug
+            # report.
             return f"{type(error).__name__}: {error} (FILECHANNEL_DEBUG=1 shows where)"
 
 
@@ -162,11 +166,11 @@ def _say(text: str) -> None:
         sys.stderr.write(f"filechannel: {safe(text)}\n")
         sys.stderr.flush()
     except OSError:
-        pass  # nobody reads that either
+        pass  # stderr has no reader either
 
 
-def _give_up_full_output() -> None:
-    """Let go of what cannot be written, because there is no room for it: Python would complain, too."""
+def _drop_full_output() -> None:
+    """Discard output that cannot be written because the disk is full. Otherwise Python would also report it at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -174,16 +178,38 @@ def _give_up_full_output() -> None:
 
 
 def _discard_output() -> None:
-    """Let nothing more be written to whoever has gone: Python would complain about it when it ends."""
+    """Redirect stdout to /dev/null after its reader has exited. Otherwise Python would report an error at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def end_when_terminated() -> None:
-    """Let SIGTERM end the process as an error would, with everything cleaned up."""
+    """Let SIGTERM raise `SystemExit`, so that everything is cleaned up. SIGINT already raises an exception."""
     signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = _signal_again
 
 
 def _terminate(*_: object) -> NoReturn:
     raise SystemExit(TERMINATED)
+
+
+def _signal_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Send a signal again if Python drops the exception of its handler, which ran during a finalizer or a callback."""
+    number = _SIGNAL_OF.get(dropped.exc_type)
+    if number is None:
+        sys.__unraisablehook__(dropped)
+    else:
+        start_new_thread(_send_soon, (number,))
+
+
+def _send_soon(number: signal.Signals) -> None:
+    time.sleep(_SOON)  # the handler must not run inside the hook, where its exception would be dropped again
+    os.kill(os.getpid(), number)
+
+
+_SIGNAL_OF: Final[Mapping[type[BaseException], signal.Signals]] = {
+    SystemExit: signal.SIGTERM,
+    KeyboardInterrupt: signal.SIGINT,
+}
+_SOON = 0.01  # seconds

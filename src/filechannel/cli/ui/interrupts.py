@@ -1,4 +1,4 @@
-"""Ctrl-C where it may come: between two steps, so that it is known how far it got."""
+"""Delays Ctrl-C to a point between two steps, so that it is known how far a command got."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import final
 
 @final
 class Interrupts:
-    """Whether Ctrl-C was pressed while it could not be answered."""
+    """Whether Ctrl-C was pressed while it was delayed."""
 
     def __init__(self) -> None:
         self.pending: bool = False
 
     def note(self, _number: int, _frame: FrameType | None) -> None:
-        """It was."""
+        """Record that Ctrl-C was pressed. The signal handler."""
         self.pending = True
 
 
 @contextmanager
 def uninterrupted() -> Generator[Interrupts]:
-    """Let Ctrl-C wait until the block is over, and tell the block about it; for the main thread."""
+    """Delay Ctrl-C until the end of the block; the block can see that it is pending. Only for the main thread."""
     waiting = Interrupts()
     before = signal.signal(signal.SIGINT, waiting.note)
     try:

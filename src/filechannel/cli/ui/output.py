@@ -1,4 +1,4 @@
-"""What commands write: reports and streams to stdout, in words or in JSON; progress and remarks to stderr."""
+"""The output of commands: reports and streams to stdout, as text or JSON; progress and remarks to stderr."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ import typer
 
 from .escaping import safe, safe_json
 
-if TYPE_CHECKING:  # it takes as long to import as everything else here: only who shows something pays for it
+if TYPE_CHECKING:  # rich takes as long to import as everything else here: imported only by commands that use it
     from rich.console import Console, RenderableType
     from rich.table import Table
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="Write JSON instead of text.")]
-"""Of every command that reports something."""
+"""The option of every command that reports something."""
 
 _ENDLESS: Final = 10_000  # columns
 
 
 def stdout() -> Console:
-    """Return the console of what was asked for."""
+    """Return the console for the output that the user asked for."""
     return _console(sys.stdout, False)
 
 
 def stderr() -> Console:
-    """Return the console of everything else: progress, remarks, questions."""
+    """Return the console for everything else: progress, remarks, questions."""
     return _console(sys.stderr, True)
 
 
@@ -39,7 +39,7 @@ def stderr() -> Console:
 def _console(stream: TextIO, is_stderr: bool) -> Console:
     from .terminal import Terminal
 
-    # A program or a file takes lines as long as they need to be.
+    # A program or a file gets lines of any length.
     width = None if stream.isatty() or "COLUMNS" in os.environ else _ENDLESS
     while (behind := cast("TextIO | None", getattr(stream, "rich_proxied_file", None))) is not None:
         stream = behind
@@ -50,20 +50,23 @@ def _console(stream: TextIO, is_stderr: bool) -> Console:
 
 
 def document(content: object) -> None:
-    """Write the one JSON document of a report: dataclasses as objects, times as ISO 8601, durations as seconds."""
+    """Write a report as one JSON document: dataclasses as objects, times as ISO 8601, durations as seconds."""
     text = msgspec.json.encode(plain(content))
     write_line(msgspec.json.format(text, indent=2))
 
 
 def write_line(text: bytes) -> None:
-    """Write a line of JSON, which may have our colours around its values. No terminal obeys anything in it."""
+    """Write a line of JSON, in which values may be colored.
+
+    Everything else that could control a terminal is escaped.
+    """
     out = sys.stdout.buffer
     out.write(safe_json(text))
     out.write(b"\n")
 
 
 def plain(content: object) -> object:
-    """Return what a report consists of as what JSON has."""
+    """Return the content of a report as types that JSON has."""
     match content:
         case timedelta():
             return content.total_seconds()
@@ -82,14 +85,14 @@ def plain(content: object) -> object:
 
 
 def _json_text(content: object) -> str:
-    return str(content).encode(errors="backslashreplace").decode()  # the name of a file may be anything
+    return str(content).encode(errors="backslashreplace").decode()  # a file name may contain any bytes
 
 
 # Text
 
 
 def show(*parts: RenderableType) -> None:
-    """Write to a person. A string is a line."""
+    """Write text for a person to read. A string is one line."""
     from rich.text import Text
 
     console = stdout()
@@ -102,28 +105,28 @@ def show(*parts: RenderableType) -> None:
 
 
 def show_command(text: str) -> None:
-    """Write what somebody may copy into a shell: a line of its own, however long it is."""
+    """Write a command to copy into a shell: on one line, however long it is."""
     from rich.text import Text
 
     stdout().print(Text(safe(text), style="cyan"), soft_wrap=True)
 
 
 def _write_plain(console: Console, part: RenderableType) -> None:
-    """Write to a program or a file: lines end where the text does."""
+    """Write to a program or a file: without padding at the end of lines."""
     with console.capture() as captured:
         console.print(part)
     sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def remark(text: str) -> None:
-    """Say something that is not part of what was asked for."""
+    """Write a line that is not part of the requested output to stderr."""
     from rich.text import Text
 
     stderr().print(Text(safe(text)), soft_wrap=True)
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Table:
-    """Return names and what they are, a line each."""
+    """Return a table of names and values, one per line."""
     from rich.table import Table
     from rich.text import Text
 
@@ -154,9 +157,9 @@ def _without(
 def columns(
     headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), spare: Sequence[str] = ()
 ) -> Table:
-    """Return a table as wide as it needs to be; the columns in *right* hold numbers.
+    """Return a table that is as wide as its content; the columns in *right* contain numbers.
 
-    Those in *spare* are left out, one by one, where there is no room for all.
+    The columns in *spare* are left out, one by one, if the terminal is too narrow for all.
     """
     from rich.table import Table
     from rich.text import Text

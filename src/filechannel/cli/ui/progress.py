@@ -1,4 +1,4 @@
-"""Progress on stderr, for whoever watches: nothing is shown where nobody does."""
+"""A progress bar on stderr, shown only if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from typing import Protocol
 from .output import stderr
 
 
-class Tell(Protocol):
-    """Says how far it got."""
+class ReportProgress(Protocol):
+    """Reports progress."""
 
     def __call__(self, done: int, *, of: int | None = None, messages: int | None = None) -> None:
-        """So much is done in all, *of* so much if that is known by now, and so many messages."""
+        """Report how much is done, *of* how much if that is known by now, and the number of messages."""
         ...
 
 
 @contextmanager
-def progress(label: str, total: int | None = None, *, in_bytes: bool = True, is_wanted: bool = True) -> Generator[Tell]:
-    """Show a bar while the block runs; *total* may be unknown. Not where it would be in the way of something else."""
+def progress(
+    label: str, total: int | None = None, *, in_bytes: bool = True, is_wanted: bool = True
+) -> Generator[ReportProgress]:
+    """Show a progress bar while the block runs. *total* may be unknown. Nothing is shown if not *is_wanted*."""
     if not is_wanted or not sys.stderr.isatty():
-        yield _nobody_watches
+        yield _report_nothing
         return
     from rich import progress as bars
 
@@ -37,12 +39,12 @@ def progress(label: str, total: int | None = None, *, in_bytes: bool = True, is_
     ) as shown:
         task = shown.add_task(label, total=total, messages="")
 
-        def tell(done: int, *, of: int | None = None, messages: int | None = None) -> None:
+        def report_progress(done: int, *, of: int | None = None, messages: int | None = None) -> None:
             text = "" if messages is None else f"{messages:,} messages"
             shown.update(task, completed=done, total=total if of is None else of, messages=text)
 
-        yield tell
+        yield report_progress
 
 
-def _nobody_watches(done: int, *, of: int | None = None, messages: int | None = None) -> None:
+def _report_nothing(done: int, *, of: int | None = None, messages: int | None = None) -> None:
     pass

@@ -1,4 +1,4 @@
-"""The console of rich, as commands need it."""
+"""The rich console that the commands write to."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from .escaping import safe_lines
 
 @final
 class Terminal(Console):
-    """A console on which text is only shown, and that leaves a broken pipe to the caller, who knows the exit code."""
+    """A console that escapes control characters in text.
+
+    A broken pipe raises, so that the caller sets the exit code.
+    """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Return the parts of something to be shown: only those that rich makes itself may control the terminal."""
+        """Return the segments to print. Only control segments that rich creates itself may control the terminal."""
         for part in super().render(renderable, options):
             if part.control or part.text.isprintable():
                 yield part
@@ -24,5 +27,5 @@ class Terminal(Console):
                 yield Segment(safe_lines(part.text), part.style)
 
     def on_broken_pipe(self) -> NoReturn:
-        """Raise it again: rich would end the process."""
+        """Raise `BrokenPipeError`: rich would end the process."""
         raise BrokenPipeError

@@ -1,4 +1,4 @@
-"""What `top` shows: a line for each channel, and one below it for each of its consumers."""
+"""The display of `top`: a line for each channel, and below it one for each of its consumers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .._maintenance.watch import ConsumerFigures, Figures
+from ..._maintenance.read_only_statistics import ConsumerFigures, Figures
+from .channel_set import Pace, Picture
 from .escaping import safe
-from .gallery import Pace, Picture
-from .wording import counted, size
+from .humanize import counted, size
 
-_NAME: Final = 18  # columns, at least
-_AROUND: Final = 3  # lines that are not the table's
+_NAME: Final = 18  # minimum width in characters
+_AROUND: Final = 3  # lines besides the table
 _COLUMNS: Final = {
     "MSG/S": 7,
     "BYTES/S": 8,
@@ -32,7 +32,7 @@ _COLUMNS: Final = {
     "FULL": 4,
     "HISTORY": 10,
 }
-"""In the order in which they are shown, with how wide they are."""
+"""The columns in display order, with their widths."""
 _IMPORTANCE: Final = (
     ("MESSAGES",),
     ("MSG/S",),
@@ -44,7 +44,7 @@ _IMPORTANCE: Final = (
     ("BYTES/S",),
     ("PLAIN", "COMPRESSED", "SPARE"),
 )
-"""Which are left out last where there is no room for all."""
+"""The most important columns first: the last ones are left out first if the terminal is too narrow."""
 _LONG_HISTORY: Final = 30
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _PLAIN_BARS: Final = ".:-=+*#@"
@@ -55,7 +55,7 @@ _COLORS: Final = {True: "red", False: "green"}
 def view(
     pictures: Sequence[Picture], width: int, height: int, interval: float, *, unicode: bool = True
 ) -> RenderableType:
-    """Return all that fits into so many columns and lines."""
+    """Return as many channels and columns as fit into the given width and height."""
     columns = _fitting(width)
     room_for_names = width - sum(columns.values()) - len(columns)
     rows = [row for picture in pictures for row in _rows(picture, columns, room_for_names, unicode)]
@@ -68,15 +68,15 @@ def view(
         table.add_row(*row)
     parts: list[RenderableType] = [_title(pictures, width, interval), table]
     if not pictures:
-        parts.append(Text("no channel is there; it is shown when there is one", style="dim"))
+        parts.append(Text("there is no channel yet", style="dim"))
     if left_out:
-        text = f"{counted(left_out + 1, 'more line')}: name fewer channels, or make it higher"
+        text = f"{counted(left_out + 1, 'more line')}: name fewer channels, or enlarge the terminal"
         parts.append(Text(text, style="dim", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
 
 
 def _fitting(width: int) -> dict[str, int]:
-    """Return the columns that there is room for, and how wide each is."""
+    """Return the columns that fit, with their widths."""
     left, chosen = width - _NAME, set[str]()
     for headings in _IMPORTANCE:
         left -= sum(_COLUMNS[heading] + 1 for heading in headings)
@@ -91,7 +91,7 @@ def _fitting(width: int) -> dict[str, int]:
 
 def _title(pictures: Sequence[Picture], width: int, interval: float) -> Text:
     left = f"filechannel top  {counted(len(pictures), 'channel')}  {datetime.now().astimezone():%H:%M:%S}"
-    right = f"every {interval:g} s  q ends"
+    right = f"every {interval:g} s  q quits"
     text = f"{left}{right:>{max(2, width - len(left))}}" if len(left) + len(right) + 2 <= width else left
     return Text(text, style="bold", no_wrap=True, overflow="crop")
 
@@ -122,7 +122,7 @@ def _rows(picture: Picture, columns: Mapping[str, int], room: int, unicode: bool
 
 
 def _end_of(path: Path, room: int, unicode: bool) -> str:
-    """Return a path, or as much of its end as there is room for: that is what tells it from others."""
+    """Return a path, or as much of its end as fits: the end distinguishes it from other paths."""
     text = safe(str(path))
     if cell_len(text) <= room:
         return text
@@ -166,7 +166,7 @@ def _history(pace: Pace, width: int, unicode: bool) -> Text:
 
 
 def sparkline(values: Sequence[float], *, unicode: bool = True) -> str:
-    """Return values as bars, the largest as high as a line."""
+    """Return values as a line of bars, scaled to the largest value."""
     bars, most = _BARS if unicode else _PLAIN_BARS, max(values, default=0.0)
     if most <= 0:
         return bars[0] * len(values)
@@ -178,14 +178,14 @@ def _rate(per_second: float) -> str:
 
 
 def _count(number: int) -> str:
-    """Return a number that is no longer than seven characters."""
+    """Return a number in at most seven characters."""
     if number < 100 * _MANY:
         return f"{number:,}"
     return f"{number / 1e6:.1f}M" if number < 1e9 else f"{number / 1e9:.1f}G"
 
 
 def _short(seconds: float) -> str:
-    """Return a time in four characters at most."""
+    """Return a duration in at most four characters."""
     for unit, length in (("d", 86_400), ("h", 3600), ("m", 60)):
         if seconds >= length:
             return f"{int(seconds / length)}{unit}"

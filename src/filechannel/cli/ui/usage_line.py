@@ -1,4 +1,4 @@
-"""What every command is to typer."""
+"""The typer command class of all commands."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typer.core import TyperCommand
 
 @final
 class Command(TyperCommand):
-    """A command whose usage line has what may be left out in brackets, as usual; typer's own depends on its version."""
+    """A command whose usage line has optional arguments in brackets, independent of the typer version."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return what is typed behind its name."""
+        """Return the parts of the usage line behind the command name."""
         arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
         return ["[OPTIONS]", *map(_piece, arguments)]
 

@@ -1,4 +1,4 @@
-"""Channels in a FastAPI app: open while it runs, senders as dependencies, tasks that survive, streams that resume.
+"""Channels in a FastAPI app: opened while it runs, senders as dependencies, durable tasks, resumable event streams.
 
 Needs the extra `fastapi`.
 """

@@ -1,9 +1,9 @@
-"""Types of msgspec where FastAPI expects models."""
+"""Lets FastAPI use msgspec types where it expects pydantic models."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final, cast, final
 
@@ -11,21 +11,25 @@ import msgspec
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-_DEEPEST_SHOWN: Final = 32  # FastAPI copies the input by recursion
+_DEEPEST_SHOWN: Final = 32  # FastAPI copies the input recursively
+_DEEPEST: Final = 128
+"""The deepest nesting of lists and objects: pydantic serializes 255 levels, and models around the value count."""
 
 
 @final
 class ByMsgspec:
-    """Says that a type is checked, and shown, by msgspec: `Annotated[Order, Body(), ByMsgspec]`.
+    """Marks a type as validated and serialized by msgspec: `Annotated[Order, Body(), ByMsgspec]`.
 
-    For bodies and responses of FastAPI, and fields of models. What does not fit gets the status 422, with what is wrong
-    where, and so does what no channel can store: an integer beyond 64 bits, half a surrogate pair, or values nested too
-    deeply. The schema is part of the app's OpenAPI document.
+    For bodies and responses of FastAPI, and fields of models. Invalid input gets the status 422, which says what is
+    wrong and where. So does input that no channel can store or no response can contain: an integer beyond 64 bits, a
+    lone surrogate, or more than 128 nested values. The schema is part of the app's OpenAPI document.
+
+    A type with a `msgspec.Raw` field cannot be a response: its bytes do not say with which codec they are encoded.
     """
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Check with msgspec, and serialize with it."""
+        """Validate with msgspec, and serialize with it."""
         return core_schema.chain_schema(
             [
                 core_schema.no_info_plain_validator_function(partial(_convert, source)),
@@ -37,7 +41,7 @@ class ByMsgspec:
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, object]:
-        """Describe it as msgspec does, in one piece."""
+        """Return the JSON schema that msgspec generates, with all references inlined."""
         source = cast("Mapping[str, Mapping[str, object]]", schema)["metadata"]["filechannel"]
         (described,), components = msgspec.json.schema_components((source,), ref_template="{name}")
         return cast("dict[str, object]", _inline(described, components, ()))
@@ -45,7 +49,7 @@ class ByMsgspec:
 
 @final
 class _Refused(str):
-    """The description of an input that is not valid and that FastAPI could not put into its response."""
+    """The description of an invalid input that FastAPI could not include in its response."""
 
     __slots__ = ("reason",)
 
@@ -53,10 +57,12 @@ class _Refused(str):
 
 
 def _convert(source: object, value: object) -> object:
-    """Return a value of the type; `_Refused` in place of an error that must not show the input as it is."""
+    """Return a value of the type. Return `_Refused` instead of raising if the error must not include the input."""
     try:
         converted = msgspec.convert(value, source, str_keys=True)
-        msgspec.msgpack.encode(converted)  # raises for what fits the type and cannot be stored
+        msgspec.msgpack.encode(converted)  # raises for values that fit the type and cannot be stored
+        if _is_nested_deeper(value, _DEEPEST):
+            raise RecursionError
     except (msgspec.ValidationError, ValueError, OverflowError, RecursionError) as error:
         reason = _reason(error)
         if _is_showable(value, _DEEPEST_SHOWN):
@@ -68,7 +74,7 @@ def _convert(source: object, value: object) -> object:
 
 
 def _refuse(value: object) -> object:
-    """Raise the error for what was refused: here FastAPI finds the description in place of the input."""
+    """Raise the error for a refused input. FastAPI then includes the description instead of the input."""
     if isinstance(value, _Refused):
         raise _error(value.reason)
     return value
@@ -80,17 +86,37 @@ def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
         return "Expected every `str` without lone surrogates"
     if isinstance(error, RecursionError):
-        return "Expected fewer values inside of one another"
+        return "Expected fewer nested values"
     return str(error)
 
 
 def _error(reason: str) -> PydanticCustomError:
-    # The reason may quote a name of the input.
+    # The reason may quote a key of the input.
     return PydanticCustomError("msgspec", "{reason}", {"reason": reason.encode(errors="backslashreplace").decode()})
 
 
+def _is_nested_deeper(value: object, depth: int) -> bool:
+    """Return whether lists and objects of a parsed JSON value are nested more than *depth* levels deep."""
+    level = [value]
+    for _ in range(depth):
+        level = [item for each in level for item in _items(each) if isinstance(item, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def _items(value: object) -> Iterable[object]:
+    match value:
+        case dict():
+            return cast("dict[object, object]", value).values()
+        case list():
+            return cast("list[object]", value)
+        case _:
+            return ()
+
+
 def _is_showable(value: object, depth: int) -> bool:
-    """Return whether FastAPI can repeat a parsed JSON value in a response: it fails on what JSON does not allow."""
+    """Return whether FastAPI can repeat a parsed JSON value in a response. It fails on what JSON does not allow."""
     match value:
         case str():
             return not any("\ud800" <= each <= "\udfff" for each in value)
@@ -106,7 +132,7 @@ def _is_showable(value: object, depth: int) -> bool:
 
 
 def _inline(part: object, components: dict[str, object], around: tuple[str, ...]) -> object:
-    """Put definitions where they are referred to; one that contains itself is any object there."""
+    """Replace references by their definitions. A recursive reference becomes an object of any content."""
     if isinstance(part, list):
         return [_inline(item, components, around) for item in cast("list[object]", part)]
     if not isinstance(part, dict):

@@ -1,4 +1,4 @@
-"""The channels of an app: declared when it is imported, open while it runs."""
+"""The channels of an app: declared when the app is imported, and open while it runs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fastapi import FastAPI
 from typing_extensions import TypeForm
 
 from ... import _checks as checks
-from ..._channel.any_service import Terms, check_handler
-from ..._channel.channel import FileChannel
-from ..._channel.codec import Codec, CodecName
-from ..._channel.consumers import check_name
-from ..._channel.dead_letter import DeadLetter
-from ..._channel.opening import ChannelContext, open_channel
-from ..._channel.places import Start
-from ..._channel.retry import RetryPolicy
-from ..._channel.sender import Sender
-from ..._channel.serve import Service
+from ..._channel.aio.channel import FileChannel
+from ..._channel.aio.open_channel import ChannelContext, open_channel
+from ..._channel.aio.sender import Sender
+from ..._channel.aio.service import Service
+from ..._channel.base.dead_letter import DeadLetter
+from ..._channel.base.retry_policy import RetryPolicy
+from ..._channel.base.service import ServiceConfig, check_handler
+from ..._channel.schema.codec import Codec, CodecName
+from ..._channel.status.consumer_status import check_name
+from ..._channel.subscription.start_position import Start
 from ..._options import ChannelOptions
-from ..._storage.cursor_file import encoded_name
+from ..._storage.consumers.cursor_file import encoded_name
 from .events import Events, FirstStart, Streams, events_of
 from .services import serving
-from .shutdown import told_to_stop
+from .shutdown import notified_of_stop
 from .tasks import Task, TaskQueue
 
 T = TypeVar("T")
@@ -35,11 +35,11 @@ R = TypeVar("R")
 
 @final
 class Channels:
-    """The channels of an app and what works on them: open, and at work, while its lifespan runs.
+    """The channels of an app with their handlers and tasks: open and running while the app's lifespan runs.
 
-    `FastAPI(lifespan=channels.lifespan)` is all that is needed. Relative paths lie below *directory*, which may be set
-    until the app starts. With `serve=False` no handler and no task runs in this process; what they are to do waits in
-    the channels for a process that serves.
+    `FastAPI(lifespan=channels.lifespan)` is all that is needed. Relative paths are below *directory*, which may be set
+    until the app starts. With `serve=False` this process runs no handlers and no tasks; their messages wait in the
+    channels for a process that serves.
     """
 
     def __init__(self, directory: str | os.PathLike[str] = ".", *, serve: bool = True) -> None:
@@ -54,7 +54,7 @@ class Channels:
 
     @property
     def directory(self) -> str | os.PathLike[str]:
-        """Where channels with relative paths lie."""
+        """The directory of channels with relative paths."""
         return self._directory
 
     @directory.setter
@@ -93,20 +93,20 @@ class Channels:
         options: ChannelOptions | None = None,
         strict_owner: bool = False,
     ) -> AppChannel[T]:
-        """Declare a channel, with these arguments of `open_channel`: it is opened, or created, when the app starts.
+        """Declare a channel, with these arguments of `open_channel`. It is opened, or created, when the app starts.
 
-        Raises `ValueError` for a relative *path* that leads out of the directory, or was added before.
+        Raises `ValueError` for a relative *path* that leads out of the directory, or for one that was already added.
         """
         self._check_not_running()
         place = _place(path)
         if place in self._places:
-            raise ValueError(f"path={path!r}: was added already; use the channel that add() returned then")
+            raise ValueError(f"path={path!r}: was already added; use the channel that add() returned")
 
         def make() -> ChannelContext[T]:
             where = Path(self.directory, place)
             return open_channel(where, type, codec=codec, options=options, strict_owner=strict_owner)
 
-        make()  # what is wrong with the arguments is told where they are
+        make()  # raises for wrong arguments here, where they are given
         channel = AppChannel(Path(path), make, self._streams, self._add_service)
         self._places.add(place)
         self._openings.append(channel.opened)
@@ -125,10 +125,10 @@ class Channels:
         options: ChannelOptions | None = None,
         strict_owner: bool = False,
     ) -> TaskQueue:
-        """Declare a channel of background tasks, which the group of that *name* runs, in every process that serves.
+        """Declare a channel of background tasks. The group *name* runs them, in every process that serves.
 
-        Up to *concurrency* of them at once in each; the rest is as for `AppChannel.handler`. Tasks that are given up go
-        to *dead_letter*; without, to a channel beside it: `<path>-dead`.
+        Each process runs up to *concurrency* tasks at once; the other arguments are those of `AppChannel.handler`.
+        Tasks that fail for good are sent to *dead_letter*; without it, to a channel next to this one: `<path>-dead`.
         """
         channel = self.add(path, Task, options=options, strict_owner=strict_owner)
         dead = dead_letter
@@ -156,15 +156,15 @@ class Channels:
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI | None = None) -> AsyncGenerator[None]:
-        """Open every channel, run every handler and task beside the body, and close it all in turn.
+        """Open every channel, run every handler and task while the body runs, and close everything in reverse order.
 
-        A lifespan of one's own enters it: `async with channels.lifespan(app)`; so does a process without an app that
-        only serves. When the body ends, nothing new is begun, what is being handled goes on to its end, and then the
-        channels are closed. Whatever cannot be opened is raised, with everything closed again. It may run again, but
-        not twice at a time: `RuntimeError`.
+        If the app has a lifespan of its own, enter this one inside it: `async with channels.lifespan(app)`. So does a
+        process without an app that only serves. When the body ends, no new messages are handled, handlers that are
+        running finish, and then the channels are closed. If a channel cannot be opened, the error is raised and
+        everything is closed again. The lifespan may run again later, but not twice at the same time: `RuntimeError`.
         """
         if self._is_running:
-            raise RuntimeError("these channels are open already; enter their lifespan once for an app")
+            raise RuntimeError("these channels are already open; enter their lifespan once per app")
         self._is_running = True
         try:
             async with AsyncExitStack() as stack:
@@ -172,35 +172,35 @@ class Channels:
                     await stack.enter_async_context(opened())
                 self._streams.begin()
                 stack.callback(self.end_streams)
-                stack.enter_context(told_to_stop(self.end_streams))
+                stack.enter_context(notified_of_stop(self.end_streams))
                 await stack.enter_async_context(serving(self._services if self.serve else ()))
                 yield
         finally:
             self._is_running = False
 
     def end_streams(self) -> None:
-        """End every stream of events, and each that is begun from now on: their clients come again, and go on there.
+        """End every event stream, and each one that starts from now on. Their clients reconnect and resume.
 
-        Happens by itself when the process is told to stop by SIGTERM or SIGINT. For a server that is stopped otherwise,
-        in a thread for instance, which would wait for them for ever.
+        Called automatically when the process receives SIGTERM or SIGINT. Call it for a server that is stopped in
+        another way, for example in a thread: it would wait for the streams without end.
         """
         self._streams.end()
 
 
 def _place(path: str | os.PathLike[str]) -> str:
-    """Return the path of a channel, relative ones below the directory, in the one form that it has."""
+    """Return the normalized path of a channel; relative paths are below the directory."""
     text = checks.path_text("path", path)
     if not text:
         raise ValueError(f"path={path!r}: is empty; give the channel a name")
     place = os.path.normpath(text)
     if place.split(os.sep, 1)[0] == os.pardir:
-        raise ValueError(f"path={path!r}: leads out of the directory of these channels; give an absolute path")
+        raise ValueError(f"path={path!r}: leads out of the directory of these channels; use an absolute path")
     return place
 
 
 @final
 class AppChannel(Generic[T]):
-    """A channel that is open while its app runs. Made by `Channels.add`."""
+    """A channel that is open while its app runs. Created by `Channels.add`."""
 
     def __init__(
         self,
@@ -218,7 +218,7 @@ class AppChannel(Generic[T]):
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[None]:
-        """Have it open for as long as the body runs."""
+        """Keep the channel open while the body runs."""
         async with self._make() as channel:
             self._open = channel, channel.sender()
             try:
@@ -229,7 +229,9 @@ class AppChannel(Generic[T]):
     @property
     def _opened(self) -> tuple[FileChannel[T], Sender[T]]:
         if self._open is None:
-            raise RuntimeError(f"{self._path} is not open: the app needs lifespan=channels.lifespan, and has to run")
+            raise RuntimeError(
+                f"{self._path} is not open: the app needs lifespan=channels.lifespan, and must be running"
+            )
         return self._open
 
     async def channel(self) -> FileChannel[T]:
@@ -239,7 +241,7 @@ class AppChannel(Generic[T]):
     async def sender(self) -> Sender[T]:
         """Return a sender. A dependency: `Annotated[Sender[Order], Depends(orders.sender)]`.
 
-        It is the same one for every request, and closed with the channel: leave it open.
+        All requests share the same sender. It is closed with the channel: do not close it.
         """
         return self._opened[1]
 
@@ -256,20 +258,21 @@ class AppChannel(Generic[T]):
         lease: float = 30.0,
         start: Start = "earliest",
     ) -> Callable[[Callable[[T], R]], Callable[[T], R]]:
-        """Decorate what handles every message under a durable name, beside the app. As `FileChannel.serve` does.
+        """Decorate a function that handles every message under a durable name while the app runs, like `serve`.
 
-        The handlers of all processes that serve are a group: each message goes to one of them. With `group=False` one
-        process has the name, and handles everything in order; the others stand by, and one of them takes over if it
-        dies. A service that ends with an error, as it does without a *dead_letter* when a message has used up its
-        attempts, is logged and begun again, later each time.
+        The arguments are those of `FileChannel.serve`. The handlers of all processes that serve form a group: each
+        message is delivered to one of them. With `group=False` one process owns the name and handles all messages in
+        order; the others stand by, and one of them takes over if it dies. A service that ends with an error is logged
+        and restarted, with longer pauses each time. Without a *dead_letter*, a service ends with an error when a
+        message has used up its attempts.
         """
         check_name(name)
         encoded_name(name)
-        Terms(group=group, ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
+        ServiceConfig(group=group, ordered=ordered, concurrency=concurrency, retry=retry, grace=grace)
         checks.seconds("lease", lease)
         if name in self._names:
             raise ValueError(
-                f"name={name!r}: {self._path} has a handler of that name already, which would share with it"
+                f"name={name!r}: {self._path} already has a handler with this name, with which it would share messages"
             )
 
         def decorate(handle: Callable[[T], R]) -> Callable[[T], R]:
@@ -296,11 +299,12 @@ class AppChannel(Generic[T]):
         return decorate
 
     def events(self, *, start: FirstStart = "latest", heartbeat: float = 15.0, event: str | None = None) -> Events[T]:
-        """Return what streams the channel as Server-Sent Events: an endpoint, or a dependency of one.
+        """Return an endpoint, or a dependency of one, that streams the channel as Server-Sent Events.
 
-        A client goes on at the header `Last-Event-ID`, or at `?since=` with such an id, `earliest` or `latest`, and
-        begins at *start* otherwise. An id whose message is not stored any more goes on with the oldest, and says how
-        many were missed; what is no id of this channel gets the status 400. After *heartbeat* seconds without an event
-        there is a comment. Events have the name *event*, if that is given.
+        A client resumes at the id in the header `Last-Event-ID` or in `?since=`, which also accepts `earliest` and
+        `latest`. Without either it starts at *start*. If the message of an id is not stored any more, the stream starts
+        at the oldest message and reports how many were missed. An id that does not belong to this channel gets the
+        status 400. After *heartbeat* seconds without an event a comment is sent. Events have the name *event*, if it is
+        given.
         """
         return events_of(self.channel, self._streams, start, heartbeat, event)

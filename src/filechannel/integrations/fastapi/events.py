@@ -1,4 +1,4 @@
-"""A channel as Server-Sent Events, which a client can leave and come back to without missing one."""
+"""A channel as Server-Sent Events: a client can disconnect and resume without missing an event."""
 
 from __future__ import annotations
 
@@ -17,30 +17,29 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import TypeVar
 
 from ... import _checks as checks
-from ..._channel.any_receiver import Record
-from ..._channel.channel import FileChannel
-from ..._channel.receiver import Receiver
+from ..._channel.aio.channel import FileChannel
+from ..._channel.aio.receiver import Receiver
+from ..._channel.base.receiver import Record
 from ..._errors import DataExpiredError, DecodeError
-from ..._offset import Offset
-from ..._storage.index import Mark
-from ..._wakeup.loops import run_in_thread
+from ..._offset import LogPosition, Offset
+from ..._wakeup.event_loops import run_in_thread
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True, default=object)
 
 FirstStart: TypeAlias = Literal["earliest", "latest"]
-"""Where a client begins that has not been there before."""
+"""Where a client starts that gives no id."""
 
 _STARTS: Mapping[str, FirstStart] = {"earliest": "earliest", "latest": "latest"}
 _ID = re.compile(r"([0-9]{1,19})-([0-9]{1,19})")
-_LINE_END = re.compile(rb"\r\n|\r|\n")  # the three that end a line of a stream of events
+_LINE_END = re.compile(rb"\r\n|\r|\n")  # the three line endings of an event stream
 _LARGEST_CHUNK = 1 << 16  # bytes
 _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 @final
 class Streams:
-    """The streams that are being sent, to be ended together."""
+    """The streams that are being sent, so that they can be ended together."""
 
     def __init__(self) -> None:
         self._receivers: set[Receiver[object]] = set()
@@ -51,19 +50,19 @@ class Streams:
         self._is_over = False
 
     def end(self) -> None:
-        """End them, and those that come later."""
+        """End all streams, and each one that starts later."""
         self._is_over = True
         for receiver in list(self._receivers):
             receiver.close()
 
     def enter(self, receiver: Receiver[object]) -> None:
-        """One more."""
+        """Add the receiver of a stream. Close it at once if the streams were ended."""
         self._receivers.add(receiver)
         if self._is_over:
             receiver.close()
 
     def leave(self, receiver: Receiver[object]) -> None:
-        """One less."""
+        """Close and remove the receiver of a stream."""
         receiver.close()
         self._receivers.discard(receiver)
 
@@ -84,7 +83,7 @@ def events_of(
     async def events(
         last_event_id: Annotated[str | None, Header(description="The id of the last event that was received")] = None,
         since: Annotated[str | None, Query(description="The same, or `earliest` or `latest`, without it")] = None,
-    ) -> EventStream:  # without what it streams: FastAPI takes only a class for a response
+    ) -> EventStream:  # not generic: FastAPI accepts only a class as a response
         channel = await open_channel()
         place = await _find(channel, last_event_id or since or start)
         return EventStream(channel, streams, place, heartbeat, event)
@@ -92,36 +91,40 @@ def events_of(
     return cast("Events[T]", events)
 
 
-async def _find(channel: FileChannel[T], text: str) -> Mark:
-    """Return the place that an id speaks of; the status 400 if it is no id of this channel."""
+async def _find(channel: FileChannel[T], text: str) -> LogPosition:
+    """Return the log position of an id. Raise status 400 if the id does not belong to this channel."""
     if (start := _STARTS.get(text)) is not None:
         with channel.replay(start) as receiver:
             return _place_of(receiver)
     match = _ID.fullmatch(text)
-    asked = None if match is None else Mark(Offset(int(match[1])), int(match[2]), 0)
+    asked = None if match is None else LogPosition(Offset(int(match[1])), int(match[2]))
     place = None if asked is None else await run_in_thread(partial(channel.find_again, asked))
     if place is None:
         raise HTTPException(400, f"{text!r} is not an id of an event of this stream")
     return place
 
 
-def _place_of(receiver: Receiver[object]) -> Mark:
+def _place_of(receiver: Receiver[object]) -> LogPosition:
     statistics = receiver.statistics()
-    return Mark(statistics.read_offset, statistics.next_sequence, 0)
+    return LogPosition(statistics.read_offset, statistics.next_sequence)
+
+
+class _NoFormError(TypeError):
+    """A message has a value of a type that JSON cannot express."""
 
 
 @final
 class EventStream(Response, Generic[T_co]):
-    """A channel as Server-Sent Events: each message as JSON, with an id that says where to go on.
+    """A channel as Server-Sent Events: each message as JSON, with an id at which a client can resume.
 
-    A message is one JSON value, whatever is in it: a `msgspec.Raw` is decoded by the codec of the channel and encoded
-    with the rest, never copied into the stream.
+    A message is one JSON value, whatever its content: a `msgspec.Raw` is decoded by the codec of the channel and
+    encoded with the rest, never copied into the stream.
 
-    It holds no data back and stores no position: the client does. What was removed before it could be sent is told by
-    an event `missed`, whose data says how many messages that were; a message that does not decode, or that JSON cannot
-    express, by an event `undecodable`. While nothing happens there is a comment now and then. Ends when the client
-    disconnects, when the server is told to stop, and with an event `end` behind the last message of a sealed channel; a
-    client that reconnects after that gets the status 204, which tells a browser to stay away.
+    The stream does not hold back data and stores no position: the client stores it. If messages were removed before
+    they could be sent, an event `missed` says how many. A message that does not decode, or that JSON cannot express, is
+    reported by an event `undecodable`. A comment is sent from time to time while there are no events. The stream ends
+    when the client disconnects, when the server stops, and with an event `end` after the last message of a sealed
+    channel. A client that reconnects after that gets the status 204, which tells a browser not to reconnect.
     """
 
     media_type = "text/event-stream"
@@ -130,10 +133,10 @@ class EventStream(Response, Generic[T_co]):
         self,
         channel: FileChannel[T_co],
         streams: Streams,
-        place: Mark,
+        place: LogPosition,
         heartbeat: float,
         event: str | None,
-        status_code: int = 200,  # FastAPI looks here for what to document
+        status_code: int = 200,  # FastAPI reads the documented status from this default
     ) -> None:
         self._channel = channel
         self._streams = streams
@@ -151,15 +154,15 @@ class EventStream(Response, Generic[T_co]):
         self.init_headers(_HEADERS)
 
     def map(self, show: Callable[[T_co], object | None]) -> Self:
-        """Send what *show* makes of each message instead of itself, and nothing where that is None. Returns itself.
+        """Send the result of *show* instead of each message, and nothing where it is None. Return the stream itself.
 
-        A `msgspec.Raw` in what it returns holds a value in the codec of the channel, as in a message.
+        A `msgspec.Raw` in the result contains a value in the codec of the channel, as in a message.
         """
         self._show = show
         return self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream, as long as there is a client."""
+        """Send the stream until it ends or the client disconnects."""
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks:
 
@@ -172,8 +175,8 @@ class EventStream(Response, Generic[T_co]):
             try:
                 await self._stream(send)
             except OSError:
-                pass  # the client is gone, as some servers tell
-            except Exception as error:  # as itself, not in the group's
+                pass  # some servers report a disconnected client this way
+            except Exception as error:  # raised below, outside the exception group
                 failure = error
             tasks.cancel_scope.cancel()
         if failure is not None:
@@ -198,17 +201,17 @@ class EventStream(Response, Generic[T_co]):
     def _open(self) -> Receiver[T_co]:
         try:
             return self._channel.replay(self._place.offset, stop=None)
-        except ValueError:  # what was there is not stored any more
+        except ValueError:  # the message at this offset is not stored any more
             return self._channel.replay(stop=None)
 
     def _begin(self, receiver: Receiver[T_co]) -> bytes:
         missed = _place_of(receiver).sequence - self._place.sequence
         self._place = _place_of(receiver)
-        # The id alone counts as received too: whoever goes before the first event comes back to this place.
+        # An id without data is stored by the client too: if it disconnects before the first event, it resumes here.
         return self._tell("missed", {"missed": missed}) if missed > 0 else self._id()
 
     async def _next(self, receiver: Receiver[T_co]) -> bytes | None:
-        """Return what is to be sent next, when there is something; None if there will be nothing."""
+        """Wait for the next events and return them as bytes; None if the stream has ended."""
         try:
             with anyio.move_on_after(self._heartbeat):
                 return await self._take(receiver)
@@ -226,52 +229,59 @@ class EventStream(Response, Generic[T_co]):
             return self._tell("undecodable", {"offset": error.offset})
 
     async def _take(self, receiver: Receiver[T_co]) -> bytes:
-        """Return the events that are there, up to a size, and wait for the first one."""
+        """Wait for the first event, and return it with those that are available, up to a size."""
         chunk = bytearray()
         try:
             while not chunk:
                 self._add(chunk, await receiver.receive_record(), receiver)
             while len(chunk) < _LARGEST_CHUNK:
                 self._add(chunk, receiver.receive_record_nowait(), receiver)
-        except DataExpiredError as error:  # told once
+        except DataExpiredError as error:  # raised once
             self._place = _place_of(receiver)
             chunk += self._tell("missed", {"missed": error.missed})
         except (WouldBlock, ClosedResourceError, EndOfStream, DecodeError):
             if not chunk:
-                raise  # else it comes again, when this has been sent
+                raise  # otherwise the next call raises it again, after this chunk was sent
         return bytes(chunk)
 
     def _add(self, chunk: bytearray, record: Record[T_co], receiver: Receiver[T_co]) -> None:
-        self._place = Mark(receiver.read_offset, record.sequence + 1, 0)
+        self._place = LogPosition(receiver.read_offset, record.sequence + 1)
         if (shown := self._show(record.value)) is None:
             return
         try:
             text = self._encode(shown)
-        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+        except _NoFormError:
+            raise  # a type that never fits: a bug in the app, not in this message
+        except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
             # Raising would end the stream here, and again for every client that resumes at this message.
             chunk += self._tell("undecodable", {"offset": record.offset})
         else:
             chunk += b"%b%b%b" % (self._head, _data(text), self._id())
 
     def _encode(self, shown: object) -> bytes:
-        """Return a value as JSON that msgspec wrote from end to end: it copies a `Raw` into its output unseen."""
+        """Return a value as JSON.
+
+        `Raw` values are decoded first, because msgspec copies them into its output unchecked.
+        """
         return msgspec.json.encode(msgspec.to_builtins(shown, str_keys=True, enc_hook=self._unwrap))
 
     def _unwrap(self, value: object) -> object:
         if isinstance(value, msgspec.Raw):
             return self._decode_raw(value)
-        raise TypeError(f"{type(value).__name__} has no form in JSON: send what has one with map()")
+        if isinstance(value, msgspec.msgpack.Ext):
+            raise TypeError("an extension of MessagePack cannot be written as JSON")
+        raise _NoFormError(f"{type(value).__name__} cannot be written as JSON: convert it with map()")
 
     def _tell(self, event: str, data: dict[str, int]) -> bytes:
         return b"event: %b\n%b%b" % (event.encode(), _data(msgspec.json.encode(data)), self._id())
 
     def _id(self) -> bytes:
-        """Return where to go on, which ends an event."""
+        """Return the id line with the log position at which to resume. It ends an event."""
         return b"id: %d-%d\n\n" % (self._place.offset, self._place.sequence)
 
 
 def _data(text: bytes) -> bytes:
-    """Return the lines that carry a text as the data of an event: no line of it can be taken for another field."""
+    """Return the data lines of an event. No line of the text can be mistaken for another field."""
     return b"".join(b"data: %b\n" % line for line in _LINE_END.split(text))
 
 
@@ -280,4 +290,4 @@ def _as_it_is(message: T) -> T:
 
 
 Events: TypeAlias = Callable[[str | None, str | None], Coroutine[object, object, EventStream[T]]]
-"""An endpoint, or a dependency of one. FastAPI gives it the header and the query parameter."""
+"""An endpoint, or a dependency of one. FastAPI passes it the header and the query parameter."""

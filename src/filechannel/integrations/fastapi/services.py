@@ -1,4 +1,4 @@
-"""The services of an app: at work while it runs, whatever happens to one of them."""
+"""Runs the services of an app while the app runs, and restarts a service that fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import final
 
 import anyio
 
-from ..._channel.serve import Service
+from ..._channel.aio.service import Service
 from ..._errors import ConsumerBusyError
 
 _logger = logging.getLogger("filechannel")
@@ -19,10 +19,10 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds
 
 @asynccontextmanager
 async def serving(beginnings: Iterable[Callable[[], Service]]) -> AsyncGenerator[None]:
-    """Run services beside the body, and let them come to their end with it.
+    """Run services while the body runs, and let them finish when it ends.
 
-    What a service cannot begin with is raised here. Later an error is logged, and the service begun again after a
-    pause: an app goes on answering, and what it accepts waits in the channel.
+    An error at the first start of a service is raised here. Later errors are logged, and the service is restarted after
+    a pause: the app keeps answering requests, and the messages it accepts wait in the channel.
     """
     keepers = [_Keeper(begin) for begin in beginnings]
     failure: Exception | None = None
@@ -42,7 +42,7 @@ async def serving(beginnings: Iterable[Callable[[], Service]]) -> AsyncGenerator
 
 @final
 class _Keeper:
-    """Begins a service again when it has failed, or when the process that had its name is gone."""
+    """Restarts a service that has failed. Starts it when the process that owned its consumer name has ended."""
 
     def __init__(self, begin: Callable[[], Service]) -> None:
         self._begin = begin
@@ -65,13 +65,13 @@ class _Keeper:
                     await self._service
                     return
             except Exception:
-                _logger.exception("a service has failed, and is begun again in %g s", self._next_pause())
+                _logger.exception("a service failed, and is restarted in %g s", self._next_pause())
                 self._service = None
             with anyio.move_on_after(self._pause):
                 await self._stopped.wait()
 
     def _next_pause(self) -> float:
-        """Wait longer each time, unless something was handled meanwhile."""
+        """Double the pause after each failure, unless messages were handled meanwhile."""
         has_worked = self._service is not None and self._service.statistics().handled > 0
         self._pause = _SHORTEST_PAUSE if has_worked else min(2 * self._pause, _LONGEST_PAUSE)
         return self._pause

@@ -1,4 +1,4 @@
-"""The arguments of a call as bytes, by the type hints of the function: never by pickle."""
+"""Encodes the arguments of a call to bytes, by the type hints of the function. Never uses pickle."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Union, final, get_type_hints
 import msgspec
 from pydantic import BaseModel
 
-from ..._channel.dead_letter import in_a_line
+from ..._channel.base.dead_letter import in_a_line
 from ..._errors import CodecError
 
 
 @final
 class Arguments:
-    """How the arguments of one function are stored; `TypeError` if its hints do not say so.
+    """Encodes and decodes the arguments of one function. Raises `TypeError` if its type hints do not allow it.
 
-    They are a map of names to values, without those that were left out. So a function may get more parameters that
-    have defaults, and other defaults, while calls of it are stored.
+    Arguments are stored as a map of names to values, without those that the caller omitted. So a function may get more
+    parameters with defaults, or other defaults, while calls of it are stored.
     """
 
     def __init__(self, name: str, function: Callable[..., object]) -> None:
@@ -29,7 +29,7 @@ class Arguments:
         hints = get_type_hints(function, include_extras=True)
         for parameter in self._signature.parameters.values():
             if parameter.name not in hints:
-                raise TypeError(f"{name}: {parameter.name!r} has no type hint, which would say how to store it")
+                raise TypeError(f"{name}: {parameter.name!r} has no type hint, which is needed to store it")
         fields = [_field(parameter, hints[parameter.name]) for parameter in self._signature.parameters.values()]
         try:
             self._struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
@@ -41,7 +41,8 @@ class Arguments:
     def encode(self, args: tuple[object, ...], kwargs: dict[str, object]) -> bytes:
         """Return the arguments of a call as bytes.
 
-        `TypeError` if the function cannot be called so, `CodecError` if the arguments are not what its hints say.
+        Raises `TypeError` if the function does not accept the arguments, `CodecError` if they do not match its type
+        hints.
         """
         try:
             given = self._signature.bind(*args, **kwargs).arguments
@@ -49,13 +50,13 @@ class Arguments:
             raise TypeError(f"{self._name}: {error}") from None
         try:
             content = self._encoder.encode(self._struct(**given))
-            self._decoder.decode(content)  # now, where somebody can do something about it
+            self._decoder.decode(content)  # fail now, while the caller can still react
         except Exception as error:
             raise CodecError(f"{self._name}: the arguments cannot be stored: {in_a_line(error)}") from error
         return content
 
     def decode(self, content: msgspec.Raw) -> inspect.BoundArguments:
-        """Return the arguments of a stored call; `msgspec.ValidationError` if the function takes others by now."""
+        """Return the arguments of a stored call. Raise `msgspec.ValidationError` if the function now takes others."""
         stored = msgspec.structs.asdict(self._decoder.decode(content))
         given = {name: value for name, value in stored.items() if value is not msgspec.UNSET}
         return inspect.BoundArguments(self._signature, OrderedDict(given))
@@ -68,7 +69,7 @@ def _field(parameter: inspect.Parameter, hint: object) -> tuple[str, object] | t
         hint = GenericAlias(dict, (str, hint))
     elif parameter.default is parameter.empty:
         return parameter.name, hint
-    return parameter.name, Union[hint, msgspec.UnsetType], msgspec.UNSET  # noqa: UP007 (a hint may be a text)
+    return parameter.name, Union[hint, msgspec.UnsetType], msgspec.UNSET  # noqa: UP007 (a hint may be a string)
 
 
 def _encode_model(value: object) -> object:

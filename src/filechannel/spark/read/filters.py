@@ -1,7 +1,7 @@
-"""Filters that Spark leaves to the source: rows are dropped in Arrow, or not even read, before they cross to the JVM.
+"""Filters pushed down by Spark: rows are dropped in Arrow, or not read at all, before they reach the JVM.
 
-A filter is taken only if Arrow says the same as Spark about every value: null is neither equal nor unequal, and NaN is
-larger than any number. The others are Spark's own business.
+A filter is accepted only if Arrow and Spark give the same result for every value: null is neither equal nor unequal,
+and NaN is larger than any number. Spark evaluates the other filters itself.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from .._storage.index import Mark
-from .._storage.store import Store
-from .table import OFFSET, SEQUENCE
+from ..._offset import LogPosition
+from ..._storage.store import Store
+from ..arrow_table import OFFSET, SEQUENCE
 
 _Comparison: TypeAlias = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 _TEXTS: Final[dict[type[Filter], Callable[[pc.Expression, str], pc.Expression]]] = {
@@ -45,30 +45,30 @@ _PLAIN: Final = (bool, int, float, str, bytes, date, datetime, Decimal)
 
 
 def can_push(filter: Filter, columns: pa.Schema) -> bool:
-    """Tell whether a filter can be left to Arrow."""
+    """Return whether Arrow can evaluate a filter with the same result as Spark."""
     try:
         return _expression(filter, columns) is not None
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return False  # a value that the column cannot have
+        return False  # the column cannot contain this value
 
 
 def kept(batches: Iterable[pa.RecordBatch], filters: Sequence[Filter]) -> Iterator[pa.RecordBatch]:
-    """Return the rows that pass all filters, which can be pushed."""
+    """Return the rows that pass all filters. `can_push` holds for each filter."""
     for batch in batches:
         for each in filters:
             expression = _expression(each, batch.schema)
             assert expression is not None
-            # Arrow forgets which columns are never null, and Spark compares that.
+            # Arrow's filter drops the non-null flags of the schema, which Spark compares.
             batch = pa.RecordBatch.from_arrays(batch.filter(expression).columns, schema=batch.schema)  # noqa: PLW2901
         if batch.num_rows:
             yield batch
 
 
 def _expression(filter: Filter, columns: pa.Schema) -> pc.Expression | None:
-    """Return what Arrow has to look for; None if it cannot say just the same as Spark."""
+    """Return the filter as an Arrow expression; None if Arrow cannot give the same result as Spark."""
     match filter:
         case Not(In() as inner):
-            # Null is not in a list, and not outside either.
+            # A null value is neither in a list nor outside of it.
             found = None if None in inner.value else _in(inner, columns)
             return None if found is None else ~found & pc.field(inner.attribute[0]).is_valid()
         case Not(inner):
@@ -98,7 +98,7 @@ def _in(filter: In, columns: pa.Schema) -> pc.Expression | None:
         return None
     kind = columns.field(filter.attribute[0]).type
     if kind == pa.float64():
-        return None  # Arrow tells 0.0 and -0.0 apart here
+        return None  # Arrow distinguishes 0.0 and -0.0 here
     values = pa.array([each for each in filter.value if each is not None], kind)
     field = pc.field(filter.attribute[0])
     return field.isin(values) & field.is_valid()
@@ -128,26 +128,28 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, _PLAIN) and not (isinstance(value, float) and math.isnan(value))
 
 
-# Places
+# Filters on offset and sequence
 
 
-def narrowed(store: Store, start: Mark, stop: Mark, filters: Sequence[Filter]) -> tuple[Mark, Mark]:
-    """Return where to begin and to end so that nothing is read which the filters on offset and sequence drop."""
+def narrowed(
+    store: Store, start: LogPosition, stop: LogPosition, filters: Sequence[Filter]
+) -> tuple[LogPosition, LogPosition]:
+    """Narrow the range to read to what filters on offset and sequence let pass."""
     low, high = _range(filters, OFFSET)
     if low is not None and low > start.offset:
-        start = store.places.at_or_behind(min(low, stop.offset))
+        start = store.lookup.at_or_behind(min(low, stop.offset))
     if high is not None and high + 1 < stop.offset:
-        stop = store.places.at_or_behind(max(high + 1, start.offset))
+        stop = store.lookup.at_or_behind(max(high + 1, start.offset))
     low, high = _range(filters, SEQUENCE)
     if low is not None and low > start.sequence:
-        start = store.places.numbered(min(low, stop.sequence))
+        start = store.lookup.numbered(min(low, stop.sequence))
     if high is not None and high + 1 < stop.sequence:
-        stop = store.places.numbered(max(high + 1, start.sequence))
+        stop = store.lookup.numbered(max(high + 1, start.sequence))
     return start, stop
 
 
 def _range(filters: Iterable[Filter], name: str) -> tuple[int | None, int | None]:
-    """Return the smallest and the largest number that a column can have; None where nothing is said."""
+    """Return the smallest and largest number that the filters allow for a column; None where there is no limit."""
     lows, highs = list[int](), list[int]()
     for each in filters:
         match each:

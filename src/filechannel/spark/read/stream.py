@@ -1,7 +1,7 @@
-"""Reading a channel as a stream: Spark's checkpoint says how far it has come, and a consumer's name lets others see it.
+"""Reading channels as a stream. Spark's checkpoint stores the progress; a consumer name shows it to other processes.
 
-Spark asks for the newest offset with the one that it has dealt with in hand. That is the acknowledgement: `commit`
-comes only while the next batch is planned, and never for the last one.
+Spark asks for the newest offset and passes the offset up to which it has processed everything. That is the
+acknowledgement: Spark calls `commit` only while it plans the next batch, and never for the last one.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from .._storage.index import Mark
-from .channels import find_channels
-from .followed import Followed
-from .options import ReadOptions, matching
-from .progress import Progress, place_in, segment_in
-from .tasks import Task, plan, read
+from ..._offset import LogPosition
+from ..open_channels import find_channels
+from ..source_options import ReadOptions, matching
+from .followed_consumer import Followed
+from .read_tasks import Task, plan, read
+from .stream_offset import Progress, place_in, segment_in
 
-_LOOK: Final = 1.0  # seconds between two looks for more channels
+_LOOK: Final = 1.0  # seconds between two searches for new channels
 
 
 @final
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what came since the last batch. One lives as long as its query, in a process of its own."""
+    """Reads the messages since the last batch. Lives as long as its query, in a process of its own."""
 
     def __init__(self, options: ReadOptions, columns: StructType) -> None:
         self._options = options
         self._columns = columns
         self._followed: dict[str, Followed] | None = None
-        """The channels by their ids, open; only where batches are planned."""
-        self._target: dict[str, Mark] | None = None
-        """How far to go at all, if the query ends by itself."""
+        """The open channels by their ids; only in the process that plans batches."""
+        self._target: dict[str, LogPosition] | None = None
+        """Where the query ends, if it ends by itself."""
         self._next_look = 0.0
-        """When to look for more channels of that name, by the monotonic clock."""
+        """When to search for new channels that match the glob, by the monotonic clock."""
 
     def __getstate__(self) -> object:
-        """Take to other processes what it takes to read there."""
+        """Pickle only what other processes need to read."""
         return self._options, self._columns
 
     def __setstate__(self, state: tuple[ReadOptions, StructType]) -> None:
@@ -67,39 +67,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             followed.close()
             raise ValueError(
                 f"option path: {same.store.path} and {path} are the same channel, {followed.id}, or one is a copy of "
-                "the other: read one of them, or each in a query of its own"
+                "the other: read one of them, or each in its own query"
             )
         channels[followed.id] = followed
 
     def _look_for_more(self, channels: dict[str, Followed]) -> None:
-        """Follow the channels that were made since, if they are called like the others."""
+        """Follow the channels that were created since and match the glob."""
         if self._options.glob is None or self._target is not None or time.monotonic() < self._next_look:
             return
         self._next_look = time.monotonic() + _LOOK
         known = {followed.store.path for followed in channels.values()}
         for path in matching(self._options.glob):
             if path not in known:
-                find_channels(self._options, self._columns, only=path)  # it has these columns, or the query fails
+                find_channels(self._options, self._columns, only=path)  # the query fails if it has other columns
                 self._follow(path, channels)
 
-    # What Spark asks, with names that are its own
+    # The methods that Spark calls, under Spark's names
 
     def initialOffset(self) -> Progress:  # noqa: N802
-        """Return where a query begins that has no checkpoint yet."""
+        """Return where a query without a checkpoint starts."""
         return {key: followed.place(followed.begin()) for key, followed in self._channels().items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return what the options say about the size of a batch."""
+        """Return the batch size limit that the options set."""
         if self._options.max_records is not None:
             return ReadMaxRows(self._options.max_records)
         return ReadAllAvailable() if self._options.max_bytes is None else ReadMaxBytes(self._options.max_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Go no further than what is there now."""
+        """End the query at the current end of the channels."""
         self._target = {key: followed.latest() for key, followed in self._channels().items()}
 
     def latestOffset(self, start: Progress, limit: ReadLimit) -> Progress:  # noqa: N802
-        """Return where the next batch ends; what lies before *start* is dealt with, and need not be kept for us."""
+        """Return where the next batch ends. Acknowledges everything before *start*, which Spark has processed."""
         channels = self._channels()
         self._look_for_more(channels)
         begins = self._begins(start)
@@ -107,12 +107,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for key, begin in begins.items():
             channels[key].acknowledge(begin)
         behind = [key for key, begin in begins.items() if begin.offset < ends[key].offset]
-        # Where nothing came, what was given: Spark compares it, and would begin a batch for any difference.
+        # Return the given entry unchanged where nothing was sent: Spark compares entries, and any difference starts a
+        # batch.
         found = {key: start.get(key) or channels[key].place(begin) for key, begin in begins.items()}
         for key in behind:
             end = ends[key]
             if not isinstance(limit, ReadAllAvailable):
-                # At least one message of each: whoever is behind must not stay so for the others' sake.
+                # At least one message of each channel, so that no channel falls behind because of the others.
                 records, size = (
                     None if whole is None else max(1, whole // len(behind))
                     for whole in (self._options.max_records, self._options.max_bytes)
@@ -122,11 +123,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def reportLatestOffset(self) -> Progress:  # noqa: N802
-        """Return where the channels end, for whoever looks at the query's progress."""
+        """Return where the channels end. Spark shows it in the progress of the query."""
         return {key: followed.place(followed.latest()) for key, followed in self._channels().items()}
 
     def partitions(self, start: Progress, end: Progress) -> Sequence[InputPartition]:
-        """Cut a batch into spans of about the same size, at the boundaries of records."""
+        """Split a batch into spans of about the same size, at record boundaries."""
         channels, begins, options = self._channels(), self._begins(start), self._options
         parts = None if options.partitions is None else -(-options.partitions // len(channels))
         tasks: list[Task] = []
@@ -144,18 +145,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read(self._options, self._columns, partition)
 
     def commit(self, end: Progress) -> None:
-        """Nothing: see `latestOffset`."""
+        """Do nothing: `latestOffset` acknowledges."""
 
     def stop(self) -> None:
-        """Let go of the channels; consumers stay where they are."""
+        """Close the channels. Consumers keep their stored positions."""
         for followed in (self._followed or {}).values():
             followed.close()
         self._followed = None
 
-    # Where a batch begins
+    # Where a batch starts
 
-    def _begins(self, start: Progress) -> dict[str, Mark]:
-        """Return where each channel stands; one that was not there when the query last ran is read from its oldest."""
+    def _begins(self, start: Progress) -> dict[str, LogPosition]:
+        """Return where the next batch of each channel starts: at its oldest message if *start* does not name it."""
         channels = self._channels()
         for key in start:
             if key not in channels:
@@ -168,6 +169,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _unknown(self, key: str) -> ValueError:
         paths = ", ".join(map(str, self._options.paths))
         return ValueError(
-            f"the checkpoint speaks of channel {key}, which is not at {paths}: "
-            "let the option 'path' lead to it again, or begin anew with another checkpointLocation"
+            f"the checkpoint refers to channel {key}, which is not at {paths}: "
+            "let the option 'path' name it again, or start again with another checkpointLocation"
         )

@@ -1,31 +1,31 @@
-"""How far a stream has come, as Spark's checkpoint keeps it: JSON, a place for each channel by the channel's id.
+"""The progress of a stream in Spark's checkpoint: JSON with a log position for each channel, by the channel's id.
 
-Ids rather than paths: a directory may be moved, and another channel in its place is not the same. A place also names
-the segment that has the last byte before it, by offset, random id and time of creation: a copy of the channel that was
-written to has the same id, and other segments. A repair gives a segment another id and leaves its time as it was.
+Ids rather than paths: a directory may be moved, and another channel at its path is not the same. An entry also names
+the segment with the last byte before the log position, by offset, random id and creation time: a copy of the channel
+that was written to has the same id, but other segments. A repair gives a segment another id and keeps its creation
+time.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from .._offset import Offset
-from .._storage.index import Mark
-from .._storage.segment import Header
+from ..._offset import LogPosition, Offset
+from ..._storage.segments.segment import Header
 
 Progress: TypeAlias = dict[str, dict[str, int]]
 
 
 class Known(NamedTuple):
-    """A segment that a checkpoint knows."""
+    """A segment as a checkpoint names it."""
 
     begin: Offset
     id: int
     created: int
 
 
-def written(mark: Mark, segment: Header | None) -> dict[str, int]:
-    """Return a place as the checkpoint keeps it, with the segment before it if there is one."""
+def written(mark: LogPosition, segment: Header | None) -> dict[str, int]:
+    """Return the checkpoint entry of a log position, with the segment before it if there is one."""
     place = {"offset": int(mark.offset), "sequence": mark.sequence}
     if segment is None:
         return place
@@ -33,7 +33,7 @@ def written(mark: Mark, segment: Header | None) -> dict[str, int]:
 
 
 def segment_in(progress: Progress, id: str) -> Known | None:
-    """Return the segment before the place of a channel, if there was one."""
+    """Return the segment before the log position of a channel; None if the checkpoint names none."""
     place = progress[id]
     try:
         return Known(Offset(place["segment"]), place["segment_id"], place["segment_created"])
@@ -41,13 +41,13 @@ def segment_in(progress: Progress, id: str) -> Known | None:
         return None
 
 
-def place_in(progress: Progress, id: str) -> Mark:
-    """Return the place of a channel; `ValueError` if the checkpoint is not one of ours."""
+def place_in(progress: Progress, id: str) -> LogPosition:
+    """Return the log position of a channel. Raise `ValueError` if a filechannel stream did not write the checkpoint."""
     try:
         place = progress[id]
-        return Mark(Offset(place["offset"]), place["sequence"], 0)
+        return LogPosition(Offset(place["offset"]), place["sequence"])
     except (KeyError, TypeError):
         raise ValueError(
             f"the checkpoint is not one of a filechannel stream ({progress!r}): "
-            "begin anew with another checkpointLocation"
+            "start again with another checkpointLocation"
         ) from None

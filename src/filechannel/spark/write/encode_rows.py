@@ -1,7 +1,7 @@
-"""From rows to messages: what a table becomes when it is written to a channel.
+"""Encodes the rows of a frame as messages of a channel.
 
-Values are checked for what a receiver would refuse: null where there is none, a name that an Enum has not. All of it by
-the schema in the manifest: the classes of a channel's messages need not be known here.
+Values that a receiver could not decode are rejected: null in a field that is not nullable, or a name that an Enum does
+not have. The checks use only the schema in the manifest: the classes of the messages need not be importable here.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from .._channel.schema import Field, Node, Record, Schema
-from .._errors import MessageTooLargeError
-from .._storage.parts import Records
-from .schema import PAYLOAD, Column, columns_of, payload_column
-from .shapes import Encoder
+from ..._channel.schema import Field, Node, Record, Schema
+from ..._errors import MessageTooLargeError
+from ..._storage.log.batch_parts import Records
+from ..spark_schema import PAYLOAD, Column, columns_of, payload_column
+from .row_shapes import Encoder
 
 Convert: TypeAlias = Callable[[object], object]
 
@@ -43,10 +43,10 @@ _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 
 @final
 class Rows:
-    """Turns rows with certain columns into messages of a channel."""
+    """Converts rows with given columns to messages of a channel."""
 
     def __init__(self, codec: str, schema: Schema, given: StructType) -> None:
-        """Raise `ValueError` if the columns are not those of a message, naming one."""
+        """Raise `ValueError`, naming a column, if the columns do not match the fields of a message."""
         self._encode: Callable[[object], bytes] = (
             msgspec.json.encode if codec == "json" else cast("Callable[[object], bytes]", msgspec.msgpack.encode)
         )
@@ -55,7 +55,9 @@ class Rows:
         self._is_whole = codec not in ("msgpack", "json")
         columns = [payload_column()] if self._is_whole else columns_of(schema)
         if not self._is_whole and [column.name for column in columns] == [PAYLOAD] and schema.root.kind != "record":
-            raise ValueError(f"messages are {schema.text(schema.root)}, which rows cannot tell apart: use a sender")
+            raise ValueError(
+                f"messages are {schema.text(schema.root)}, which cannot be distinguished in rows: use a sender"
+            )
         _check_columns(columns, _optional(schema), given)
         self._names = [column.name for column in columns if column.name in given.names]
         walk = _Walk(schema)
@@ -73,15 +75,19 @@ class Rows:
             self._message = _class_of(record, self._names)
 
     def encode(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Return the messages of a batch, the long way; `ValueError` naming the field of a row that is none."""
+        """Return the messages of a batch, encoded through Python objects.
+
+        `ValueError` names the field of an invalid row.
+        """
         columns = [column.values(batch.column(column.name)) for column in self._columns]
         messages = map(self._message, *columns)
         return cast("list[bytes]", list(messages)) if self._is_whole else list(map(self._encode, messages))
 
     def records(self, batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[Records]:
-        """Return the messages of batches, batch by batch.
+        """Return the messages of the batches, batch by batch.
 
-        Raises `ValueError` naming the field of a row that is no message, `MessageTooLargeError` for one beyond a limit.
+        Raises `ValueError`, naming the field, for an invalid row, and `MessageTooLargeError` for a message beyond
+        *limit*.
         """
         encoder: Encoder | None = None
         for number, batch in enumerate(batches):
@@ -100,7 +106,7 @@ class Rows:
 
     def _records(self, encoder: Encoder | None, batch: pa.RecordBatch) -> tuple[Records, int]:
         if encoder is not None:
-            with suppress(ValueError):  # the long way knows more forms of the same, or names the field
+            with suppress(ValueError):  # `encode` accepts more representations, or names the field
                 return encoder.encode(batch)
         payloads = self.encode(batch)
         return Records.of(payloads), max(map(len, payloads))
@@ -145,7 +151,7 @@ def _check_type(field: StructField, wanted: DataType, path: str) -> None:
         return
     if not _fits(given, wanted):
         raise ValueError(
-            f"column {path!r} is {given.simpleString()}, and messages have {wanted.simpleString()} there: cast it"
+            f"column {path!r} is {given.simpleString()}, but messages have {wanted.simpleString()}: cast it"
         )
 
 
@@ -171,7 +177,7 @@ def _may_be_absent(field: Field) -> bool:
 
 
 def _class_of(record: Record, names: Sequence[str]) -> Callable[..., object]:
-    """Return a class whose instances are, once encoded, the messages that a record describes."""
+    """Return a class whose instances are encoded like the messages that a record describes."""
     by_name = {field.name: field for field in record.fields}
     if record.array_like:
         missing = [field.name for field in record.fields if field.name not in names]
@@ -192,7 +198,7 @@ def _class_of(record: Record, names: Sequence[str]) -> Callable[..., object]:
 
 
 class _ColumnOfValues:
-    """Turns a column into the values of messages."""
+    """Converts a column to the values of a field."""
 
     def __init__(self, name: str, walk: _Walk, node: Node, *, absent: bool = False) -> None:
         self.name = name
@@ -201,7 +207,7 @@ class _ColumnOfValues:
         self._may_be_null = any(argument.kind == "none" for argument in node.arguments)
 
     def values(self, column: pa.Array) -> list[object]:
-        """Return the values; `ValueError` for one that a receiver would refuse."""
+        """Return the values. Raise `ValueError` for a value that a receiver could not decode."""
         found = _values(column)
         if self._is_plain and (self._may_be_null or not column.null_count):
             return found
@@ -209,18 +215,18 @@ class _ColumnOfValues:
 
 
 def _values(column: pa.Array) -> list[object]:
-    """Return the values as Python has them: by far the most frequent types without an object of Arrow for each."""
+    """Return the values as Python objects; for the most frequent types without creating an Arrow scalar for each."""
     found = _plain_values(column)
     validity = column.buffers()[0] if column.null_count else None
     if found is None or validity is None:
         return column.to_pylist() if found is None else found
     valid = int.from_bytes(validity.to_pybytes(), "little") >> column.offset
-    bits = f"{valid:b}"[::-1].ljust(len(found), "0")  # the first one first; those behind the last one do not count
+    bits = f"{valid:b}"[::-1].ljust(len(found), "0")  # in row order; the bits behind the last row are ignored
     return [value if bit == "1" else None for value, bit in zip(found, bits, strict=False)]
 
 
 def _plain_values(column: pa.Array) -> list[object] | None:
-    """Return numbers and texts, and whatever where there is null; None if the values are something else."""
+    """Return numbers or strings, with arbitrary values where the column is null; None for every other type."""
     kind, first, count = column.type, column.offset, len(column)
     code = {pa.int64(): "q", pa.int32(): "i", pa.float64(): "d"}.get(kind)
     is_text = kind == pa.string()
@@ -242,19 +248,19 @@ def _plain_values(column: pa.Array) -> list[object] | None:
 
 
 class _Walk:
-    """Makes what turns Arrow's values into those of a message."""
+    """Creates the functions that convert Arrow values to the values of a message."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
     def is_plain(self, node: Node) -> bool:
-        """Tell whether a value that is not null goes as it is."""
+        """Return whether values that are not null need no conversion."""
         if node.kind == "union":
             return all(argument.kind == "none" or self.is_plain(argument) for argument in node.arguments)
         return self._inner(node, "") is None
 
     def _record(self, record: Record, path: str) -> Convert:
-        """Return what turns a part of a message into an object that is encoded like it."""
+        """Return a function that converts a nested record to an object that is encoded like it."""
         names = [field.name for field in record.fields]
         make = _class_of(record, names)
         converts = [
@@ -268,7 +274,10 @@ class _Walk:
         return convert
 
     def converter(self, node: Node, path: str, *, absent: bool = False) -> Convert:
-        """Return what turns a value; null is None where the type has it, or left out where it can be *absent*."""
+        """Return a function that converts a value.
+
+        Null becomes None in a nullable field, and is left out if *absent*.
+        """
         nullable = False
         if node.kind == "union":
             nullable = any(argument.kind == "none" for argument in node.arguments)
@@ -278,7 +287,7 @@ class _Walk:
         def convert(value: object) -> object:
             if value is None:
                 if not nullable and not absent:
-                    raise ValueError(f"column {path!r} is null in a row, which the field may not be")
+                    raise ValueError(f"column {path!r} is null in a row, but the field does not allow null")
                 return None if nullable else msgspec.UNSET
             return value if inner is None else inner(value)
 
@@ -309,7 +318,7 @@ def _uuid(path: str) -> Convert:
         try:
             return str(UUID(cast("str", value)))
         except ValueError:
-            raise ValueError(f"column {path!r} is {value!r} in a row, which is no UUID") from None
+            raise ValueError(f"column {path!r} is {value!r} in a row, which is not a UUID") from None
 
     return convert
 

@@ -1,7 +1,7 @@
-"""How the columns of a frame become messages without an object for each value: what `RowEncoder` has to know.
+"""Describes to the native `RowEncoder` how Arrow columns become messages without a Python object for each value.
 
-What has no shape goes the long way, by way of Python's objects: arrays that may lack a field, offsets of 64 bits, keys
-that are floats.
+Columns without such a description (a shape) are encoded through Python objects in `encode_rows`: arrays that may lack
+a field, columns with 64-bit offsets, and maps with float keys.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final, NamedTuple, TypeAlias, final
 import msgspec
 import pyarrow as pa
 
-from .._channel.schema import Field, Node, Record, Schema
-from .._format import RowEncoder
-from .._format.rows import LEFT_OUT, REFUSED, WRITTEN, Shape, Values
-from .._storage.parts import Records
+from ..._channel.schema import Field, Node, Record, Schema
+from ..._format.arrow import RowEncoder
+from ..._format.arrow.rows import LEFT_OUT, REFUSED, WRITTEN, Shape, Values
+from ..._storage.log.batch_parts import Records
 
 Gather: TypeAlias = Callable[[pa.Array], Values]
-"""Finds the buffers of a column, and of those inside it in the order of its shape."""
+"""Returns the buffers of a column and of its nested columns, in the order of its shape."""
 
 _PLAIN: Final[dict[str, tuple[dict[pa.DataType, int], str]]] = {
     "bool": ({pa.bool_(): 0}, "bool"),
@@ -31,16 +31,16 @@ _PLAIN: Final[dict[str, tuple[dict[pa.DataType, int], str]]] = {
     "memoryview": ({pa.binary(): 0}, "binary"),
     "date": ({pa.date32(): 0}, "date"),
 }
-"""By the kind of a field: which columns it may have, with the number of their shape, and its kind."""
+"""For each kind of field: the column types it accepts, each with the number of its shape, and the kind of the shape."""
 _LISTS: Final = ("list", "set", "frozenset", "vartuple", "tuple")
 
 
 class _NoShapeError(Exception):
-    """There is none: the long way is the only one."""
+    """The columns have no shape: they have to be encoded through Python objects."""
 
 
 class _Way(NamedTuple):
-    """How the values of a column get into a message."""
+    """The shape of a column, and the function that returns its buffers."""
 
     shape: Shape
     gather: Gather
@@ -48,7 +48,7 @@ class _Way(NamedTuple):
 
 @final
 class Encoder:
-    """Encodes batches that have certain columns."""
+    """Encodes record batches that have given columns."""
 
     def __init__(self, shape: Shape | None, gather: Callable[[pa.RecordBatch], Values]) -> None:
         self._encoder = RowEncoder(shape)
@@ -56,12 +56,12 @@ class Encoder:
 
     @classmethod
     def whole(cls, name: str) -> Encoder:
-        """Return what takes the values of a column as they are."""
+        """Return an encoder that copies the values of a column unchanged."""
         return cls(None, lambda batch: _gather_text(batch.column(name)))
 
     @classmethod
     def of(cls, schema: Schema, names: Sequence[str], given: pa.Schema) -> Encoder | None:
-        """Return what encodes such columns as MessagePack; None if they have to go the long way."""
+        """Return an encoder of the columns to MessagePack; None if they have to be encoded through Python objects."""
         types = {name: given.field(name).type for name in names}
         walk = _Walk(schema)
         try:
@@ -74,19 +74,22 @@ class Encoder:
             return None
 
     def encode(self, batch: pa.RecordBatch) -> tuple[Records, int]:
-        """Return the messages of a batch, and how long the longest is; `ValueError` if a row is none."""
+        """Return the messages of a batch and the length of the longest. Raise `ValueError` for an invalid row."""
         content, longest = self._encoder.encode(self._gather(batch))
         return Records(batch.num_rows, content), longest
 
 
 class _Walk:
-    """Finds shapes."""
+    """Finds the shapes of schema nodes."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
     def way(self, node: Node, given: pa.DataType, null: int = REFUSED) -> _Way:
-        """Return how a column of some type becomes what a node describes; *null* is what it means unless that says."""
+        """Return how a column becomes what a node describes.
+
+        *null* is the meaning of null if the node is not nullable.
+        """
         if node.kind == "union":
             null = WRITTEN if any(argument.kind == "none" for argument in node.arguments) else null
             node = next(argument for argument in node.arguments if argument.kind != "none")
@@ -113,7 +116,7 @@ class _Walk:
             raise _NoShapeError
         key, value = self.way(node.arguments[0], given.key_type), self.way(node.arguments[1], given.item_type)
         if key.shape[0] == "float":
-            raise _NoShapeError  # 0.0 and -0.0 are one key
+            raise _NoShapeError  # as a key, 0.0 and -0.0 are the same
         fields = ((b"", key.shape), (b"", value.shape))
         return _Way(("map", 0, null, (), fields), _gather_map(key.gather, value.gather))
 
@@ -127,7 +130,7 @@ class _Walk:
     def fields(
         self, record: Record, types: Mapping[str, pa.DataType], null: int
     ) -> tuple[Shape, list[tuple[str, Gather]]]:
-        """Return how columns become a record; their order is that of its fields."""
+        """Return how columns become a record. The columns are in the order of its fields."""
         known = {field.name: field for field in record.fields}
         ways = [(known[name], self._field(known[name], given)) for name, given in types.items()]
         if record.array_like:
@@ -145,7 +148,7 @@ class _Walk:
 
 
 def _tag(record: Record) -> tuple[bytes, ...]:
-    """Return what a record begins with."""
+    """Return the encoded tag with which a record starts."""
     if record.tag is None:
         return ()
     tag = msgspec.msgpack.encode(record.tag)
@@ -165,7 +168,7 @@ def _scalar(node: Node, given: pa.DataType) -> tuple[str, int]:
     raise _NoShapeError
 
 
-# From Arrow's columns to their buffers
+# From Arrow columns to their buffers
 
 
 def _validity(column: pa.Array) -> pa.Buffer | None:
@@ -201,7 +204,7 @@ def _gather_map(key: Gather, value: Gather) -> Gather:
 def _gather_struct(gathers: list[tuple[str, Gather]]) -> Gather:
     def gather(column: pa.Array) -> Values:
         assert isinstance(column, pa.StructArray)
-        inner = tuple(inside(column.field(name)) for name, inside in gathers)  # each from the first value of ours on
+        inner = tuple(inside(column.field(name)) for name, inside in gathers)  # field() applies the column's offset
         return len(column), column.offset, _validity(column), None, None, inner
 
     return gather

@@ -1,8 +1,8 @@
 """Writing to a channel: tasks stage messages in files, and the driver publishes all of them as one batch.
 
-What is published is known by a producer's name, the query's id or the option `txnId`, and the number of the batch. Both
-travel with the batch: replayed after whatever happened, it is there already and nothing is written again. Files of
-attempts that failed are swept by the next commit.
+A published batch is identified by the name of a producer (the id of the query or the option `txnId`) and the number of
+the batch. Both are stored with the batch: if Spark replays it after a failure, the batch is found in the log and is not
+written again. The next commit deletes the files of failed attempts.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from .._channel.recipe import Recipe
-from .._errors import Busy, ChannelMismatchError, ChannelNotFoundError, NoRoomYetError
-from .._maintenance.retention import reclaim
-from .._storage.ahead import taken_ahead
-from .._storage.backlog import Batch
-from .._storage.cursor_file import encoded_name
-from .._storage.files import Files
-from .._storage.ledger import Ledger
-from .._storage.parts import Records
-from .._storage.staging import Staged, Staging
-from .._storage.store import Store
-from .._storage.stores import STORES
-from .._wakeup.arrivals import arrivals_of
-from .._wakeup.line import when_there_is_room
-from .channels import channel_at, opened
-from .identity import check_channel, naming_host
-from .options import WriteOptions, load_type
-from .rows import Rows
+from ..._channel.lifecycle.open_spec import OpenSpec
+from ..._errors import Busy, CapacityReachedError, ChannelMismatchError, ChannelNotFoundError
+from ..._maintenance.background.reclaim_by_retention import reclaim
+from ..._storage.archive.read_ahead import read_ahead
+from ..._storage.capacity.backlog import Batch
+from ..._storage.consumers.cursor_file import encoded_name
+from ..._storage.idempotent_producer import IdempotentProducer
+from ..._storage.log.batch_parts import Records
+from ..._storage.open_stores import STORES
+from ..._storage.producers.staging import Staged, Staging
+from ..._storage.system.os_calls import Files
+from ..._storage.writable_store import WritableStore
+from ..._wakeup.send_queue import append_with_capacity
+from ..._wakeup.waiters import waiters_of
+from ..channel_identity import check_channel, naming_host
+from ..open_channels import channel_at, opened_to_write
+from ..source_options import WriteOptions, load_type
+from .encode_rows import Rows
 
 _logger = logging.getLogger("filechannel")
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -47,26 +47,26 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 @final
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task has staged, for which producer and in which channel."""
+    """What a task staged, for which producer and in which channel."""
 
     staged: Staged
     producer: str | None
     channel: str | None = None
-    """The id of the channel; None if it is not to be compared."""
+    """The id of the channel. None: not compared."""
     host: str = ""
-    """Where the task ran."""
+    """The host on which the task ran."""
 
 
 def refuse_overwrite(overwrite: bool) -> None:
-    """Raise if what is there was to be replaced."""
+    """Raise `ValueError` if Spark asks to replace the content of the channel."""
     if overwrite:
         raise ValueError(
-            "a channel is only appended to: use .mode('append'); to begin anew, purge the channel or use another path"
+            "a channel is only appended to: use .mode('append'); to start again, purge the channel or use another path"
         )
 
 
 def prepare(options: WriteOptions, given: StructType) -> str:
-    """Make sure on the driver that rows can be written, and make the channel if a type says how. Return its id."""
+    """Check on the driver that the rows can be written, and create the channel if a type is given. Return its id."""
     try:
         manifest, schema = channel_at(options.path, options.message_type)
     except ChannelNotFoundError:
@@ -75,7 +75,7 @@ def prepare(options: WriteOptions, given: StructType) -> str:
                 f"option path: there is no channel at {options.path}; "
                 "create it first, or name the type of its messages in the option type='package.module:Name'"
             ) from None
-        STORES.close(Recipe(options.path, load_type(options.message_type), None, None, True, False).open_store())
+        STORES.close(OpenSpec(options.path, load_type(options.message_type), None, None, True, False).open_store())
         manifest, schema = channel_at(options.path, options.message_type)
     if options.channel is not None:
         check_channel(options.path, options.channel, manifest.id)
@@ -92,10 +92,10 @@ def stage(
 ) -> Staged:
     """Write the rows of a task to a file of its own, as messages.
 
-    `ChannelMismatchError` if that would be in another channel than the one of this id.
+    Raises `ChannelMismatchError` if the channel at the path does not have the id *channel*.
     """
     with naming_host():
-        if channel is not None:  # before the type and the schema, which may be wrong because of that
+        if channel is not None:  # checked first: in another channel the type and the schema may be wrong as well
             check_channel(options.path, channel, channel_at(options.path, None)[0].id)
         manifest, schema = channel_at(options.path, options.message_type)
     records = Rows(manifest.codec, schema, given).records(batches, manifest.options.max_message_size)
@@ -103,29 +103,27 @@ def stage(
 
 
 def publish(path: Path, written: list[Written], number: int | None, timeout: float | None = None) -> None:
-    """Append what tasks have staged as one batch, unless it is there already, and sweep.
+    """Append what the tasks staged as one batch, unless the log already has it, and delete the staged files.
 
-    Waits for room in a channel that lets senders wait, but no longer than *timeout*: `TimeoutError`. Raises
-    `ChannelMismatchError` if they were staged in another channel, or on a host with another directory.
+    If the channel is full and lets senders wait, waits for capacity, and raises `TimeoutError` after *timeout* seconds.
+    Raises `ChannelMismatchError` if the messages were staged in another channel, or on a host with another directory.
     """
     producer, found = written[0].producer, [each.staged for each in written]
     batch = Batch.of(sum(staged.length for staged in found), sum(staged.count for staged in found))
-    with opened(path, readonly=False) as store, ExitStack() as reading:
+    with opened_to_write(path) as store, ExitStack() as reading:
         for each in written:
             if each.channel is not None:
                 check_channel(path, each.channel, store.manifest.id)
-        arrivals_of(store)  # so that waiting receivers are woken, in any process
+        waiters_of(store)  # so that the append wakes waiting receivers in every process
         staging = Staging(Files(), path, found[0].group, store.manifest.options.mode)
 
         def parts() -> Iterator[Records]:
-            return reading.enter_context(
-                closing(taken_ahead(part for each in written for part in _take(staging, each)))
-            )
+            return reading.enter_context(closing(read_ahead(part for each in written for part in _take(staging, each))))
 
         if batch.messages and (producer is None or number is None):
             _append(store, lambda: store.log.append_parts(parts(), batch), timeout)
         elif batch.messages and producer is not None and number is not None:
-            ledger = Ledger(store, producer)
+            ledger = IdempotentProducer(store, producer)
             _append(store, lambda: ledger.append(number, batch, parts), timeout)
         if store.control.deferred:
             store.flusher.commit()
@@ -134,32 +132,35 @@ def publish(path: Path, written: list[Written], number: int | None, timeout: flo
 
 
 def _take(staging: Staging, written: Written) -> Iterator[Records]:
-    """Return what a task has staged. A copy of the channel on another host has the same id; its files are not here."""
+    """Return the records that a task staged.
+
+    A copy of the channel on another host has the same id, but what the task staged there is not in this directory.
+    """
     if written.host not in ("", socket.gethostname()) and not staging.has(written.staged):
         found = f"a directory without {written.staged.name}, which a task staged on host {written.host}"
         raise ChannelMismatchError(staging.channel, f"channel {written.channel}", found, socket.gethostname())
     return staging.take(written.staged)
 
 
-def _append(store: Store, append: Callable[[], object], timeout: float | None) -> None:
+def _append(store: WritableStore, append: Callable[[], object], timeout: float | None) -> None:
     try:
-        when_there_is_room(store, append, timeout)
-    except NoRoomYetError as full:
-        raise TimeoutError(f"option roomTimeout={timeout}: after so many seconds {full}") from None
+        append_with_capacity(store, append, timeout)
+    except CapacityReachedError as full:
+        raise TimeoutError(f"option roomTimeout={timeout}: after this time {full}") from None
 
 
-def _reclaim(store: Store) -> None:
-    """Remove what may go: perhaps nobody else ever has the channel open. If it fails, the next commit tries again."""
+def _reclaim(store: WritableStore) -> None:
+    """Reclaim segments here, as no other process may ever open the channel. After a failure the next commit retries."""
     try:
-        store.upkeep.in_turn(lambda: reclaim(store))
+        store.maintenance_lock.run_locked(lambda: reclaim(store))
     except Busy:
-        pass  # somebody else is at it
-    except Exception as error:  # the batch is there, and must not count as failed
-        _logger.error("%s: maintenance failed, and will be tried again: %s", store.path, error)
+        pass  # another process is doing maintenance
+    except Exception as error:  # the batch is published, and must not count as failed
+        _logger.error("%s: maintenance failed, and will be retried: %s", store.path, error)
 
 
 def discard(path: Path, group: str, channel: str) -> None:
-    """Remove everything that tasks have staged in a channel, if it is still there. What was published stays."""
+    """Delete everything that tasks staged if the channel still has this id. Published messages stay."""
     manifest, _ = channel_at(path, None)
     if manifest.id == channel:
         Staging(Files(), path, group, manifest.options.mode).sweep()
@@ -170,7 +171,7 @@ class BatchWriter(DataSourceArrowWriter):
     """Writes one frame."""
 
     def __init__(self, options: WriteOptions, given: StructType, channel: str) -> None:
-        """*channel* is the id of the one that the frame was prepared for."""
+        """*channel* is the id of the channel that `prepare` returned for the frame."""
         self.options = options
         self._given = given
         self._channel = channel
@@ -193,16 +194,16 @@ class BatchWriter(DataSourceArrowWriter):
             publish(self.options.path, written, self.options.batch, self.options.room_timeout)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks have staged, also those of which Spark does not know."""
+        """Delete what the tasks staged, including tasks whose commit message Spark did not receive."""
         discard(self.options.path, self._group, self._channel)
 
 
 @final
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a query."""
+    """Writes the batches of a streaming query."""
 
     def __init__(self, options: WriteOptions, given: StructType, channel: str) -> None:
-        """*channel* is the id of the one that the query was prepared for."""
+        """*channel* is the id of the channel that `prepare` returned for the query."""
         self.options = options
         self._given = given
         self._channel = channel
@@ -214,18 +215,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
             context = TaskContext.get()
             producer = None if context is None else context.getLocalProperty(_QUERY_ID)
         if producer is None:
-            raise ValueError("Spark does not tell the id of the query: name one in the option 'txnId'")
+            raise ValueError("Spark does not provide the id of the query: set the option 'txnId'")
         staged = stage(self.options, self._given, f"query-{encoded_name(producer)}", iterator, self._channel)
         return Written(staged, producer, self._channel, socket.gethostname())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Publish what the tasks have staged, once."""
+        """Publish what the tasks staged. A batch that Spark commits again is not appended twice."""
         written = _only_ours(messages)
         if written:
             publish(self.options.path, written, batchId, self.options.room_timeout)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Remove what the tasks have staged; if none of them came to its end, the next batch does."""
+        """Delete what the tasks staged. If no task finished, the next batch deletes it."""
         for written in _only_ours(messages)[:1]:
             discard(self.options.path, written.staged.group, self._channel)
 

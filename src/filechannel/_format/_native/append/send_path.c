@@ -1,8 +1,8 @@
-/* From an object to a record: check the type, encode, append. The reference is send_path.py. */
+/* Encoding an object and appending it as a record. The reference is append/send_path.py. */
 #include "core.h"
 
 #define SMALLEST_BUFFER 256
-#define LARGEST_BUFFER 65536 /* a longer one is not kept for the next message */
+#define LARGEST_BUFFER 65536 /* a larger one is not kept for the next message */
 
 PyTypeObject *SendPathType;
 
@@ -11,13 +11,13 @@ typedef struct {
     Writer *writer;
     Callee encode;      /* no callable: raw mode, any buffer is its own payload */
     PyObject *refuse;
-    Callee encode_into; /* for items of exactly these types, which need no check: into a bytearray, not to make bytes */
+    Callee encode_into; /* for items of exactly these types, which need no check: into a bytearray, which saves a bytes object */
     PyObject *exact;    /* a tuple of types */
-    PyObject *buffer;   /* that bytearray, unless somebody is using it */
+    PyObject *buffer;   /* that bytearray, unless it is in use */
     Py_ssize_t capacity;
 } SendPath;
 
-/* Let Python say what is wrong with an item; it raises. */
+/* Let Python raise the error for an item that cannot be encoded. */
 static PyObject *refused(SendPath *self, PyObject *item, PyObject *index) {
     PyObject *type = NULL, *error = NULL, *traceback = NULL;
     PyErr_Fetch(&type, &error, &traceback);
@@ -54,7 +54,7 @@ static PyObject *raw(PyObject *item) {
     return payload;
 }
 
-/* Encode into the bytearray. Encoding may run Python code that sends on this very path: it finds no bytearray. */
+/* Encode into the bytearray. Encoding may run Python code that sends on the same path: it finds no bytearray. */
 static PyObject *into_buffer(SendPath *self, PyObject *item) {
     PyObject *buffer = self->buffer;
     self->buffer = NULL;
@@ -74,7 +74,7 @@ static PyObject *into_buffer(SendPath *self, PyObject *item) {
     return buffer;
 }
 
-/* The bytes or bytearray that holds the payload of an item. */
+/* Return the bytes or bytearray with the payload of an item. */
 static PyObject *encoded(SendPath *self, PyObject *item, PyObject *index) {
     PyObject *payload;
     if (self->encode_into.callable && is_exact(self, item)) {
@@ -100,7 +100,7 @@ static Py_ssize_t size_of(PyObject *payload) {
 }
 
 static void done_with(SendPath *self, PyObject *payload) {
-    /* An encoder that kept it has it for itself. */
+    /* If the encoder kept a reference, it may use the bytearray: do not reuse it. */
     if (PyByteArray_CheckExact(payload) && !self->buffer && PyByteArray_GET_SIZE(payload) <= LARGEST_BUFFER &&
         Py_REFCNT(payload) == 1)
         self->buffer = payload;
@@ -127,14 +127,14 @@ static PyObject *py_put(PyObject *op, PyObject *item) { return put((SendPath *)o
 
 static int must_wait(const SendPath *self) { return self->writer->deferred || turn_over(); }
 
-/* Another writer has the channel, and this thread must not sleep: the coroutine can wait. */
+/* Another writer holds the lock, and this thread must not sleep: the coroutine can wait. */
 static int was_busy(PyObject *done) {
     if (done || !PyErr_ExceptionMatches(busy)) return 0;
     PyErr_Clear();
     return 1;
 }
 
-static PyObject *py_put_in_turn(PyObject *op, PyObject *item) {
+static PyObject *py_put_or_yield(PyObject *op, PyObject *item) {
     if (must_wait((SendPath *)op)) Py_RETURN_NONE;
     PyObject *done = py_put(op, item);
     return was_busy(done) ? Py_NewRef(Py_None) : done;
@@ -145,7 +145,7 @@ PyObject *send_path_step(PyObject *op, PyObject *item) {
     if (must_wait(self)) return NULL;
     PyObject *done = put(self, item, 0);
     if (was_busy(done) || !done || done == Py_None) return done;
-    Py_DECREF(done); /* the slow append returns an offset whether wanted or not */
+    Py_DECREF(done); /* the slow path always returns an offset */
     Py_RETURN_NONE;
 }
 
@@ -156,7 +156,7 @@ PyObject *send_path_now(PyObject *op, PyObject *item) {
 
 /* --- Batches ----------------------------------------------------------------------------------------------- */
 
-/* What a batch is encoded into: bytes objects that are kept, or one long arena that they are copied to. */
+/* The payloads of a batch: bytes objects that are kept, or one long arena that they are copied to. */
 typedef struct {
     Piece *pieces;
     PyObject **kept;
@@ -213,13 +213,13 @@ static int batch_encode(SendPath *self, Batch *batch, PyObject *items, uint64_t 
     batch->kept = PyMem_Malloc(((size_t)count + 1) * sizeof *batch->kept);
     if (!batch->pieces || !batch->kept) return PyErr_NoMemory(), -1;
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (PyList_GET_SIZE(items) != count) { /* encode() or another thread did that */
+        if (PyList_GET_SIZE(items) != count) { /* by encode() or another thread */
             PyErr_SetString(PyExc_RuntimeError, "the list changed size while it was encoded");
             return -1;
         }
         if (batch_add(self, batch, PyList_GET_ITEM(items, i), first + (uint64_t)i)) return -1;
     }
-    const char *at = batch->arena ? batch->arena : ""; /* where all are empty */
+    const char *at = batch->arena ? batch->arena : ""; /* if all payloads are empty */
     for (size_t i = 0; i < batch->count; i++) {
         if (batch->kept[i]) continue;
         batch->pieces[i].data = at;
@@ -263,7 +263,7 @@ static PyObject *py_encode_all(PyObject *op, PyObject *const *args, Py_ssize_t c
     int failed = batch_encode((SendPath *)op, &batch, args[0], first);
     PyObject *payloads = failed ? NULL : pieces_as_bytes(batch.pieces, batch.kept, batch.count);
     batch_free(&batch);
-    /* Somebody works slice by slice, and looks at the turn in between. */
+    /* The caller encodes slice by slice, and checks in between whether to yield. */
     for (Py_ssize_t i = 0; payloads && i < PyList_GET_SIZE(payloads); i++)
         turn_charge((size_t)PyBytes_GET_SIZE(PyList_GET_ITEM(payloads, i)));
     return payloads;
@@ -322,8 +322,8 @@ static void path_dealloc(PyObject *op) {
 
 static PyMethodDef methods[] = {
     {"put", py_put, METH_O, "put($self, item, /)\n--\n\nEncode and append one item; return its offset."},
-    {"put_in_turn", py_put_in_turn, METH_O,
-     "put_in_turn($self, item, /)\n--\n\n"
+    {"put_or_yield", py_put_or_yield, METH_O,
+     "put_or_yield($self, item, /)\n--\n\n"
      "The same for a coroutine: None, and nothing done, when it has to give way or wait for somebody."},
     {"put_all", py_put_all, METH_O, "put_all($self, items, /)\n--\n\nEncode and append a list as one batch."},
     {"encode_all", FAST(py_encode_all), METH_FASTCALL,

@@ -1,8 +1,8 @@
-/* Appending to the active segment. The reference, with the protocol spelled out, is writer.py.
+/* Appending to the active segment. The reference, with the protocol spelled out, is append/writer.py.
  *
- * Everything simple happens here in one call: take the writer word, copy behind the tail, publish, release,
- * tell waiters. Whatever is not simple (the window is used up, the index wants an entry, the channel is sealed, the
- * word is taken) goes to `overflow`, which is Log.append and may block. */
+ * The common case is one call: take the writer lock, copy behind the tail, publish, release the lock, wake waiters. All
+ * other cases (the window is used up, the index needs an entry, the channel is sealed, the writer lock is held) go to
+ * `overflow`, which is Log.append and may block. */
 #include "core.h"
 #include <errno.h>
 #include <limits.h>
@@ -10,7 +10,7 @@
 #define APPENDS_PER_LOOK 16
 #define PAGE 4096u
 #define FIRST_MARKS 16
-#define SPINS 400 /* some microseconds: less than what going to Python takes */
+#define SPINS 400 /* some microseconds: less than a call into Python takes */
 
 PyTypeObject *WriterType;
 
@@ -23,7 +23,7 @@ int writer_check_open(const Writer *self) {
     return -1;
 }
 
-/* Learn where the tail is; another writer may have moved it. Returns 0 when no slot agrees with the offset. */
+/* Load the tail, which another writer may have moved. Returns 0 if no slot matches the offset, or it is too large. */
 int writer_refresh_tail(Writer *self) {
     uint8_t *at = tail(self);
     uint64_t end = load_acquire_u64(at);
@@ -31,6 +31,7 @@ int writer_refresh_tail(Writer *self) {
     for (int slot = 0; slot < 2; slot++) {
         const uint8_t *from = at + (slot ? TAIL_SLOT_1 : TAIL_SLOT_0);
         if (get_u64(from) != end || crc32c(0, from, 24) != get_u32(from + 24)) continue;
+        if (end > LARGEST_OFFSET || get_u64(from + 8) > LARGEST_OFFSET || get_u64(from + 16) > LARGEST_OFFSET) continue;
         if (end != self->tail_end) self->alone = 0;
         self->tail_slot = slot;
         self->tail_end = end;
@@ -40,7 +41,7 @@ int writer_refresh_tail(Writer *self) {
     return 0;
 }
 
-/* Fill the free slot, then move the offset: whoever sees the offset finds its slot complete. */
+/* Fill the free slot, then move the offset: a reader that sees the offset finds its slot complete. */
 static void publish(Writer *self, uint64_t end, uint64_t sequence) {
     uint8_t *at = tail(self);
     int slot = 1 - self->tail_slot;
@@ -55,14 +56,14 @@ static void publish(Writer *self, uint64_t end, uint64_t sequence) {
     self->tail_sequence = self->pending_sequence = sequence;
 }
 
-/* Readers that are armed must hear of what was published. A full fence lies between that and this. */
+/* Wake the receivers that announced that they wait. The caller has issued a full fence after publishing. */
 int writer_wake_armed(Writer *self) {
     uint8_t *wake = words(self) + WAKE;
     if (!(load_acquire_u32(wake) & (WAKE_THREADS | WAKE_LOOPS))) return 0;
     uint32_t woken = wake_waiters(wake);
     if (woken) self->looks = 0;
     if (!(woken & WAKE_LOOPS)) return 0;
-    PyObject *notify = Py_NewRef(self->notify); /* which may close us */
+    PyObject *notify = Py_NewRef(self->notify); /* which may close this writer */
     PyObject *done = PyObject_CallNoArgs(notify);
     Py_DECREF(notify);
     Py_XDECREF(done);
@@ -73,8 +74,8 @@ static uint8_t *record_at(const Writer *self, uint64_t offset) {
     return (uint8_t *)self->segment.buf + SEGMENT_HEADER_SIZE + (offset - self->begin);
 }
 
-/* Remember a record for the index. Its time is taken before it can be seen: nothing before it is younger. Also called
- * without the GIL, hence the raw memory. */
+/* Remember a record for the index. Its time is taken before it is visible, so no record before it is newer. Also called
+ * without the GIL, hence the raw memory functions. */
 static void mark(Writer *self, uint64_t offset, uint64_t sequence) {
     self->next_mark = offset > UINT64_MAX - INDEX_BYTES ? UINT64_MAX : offset + INDEX_BYTES;
     uint64_t now = exact_clock_ns();
@@ -101,7 +102,8 @@ int writer_fits_window(const Writer *self, uint64_t offset, uint64_t size) {
     return offset >= self->begin && offset <= self->window_end && size <= self->window_end - offset;
 }
 
-/* Whether so many messages more are within the limit, and that is as it was: a consumer that went back takes room. */
+/* Whether `count` more messages are within the limit, and the limit is still valid: a consumer that seeks back takes
+ * capacity away. */
 static int within_limit(const Writer *self, uint64_t sequence, uint64_t count) {
     return sequence <= self->sequence_end && count <= self->sequence_end - sequence;
 }
@@ -110,8 +112,9 @@ static int fits_limit(const Writer *self, uint64_t count) {
                               within_limit(self, self->tail_sequence, count));
 }
 
-/* The index wants an entry a second. Reading the clock costs as much as a small record, so it is read once in so many
- * appends; whoever sends seldom enough for that to matter has a receiver waiting, and waking it counts as due. */
+/* The index needs an entry per second. Reading the clock costs as much as a small record, so it is read once in
+ * APPENDS_PER_LOOK appends. A sender that sends too seldom for that has a receiver waiting, and waking it counts as
+ * due. */
 static int index_is_due(Writer *self) {
     if (self->looks--) return 0;
     self->looks = APPENDS_PER_LOOK - 1;
@@ -120,7 +123,7 @@ static int index_is_due(Writer *self) {
     return 1;
 }
 
-/* Who holds the word needs it for a fraction of a microsecond, unless it was interrupted: then we had better sleep. */
+/* The lock holder needs it for a fraction of a microsecond, unless it was preempted: then sleeping is better. */
 int writer_take_word(Writer *self) {
     uint8_t *at = words(self) + WRITER_LOCK;
     for (int i = 0; i < SPINS; i++) {
@@ -135,11 +138,11 @@ int writer_is_current(const Writer *self) {
            load_acquire_u32(words(self) + STATE) == (self->deferred ? STATE_DEFERRED : 0);
 }
 
-/* Under FSYNC the pages that are written next were flushed a moment ago, which made them read-only: a store calls the
- * file system, and if that has shut down the store kills the process. So after every flush, while one is running, and if
- * the kernel may have written pages out by itself, we make them writable first, which is not fatal if it fails.
- * Nothing here costs a system call per message but while a flush is running. */
-/* The words come first: to take the writer lock is a store. */
+/* Under FSYNC the pages that are written next were flushed a moment ago, which made them read-only. A store then calls
+ * the file system, and if the file system has shut down, the store kills the process. So after every flush, while a
+ * flush is running, and when the kernel may have written pages back by itself, the pages are made writable first; if
+ * that fails, the process survives. This costs a system call per message only while a flush is running. */
+/* The control page is checked first, as taking the writer lock is a store. */
 static int words_storable(Writer *self) {
     return !self->deferred || can_store_word(words(self) + WRITER_LOCK, words(self) + FLUSHES, &self->words_look);
 }
@@ -157,12 +160,12 @@ static int segment_storable(Writer *self, uint64_t offset, uint64_t size) {
     return 1;
 }
 
-/* Take the word and make sure that `count` more records of `size` bytes are simple; 0 means: go to overflow. */
+/* Take the writer lock and check that `count` more records of `size` bytes are the common case; 0: use overflow. */
 static int enter(Writer *self, uint64_t size, uint64_t count) {
     if (!words_storable(self) || !writer_take_word(self)) return 0;
     if (self->segment.obj && writer_is_current(self) && writer_refresh_tail(self) && writer_fits_window(self, self->tail_end, size) &&
         fits_limit(self, count) && !index_is_due(self) && segment_storable(self, self->tail_end, size)) {
-        /* Known before the first byte is touched: whoever takes over from us dead has to wipe up to here. */
+        /* Stored before the first byte is written: the next lock holder wipes up to here if this process dies. */
         store_release_u64(words(self) + RESERVED_END, self->tail_end + size);
         __atomic_thread_fence(__ATOMIC_RELEASE);
         return 1;
@@ -171,7 +174,7 @@ static int enter(Writer *self, uint64_t size, uint64_t count) {
     return 0;
 }
 
-/* Have the next pages made present by another thread, long before the tail is there. */
+/* Let another thread populate the next pages, long before the tail reaches them. */
 static int go_ahead(Writer *self, uint64_t offset) {
     uint64_t start = self->ahead_from > offset ? self->ahead_from : offset;
     uint64_t stop = self->ahead_end;
@@ -187,12 +190,12 @@ static enum appended leave(Writer *self, uint64_t end, uint64_t sequence) {
     publish(self, end, sequence);
     release_word(words(self) + WRITER_LOCK);
     turn_charge(end - start);
-    if (end >= self->ahead_at && go_ahead(self, end)) PyErr_Clear(); /* it only would have been faster */
+    if (end >= self->ahead_at && go_ahead(self, end)) PyErr_Clear(); /* populating is only an optimization */
     if (!self->deferred && writer_wake_armed(self)) return APPEND_FAILED;
     return self->told && writer_tell(self) ? APPEND_FAILED : APPENDED;
 }
 
-/* The first record of a segment that is bound. Whoever waits is told by the caller, without the word. */
+/* The first record of a segment that is bound. The caller wakes waiters, after it has released the writer lock. */
 void writer_put_first(Writer *self, const Piece *piece) {
     uint64_t end = self->tail_end + RECORD_HEADER_SIZE + piece->length;
     store_release_u64(words(self) + RESERVED_END, end);
@@ -202,7 +205,7 @@ void writer_put_first(Writer *self, const Piece *piece) {
     publish(self, end, self->tail_sequence + 1);
 }
 
-/* Before work that would be for nothing: the tail only grows. `enter` looks again, with the word taken. */
+/* Avoids useless work, as the tail only grows. `enter` checks again with the writer lock held. */
 static int may_fit(const Writer *self, uint64_t size) {
     return size && writer_fits_window(self, load_acquire_u64(tail(self)), size);
 }
@@ -213,7 +216,7 @@ enum appended writer_append(Writer *self, Piece *pieces, size_t count, uint64_t 
         if (pieces[i].length > self->max_payload) return OVERFLOWS;
         total += RECORD_HEADER_SIZE + pieces[i].length;
     }
-    if (!may_fit(self, total)) return count == 1 ? writer_go_on(self, pieces, offset) : OVERFLOWS;
+    if (!may_fit(self, total)) return count == 1 ? writer_fast_roll(self, pieces, offset) : OVERFLOWS;
     for (size_t i = 0; i < count; i++) pieces[i].crc = crc32c(0, pieces[i].data, pieces[i].length);
     if (!enter(self, total, count)) return OVERFLOWS;
     uint64_t at = *offset = self->tail_end;
@@ -238,7 +241,7 @@ PyObject *pieces_as_bytes(const Piece *pieces, PyObject *const *owners, size_t c
     return payloads;
 }
 
-/* Closing takes the callback away, perhaps while it runs. */
+/* `close` releases the callback, perhaps while it runs: hold a reference. */
 static PyObject *call_overflow(Writer *self, PyObject *payloads) {
     if (writer_check_open(self)) return NULL;
     PyObject *overflow = Py_NewRef(self->overflow);
@@ -277,10 +280,11 @@ static int check_words(PyObject *payloads, uint64_t flags) {
 
 static enum appended go_on_with(Writer *self, PyObject *payload, uint64_t *offset) {
     Piece piece = {.data = PyBytes_AS_STRING(payload), .length = (uint32_t)PyBytes_GET_SIZE(payload)};
-    return writer_go_on(self, &piece, offset);
+    return writer_fast_roll(self, &piece, offset);
 }
 
-/* The same as writer_append for a list of bytes: nothing in between runs Python code, so they need no owners. */
+/* The same as writer_append for a list of bytes. Nothing in between runs Python code, so the payloads need no
+ * owners. */
 static enum appended append_bytes(Writer *self, PyObject *payloads, uint64_t *offset) {
     Py_ssize_t count = PyList_GET_SIZE(payloads);
     uint64_t total = 0;
@@ -319,7 +323,7 @@ PyObject *writer_append_list(Writer *self, PyObject *payloads) {
     case APPEND_FAILED: return NULL;
     case OVERFLOWS: break;
     }
-    PyObject *own = PyList_GetSlice(payloads, 0, PyList_GET_SIZE(payloads)); /* theirs may change under Python code */
+    PyObject *own = PyList_GetSlice(payloads, 0, PyList_GET_SIZE(payloads)); /* Python code may change the caller's list */
     PyObject *result = own ? call_overflow(self, own) : NULL;
     Py_XDECREF(own);
     return result;
@@ -341,7 +345,7 @@ static PyObject *py_append(PyObject *self, PyObject *payload) {
 
 static PyObject *py_append_all(PyObject *self, PyObject *payloads) { return append_list((Writer *)self, payloads); }
 
-/* --- The parts Log.append is made of; the caller holds the writer word ------------------------------------- */
+/* --- The steps of Log.append; the caller holds the writer lock -------------------------------------------- */
 
 static PyObject *py_start(PyObject *op, PyObject *Py_UNUSED(none)) {
     Writer *self = (Writer *)op;
@@ -373,12 +377,12 @@ static PyObject *raise_not_storable(void) {
 static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Writer *self = (Writer *)op;
     uint64_t index, flags;
-    /* The list last: converting the others may run Python code that changes it. */
+    /* The list last: converting the other arguments may run Python code that changes it. */
     if (check_count("write", count, 3) || unsigned_from(args[1], UINT64_MAX, &index) ||
         unsigned_from(args[2], UINT64_MAX, &flags) || check_payloads(args[0]) || check_words(args[0], flags))
         return NULL;
     uint64_t total = (uint64_t)PyList_GET_SIZE(args[0]);
-    /* Known before the first byte is touched: whoever takes over from us dead has to wipe up to here. */
+    /* Stored before the first byte is written: the next lock holder wipes up to here if this process dies. */
     if (self->segment.obj && writer_fits_window(self, self->pending, 0)) {
         uint64_t room = self->window_end - self->pending, need = 0;
         for (uint64_t i = index; i < total && need < room; i++)
@@ -402,13 +406,13 @@ static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count)
     return PyLong_FromUnsignedLongLong(index);
 }
 
-/* Without the GIL: whoever holds the writer word and the log's mutex is alone here. */
+/* Without the GIL: a thread that holds the writer lock and the log's mutex is alone here. */
 static enum record_state copy_records(Writer *self, const uint8_t *base, uint64_t *position, uint64_t stop, uint64_t offset, uint32_t flags) {
     uint64_t first = *position;
     while (*position < stop) {
         const uint8_t *at = base + *position;
         if (stop - *position < RECORD_HEADER_SIZE) return RECORD_CUT;
-        uint32_t length = get_u32(at); /* a word without flags: whose batch it is, is decided here */
+        uint32_t length = get_u32(at); /* a word without flags: the batch flags are set here */
         uint64_t size = RECORD_HEADER_SIZE + (uint64_t)length, end = *position + size;
         if (length > LENGTH_MASK || stop - *position < size) return RECORD_CUT;
         if (!writer_fits_window(self, self->pending, size)) break;
@@ -487,9 +491,10 @@ static PyObject *py_tell_waiters(PyObject *op, PyObject *Py_UNUSED(none)) {
 
 static void unbind(Writer *self) {
     self->window_end = 0;
+    self->marked = 0;
     self->ahead_at = UINT64_MAX;
     forget_next(self);
-    Py_CLEAR(self->gone_on);
+    Py_CLEAR(self->pending_roll);
     Py_CLEAR(self->told);
     let_go(&self->segment);
 }
@@ -506,7 +511,6 @@ static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) 
     self->begin = begin;
     self->epoch = load_acquire_u32(words(self) + EPOCH);
     self->next_mark = 0;
-    self->marked = 0;
     self->latest = 0;
     self->alone = begin == self->pending;
     self->storable_end = 0;
@@ -558,7 +562,7 @@ static PyObject *py_stay_ahead(PyObject *op, PyObject *const *args, Py_ssize_t c
     self->ahead = distance;
     self->ahead_end = end;
     if (self->ahead_from > self->pending && self->ahead_from - self->pending > distance / 2) {
-        self->ahead_at = self->ahead_from - distance / 2; /* there is enough for now */
+        self->ahead_at = self->ahead_from - distance / 2; /* enough pages are present for now */
         Py_RETURN_NONE;
     }
     if (go_ahead(self, self->pending)) return NULL;
@@ -589,7 +593,7 @@ static PyObject *py_unbind(PyObject *op, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
-/* Appending overflows from now on: nothing is inside a window that begins behind everything. */
+/* Appending overflows from now on: nothing fits a window that begins behind everything. */
 static PyObject *py_close(PyObject *op, PyObject *Py_UNUSED(none)) {
     Writer *self = (Writer *)op;
     if (!self->overflow) Py_RETURN_NONE;
@@ -613,7 +617,7 @@ static PyObject *py_defer(PyObject *op, PyObject *value) {
     Py_RETURN_NONE;
 }
 
-/* Everything is made in tp_new and never taken away: no method meets an object without its fields. */
+/* tp_new sets all fields, and they are never removed: no method sees an object without them. */
 static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
     PyObject *control, *owner, *most, *overflow, *notify;
     uint64_t owner_word, max_payload;
@@ -638,7 +642,8 @@ static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     return (PyObject *)self;
 }
 
-/* There is no tp_clear: as with a tuple, a cycle through us also goes through something that was made later. */
+/* There is no tp_clear: as with a tuple, a cycle through a Writer also goes through an object that was created
+ * later. */
 static int writer_traverse(PyObject *op, visitproc visit, void *arg) {
     Writer *self = (Writer *)op;
     Py_VISIT(Py_TYPE(op));
@@ -647,9 +652,10 @@ static int writer_traverse(PyObject *op, visitproc visit, void *arg) {
     Py_VISIT(self->next.what);
     Py_VISIT(self->next.told);
     Py_VISIT(self->next.watch);
-    Py_VISIT(self->gone_on);
+    Py_VISIT(self->pending_roll);
     Py_VISIT(self->told);
-    /* Not the buffers: the collector would clear a memoryview that still exports to us, and releasing it would crash. */
+    /* Not the buffers: the collector would clear a memoryview that still exports to us, and releasing it would
+     * crash. */
     return 0;
 }
 
@@ -699,8 +705,8 @@ static PyMethodDef methods[] = {
      "first one left."},
     {"longest", py_longest, METH_O, "longest($self, payloads, /)\n--\n\nReturn the length of the longest payload."},
     {"publish", py_publish, METH_NOARGS, "publish($self, /)\n--\n\nMove the tail behind everything written."},
-    {"tell_waiters", py_tell_waiters, METH_NOARGS,
-     "tell_waiters($self, /)\n--\n\nWake threads that wait, and call notify if event loops do. Not under the writer word."},
+    {"wake_receivers", py_tell_waiters, METH_NOARGS,
+     "wake_receivers($self, /)\n--\n\nWake threads that wait, and call notify if event loops do. Not under the writer word."},
     {"bind", FAST(py_bind), METH_FASTCALL,
      "bind($self, segment, begin, /)\n--\n\nWrite into this map from now on; the window is closed."},
     {"open_window", FAST(py_open_window), METH_FASTCALL,
@@ -709,21 +715,24 @@ static PyMethodDef methods[] = {
      "limit_window($self, sequence_end, registrations, /)\n--\n\n"
      "Let the open window take messages below a number only, and no more once `registrations` has changed."},
     {"mark_next", py_mark_next, METH_NOARGS, "mark_next($self, /)\n--\n\nRemember the next record for the index."},
-    {"take_marks", py_take_marks, METH_NOARGS,
-     "take_marks($self, /)\n--\n\n"
+    {"take_index_entries", py_take_marks, METH_NOARGS,
+     "take_index_entries($self, /)\n--\n\n"
      "Return the records to put into the index, and forget them: one in 64 KiB. Each as in the index, without checksum."},
     {"stay_ahead", FAST(py_stay_ahead), METH_FASTCALL,
      "stay_ahead($self, end, distance, /)\n--\n\n"
      "Have so many bytes before the tail made present by another thread, up to an end, until a segment is bound."},
     {"prepare_next", FAST(py_prepare_next), METH_FASTCALL,
      "prepare_next($self, what, map, header, device, inode, source, target, digits, window, told, watch, directory, /)\n--\n\n"
-     "Have a file ready for `go_on`, unless nobody took note of the last one yet."},
+     "Have a file ready for `fast_roll`, unless nobody took note of the last one yet."},
     {"forget_next", py_forget_next, METH_O, "forget_next($self, what, /)\n--\n\nLet go of a file that was prepared."},
-    {"go_on", py_go_on, METH_O,
-     "go_on($self, payload, /)\n--\n\n"
+    {"fast_roll", py_fast_roll, METH_O,
+     "fast_roll($self, payload, /)\n--\n\n"
      "Append the first record of the next segment, if the one before is full, and return its offset; None if it is not simple."},
-    {"note_gone_on", py_note_gone_on, METH_NOARGS, "note_gone_on($self, /)\n--\n\nKnow of the segment that `gone_on` tells of."},
-    {"unbind", py_unbind, METH_NOARGS, "unbind($self, /)\n--\n\nLet go of the segment; every append overflows."},
+    {"roll", FAST(py_roll), METH_FASTCALL,
+     "roll($self, what, map, header, allocated, rename, /)\n--\n\n"
+     "Roll to a file that `rename` gives its name; the window is closed. The caller holds the writer lock."},
+    {"acknowledge_roll", py_acknowledge_roll, METH_NOARGS, "acknowledge_roll($self, /)\n--\n\nKnow of the segment that `pending_roll` tells of."},
+    {"unbind", py_unbind, METH_NOARGS, "unbind($self, /)\n--\n\nRelease the segment and forget its index entries; every append overflows."},
     {"close", py_close, METH_NOARGS,
      "close($self, /)\n--\n\nRelease every map. The caller has made sure that no thread is in the middle of anything but `append`."},
     {"defer", py_defer, METH_O,
@@ -735,7 +744,7 @@ static PyGetSetDef getset[] = {
     {"pending_sequence", get_pending_sequence, NULL, "Sequence that belongs to pending.", NULL},
     {"current", get_current, NULL, "Whether nobody called `change` since the segment was bound, or sealed the channel.", NULL},
     {"alone", get_alone, NULL, "Whether nobody else has written to the segment since it was bound, which was empty then.", NULL},
-    {"gone_on", get_gone_on, NULL, "The file that the writer has gone on to, and the header it has, if nobody took note of that yet.", NULL},
+    {"pending_roll", get_pending_roll, NULL, "The file that the writer has gone on to, and the header it has, if nobody took note of that yet.", NULL},
     {"deferred", get_deferred, NULL, "Whether publishing is left to a flusher.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

@@ -1,21 +1,21 @@
-/* One column: values of one type, one behind the other, as Arrow lays them out.
+/* One column: consecutive values of one type, in the Arrow layout.
  *
- * A value that cannot be taken leaves its column, and those inside it, of different lengths: whoever called cuts all
- * of them back to the last whole value. */
-#include "column.h"
+ * A value that cannot be converted leaves its column, and those inside it, with different lengths: the caller cuts all
+ * of them back to the last complete value. */
+#include "arrow/column.h"
 
-const char column_no_memory[] = "there is no memory for it", column_full[] = "the batch is full";
-static const char broken[] = "it is no MessagePack", unexpected[] = "it is of another type";
+const char column_no_memory[] = "there is not enough memory", column_full[] = "the batch is full";
+static const char broken[] = "it is not MessagePack", unexpected[] = "it is of another type";
 #define MOST_BYTES INT32_MAX /* Arrow's offsets have 32 bits */
 
 static inline Problem put_bytes(Growing *growing, const void *data, size_t size) {
     if (!grow(growing, size)) return column_no_memory;
-    if (size) memcpy(growing->data + growing->size, data, size); /* with neither, memcpy must not even be given a NULL */
+    if (size) memcpy(growing->data + growing->size, data, size); /* memcpy must not be given NULL, not even with size 0 */
     growing->size += size;
     return NULL;
 }
 
-/* A bit behind so many others. */
+/* Append a bit behind `length` others. */
 static Problem put_bit(Growing *bits, size_t length, int bit) {
     if (length % 8 == 0) {
         if (!grow(bits, 1)) return column_no_memory;
@@ -26,7 +26,7 @@ static Problem put_bit(Growing *bits, size_t length, int bit) {
     return NULL;
 }
 
-/* The value is complete but for this. Until the first null comes there is nothing to remember. */
+/* The last step of a value. Until the first null there is no validity bitmap. */
 static inline Problem end_value(Column *column, int valid) {
     Problem problem = NULL;
     if (!valid && !column->nulls)
@@ -56,7 +56,7 @@ static uint64_t last_offset(const Growing *offsets) {
     return (uint64_t)last;
 }
 
-/* How many bytes a value takes in `data`; 0 where that differs, or is a bit. */
+/* How many bytes a value takes in `data`; 0 if that varies, or is a bit. */
 static size_t width_of(enum column_kind kind) {
     switch (kind) {
     case COLUMN_INT: case COLUMN_FLOAT: case COLUMN_TIMESTAMP: return 8;
@@ -66,7 +66,8 @@ static size_t width_of(enum column_kind kind) {
     }
 }
 
-/* A place without a value: null where that may be, and else whatever, since what contains it is null. */
+/* A missing value: null if the column is nullable, and otherwise arbitrary, since the value that contains it is
+ * null. */
 static Problem put_empty(Column *column, int valid) {
     static const uint8_t zeros[16] = {0};
     Problem problem = NULL;
@@ -120,11 +121,11 @@ static Problem put_text(Column *column, const Token *token, Input *in) {
     if (token->kind != (column->kind == COLUMN_STRING ? WIRE_STR : WIRE_BIN)) return unexpected;
     const uint8_t *body = in->at;
     in->at += token->number;
-    if (column->kind == COLUMN_STRING && !is_utf8(body, token->number)) return "it is no UTF-8";
+    if (column->kind == COLUMN_STRING && !is_utf8(body, token->number)) return "it is not UTF-8";
     return column_put_whole(column, body, token->number);
 }
 
-/* MessagePack's own timestamp: seconds, and nanoseconds above them. */
+/* MessagePack's timestamp extension: seconds in the low bits, nanoseconds above them. */
 static int read_timestamp(const uint8_t *body, uint64_t size, int64_t *microseconds) {
     uint64_t nanoseconds = 0;
     int64_t seconds;
@@ -150,7 +151,7 @@ static Problem put_timestamp(Column *column, const Token *token, Input *in) {
         good = read_timestamp(in->at, token->number, &microseconds);
     else if (token->kind == WIRE_STR)
         good = parse_moment(in->at, token->number, &microseconds);
-    if (!good) return token->kind == WIRE_EXT || token->kind == WIRE_STR ? "it is no date and time" : unexpected;
+    if (!good) return token->kind == WIRE_EXT || token->kind == WIRE_STR ? "it is not a date and time" : unexpected;
     in->at += token->number;
     return put_fixed(column, &microseconds, 8);
 }
@@ -158,7 +159,7 @@ static Problem put_timestamp(Column *column, const Token *token, Input *in) {
 static Problem put_date(Column *column, const Token *token, Input *in) {
     int32_t days;
     if (token->kind != WIRE_STR) return unexpected;
-    if (!parse_date(in->at, token->number, &days)) return "it is no date";
+    if (!parse_date(in->at, token->number, &days)) return "it is not a date";
     in->at += token->number;
     return put_fixed(column, &days, 4);
 }
@@ -166,7 +167,7 @@ static Problem put_date(Column *column, const Token *token, Input *in) {
 static Problem put_decimal(Column *column, const Token *token, Input *in) {
     __int128 scaled;
     if (token->kind == WIRE_STR) {
-        if (!parse_decimal(in->at, token->number, &scaled)) return "it is no decimal of at most 20 digits before the point and 18 behind";
+        if (!parse_decimal(in->at, token->number, &scaled)) return "it is not a decimal of at most 20 digits before the point and 18 behind";
         in->at += token->number;
     } else if (token->kind == WIRE_INT)
         scaled = (__int128)token->integer * 1000000000000000000;
@@ -195,7 +196,7 @@ static Problem put_items(Column *column, const Token *token, Input *in, const ch
 
 static inline uint64_t eight_bytes(const uint8_t *at) { uint64_t eight; memcpy(&eight, at, 8); return eight; }
 
-/* A text of at most eight bytes, which may be read as eight: most are. 0 if it is not so simple. */
+/* A string of at most eight bytes, if eight bytes may be read: most are like that. 0 for any other case. */
 static inline int put_short_text(Column *column, const uint8_t *body, size_t size, const Input *in, Problem *problem) {
     if (size > 8 || in->end - body < 8) return 0;
     uint64_t eight = eight_bytes(body), high = 0x8080808080808080u;
@@ -209,7 +210,7 @@ static inline int put_short_text(Column *column, const uint8_t *body, size_t siz
     return 1;
 }
 
-/* The forms that most values have, without a token. 0 if it has another one. */
+/* The most frequent encodings, without a token. 0 for any other one. */
 static inline int put_common(Column *column, Input *in, Problem *problem) {
     if (in->at >= in->end) return 0;
     uint8_t first = *in->at;
@@ -235,7 +236,7 @@ static inline int put_common(Column *column, Input *in, Problem *problem) {
     }
 }
 
-/* Writers have one order of fields, and one way to write a name: the bytes are most often those that are expected. */
+/* Writers use one order of fields, and one encoding of a name: most often the bytes are the expected ones. */
 static inline Field *expected_field(Column *column, Input *in, size_t *expected) {
     if (*expected >= column->field_count) return NULL;
     Field *field = &column->fields[*expected];
@@ -268,7 +269,7 @@ static Problem put_by_name(Column *column, uint64_t pairs, Input *in, const char
         if (!field) {
             Token key;
             next_token(in, &key);
-            if (key.kind != WIRE_STR) return key.kind == WIRE_BAD ? broken : "a name in it is no text";
+            if (key.kind != WIRE_STR) return key.kind == WIRE_BAD ? broken : "a name in it is not text";
             const uint8_t *name = in->at;
             in->at += key.number;
             field = find_field(column, name, key.number, &expected);
@@ -279,7 +280,7 @@ static Problem put_by_name(Column *column, uint64_t pairs, Input *in, const char
         }
         if (field->seen == column->values) {
             *where = field->label;
-            return "it is there twice";
+            return "it occurs twice";
         }
         field->seen = column->values;
         Problem problem = put_inside(field, in, where);
@@ -335,7 +336,7 @@ Problem column_put(Column *column, Input *in, const char **where) {
     Token token;
     next_token(in, &token);
     if (token.kind == WIRE_BAD) return broken;
-    if (token.kind == WIRE_NIL) return column->nullable ? put_empty(column, 0) : "it is null, which it may not be";
+    if (token.kind == WIRE_NIL) return column->nullable ? put_empty(column, 0) : "it is null, which is not allowed";
     switch (column->kind) {
     case COLUMN_BOOL: {
         if (token.kind != WIRE_BOOL) return unexpected;
@@ -362,7 +363,7 @@ static void count_nulls(Column *column) {
     if (!column->nulls) column->validity.size = 0;
 }
 
-/* Clear the bits beyond so many: they belong to a row that was rolled back, and the last byte is exported whole. */
+/* Clear the bits beyond `length`: they belong to a row that was rolled back, and the last byte is exported whole. */
 static void cut_bits(Growing *bits, size_t length) {
     bits->size = bits_in(length);
     if (length % 8) bits->data[length / 8] &= (uint8_t)((1u << length % 8) - 1);

@@ -1,5 +1,5 @@
-/* Values that are texts in a message and numbers in a column: dates, moments, decimals. */
-#include "column.h"
+/* Values that are strings in a message and numbers in a column: dates, timestamps, decimals. */
+#include "arrow/column.h"
 
 int is_utf8(const uint8_t *at, size_t size) {
     const uint8_t *end = at + size;
@@ -13,7 +13,8 @@ int is_utf8(const uint8_t *at, size_t size) {
         if (first < 0x80) continue;
         unsigned int more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
         if (first < 0xc2 || first > 0xf4 || (size_t)(end - at) < more) return 0;
-        /* The second byte says whether it is the shortest form, no surrogate, and not beyond the last character. */
+        /* The second byte shows whether it is the shortest encoding, not a surrogate, and not beyond the last code
+         * point. */
         if (first == 0xe0 && at[0] < 0xa0) return 0;
         if (first == 0xed && at[0] > 0x9f) return 0;
         if (first == 0xf0 && at[0] < 0x90) return 0;
@@ -24,7 +25,7 @@ int is_utf8(const uint8_t *at, size_t size) {
     return 1;
 }
 
-/* So many digits, as a number; -1 if they are none. */
+/* `count` digits as a number; -1 if they are not digits. */
 static int digits(const uint8_t **at, const uint8_t *end, int count) {
     int value = 0;
     if (end - *at < count) return -1;
@@ -47,7 +48,7 @@ static int last_day(int year, int month) {
     return days[month - 1] + leaps;
 }
 
-/* Days since 1970-01-01. Counted from March, so that a leap day is the last one of its year. */
+/* Days since 1970-01-01. Years are counted from March, so that a leap day is the last day of its year. */
 static int32_t days_since_epoch(int year, int month, int day) {
     int shifted = month <= 2 ? year - 1 : year;
     int era_day = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1;
@@ -78,7 +79,7 @@ static int take_fraction(const uint8_t **at, const uint8_t *end, int64_t *micros
     return 1;
 }
 
-/* "Z", "+01:00", or nothing: then it is taken as it stands. */
+/* "Z", "+01:00", or nothing: then the value is not converted. */
 static int take_zone(const uint8_t **at, const uint8_t *end, int64_t *minutes) {
     *minutes = 0;
     if (*at == end || ((**at == 'Z' || **at == 'z') && (*at)++)) return 1;
@@ -109,7 +110,7 @@ int parse_moment(const uint8_t *at, size_t size, int64_t *microseconds) {
     return 1;
 }
 
-/* 38 digits are what Arrow's decimal128, and Spark's, can hold. */
+/* Arrow's decimal128, and Spark's, have at most 38 digits. */
 #define MOST_DIGITS 38
 
 static int take_exponent(const uint8_t **at, const uint8_t *end, int *exponent) {
@@ -125,7 +126,7 @@ static int take_exponent(const uint8_t **at, const uint8_t *end, int *exponent) 
     return 1;
 }
 
-/* Exactly, or not at all: what has more digits than fit is refused rather than rounded. */
+/* Convert exactly or not at all: a number with too many digits is rejected rather than rounded. */
 int parse_decimal(const uint8_t *at, size_t size, __int128 *scaled) {
     const uint8_t *end = at + size;
     int negative = size && *at == '-', any = 0, point = 0, behind = 0, count = 0, zeros = 0, exponent;
@@ -138,7 +139,7 @@ int parse_decimal(const uint8_t *at, size_t size, __int128 *scaled) {
         }
         any = 1;
         behind += point;
-        if (*at == '0') { /* those at the end may be of no consequence */
+        if (*at == '0') { /* trailing zeros may not matter */
             zeros += value != 0;
             continue;
         }

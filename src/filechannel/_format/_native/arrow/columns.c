@@ -1,8 +1,8 @@
-/* From messages to columns, without an object for each of them: what a table of messages is made of. */
+/* Converting messages to columns, without a Python object for each message: what a table of messages is made of. */
 #include "core.h"
 
-#include "column.h"
-#include "msgpack_write.h"
+#include "arrow/column.h"
+#include "arrow/msgpack_write.h"
 
 #include <stdlib.h>
 
@@ -15,12 +15,12 @@ typedef struct {
     PyObject_HEAD
     Column *root;
     Growing offsets; /* where the record of each message begins */
-    Growing copy;    /* of the payload that is looked at */
+    Growing copy;    /* of the payload that is being read */
     char whole;      /* messages are taken as they are */
-    char busy;       /* somebody is inside, perhaps without the GIL */
+    char busy;       /* a thread is in a call, perhaps without the GIL */
 } Columns;
 
-/* Making columns from a plan */
+/* Creating columns from a plan */
 
 static char *copied(const char *from, size_t size) {
     char *copy = malloc(size + 1);
@@ -85,7 +85,7 @@ static int fields_from(Column *column, PyObject *plans, int depth) {
         if (column->field_count == 0) column->by_position = !field->name;
         if (!failed && column->by_position == !field->name) continue;
         if (!failed) malformed("fields have names or positions, not some of each");
-        column->field_count++; /* what it has by now is freed with the others */
+        column->field_count++; /* it is partly built, and freed with the others */
         return -1;
     }
     return 0;
@@ -168,7 +168,7 @@ static Problem take_message(Columns *self, const uint8_t *payload, size_t size, 
     else if (self->whole)
         problem = column_put_whole(self->root, payload, size);
     else if (!(problem = column_put(self->root, &in, where)) && in.at != in.end)
-        problem = "there is something behind the message";
+        problem = "the message is followed by other bytes";
     if (problem)
         column_cut(self->root, rows);
     else
@@ -176,7 +176,7 @@ static Problem take_message(Columns *self, const uint8_t *payload, size_t size, 
     return problem;
 }
 
-/* Load the word once, bound it, copy, check the copy: the bytes may be written over meanwhile. */
+/* Load the word once, bound it, copy, check the copy: the bytes may be overwritten meanwhile. */
 static Problem take_record(Columns *self, const uint8_t *base, uint64_t *position, uint64_t stop, uint64_t offset, const char **where) {
     if (stop - *position < RECORD_HEADER_SIZE) return record_reason(RECORD_CUT);
     uint32_t word = get_u32(base + *position), crc = get_u32(base + *position + 4);
@@ -220,7 +220,7 @@ static PyObject *columns_take(Columns *self, PyObject *const *args, Py_ssize_t c
     size_t taken = self->root->length - before;
     self->busy = 0;
     PyBuffer_Release(&view);
-    if (problem && position == from) return refuse(problem, where); /* else the next call begins with it, and says so */
+    if (problem && position == from) return refuse(problem, where); /* otherwise the next call starts with it, and reports it */
     return Py_BuildValue("Kn", (unsigned long long)position, (Py_ssize_t)taken);
 }
 
@@ -242,7 +242,7 @@ static PyObject *columns_put(Columns *self, PyObject *const *args, Py_ssize_t co
     Py_RETURN_NONE;
 }
 
-/* What they have become */
+/* Exporting the columns */
 
 static PyObject *bytes_of(const Growing *growing) {
     return PyBytes_FromStringAndSize((const char *)growing->data, (Py_ssize_t)growing->size);

@@ -14,7 +14,7 @@ typedef struct {
     enum wire kind;
     int8_t extension;
     union {
-        uint64_t number; /* also: how many bytes follow, or items, or pairs; WIRE_UINT: beyond the signed ones */
+        uint64_t number; /* also: how many bytes, items or pairs follow; WIRE_UINT: too large for a signed integer */
         int64_t integer;
         double real;
     };
@@ -40,12 +40,12 @@ static inline int number_follows(Input *in, unsigned int size, uint64_t *number)
     return 1;
 }
 
-/* What has a body is known to lie inside the input; its body comes next. */
+/* The body of such a token is known to lie inside the input; it comes next. */
 static inline void token_with_body(Input *in, Token *token, enum wire kind, unsigned int size) {
     token->kind = number_follows(in, size, &token->number) && token->number <= input_left(in) ? kind : WIRE_BAD;
 }
 
-/* Every item takes a byte at the least: a count beyond what is left is a lie. */
+/* Every item takes at least one byte, so a larger count cannot be true. */
 static inline void token_with_items(Input *in, Token *token, enum wire kind, unsigned int size) {
     token_with_body(in, token, kind, size);
 }
@@ -131,7 +131,8 @@ static inline void next_token(Input *in, Token *token) {
     }
 }
 
-/* Pass one value, whatever it is; whether that was possible. Not by recursion: how deep it is, is the sender's choice. */
+/* Skip one value of any type; returns whether that was possible. Not recursive: the sender controls the nesting
+ * depth. */
 static inline int pass_value(Input *in) {
     uint64_t values = 1;
     while (values--) {
@@ -144,7 +145,7 @@ static inline int pass_value(Input *in) {
         case WIRE_MAP: values += 2 * token.number; break;
         default: break;
         }
-        if (values > input_left(in)) return 0; /* each takes a byte at the least */
+        if (values > input_left(in)) return 0; /* each takes at least one byte */
     }
     return 1;
 }

@@ -1,15 +1,16 @@
-/* Writing MessagePack, each value in its shortest form. The caller has made room: LONGEST_HEAD bytes, and for the body. */
+/* Writing MessagePack, each value in its shortest encoding. The caller has reserved LONGEST_HEAD bytes, and the
+ * body. */
 #ifndef FILECHANNEL_MSGPACK_WRITE_H
 #define FILECHANNEL_MSGPACK_WRITE_H
 
 #include <stdint.h>
 #include <string.h>
 
-#define LONGEST_HEAD 9 /* a number of 64 bits */
+#define LONGEST_HEAD 9 /* an integer of 64 bits */
 #define MSGPACK_NIL 0xc0
 #define MSGPACK_FALSE 0xc2
 
-/* Always eight bytes are written: those behind are written over, or are none of the message's. */
+/* Always writes eight bytes: those behind the value are overwritten later, or are not part of the message. */
 static inline uint8_t *put_number(uint8_t *at, uint64_t value, unsigned int size) {
     value = __builtin_bswap64(value << (64 - 8 * size));
     memcpy(at, &value, 8);
@@ -42,7 +43,8 @@ static inline uint8_t *put_real(uint8_t *at, double value) {
     return put_big_endian(at, 0xcb, bits, 8);
 }
 
-/* What has a length, which is below 2^32: `few` is the form of fewer than `most` in one byte, `many` of longer ones. */
+/* The head of a value with a length below 2^32: `few` is the one-byte encoding for less than `most`, `many` the
+ * longer one. */
 static inline uint8_t *put_head(uint8_t *at, uint64_t length, uint8_t few, uint64_t most, uint8_t many) {
     if (length < most) return *at = (uint8_t)(few | length), at + 1;
     return length <= UINT16_MAX ? put_big_endian(at, many, length, 2) : put_big_endian(at, (uint8_t)(many + 1), length, 4);

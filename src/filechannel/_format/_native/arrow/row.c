@@ -1,14 +1,14 @@
 /* One row, or a part of it, as MessagePack: what msgspec would write, byte for byte. */
 #include "core.h"
 
-#include "column.h"
-#include "msgpack_write.h"
-#include "row.h"
+#include "arrow/column.h"
+#include "arrow/msgpack_write.h"
+#include "arrow/row.h"
 
-const char row_no_memory[] = "there is no memory for it";
+const char row_no_memory[] = "there is not enough memory";
 static const char outside[] = "it reaches beyond its column", no_moment[] = "it is beyond the years 1 to 9999",
-                  unexpected_null[] = "it is null, which it may not be";
-#define MOST_KEYS 64 /* of a map: each is compared with all others */
+                  unexpected_null[] = "it is null, which is not allowed";
+#define MOST_KEYS 64 /* in a map: each key is compared with all others */
 
 size_t row_width(const Shape *shape) {
     switch (shape->kind) {
@@ -58,7 +58,7 @@ static inline double real_at(const Shape *shape, size_t index) {
 static inline void move_to(Growing *out, const uint8_t *at) { out->size = (size_t)(at - out->data); }
 static inline uint8_t *end_of(const Growing *out) { return out->data + out->size; }
 
-/* Where a text or a list begins and ends; whether that can be. */
+/* Where a string or list begins and ends; returns whether that is possible. */
 static inline int range_at(const Shape *shape, size_t index, size_t limit, size_t *begin, size_t *end) {
     const uint8_t *at = shape->offsets + (shape->start + index) * 4;
     int32_t first = (int32_t)get_u32(at), last = (int32_t)get_u32(at + 4);
@@ -67,7 +67,7 @@ static inline int range_at(const Shape *shape, size_t index, size_t limit, size_
     return first >= 0 && first <= last && *end <= limit;
 }
 
-/* Most are short: KEY_PADDING bytes can be read, and there is room for as many. */
+/* Most are short: KEY_PADDING bytes can be read, and as many fit. */
 static inline void put_padded(Growing *out, const uint8_t *body, size_t size) {
     if (size <= KEY_PADDING)
         memcpy(end_of(out), body, KEY_PADDING);
@@ -81,7 +81,7 @@ static inline void put_body(Growing *out, const uint8_t *body, size_t size) {
     out->size += size;
 }
 
-/* Most texts are, and need no look at each of their bytes. */
+/* Most strings are, and need no check of each byte. */
 static inline int is_short_ascii(const Shape *shape, size_t begin, size_t end) {
     size_t size = end - begin;
     if (size > 8 || shape->data_size - begin < 8) return 0;
@@ -96,11 +96,11 @@ static RowProblem put_text(const Shape *shape, size_t index, Growing *out) {
     const uint8_t *body = shape->data + begin;
     if (shape->kind == ROW_UUID) {
         uint8_t *at = put_str(end_of(out), 36);
-        if (!uuid_text(at, body, end - begin)) return "it is no UUID in the usual form";
+        if (!uuid_text(at, body, end - begin)) return "it is not a UUID in the usual form";
         move_to(out, at + 36);
         return NULL;
     }
-    if (shape->kind == ROW_STRING && !is_short_ascii(shape, begin, end) && !is_utf8(body, end - begin)) return "it is no UTF-8";
+    if (shape->kind == ROW_STRING && !is_short_ascii(shape, begin, end) && !is_utf8(body, end - begin)) return "it is not UTF-8";
     move_to(out, shape->kind == ROW_STRING ? put_str(end_of(out), end - begin) : put_bin(end_of(out), end - begin));
     put_body(out, body, end - begin);
     return NULL;
@@ -115,7 +115,7 @@ RowProblem row_put_whole(const Shape *shape, size_t index, Growing *out) {
     return NULL;
 }
 
-/* MessagePack's own timestamp, in the shortest of its three forms. */
+/* MessagePack's timestamp extension, in the shortest of its three formats. */
 static RowProblem put_timestamp(int64_t microseconds, Growing *out) {
     if (!has_moment(microseconds)) return no_moment;
     int64_t seconds = microseconds / 1000000 - (microseconds % 1000000 < 0);
@@ -163,7 +163,8 @@ static RowProblem put_list(const Shape *shape, size_t index, Growing *out) {
     return problem;
 }
 
-/* What is a key twice would be there once in a dict: that is left to whoever makes one. */
+/* A duplicate key is an error: in a dict it would appear once, which is left to the caller's slow path, which builds
+ * a dict. */
 static RowProblem put_pairs(const Shape *shape, size_t index, Growing *out) {
     const Shape *key = shape->fields[0].shape, *value = shape->fields[1].shape;
     size_t begin, end, starts[MOST_KEYS], sizes[MOST_KEYS], count = 0;
@@ -235,5 +236,5 @@ RowProblem row_put(const Shape *shape, size_t index, Growing *out) {
     size_t before = out->size;
     RowProblem problem = put_some(shape, index, out);
     if (problem || !shape->text_count || shape->kind == ROW_STRUCT) return problem;
-    return is_one_of(shape, out->data + before, out->size - before) ? NULL : "it is none of the values that there are";
+    return is_one_of(shape, out->data + before, out->size - before) ? NULL : "it is not one of the allowed values";
 }

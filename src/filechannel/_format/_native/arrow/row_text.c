@@ -1,5 +1,5 @@
-/* Values that are numbers in a column and texts in a message: the other way round than column_text.c. */
-#include "row.h"
+/* Values that are numbers in a column and strings in a message: the inverse of column_text.c. */
+#include "arrow/row.h"
 
 #include <string.h>
 
@@ -12,7 +12,7 @@ static uint8_t *put_digits(uint8_t *at, unsigned int value, int count) {
     return at + count;
 }
 
-/* Counted from March of the year 0, so that a leap day is the last one of its year. */
+/* Years are counted from March of the year 0, so that a leap day is the last day of its year. */
 size_t date_text(uint8_t *at, int64_t days) {
     if (days < FIRST_DAY || days > LAST_DAY) return 0;
     unsigned int count = (unsigned int)(days + 719468), era = count / 146097, in_era = count % 146097;
@@ -49,7 +49,8 @@ size_t moment_text(uint8_t *at, int64_t microseconds) {
     return (size_t)(at - from);
 }
 
-/* As Python writes a Decimal: in full, unless more than five zeros would stand between the point and the first digit. */
+/* As Python writes a Decimal: in full, unless more than five zeros would stand between the point and the first
+ * digit. */
 size_t decimal_text(uint8_t *at, const uint8_t *value, unsigned int scale) {
     __int128 number;
     memcpy(&number, value, 16);
@@ -59,7 +60,7 @@ size_t decimal_text(uint8_t *at, const uint8_t *value, unsigned int scale) {
     do reversed[count++] = (uint8_t)('0' + (unsigned int)(rest % 10));
     while (rest /= 10);
     if (number < 0) *at++ = '-';
-    int before = count - (int)scale; /* digits before the point */
+    int before = count - (int)scale; /* digits before the decimal point */
     int point = before > -6 ? before : 1;
     if (point <= 0) {
         *at++ = '0';
@@ -70,7 +71,7 @@ size_t decimal_text(uint8_t *at, const uint8_t *value, unsigned int scale) {
         if (digit == point && point > 0) *at++ = '.';
         *at++ = reversed[count - 1 - digit];
     }
-    if ((exponent = before - point)) { /* always negative, and of at most two digits */
+    if ((exponent = before - point)) { /* always negative, with at most two digits */
         *at++ = 'E';
         *at++ = '-';
         at = put_digits(at, (unsigned int)-exponent, exponent <= -10 ? 2 : 1);
@@ -78,7 +79,7 @@ size_t decimal_text(uint8_t *at, const uint8_t *value, unsigned int scale) {
     return (size_t)(at - from);
 }
 
-/* Only the usual form; its letters become small ones. */
+/* Only the canonical form; its letters become lower case. */
 size_t uuid_text(uint8_t *at, const uint8_t *given, size_t size) {
     if (size != 36) return 0;
     for (size_t index = 0; index < 36; index++) {

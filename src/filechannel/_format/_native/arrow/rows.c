@@ -1,13 +1,14 @@
-/* From columns to messages, without an object for each of them: records that only have to be moved to their place. */
+/* Converting columns to messages, without a Python object for each message: the result is records that only have to be
+ * copied into the log. */
 #include "core.h"
 
-#include "row.h"
+#include "arrow/row.h"
 
 static const char *const kind_names[ROW_KINDS] = {
     "bool", "int", "float", "string", "binary", "uuid", "timestamp", "moment", "date", "decimal", "list", "map", "struct",
 };
 #define DEEPEST 64
-#define MOST_VALUES ((uint64_t)1 << 40) /* no sum or product of theirs overflows */
+#define MOST_VALUES ((uint64_t)1 << 40) /* no sum or product of such numbers overflows */
 
 typedef struct {
     PyObject_HEAD
@@ -16,10 +17,10 @@ typedef struct {
     Py_buffer *views; /* of the columns, while they are encoded */
     size_t view_count, most_views;
     char whole; /* the values of a binary column are the messages */
-    char busy;  /* somebody is inside, perhaps without the GIL */
+    char busy;  /* a thread is in a call, perhaps without the GIL */
 } RowEncoder;
 
-/* Making shapes */
+/* Creating shapes */
 
 static int malformed(const char *reason) {
     PyErr_SetString(PyExc_ValueError, reason);
@@ -141,7 +142,7 @@ static void row_encoder_dealloc(RowEncoder *self) {
     Py_DECREF(type);
 }
 
-/* Columns: from Python's objects to pointers that are known to be inside */
+/* Columns: from Python objects to pointers that are known to be inside their buffers */
 
 static int view_of(RowEncoder *self, PyObject *given, const uint8_t **data, size_t *size) {
     *data = NULL;

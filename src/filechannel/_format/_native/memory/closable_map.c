@@ -1,8 +1,8 @@
-/* A map of a file that is closed while others may be using it. The reference is map.py.
+/* A map of a file that can be closed while threads use it. The reference is memory/closable_map.py.
  *
- * `close` unmaps at once, or, if a call in another thread is using the memory, when the last such call returns. From
- * `close` on, nothing new can be done with the map: every access raises ClosedResourceError, and none reads memory that
- * may have been unmapped. Python's own mmap refuses to be closed while it is in use, and says ValueError afterwards. */
+ * `close` unmaps at once or, if a call in another thread is using the memory, when the last such call returns. From
+ * `close` on, every access raises ClosedResourceError, and none reads memory that may have been unmapped. Python's own
+ * mmap cannot be closed while it is in use, and raises ValueError afterwards. */
 #include "core.h"
 
 PyObject *closed_error;
@@ -16,7 +16,7 @@ static char *state_of(PyObject *op) { return (char *)op + base->tp_basicsize; }
 
 void raise_closed(void) { PyErr_SetNone(closed_error); }
 
-/* -1 with an exception. A map in use stays as it is. */
+/* -1 with an exception. A map that is in use is not unmapped yet. */
 static int unmap(PyObject *op) {
     *state_of(op) = CLOSING;
     PyObject *done = PyObject_CallOneArg(close_method, op);
@@ -89,7 +89,7 @@ int add_map(PyObject *module) {
     Py_XDECREF(mmap);
     close_method = base ? PyObject_GetAttrString((PyObject *)base, "close") : NULL;
     if (!close_method) return -1;
-    spec.basicsize = (int)base->tp_basicsize + (int)sizeof(void *); /* the state, and what keeps the size aligned */
+    spec.basicsize = (int)base->tp_basicsize + (int)sizeof(void *); /* the state, padded to keep the size aligned */
     PyTypeObject *type = (PyTypeObject *)PyType_FromSpecWithBases(&spec, (PyObject *)base);
     int failed = !type || PyModule_AddType(module, type);
     Py_XDECREF(type);

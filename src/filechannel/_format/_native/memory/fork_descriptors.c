@@ -1,7 +1,7 @@
-/* Descriptors that a forked child must not keep: a kernel lock lives as long as any process has its file open.
+/* Descriptors that a forked child must close: a kernel lock is held as long as any process has its file open.
  *
- * Closed by pthread_atfork, so that a fork in any library does it, before the child runs anything else. A child that
- * unlocked instead would drop the lock of its parent. */
+ * pthread_atfork closes them, so that this happens for a fork in any library, and before the child runs anything else.
+ * A child that unlocked instead would release the lock of its parent. */
 #include "core.h"
 #include <limits.h>
 #include <pthread.h>
@@ -15,7 +15,7 @@ typedef struct {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static Entry *entries;
 static size_t listed, room;
-static uint64_t last_number; /* never used twice, as descriptors are */
+static uint64_t last_number; /* never reused, unlike descriptors */
 
 static void before_fork(void) { pthread_mutex_lock(&mutex); }
 static void in_parent(void) { pthread_mutex_unlock(&mutex); }
@@ -50,7 +50,7 @@ static int drop(uint64_t number) {
 static PyObject *py_close_in_child(PyObject *Py_UNUSED(module), PyObject *descriptor) {
     uint64_t value;
     if (unsigned_from(descriptor, INT_MAX, &value)) return NULL;
-    pthread_mutex_lock(&mutex); /* held by anybody only for a few instructions */
+    pthread_mutex_lock(&mutex); /* only ever held for a few instructions */
     uint64_t number = add((int)value);
     pthread_mutex_unlock(&mutex);
     return number ? PyLong_FromUnsignedLongLong(number) : PyErr_NoMemory();

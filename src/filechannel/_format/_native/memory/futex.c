@@ -1,6 +1,6 @@
-/* Lock words and sleeping on a word of a shared map: the futex calls. The reference is waiting.py.
+/* Lock words and sleeping on a word of a shared map: the futex calls. The reference is memory/futex.py.
  *
- * Never FUTEX_PRIVATE: the other side is another process. Sleeping and spinning let go of the GIL. */
+ * Never FUTEX_PRIVATE, because the other side is another process. Sleeping and spinning release the GIL. */
 #include "core.h"
 #include <limits.h>
 #include <time.h>
@@ -19,7 +19,7 @@ int futex_wake(uint8_t *at, int count) { return (int)syscall(SYS_futex, at, FUTE
 #else
 #include <errno.h>
 
-/* Without a futex: look again after a short while. */
+/* Without a futex: load again after a short sleep. */
 static int futex_wait(uint8_t *at, uint32_t expected, const struct timespec *most) {
     const struct timespec nap = {0, 1000000};
     if (load_acquire_u32(at) != expected) return EAGAIN;
@@ -42,7 +42,7 @@ static int seconds_from(PyObject *value, double *seconds) {
 
 #define SPINS_PER_LOOK 32
 
-/* The clock is looked at once in so many tries. */
+/* The clock is read once in SPINS_PER_LOOK tries. */
 static int spin_for_word(uint8_t *at, uint32_t owner, double seconds) {
     uint64_t until = 0;
     for (;;) {
@@ -117,7 +117,7 @@ static PyObject *py_wake_word(PyObject *Py_UNUSED(module), PyObject *const *args
     uint64_t most;
     if (check_count("wake_word", count, 3) || unsigned_from(args[2], INT_MAX, &most) || !(at = word_at(args, 4, 1, &view)))
         return NULL;
-    int woken = most ? futex_wake(at, (int)most) : 0; /* to the kernel 0 is 1 */
+    int woken = most ? futex_wake(at, (int)most) : 0; /* the kernel treats 0 as 1 */
     PyBuffer_Release(&view);
     return PyLong_FromLong(woken < 0 ? 0 : woken);
 }
@@ -137,7 +137,7 @@ static int spin_above(const uint8_t *at, uint64_t value, double seconds) {
     do
         for (int i = 0; i < SPINS_PER_LOOK; i++) {
             if (load_acquire_u64(at) > value) return 1;
-            for (int pause = 0; pause < 4; pause++) relax(); /* each look takes the cache line away from who writes it */
+            for (int pause = 0; pause < 4; pause++) relax(); /* each load takes the cache line away from the core that writes it */
         }
     while (monotonic_ns() < until);
     return 0;
@@ -147,7 +147,7 @@ int watch_for_more(const uint8_t *words, uint64_t offset, double seconds) {
     return spin_above(words + WRITE_TAIL, offset, seconds);
 }
 
-/* Announce, fence, look once more, sleep: see arrivals.py. */
+/* Announce, fence, check once more, sleep: see waiters.py. */
 int sleep_for_more(uint8_t *words, uint64_t offset, uint32_t seen, double seconds) {
     const struct timespec most = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     uint8_t *wake = words + WAKE;

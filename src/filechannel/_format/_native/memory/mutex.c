@@ -1,21 +1,21 @@
-/* Mutexes that an exception raised by a signal handler cannot leave locked. The reference is mutex.py.
+/* Mutexes that an exception raised by a signal handler cannot leave locked. The reference is memory/mutex.py.
  *
  * Python calls signal handlers between two bytecodes of the main thread, and an exception raised by one unwinds from
- * there. So whatever says that a lock is held must never be visible to Python code only: between `acquire()` and the
- * `try` after it, between `__enter__` and the body of a `with` (on Python 3.14), and between the body and `__exit__`
- * lie bytecodes. Here a lock is held exactly as long as a guard is alive. `held()` locks and makes the guard in one C
- * call, during which no handler runs; the guard exists only on the evaluation stack of the frame that executes the
- * `with`; `__exit__` unlocks; and a frame that is unwound anywhere else drops its stack, and with it the guard, which
- * unlocks when it is deallocated. A traceback keeps the variables of a frame alive, but not its stack: so a guard must
- * never be assigned to a variable, passed to a Python function, or held by a generator-based context manager.
+ * there. So the fact that a lock is held must never be known to Python code only: there are bytecodes between
+ * `acquire()` and the `try` after it, between `__enter__` and the body of a `with` (on Python 3.14), and between the
+ * body and `__exit__`. Here a lock is held exactly as long as a guard is alive. `held()` locks and creates the guard in
+ * one C call, during which no handler runs; the guard exists only on the evaluation stack of the frame that executes
+ * the `with`; `__exit__` unlocks; and a frame that is unwound anywhere else drops its stack, and with it the guard,
+ * which unlocks when it is deallocated. A traceback keeps the variables of a frame alive, but not its stack: so a guard
+ * must never be assigned to a variable, passed to a Python function, or held by a generator-based context manager.
  *
- * A thread may lock a mutex that it has locked already: a signal handler or a finalizer may run in the middle.
+ * A thread may lock a mutex that it has already locked: a signal handler or a finalizer may run in between.
  *
- * A mutex may have a word of a shared map that says which process has the lock (see shared_lock.py). It is taken by a
- * callback, with the mutex locked, and freed with the outermost guard. A block that was left by an exception other than
- * those that the package raises itself, or was not left through `__exit__` at all, may have left what the lock guards in
- * any state: then the lock word is not freed, but names a process that is not alive, so that the next holder cleans up
- * as after the death of a process. */
+ * A mutex may have a word of a shared map that says which process has the lock (see shared_lock.py). A callback takes
+ * it, with the mutex locked, and the outermost guard frees it. A block that was left by an exception that is not one of
+ * the package's own, or that was not left through `__exit__` at all, may have left the guarded data in any state. Then
+ * the lock word is not freed, but set to a process that is not alive, so that the next holder cleans up as after the
+ * death of a process. */
 #include "core.h"
 
 #define NO_PROCESS ((uint32_t)1 << LOCK_GENERATION_SHIFT) /* slot 0 is never used */
@@ -26,18 +26,18 @@ typedef struct {
     unsigned long owner; /* the thread that has locked it */
     Py_ssize_t depth;    /* how often */
     Py_ssize_t shared;   /* how many of its guards need the lock word */
-    char spoiled;        /* the next holder of the lock word has to clean up */
+    char spoiled;        /* the next holder of the lock word must clean up */
     char abandoned;      /* the lock word belongs to the parent of this process */
-    PyObject *words;     /* the map that has the lock word, or NULL; referenced */
+    PyObject *words;     /* the map that has the lock word, or NULL; a strong reference */
     uint64_t position; /* of the lock word; `share` has checked that it lies inside, and a map never shrinks */
-    uint32_t process;  /* as the lock word names us */
+    uint32_t process;  /* how the lock word names this process */
     uint64_t flushes;  /* position of the word that counts flushes; UINT64_MAX: there is none */
-    Look look;         /* the last one at the page of the lock word */
+    Look look;         /* the last check of the page of the lock word */
 } Mutex;
 
 typedef struct {
     PyObject_HEAD
-    Mutex *mutex;   /* NULL: it was released, or never had one */
+    Mutex *mutex;   /* NULL: it was released, or there never was one */
     PyObject *call; /* what to call instead, and with which arguments; or NULL */
     PyObject *arguments;
     char shared;
@@ -47,7 +47,7 @@ static PyTypeObject *MutexType, *GuardType; /* borrowed from the module, which l
 _Thread_local Py_ssize_t locked_here;
 static PyObject *own_error; /* FileChannelError */
 
-/* Guards that were deallocated, with their memory and a reference to their type: one is needed for each locking. */
+/* Deallocated guards, with their memory and a reference to their type, for reuse: each locking needs one. */
 #define SPARE 8
 static Guard *spare[SPARE];
 static int spares;
@@ -67,7 +67,7 @@ static Guard *guard_new(void) {
 
 /* --- The lock word ----------------------------------------------------------------------------------------- */
 
-/* If its file system has shut down, a store to the lock word would kill the process. */
+/* If the file system has shut down, a store to the lock word would kill the process. */
 static int word_storable(Mutex *self, const uint8_t *words) {
     const uint8_t *at = words + self->position;
     return self->flushes == UINT64_MAX ? can_store(at, 4) : can_store_word(at, words + self->flushes, &self->look);
@@ -78,13 +78,13 @@ static void free_word(Mutex *self) {
     int spoiled = self->spoiled;
     self->spoiled = 0;
     if (self->abandoned || !self->words) return;
-    if (PyObject_GetBuffer(self->words, &view, PyBUF_WRITABLE)) { /* it is not mapped any more */
+    if (PyObject_GetBuffer(self->words, &view, PyBUF_WRITABLE)) { /* it is no longer mapped */
         PyErr_Clear();
         return;
     }
     uint8_t *at = (uint8_t *)view.buf + self->position;
-    /* We have the mutex and the GIL: nothing else in this process can have taken it.
-     * If it cannot be stored to, no process can take or free it any more. */
+    /* This thread has the mutex and the GIL: nothing else in this process can have taken the lock word. If it cannot be
+     * stored to, no process can take or free it any more. */
     int is_storable = word_storable(self, view.buf);
     for (uint32_t word; is_storable && ((word = load_acquire_u32(at)) & ~CONTENDED) == self->process;) {
         if (spoiled && !swap_if_u32(at, word, NO_PROCESS)) continue; /* another process has marked it as contended */
@@ -99,7 +99,7 @@ static void free_word(Mutex *self) {
 
 /* --- Locking and unlocking --------------------------------------------------------------------------------- */
 
-/* 1: locked; 0: the time was up; -1: a signal handler raised, and it is not locked. Negative seconds: no limit. */
+/* 1: locked; 0: timeout; -1: a signal handler raised, and it is not locked. Negative seconds: no limit. */
 static int lock_mutex(Mutex *self, double seconds) {
     unsigned long me = PyThread_get_thread_ident();
     if (self->depth && self->owner == me) {
@@ -142,7 +142,7 @@ static void leave(Mutex *self, int shared, int spoils) {
     unlock_mutex(self);
 }
 
-/* Whether an exception says nothing about what was left half done: the package raises it when it has cleaned up. */
+/* Whether an exception does not indicate half-done work: the package raises it after cleaning up. */
 int is_own_error(PyObject *type) {
     return PyErr_GivenExceptionMatches(type, own_error) || PyErr_GivenExceptionMatches(type, busy) ||
            PyErr_GivenExceptionMatches(type, closed_error) ||
@@ -265,7 +265,7 @@ static void mutex_dealloc(PyObject *op) {
     Py_DECREF(type);
 }
 
-/* The guard of a mutex that this thread has locked. */
+/* Return the guard of a mutex that this thread has locked. */
 static PyObject *guarded(Mutex *self, int shared) {
     Guard *guard = guard_new();
     if (!guard) {
@@ -343,7 +343,7 @@ static PyObject *mutex_can_store(PyObject *op, PyObject *Py_UNUSED(none)) {
     return PyBool_FromLong(can);
 }
 
-/* Whether a callback says so; -1 with an exception. */
+/* The truth value of a callback's result; -1 with an exception. */
 static int ask(PyObject *callback) {
     PyObject *answer = PyObject_CallNoArgs(callback);
     int is_true = answer ? PyObject_IsTrue(answer) : -1;
@@ -352,7 +352,7 @@ static int ask(PyObject *callback) {
 }
 
 /* Take the lock word, with the mutex locked: 1; 0 with a new reference in *seen if it is taken; -1 with an exception.
- * Unless it is 1, the mutex is unlocked. */
+ * Unless the result is 1, the mutex is unlocked. */
 static int take_shared(Mutex *self, PyObject *take, int slept, PyObject **seen) {
     if (self->shared++) return 1;
     PyObject *taken_by = PyObject_CallOneArg(take, slept ? Py_True : Py_False);
@@ -375,7 +375,7 @@ static int take_shared(Mutex *self, PyObject *take, int slept, PyObject **seen) 
     return -1;
 }
 
-/* No thread sleeps for the lock word with the mutex locked: another thread may be one that must not wait for it. */
+/* No thread sleeps on the lock word with the mutex locked: a thread that must not block may need the mutex. */
 static PyObject *mutex_held_shared(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Mutex *self = (Mutex *)op;
     if (check_count("held_shared", count, 4)) return NULL;
@@ -459,7 +459,7 @@ static PyType_Spec mutex_spec = {
 
 static PyObject *py_holds_mutex(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) { return PyBool_FromLong(locked_here > 0); }
 
-/* No bytecode runs here, for futures of asyncio's own: no signal handler can raise before the last one is done. */
+/* No bytecode runs here for asyncio's own futures, so no signal handler can raise before the last one is done. */
 static PyObject *py_resolve(PyObject *Py_UNUSED(module), PyObject *const *futures, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *done = PyObject_CallMethod(futures[i], "done", NULL);

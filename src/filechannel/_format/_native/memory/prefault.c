@@ -1,9 +1,9 @@
-/* Maps that keep no descriptor, and pages that are present before they are written to: a first touch costs more than a
- * small message.
+/* Pages that are populated before they are written, and maps that keep no descriptor. The first touch of a page costs
+ * more than a small message.
  *
- * `populate_soon` leaves it to a thread of our own, which never touches Python: one of Python's would have to take
- * the GIL from the very thread that it works for. A job keeps its buffer, and with it the map; who comes next, or
- * `populate_settle`, gives it back. */
+ * `populate_soon` leaves the work to a native thread, which never touches Python: a Python thread would have to take
+ * the GIL from the very thread that it works for. A job keeps its buffer, and with it the map; the next call, or
+ * `populate_wait`, releases it. */
 #include "core.h"
 #include <errno.h>
 #include <limits.h>
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14; older kernels say EINVAL */
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14; older kernels return EINVAL */
 #endif
 #ifndef EHWPOISON
 #define EHWPOISON 133
@@ -30,7 +30,7 @@ typedef struct Job {
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static Job *waiting, *finished; /* waiting: oldest first */
-static int running, working;    /* is there a thread; is it at a job */
+static int running, working;    /* whether there is a thread; whether it works on a job */
 
 static void *work(void *Py_UNUSED(nothing_at_all)) {
     pthread_mutex_lock(&mutex);
@@ -50,7 +50,7 @@ static void *work(void *Py_UNUSED(nothing_at_all)) {
     return NULL;
 }
 
-/* The mutex is held. Signals belong to Python's threads. */
+/* The caller has the mutex. Signals are for Python's threads. */
 static int start_thread(void) {
     pthread_t thread;
     sigset_t all, before;
@@ -62,7 +62,7 @@ static int start_thread(void) {
     return running = !failed;
 }
 
-/* A forked child has our variables, but not our thread; what was waiting is the parent's. */
+/* A forked child has the variables, but not the thread; the waiting jobs belong to the parent. */
 static void start_over(void) {
     pthread_mutex_init(&mutex, NULL);
     pthread_cond_init(&changed, NULL);
@@ -109,18 +109,18 @@ static PyObject *py_populate(PyObject *Py_UNUSED(module), PyObject *const *args,
     return PyBool_FromLong(!failed);
 }
 
-/* A store to a page that the kernel cannot make writable kills the process: a file system that has shut down, or a file
- * that was cut off. MADV_POPULATE_WRITE does what the store would do first, and reports it. Other errors mean that the
- * kernel cannot tell. */
+/* A store to a page that the kernel cannot make writable kills the process: the file system has shut down, or the file
+ * was truncated. MADV_POPULATE_WRITE does first what the store would do, and reports the error. Other errors mean that
+ * the kernel cannot check. */
 int can_store(const void *at, size_t size) {
     uintptr_t start = (uintptr_t)at, page = start & ~(uintptr_t)(PAGE - 1);
     return !size || !madvise((void *)page, start + size - page, MADV_POPULATE_WRITE) || (errno != EFAULT && errno != EHWPOISON);
 }
 
-/* The page of these words becomes read-only when the control file is flushed, by any process, or when the kernel writes
- * it out by itself. A look counts until the one, and for a second because of the other. */
+/* The page of these words becomes read-only when any process flushes the control file, or when the kernel writes it
+ * back by itself. So a check is valid until the next flush, and for one second because of the kernel. */
 int can_store_word(const uint8_t *at, const uint8_t *flushes, Look *last) {
-    uint32_t seen = load_acquire_u32(flushes); /* before the look: a flush that ends meanwhile is noticed the next time */
+    uint32_t seen = load_acquire_u32(flushes); /* before the check: a flush that ends meanwhile is noticed the next time */
     uint64_t now = wall_clock_ns();
     int is_new = (seen ^ last->flushes) >= CONTROL_FLUSHES_STEP || (seen & FLUSHING_CONTROL);
     if (!is_new && look_counts(last, now)) return 1;
@@ -137,7 +137,7 @@ static PyObject *py_can_store(PyObject *Py_UNUSED(module), PyObject *const *args
     if (check_count("can_store", count, 3) || unsigned_from(args[1], UINT64_MAX, &position) ||
         unsigned_from(args[2], UINT64_MAX, &length) || pages_of(args[0], position, length, &view, &first, &size))
         return NULL;
-    int can = can_store(first, size); /* with the GIL, as the store itself: to take it again would cost far more */
+    int can = can_store(first, size); /* with the GIL, as the store itself: releasing and taking it again would cost far more */
     PyBuffer_Release(&view);
     return PyBool_FromLong(can);
 }
@@ -149,7 +149,7 @@ int populate_later(PyObject *buffer, uint64_t position, uint64_t size) {
         PyMem_RawFree(job);
         return -1;
     }
-    pthread_mutex_lock(&mutex); /* held by anybody only for a few instructions */
+    pthread_mutex_lock(&mutex); /* only ever held for a few instructions */
     Job *done = finished, **last = &waiting;
     finished = NULL;
     if (running || start_thread()) {
@@ -173,7 +173,7 @@ static PyObject *py_populate_soon(PyObject *Py_UNUSED(module), PyObject *const *
     Py_RETURN_NONE;
 }
 
-static PyObject *py_populate_settle(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+static PyObject *py_populate_acknowledge(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
     Job *done;
     Py_BEGIN_ALLOW_THREADS
     pthread_mutex_lock(&mutex);
@@ -186,7 +186,7 @@ static PyObject *py_populate_settle(PyObject *Py_UNUSED(module), PyObject *Py_UN
     Py_RETURN_NONE;
 }
 
-/* Python's own map, which has nothing to do with the memory of other objects. */
+/* Only Python's mmap objects: the memory of any other object must not be replaced. */
 static int check_is_map(PyObject *object) {
     PyObject *module = PyImport_ImportModule("mmap"), *type = module ? PyObject_GetAttrString(module, "mmap") : NULL;
     int is_map = type ? PyObject_IsInstance(object, type) : -1;
@@ -203,7 +203,7 @@ static PyObject *py_show_file(PyObject *Py_UNUSED(module), PyObject *const *args
         PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE))
         return NULL;
     int access = view.readonly ? PROT_READ : PROT_READ | PROT_WRITE;
-    struct stat file; /* beyond whose end there must not be any of it */
+    struct stat file; /* no page may lie beyond its end */
     int shown = descriptor <= INT_MAX && !fstat((int)descriptor, &file) && file.st_size >= view.len &&
                 mmap(view.buf, (size_t)view.len, access, MAP_SHARED | MAP_FIXED, (int)descriptor, 0) != MAP_FAILED;
     PyBuffer_Release(&view);
@@ -222,9 +222,9 @@ static PyMethodDef functions[] = {
      "Make the pages of a map writable, and return False if a store to them would kill the process with SIGBUS."},
     {"populate_soon", FAST(py_populate_soon), METH_FASTCALL,
      "populate_soon(buffer, position, size, /)\n--\n\n"
-     "The same in the background, if possible; the buffer is held until `populate_settle` or the next call."},
-    {"populate_settle", py_populate_settle, METH_NOARGS,
-     "populate_settle()\n--\n\nWait until nothing is left to populate, and let go of the buffers."},
+     "The same in the background, if possible; the buffer is held until `populate_wait` or the next call."},
+    {"populate_wait", py_populate_acknowledge, METH_NOARGS,
+     "populate_wait()\n--\n\nWait until nothing is left to populate, and let go of the buffers."},
     {NULL, NULL, 0, NULL},
 };
 

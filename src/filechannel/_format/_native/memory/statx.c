@@ -1,8 +1,9 @@
-/* What only `statx` says: through which mount a file was opened, by the kernel's unique id, which no later mount of the
- * same device has; and how many names a file has, or which file has a name, without its timestamps. From Linux 6.13 on, a file whose timestamps were
- * asked for gets an exact new one with the next write. That changes the inode, so the next flush has a block more to write.
+/* What only `statx` reports: the unique id of the mount that a file was opened through, which no later mount of the
+ * same device has; and the link count of a file, or the inode of a name, without timestamps. From Linux 6.13 on, a file
+ * whose timestamps were queried gets an exact new timestamp with the next write. That changes the inode, so the next
+ * flush has one more block to write.
  *
- * By the bare system call, with the numbers of the kernel's ABI: the C library may be older than the kernel. */
+ * It uses the bare system call, with the numbers of the kernel's ABI: the C library may be older than the kernel. */
 #define _GNU_SOURCE
 #include "core.h"
 #include <fcntl.h>
@@ -18,12 +19,12 @@
 #define NLINK 0x4u            /* STATX_NLINK */
 #define INODE 0x100u          /* STATX_INO */
 #define STATUS_SIZE 256
-#define MNT_ID_POSITION 0x90 /* position of stx_mnt_id; the mask of what was found comes first */
+#define MNT_ID_POSITION 0x90 /* position of stx_mnt_id; the mask of the fields found comes first */
 #define NLINK_POSITION 0x10  /* of stx_nlink */
 #define INODE_POSITION 0x20  /* of stx_ino */
 #define DEVICE_POSITION 0x88 /* of stx_dev_major, which stx_dev_minor follows */
 
-/* Whether the field was found; `status` is filled then. */
+/* Returns whether the field was found; then `status` is filled. */
 static int ask(uint64_t descriptor, const char *name, int flags, uint32_t field, uint8_t status[STATUS_SIZE]) {
     uint32_t found = 0;
 #ifdef SYS_statx

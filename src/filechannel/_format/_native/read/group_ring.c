@@ -1,12 +1,13 @@
-/* What the members of a group share, as one of them sees it. The reference is ring.py.
+/* The ring that the members of a group share, as one member sees it. The reference is read/group_ring.py.
  *
- * Entries are made and handed out under the lock word; whoever has one settles it or gives it back with one
- * compare-and-swap. Nothing in here calls Python but to allocate, so whoever has the GIL sees a member's own list whole. */
-#include "core.h"
+ * Members create entries and hand them out under the lock word; the member that has a message acknowledges it or gives it
+ * back with one compare-and-swap. Nothing in here calls Python except to allocate, so a thread with the GIL sees a
+ * consistent list of claims. */
+#include "read/cursor_slot.h"
 
 #define SPINS 100
 #define FIRST_ROOM 16
-#define LOOK_AFTER 1000000000u /* ns after something was handed out, somebody looks whether its owner lives */
+#define LOOK_AFTER 1000000000u /* ns after a message was handed out, a member checks whether its owner is alive */
 
 static uint8_t *at(const Ring *ring, uint64_t number) {
     return (uint8_t *)ring->shared.buf + GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE;
@@ -14,20 +15,21 @@ static uint8_t *at(const Ring *ring, uint64_t number) {
 static uint64_t load(const Ring *ring, size_t word) { return load_acquire_u64((uint8_t *)ring->shared.buf + word); }
 static void store(const Ring *ring, size_t word, uint64_t value) { store_release_u64((uint8_t *)ring->shared.buf + word, value); }
 static uint8_t *lock_of(const Ring *ring) { return (uint8_t *)ring->shared.buf + GROUP_LOCK; }
-static int is_done(uint64_t word) { return (word & ENTRY_STATE) == ENTRY_SETTLED || (word & ENTRY_STATE) == ENTRY_PASSED; }
+static int is_done(uint64_t word) { return (word & ENTRY_STATE) == ENTRY_ACKED || (word & ENTRY_STATE) == ENTRY_PASSED; }
 static uint32_t attempt_of(uint64_t word) { return (uint32_t)(word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS); }
 
-/* --- Whether the words can be believed ------------------------------------------------------------------------- */
+/* --- Whether the words are plausible --------------------------------------------------------------------------- */
 
-/* The file is mapped by every member, and may be damaged while it is in use. Every loop over the entries relies on this. */
+/* The file is mapped by every member, and may be damaged while it is in use. Every loop over the entries relies on
+ * this. */
 static int bounds(const Ring *ring, uint64_t *head, uint64_t *tail) {
     *head = load(ring, GROUP_HEAD);
     *tail = load(ring, GROUP_TAIL);
     return *head <= *tail && *tail - *head <= GROUP_ENTRIES;
 }
 
-/* The last entry that was made says where the group resumes, and its place is not used again before the next one is made.
- * Before the first one the position says so. */
+/* The newest entry says where the group resumes, and it is not overwritten before the next one is created. Before the
+ * first entry, the position says so. */
 static int next_follows(const Ring *ring, uint64_t tail) {
     uint64_t offset = load(ring, GROUP_NEXT), sequence = load(ring, GROUP_NEXT_SEQUENCE);
     if (tail) {
@@ -39,46 +41,39 @@ static int next_follows(const Ring *ring, uint64_t tail) {
            (get_u64(second + 8) == offset && get_u64(second + 16) == sequence);
 }
 
-/* With the lock. */
+/* The caller has the lock. */
 static int is_sound(const Ring *ring) {
     uint64_t head, tail;
     return bounds(ring, &head, &tail) && next_follows(ring, tail);
 }
 
-/* Without the lock: words that do not agree, twice the same, are worth a look with the lock. */
+/* Without the lock: words that disagree, twice in the same way, must be checked with the lock held. */
 int ring_suspect(const Ring *ring) {
     uint64_t head, tail, head_again, tail_again;
     if (bounds(ring, &head, &tail) && next_follows(ring, tail)) return 0;
     return !bounds(ring, &head_again, &tail_again) || (head == head_again && tail == tail_again && !next_follows(ring, tail));
 }
 
-/* --- The position follows what is settled --------------------------------------------------------------------- */
+/* --- Moving the position behind acknowledged entries --------------------------------------------------------------- */
 
 static void store_position(uint8_t *shared, uint64_t offset, uint64_t sequence) {
     uint64_t first = get_u64(shared + CURSOR_SLOT_0), second = get_u64(shared + CURSOR_SLOT_1);
-    uint64_t generation = (first > second ? first : second) + 1;
-    uint8_t *to = shared + (generation & 1 ? CURSOR_SLOT_1 : CURSOR_SLOT_0);
-    put_u64(to, generation);
-    put_u64(to + 8, offset);
-    put_u64(to + 16, sequence);
-    put_u64(to + 24, wall_clock_ns());
-    __atomic_thread_fence(__ATOMIC_RELEASE);
-    put_u32(to + 32, crc32c(0, to, 32));
+    cursor_slot_write(shared, (first > second ? first : second) + 1, offset, sequence, wall_clock_ns());
 }
 
-static int oldest_is_settled(const Ring *ring) {
+static int oldest_is_acknowledged(const Ring *ring) {
     uint64_t head = load(ring, GROUP_HEAD);
     return head != load(ring, GROUP_TAIL) && is_done(load_acquire_u64(at(ring, head)));
 }
 
-/* Returns what others may wait for; DAMAGED, and nothing changed, if the words cannot be believed. */
+/* Returns what other processes may wait for; DAMAGED, with nothing changed, if the words are not plausible. */
 static int follow(const Ring *ring) {
     uint64_t head, tail, word;
     if (!bounds(ring, &head, &tail) || !next_follows(ring, tail)) return DAMAGED;
     int was_full = tail - head >= GROUP_ENTRIES;
     while (head != tail && is_done(word = load_acquire_u64(at(ring, head)))) {
         if ((word & ENTRY_STATE) == ENTRY_PASSED)
-            store_release_u64(at(ring, head), word & ~(uint64_t)ENTRY_STATE); /* whoever makes it anew must find it settled */
+            store_release_u64(at(ring, head), word & ~(uint64_t)ENTRY_STATE); /* the member that reuses the entry must find it acknowledged */
         head++;
     }
     const uint8_t *entry = at(ring, head);
@@ -91,10 +86,11 @@ static int follow(const Ring *ring) {
     return MOVED | (was_full ? MADE_ROOM : 0) | (head == tail ? EMPTIED : 0);
 }
 
-/* Unless somebody has the lock, who will. Whoever leaves looks after that: releasing is a fence, and so is settling. */
+/* Unless another member has the lock, which then does so: a lock holder checks after it releases. That is safe because
+ * releasing is a fence, and so is acknowledging. */
 static int move_on(const Ring *ring) {
     int tells = 0;
-    while (!(tells & DAMAGED) && oldest_is_settled(ring) && swap_if_u32(lock_of(ring), 0, ring->owner)) {
+    while (!(tells & DAMAGED) && oldest_is_acknowledged(ring) && swap_if_u32(lock_of(ring), 0, ring->owner)) {
         tells |= follow(ring);
         release_word(lock_of(ring));
     }
@@ -114,7 +110,7 @@ static void leave(Ring *ring) {
     ring->tells |= move_on(ring);
 }
 
-/* --- What we have ---------------------------------------------------------------------------------------------- */
+/* --- Claims of this member ------------------------------------------------------------------------------------- */
 
 static Claim *claim_at(const Ring *ring, uint64_t index) { return &ring->claims[index & ring->mask]; }
 
@@ -141,7 +137,7 @@ static Claim *keep(Ring *ring, uint64_t offset, uint64_t sequence, uint64_t numb
     return claim;
 }
 
-/* Its place stays empty until it is the first or the last. */
+/* Its element stays empty until it is the first or the last. */
 static void drop(Ring *ring, Claim *claim) {
     if (!claim->refused) ring->out--;
     claim->word = 0;
@@ -188,7 +184,7 @@ const Claim *ring_refused(const Ring *ring, uint64_t offset) {
 
 uint32_t claim_attempt(const Claim *claim) { return attempt_of(claim->word); }
 
-/* --- Handing out ----------------------------------------------------------------------------------------------- */
+/* --- Claiming --------------------------------------------------------------------------------------------------- */
 
 static void be_due(const Ring *ring, uint64_t when) {
     uint64_t *word = (uint64_t *)((uint8_t *)ring->shared.buf + GROUP_DUE), due = __atomic_load_n(word, __ATOMIC_ACQUIRE);
@@ -209,7 +205,7 @@ static uint64_t word_after(const Ring *ring, uint64_t old, uint32_t attempt) {
 int ring_full(const Ring *ring) { return load(ring, GROUP_TAIL) - load(ring, GROUP_HEAD) >= GROUP_ENTRIES; }
 int ring_empty(const Ring *ring) { return load(ring, GROUP_TAIL) == load(ring, GROUP_HEAD); }
 uint64_t ring_ready(const Ring *ring) { return load(ring, GROUP_READY); }
-/* When the entries have to be looked at; while there are any, that is never further away than LOOK_AFTER. */
+/* When the entries must be checked; while there are any, that is never further away than LOOK_AFTER. */
 uint64_t ring_due(const Ring *ring) {
     uint64_t due = load(ring, GROUP_DUE), now;
     if (due == UINT64_MAX && ring_empty(ring)) return due;
@@ -243,7 +239,7 @@ enum claimed ring_claim(Ring *ring, uint64_t seen, uint64_t seen_sequence, uint6
     put_u64(entry + ENTRY_END, end);
     put_u64(entry + ENTRY_SEQUENCE, sequence);
     store_release_u64(entry + ENTRY_DEADLINE, later(now, ring->lease));
-    store_release_u64(entry, word); /* from here on it is ours, wherever we are killed */
+    store_release_u64(entry, word); /* claimed from here on, even if this process is killed */
     store(ring, GROUP_NEXT, end);
     store(ring, GROUP_NEXT_SEQUENCE, sequence + 1);
     store(ring, GROUP_TAIL, number + 1);
@@ -285,32 +281,33 @@ static void remember_lost(Ring *ring, Claim claim) {
     Py_XDECREF(lost);
 }
 
-/* It is not ours any more afterwards, one way or the other. Whoever wanted to settle it is told if it was not before. */
+/* The claim is not ours afterwards, whether the swap succeeds or not. If it was already lost, the caller is notified
+ * through `lost`. */
 static int turn(Ring *ring, Claim *claim, uint64_t word, int tell) {
     uint64_t expected = claim->word, *entry = (uint64_t *)at(ring, claim->number);
     int ours = __atomic_compare_exchange_n(entry, &expected, word, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
     Claim before = *claim;
     drop(ring, claim);
-    if (!ours && tell) remember_lost(ring, before); /* which allocates, and so may run anything */
+    if (!ours && tell) remember_lost(ring, before); /* which allocates, and so may run any code */
     return ours;
 }
 
-static int settle(Ring *ring, Claim *claim, int tell) {
+static int acknowledge(Ring *ring, Claim *claim, int tell) {
     uint64_t number = claim->number;
     if (!turn(ring, claim, claim->word & ~(uint64_t)ENTRY_STATE, tell)) return 0;
     if (load(ring, GROUP_HEAD) == number) ring->tells |= move_on(ring);
     return 1;
 }
 
-int ring_settle(Ring *ring, uint64_t offset, uint64_t token) {
+int ring_acknowledge(Ring *ring, uint64_t offset, uint64_t token) {
     Claim *claim = find(ring, offset, token);
-    return claim && settle(ring, claim, 1);
+    return claim && acknowledge(ring, claim, 1);
 }
 
-/* What was claimed is gone, as nobody has got it yet. */
+/* The claimed message no longer exists, and was not delivered. */
 void ring_drop(Ring *ring, uint64_t offset, uint64_t token) {
     Claim *claim = find(ring, offset, token);
-    if (claim) settle(ring, claim, 0);
+    if (claim) acknowledge(ring, claim, 0);
 }
 
 int ring_ack(Ring *ring, uint64_t count) {
@@ -318,7 +315,7 @@ int ring_ack(Ring *ring, uint64_t count) {
     for (uint64_t index = ring->first; count && index < ring->last; index++) {
         Claim *claim = claim_at(ring, index);
         if (!claim->word || claim->refused) continue;
-        settle(ring, claim, 1);
+        acknowledge(ring, claim, 1);
         count--;
     }
     return 1;
@@ -329,14 +326,16 @@ static void swap_deadline(uint8_t *entry, uint64_t deadline, uint64_t due) {
     __atomic_compare_exchange_n(at, &deadline, due, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
 }
 
-/* Give one back with another deadline. While it is out an earlier one would end its lease: that comes after. */
+/* Give a claim back with another deadline. While the message is out, an earlier deadline would end its lease, so an
+ * earlier one is stored after the state. */
 static int delay(Ring *ring, Claim *claim, uint64_t word, uint64_t due, int tell) {
     uint8_t *entry = at(ring, claim->number);
     uint64_t deadline = load_acquire_u64(entry + ENTRY_DEADLINE);
-    /* Whoever has it now has another deadline. In this order: one that is read while it is ours is ours. */
+    /* If the claim was lost, the new holder has another deadline, so the swap fails. The order of the two loads
+     * matters: a deadline that was read while the word is still ours is ours. */
     if (due >= deadline && load_acquire_u64(entry) == claim->word) swap_deadline(entry, deadline, due);
     int done = turn(ring, claim, word, tell);
-    if (done && due < deadline) swap_deadline(entry, deadline, due); /* unless it has gone on without us */
+    if (done && due < deadline) swap_deadline(entry, deadline, due); /* fails if another member claimed it meanwhile */
     be_due(ring, due);
     return done;
 }
@@ -355,7 +354,7 @@ int ring_give_back(Ring *ring, uint64_t offset, uint64_t token, uint64_t due, in
     return claim && give_back(ring, claim, due, counted, 1);
 }
 
-/* What was claimed comes again, as nobody has got it yet. */
+/* Redeliver a claimed message that was not delivered. */
 void ring_return(Ring *ring, uint64_t offset, uint64_t token) {
     Claim *claim = find(ring, offset, token);
     if (claim) give_back(ring, claim, 0, 0, 0);
@@ -372,7 +371,7 @@ int ring_nack(Ring *ring, uint64_t count) {
     return 1;
 }
 
-/* From an index of our list on, or all, with those that did not decode; tell whether there was any. */
+/* From an index of our list on; with `refused`, also those that did not decode. Returns whether there were any. */
 int ring_give_back_from(Ring *ring, uint64_t from, int refused) {
     int any = 0;
     for (uint64_t index = from > ring->first ? from : ring->first; index < ring->last; index++) {
@@ -382,7 +381,7 @@ int ring_give_back_from(Ring *ring, uint64_t from, int refused) {
     return any;
 }
 
-/* --- Life ------------------------------------------------------------------------------------------------------- */
+/* --- Creating and freeing --------------------------------------------------------------------------------------- */
 
 Ring *ring_new(PyObject *shared, uint32_t owner, uint64_t lease) {
     Ring *ring = PyMem_Calloc(1, sizeof(Ring));
@@ -413,7 +412,7 @@ void ring_free(Ring *ring) {
     PyMem_Free(ring);
 }
 
-/* (offset, sequence) of what comes again now, up to so many. */
+/* (offset, sequence) of at most `most` messages that are ready to be redelivered. */
 PyObject *ring_coming(const Ring *ring, Py_ssize_t most) {
     PyObject *places = PyList_New(0);
     uint64_t number, tail;
@@ -445,7 +444,7 @@ static PyObject *py_move_on(PyObject *Py_UNUSED(module), PyObject *const *args, 
 
 static PyMethodDef functions[] = {
     {"move_on", FAST(py_move_on), METH_FASTCALL,
-     "move_on(group, owner, /)\n--\n\nLet the position follow what is settled, unless somebody has the lock, who will."},
+     "move_on(group, owner, /)\n--\n\nLet the position follow what is acknowledged, unless another member has the lock, which then does so."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,27 +1,28 @@
-/* Reading one record after the other, decoded, with a cursor. The reference is reader.py, with reading.py.
+/* Reading and decoding records in order, with a cursor. The reference is read/reader.py, with read/log_cursor.py.
  *
- * A reader stands at an offset and knows how far it may read without looking again (`limit`). Where that ends it
- * looks at the shared words; where the segment ends it asks `advance` for the next one.
+ * A reader has an offset and may read up to `limit` without looking at the shared words again. At `limit` it loads
+ * them; at the end of the segment it calls `advance` for the next one.
  *
- * One that holds (`held` is not NULL) stores in its cursor where the oldest message begins that was not acknowledged.
- * What comes again is read by standing there for a moment; `front` is then where we go on.
+ * With ack tracking (`held` is not NULL) the cursor stores where the oldest unacknowledged message begins. To redeliver
+ * a message, the reader moves to it for a moment; `front` is then where it resumes.
  *
- * One that shares (`ring` is not NULL) takes what it has read only if no other member of its group was faster. */
-#include "reader.h"
+ * In a group (`ring` is not NULL) the reader takes a message only if no other member claimed it first. */
+#include "read/cursor_slot.h"
+#include "read/reader.h"
 #include <errno.h>
 #include <sched.h>
 
 #define STORES_PER_LOOK 16
-#define SLICE 0.01 /* seconds that a thread may watch without a look at anything else */
-#define BRIEFLY 5e-6 /* seconds; a sender at full speed needs less time than going to sleep does, and waking us */
-#define MISSES 4     /* after so many waits in which that was in vain, it is tried once in so many: */
+#define SLICE 0.01 /* seconds that a thread may spin without checking anything else */
+#define BRIEFLY 5e-6 /* seconds; a sender at full speed needs less time than going to sleep and being woken takes */
+#define MISSES 4     /* after so many waits in which that did not help, it is tried once in WAITS_PER_WATCH waits */
 #define WAITS_PER_WATCH 16
 
 int reader_enter(Reader *self) {
     const void *me = reader_thread();
-    while (self->owner) { /* the GIL orders us: it is given up only inside decode, a callback, or right here */
+    while (self->owner) { /* the GIL orders us: it is released only in decode, in a callback, or right here */
         if (self->owner == me) {
-            PyErr_SetString(PyExc_RuntimeError, "this receiver is being read by the same thread already");
+            PyErr_SetString(PyExc_RuntimeError, "the same thread is already reading from this receiver");
             return -1;
         }
         Py_BEGIN_ALLOW_THREADS
@@ -34,7 +35,7 @@ int reader_enter(Reader *self) {
     return 0;
 }
 
-/* The oldest that is not acknowledged, or where we go on. */
+/* The oldest unacknowledged message, or where we resume. */
 static void floor_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
     const HeldEntry *oldest = held_oldest(self->held);
     *offset = oldest ? oldest->offset : self->again ? self->front : self->offset;
@@ -47,8 +48,9 @@ static int raise_now(void *error) {
     return -1;
 }
 
-/* Raise the exception that is set a little later, in the main thread, if a signal handler may have raised it there: not
- * one of the package's own. All others are written to stderr, as no caller can be told. */
+/* Raise the exception that is set a little later, in the main thread, if a signal handler may have raised it there,
+ * which means that it is not one of the package's own. All others are written to stderr, as there is no caller to raise
+ * them to. */
 static void raise_later(PyObject *where) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
@@ -61,13 +63,13 @@ static void raise_later(PyObject *where) {
             Py_XDECREF(traceback);
             return;
         }
-        Py_DECREF(error); /* there are too many already */
+        Py_DECREF(error); /* there are too many pending calls already */
     }
     PyErr_Restore(type, error, traceback);
     PyErr_WriteUnraisable(where);
 }
 
-/* Event loops wait for room. Whatever goes wrong there, we have moved on: they look again by themselves. */
+/* Event loops wait for capacity. The cursor has moved, whatever fails here: the loops also check by themselves. */
 static void notify_room(Reader *self) {
     PyObject *type, *error, *traceback, *notify = Py_XNewRef(self->notify);
     if (!notify) return;
@@ -79,21 +81,21 @@ static void notify_room(Reader *self) {
     PyErr_Restore(type, error, traceback);
 }
 
-/* Senders that wait for room must hear that we moved on. The fence makes sure that not both miss each other: they say
- * that they wait and then look where we are. */
-static void tell_room(Reader *self) {
+/* Wake senders that wait for capacity, after the cursor moved. The fence ensures that at least one side sees the other:
+ * senders first announce that they wait and then load the cursor. */
+static void notify_capacity(Reader *self) {
     uint8_t *words = self->control.buf;
-    if (!load_acquire_u32(words + ROOM_WATCHED) || self->control.readonly) return;
+    if (!load_acquire_u32(words + CAPACITY_WATCHED) || self->control.readonly) return;
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    if (load_acquire_u32(words + ROOM) & (WAKE_THREADS | WAKE_LOOPS) && wake_waiters(words + ROOM) & WAKE_LOOPS)
+    if (load_acquire_u32(words + CAPACITY_WAKE) & (WAKE_THREADS | WAKE_LOOPS) && wake_waiters(words + CAPACITY_WAKE) & WAKE_LOOPS)
         notify_room(self);
 }
 
-/* The same for the position of a group, if we let it follow what is settled. Returns what it is given. */
+/* The same for the position of a group, if we moved it. Returns its argument. */
 int reader_told(Reader *self, int done) {
     if (self->ring && self->ring->tells & MOVED) {
         self->ring->tells &= ~MOVED;
-        tell_room(self);
+        notify_capacity(self);
     }
     return done;
 }
@@ -105,29 +107,23 @@ void reader_leave(Reader *self) {
     if (__builtin_expect(self->released, 0)) reader_close(self);
 }
 
-/* Two slots in turn, so that one of them is whole whenever we are killed. */
+/* Store the position, and wake senders that wait for capacity. */
 void reader_store_cursor(Reader *self) {
     if (!self->cursor.obj) return;
     self->generation++;
-    uint8_t *to = (uint8_t *)self->cursor.buf + (self->generation & 1 ? CURSOR_SLOT_1 : CURSOR_SLOT_0);
     uint64_t offset = self->offset, sequence = self->sequence;
     if (__builtin_expect(self->held != NULL, 0)) floor_of(self, &offset, &sequence);
-    put_u64(to, self->generation);
-    put_u64(to + 8, offset);
-    put_u64(to + 16, sequence);
     if (!self->stores--) {
         self->time = wall_clock_ns();
         self->stores = STORES_PER_LOOK - 1;
     }
-    put_u64(to + 24, self->time);
-    __atomic_thread_fence(__ATOMIC_RELEASE);
-    put_u32(to + 32, crc32c(0, to, 32));
-    tell_room(self);
+    cursor_slot_write(self->cursor.buf, self->generation, offset, sequence, self->time);
+    notify_capacity(self);
 }
 
 enum look { LOOK_RECORD, LOOK_NOTHING, LOOK_ADVANCE };
 
-/* Is there a record at our offset in the bound segment? Loads `write` before `end`: end is stored first. */
+/* Is there a record at our offset in the bound segment? Loads `write` before `end`, because `end` is stored first. */
 static enum look look(Reader *self) {
     if (self->offset < self->limit) return LOOK_RECORD;
     if (self->released) return LOOK_NOTHING;
@@ -145,7 +141,7 @@ static enum look look(Reader *self) {
     return self->offset < limit ? LOOK_RECORD : LOOK_ADVANCE;
 }
 
-/* Call back into Python; it moves us, or raises. */
+/* Call back into Python, which moves the reader or raises. */
 static int ask(PyObject *callback, Reader *self, const char *reason) {
     PyObject *done = reason ? PyObject_CallFunction(callback, "Os", self, reason)
                             : PyObject_CallOneArg(callback, (PyObject *)self);
@@ -153,8 +149,8 @@ static int ask(PyObject *callback, Reader *self, const char *reason) {
     return done ? 0 : -1;
 }
 
-/* Copy the payload of the record we stand at: into the scratch where decode allows it, else into bytes. Borrowed from
- * us, or new; NULL with state RECORD_OK means an exception. */
+/* Copy the payload of the current record: into the scratch buffer if decode allows it, else into bytes. The result is
+ * borrowed or new; NULL with state RECORD_OK means an exception. */
 static PyObject *copy_payload(Reader *self, uint32_t *word, enum record_state *state, int *borrowed) {
     uint64_t position = SEGMENT_HEADER_SIZE + (self->offset - self->begin);
     uint64_t stop = SEGMENT_HEADER_SIZE + (self->limit - self->begin);
@@ -176,10 +172,10 @@ static PyObject *copy_payload(Reader *self, uint32_t *word, enum record_state *s
     return NULL;
 }
 
-/* Whether what comes again is not where it was: a callback has moved us. */
+/* Whether the message to redeliver no longer exists: a callback has moved the reader. */
 static int is_gone(const Reader *self) { return self->again && self->offset != self->wanted; }
 
-/* The payload of the next message, or NULL with *empty set, or NULL with an exception. Moves over control records. */
+/* The payload of the next message, or NULL with *empty set, or NULL with an exception. Skips control records. */
 PyObject *reader_next_payload(Reader *self, int *empty, uint64_t *size) {
     *empty = 0;
     for (;;) {
@@ -195,7 +191,7 @@ PyObject *reader_next_payload(Reader *self, int *empty, uint64_t *size) {
         int borrowed;
         PyObject *payload = copy_payload(self, &word, &state, &borrowed);
         if (!payload) {
-            /* Who asks looks at the header next, and must find it changed if what we copied was. */
+            /* The callback loads the header next, and must see it changed if the copied bytes were. */
             __atomic_thread_fence(__ATOMIC_ACQUIRE);
             if (state == RECORD_OK || ask(self->damaged, self, record_reason(state)) || (*empty = is_gone(self))) return NULL;
             continue;
@@ -210,7 +206,7 @@ PyObject *reader_next_payload(Reader *self, int *empty, uint64_t *size) {
     }
 }
 
-/* An intact record that does not decode: Python raises DecodeError, and we stay where we are. */
+/* An intact record that does not decode: Python raises DecodeError, and the reader stays where it is. */
 PyObject *reader_undecodable(Reader *self, uint64_t offset, PyObject *payload, uint64_t size) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
@@ -234,7 +230,7 @@ PyObject *reader_undecodable(Reader *self, uint64_t offset, PyObject *payload, u
     return NULL;
 }
 
-/* The next item, our offset moved behind it but not yet stored in the cursor; *start is where its record begins. */
+/* The next item; our offset moves behind it, but is not yet stored in the cursor. *start is where its record begins. */
 PyObject *reader_next_item(Reader *self, int *empty, uint64_t *start) {
     uint64_t size;
     PyObject *payload = reader_next_payload(self, empty, &size);
@@ -260,7 +256,7 @@ static PyObject *hand_out_held(Reader *self, int *empty, Given *given) {
     return reader_next_held(self, empty, given);
 }
 
-/* The next item, which is not to come again: the cursor says so, or we hold it. */
+/* The next item, which must not be redelivered: the cursor is stored, or ack tracking has it. */
 static inline PyObject *hand_out(Reader *self, int *empty, Given *given) {
     if (__builtin_expect(self->held || self->ring, 0)) return hand_out_held(self, empty, given);
     PyObject *item = reader_next_item(self, empty, &given->offset);
@@ -293,21 +289,22 @@ PyObject *reader_now(PyObject *op) {
     return NULL;
 }
 
-/* Let the thread sleep until there may be something for us. The caller has found nothing, and the GIL was not given up since. */
+/* Let the thread sleep until there may be data. The caller has found nothing, and has not released the GIL since. */
 int reader_wait(PyObject *op, double seconds) {
     Reader *self = (Reader *)op;
     uint8_t *words = self->control.buf;
-    if (self->held && self->held->delayed) return 0; /* what is delayed may come before the sleep would end */
-    if (self->ring) return 0; /* more than the log may have news, and the word says nothing about that */
+    if (self->held && self->held->delayed) return 0; /* a delayed message may be due before the sleep ends */
+    if (self->ring) return 0; /* in a group, not only the log can have data available, and the wake word does not cover the rest */
     if (!self->sleepers.obj || self->released || load_acquire_u32(words + STATE) & STATE_SEALED) return 0;
     uint64_t *sleepers = self->sleepers.buf, offset = self->offset;
-    self->waiting++; /* the maps stay until we are back, even if another thread closes us meanwhile */
-    /* First be counted, then look at the word: who closes or moves us after that sees the count, and changes the word. */
+    self->waiting++; /* the maps stay until we return, even if another thread closes the reader meanwhile */
+    /* First increment the count, then load the wake word: a thread that closes or moves the reader after that sees the
+     * count, and changes the word. */
     __atomic_add_fetch(sleepers, 1, __ATOMIC_SEQ_CST);
     uint32_t seen = load_acquire_u32(words + WAKE);
     int brief = self->misses < MISSES || self->misses % WAITS_PER_WATCH == 0;
     double watch = self->spin > 0 ? self->spin : brief ? BRIEFLY : 0;
-    int longer = watch > SLICE; /* then whoever called goes on watching, and looks at signals and the clock in between */
+    int longer = watch > SLICE; /* then the caller keeps spinning, and checks signals and the clock in between */
     if (longer) watch = SLICE;
     if (watch > seconds) watch = seconds;
     int found, why = 0;
@@ -342,7 +339,7 @@ static PyObject *take_tuple(Reader *self, int with_attempt) {
 PyObject *reader_take_record_method(PyObject *op, PyObject *Py_UNUSED(none)) { return take_tuple((Reader *)op, 0); }
 PyObject *reader_take_delivery_method(PyObject *op, PyObject *Py_UNUSED(none)) { return take_tuple((Reader *)op, 1); }
 
-/* Nobody gets what was taken so far: it comes again. */
+/* The caller does not get the items taken so far, so they are redelivered. */
 static void take_back(Reader *self, PyObject **items, uint64_t offset, uint64_t sequence, uint64_t had) {
     if (self->ring) {
         PyObject *type, *error, *traceback;
@@ -359,7 +356,7 @@ static void take_back(Reader *self, PyObject **items, uint64_t offset, uint64_t 
     Py_CLEAR(*items);
 }
 
-/* A list that has its first places already: appending one by one costs a third of a small message. */
+/* A list with preallocated elements: appending one by one costs a third of a small message. */
 #define LIST_ROOM 1024
 static Py_ssize_t list_room(Py_ssize_t wanted) { return wanted < 0 ? 0 : wanted < LIST_ROOM ? wanted : LIST_ROOM; }
 
@@ -385,7 +382,7 @@ PyObject *reader_take_many_method(PyObject *op, PyObject *most) {
     Reader *self = (Reader *)op;
     int empty;
     Given given;
-    Py_ssize_t wanted = PyNumber_AsSsize_t(most, NULL); /* more than there can be means all */
+    Py_ssize_t wanted = PyNumber_AsSsize_t(most, NULL); /* a number that is too large means all */
     if (wanted == -1 && PyErr_Occurred()) return NULL;
     PyObject *items = new_list(wanted);
     if (!items || reader_enter(self)) {
@@ -399,7 +396,7 @@ PyObject *reader_take_many_method(PyObject *op, PyObject *most) {
                          : self->held ? reader_next_held(self, &empty, &given)
                                       : reader_next_item(self, &empty, &given.offset);
         if (!item) {
-            /* What came before an error is handed out; the error comes again with the next call. */
+            /* Items before an error are returned; the next call raises the error. */
             if (empty || (PyList_GET_SIZE(items) && PyErr_ExceptionMatches(PyExc_Exception))) PyErr_Clear();
             else take_back(self, &items, before, sequence, had);
             break;
@@ -414,7 +411,7 @@ PyObject *reader_take_many_method(PyObject *op, PyObject *most) {
     return items;
 }
 
-/* Stand at a record boundary. What we hold from there on is forgotten: it comes anyway. */
+/* Move to a record boundary. Unacknowledged deliveries from there on are forgotten, as they are read again anyway. */
 static void stand_at(Reader *self, uint64_t offset, uint64_t sequence) {
     if (self->held && !self->again) held_drop_from(self->held, offset);
     self->offset = offset;
@@ -429,7 +426,8 @@ PyObject *reader_move_method(PyObject *op, PyObject *const *args, Py_ssize_t cou
     if (check_count("move", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) ||
         unsigned_from(args[1], UINT64_MAX, &sequence))
         return NULL;
-    /* Our own callbacks move us while the thread is inside; anybody else waits for it to come out. */
+    /* Our own callbacks move the reader while this thread is in a call; any other thread waits for that call to
+     * return. */
     int inside = self->owner == reader_thread();
     if (!inside && reader_enter(self)) return NULL;
     stand_at(self, offset, sequence);

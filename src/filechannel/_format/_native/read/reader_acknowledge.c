@@ -1,7 +1,7 @@
-/* Acknowledging what was handed out. The reference is in holding.py and sharing.py.
+/* Acknowledging deliveries. The reference is in read/ack_tracking.py and read/group_claims.py.
  *
- * No need to come in: nothing here calls Python, so the GIL orders us. */
-#include "reader.h"
+ * No need for reader_enter: nothing here calls Python, so the GIL orders the threads. */
+#include "read/reader.h"
 
 PyObject *reader_hold_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
@@ -35,7 +35,7 @@ int reader_ack(PyObject *op, uint64_t count) {
     return done;
 }
 
-/* Whether everything in a sealed channel was handed out: more than the seal may lie behind the last message. */
+/* Whether everything in a sealed channel was handed out: more records than the seal may lie behind the last message. */
 static int all_handed_out(const Reader *self) {
     const uint8_t *tail = (const uint8_t *)self->control.buf + WRITE_TAIL;
     uint64_t offset, sequence, end = load_acquire_u64(tail);
@@ -86,7 +86,7 @@ PyObject *reader_refused_method(PyObject *op, PyObject *given) {
     return Py_BuildValue("KIK", (unsigned long long)claim->sequence, (unsigned int)claim_attempt(claim), (unsigned long long)claim->word);
 }
 
-/* More than there can be is too many, less than none is none. */
+/* A number that is too large becomes the largest, a negative one becomes 0. */
 static int number_from(PyObject *given, uint64_t *count) {
     Py_ssize_t number = PyNumber_AsSsize_t(given, NULL);
     *count = number > 0 ? (uint64_t)number : 0;
@@ -106,13 +106,13 @@ PyObject *reader_nack_method(PyObject *op, PyObject *given) {
     return PyBool_FromLong(reader_holds(self) && held_nack(self->held, count));
 }
 
-PyObject *reader_settle_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+PyObject *reader_acknowledge_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Reader *self = (Reader *)op;
     uint64_t offset, token;
-    if (check_count("settle", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
+    if (check_count("acknowledge", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
         return NULL;
-    if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_settle(self->ring, offset, token)));
-    int moved, done = reader_holds(self) && held_settle(self->held, offset, token, &moved);
+    if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_acknowledge(self->ring, offset, token)));
+    int moved, done = reader_holds(self) && held_acknowledge(self->held, offset, token, &moved);
     if (done && moved) reader_store_cursor(self);
     return PyBool_FromLong(done);
 }
@@ -138,11 +138,11 @@ PyObject *reader_outlook_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     return Py_BuildValue("KKK", (unsigned long long)self->held->out, (unsigned long long)offset, (unsigned long long)sequence);
 }
 
-PyObject *reader_settle_before_method(PyObject *op, PyObject *given) {
+PyObject *reader_acknowledge_before_method(PyObject *op, PyObject *given) {
     Reader *self = (Reader *)op;
     uint64_t offset;
     if (unsigned_from(given, UINT64_MAX, &offset)) return NULL;
-    if (reader_holds(self) && held_settle_before(self->held, offset)) reader_store_cursor(self);
+    if (reader_holds(self) && held_acknowledge_before(self->held, offset)) reader_store_cursor(self);
     Py_RETURN_NONE;
 }
 

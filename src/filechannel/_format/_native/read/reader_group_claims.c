@@ -1,9 +1,9 @@
-/* What is handed out and stays ours for a while. The reference is in holding.py and sharing.py. */
-#include "reader.h"
+/* Deliveries with ack tracking and in groups. The reference is in read/ack_tracking.py and read/group_claims.py. */
+#include "read/reader.h"
 
-/* --- Holding: what is handed out stays ours until it is acknowledged ------------------------------------------ */
+/* --- Ack tracking: a delivery stays ours until it is acknowledged ----------------------------------------------- */
 
-/* Stand where the next one begins that comes again. */
+/* Move to the next message to redeliver. */
 static void step_back(Reader *self, const HeldEntry *entry) {
     self->front = self->offset;
     self->front_sequence = self->sequence;
@@ -13,7 +13,7 @@ static void step_back(Reader *self, const HeldEntry *entry) {
     self->again = 1;
 }
 
-/* Stand where we go on; if a callback has moved us, what waited in between is gone. */
+/* Return to where the reader resumes; if a callback moved it, the messages that waited in between no longer exist. */
 static void step_forward(Reader *self, int taken) {
     uint64_t offset = self->offset, sequence = self->sequence;
     self->again = 0;
@@ -29,9 +29,9 @@ static void step_forward(Reader *self, int taken) {
     reader_store_cursor(self);
 }
 
-/* The next item, held: what comes again, and then what is new. */
+/* The next item with ack tracking: redelivered messages first, then new ones. */
 PyObject *reader_next_held(Reader *self, int *empty, Given *given) {
-    Held *held = self->held;
+    UnackedRing *held = self->held;
     const HeldEntry *entry;
     while ((entry = held_first_ready(held))) {
         step_back(self, entry);
@@ -54,13 +54,13 @@ PyObject *reader_next_held(Reader *self, int *empty, Given *given) {
     return item;
 }
 
-/* --- Sharing: what is handed out is ours until we settle it, or the lease ends -------------------------------- */
+/* --- Group claims: a delivery is ours until it is acknowledged, or the lease expires --------------------------------- */
 
 int reader_is_sealed(const Reader *self) {
     return (load_acquire_u32((uint8_t *)self->control.buf + STATE) & STATE_SEALED) != 0;
 }
 
-/* Let Python do what is due. 1: go on; 0: there is nothing to be had now; -1: an exception. */
+/* Let Python do what is due. 1: continue; 0: nothing is available now; -1: an exception. */
 static int tend(Reader *self) {
     PyObject *done = PyObject_CallOneArg(self->tend, (PyObject *)self);
     if (!done) return -1;
@@ -69,7 +69,8 @@ static int tend(Reader *self) {
     return goes_on;
 }
 
-/* The words of the group contradict each other: Python looks at them with the lock, and raises unless it was a race. */
+/* The words of the group contradict each other: Python checks them with the lock held, and raises unless it was a
+ * race. */
 #define MOST_RACES 1000
 static int check_damage(Reader *self, int *races) {
     if (++*races <= MOST_RACES) return tend(self);
@@ -89,7 +90,8 @@ static int follow_group(Reader *self) {
     return 1;
 }
 
-/* The payload of what comes again; NULL with *empty: it is gone; NULL otherwise: an exception, and it is not ours. */
+/* The payload of a redelivered message; NULL with *empty: it no longer exists; NULL otherwise: an exception, and the
+ * claim was given back. */
 static PyObject *read_again(Reader *self, Claim claim, int *empty, uint64_t *size) {
     self->follows = 0;
     self->wanted = self->offset = claim.offset;
@@ -109,7 +111,7 @@ static PyObject *read_again(Reader *self, Claim claim, int *empty, uint64_t *siz
     return NULL;
 }
 
-/* Have the next message: one that comes again, or a new one that no other member has taken since we read it. */
+/* Claim the next message: one to be redelivered, or a new one that no other member claimed meanwhile. */
 static PyObject *claim_next(Reader *self, int *empty, Claim *claimed, uint64_t *size) {
     Ring *ring = self->ring;
     const Claim *claim = NULL;
@@ -143,7 +145,7 @@ static PyObject *claim_next(Reader *self, int *empty, Claim *claimed, uint64_t *
             }
             payload = reader_next_payload(self, empty, size);
             if (!payload) return NULL;
-            /* Python may have run, and taken the room. */
+            /* Python may have run, and used the reserved element. */
             if (ring_reserve(ring)) {
                 Py_DECREF(payload);
                 return NULL;
@@ -165,14 +167,14 @@ static PyObject *claim_next(Reader *self, int *empty, Claim *claimed, uint64_t *
     return NULL;
 }
 
-/* The next item that no other member has. One that does not decode stays ours, apart from the others; unless others
- * come with it, in the same call. */
+/* The next item that no other member has. An item that does not decode stays claimed and is set apart, unless items
+ * were taken before it in the same call: then it is given back. */
 PyObject *reader_next_shared(Reader *self, int *empty, Given *given, int first) {
     Claim claim;
     uint64_t size;
     PyObject *payload = claim_next(self, empty, &claim, &size);
     if (!payload) {
-        /* Whoever had settled the last one found the lock taken by us, and left it to us to tell. */
+        /* The member that acknowledged the last entry found the lock held by us, and left it to us to notify. */
         int tells = self->ring->tells & (reader_is_sealed(self) ? MADE_ROOM | EMPTIED : MADE_ROOM);
         if (*empty && tells && !self->released && tend(self) < 0) *empty = 0;
         return NULL;

@@ -1,5 +1,5 @@
-/* Reader as Python sees it. The reference is reader.py. */
-#include "reader.h"
+/* The Python type Reader. The reference is read/reader.py. */
+#include "read/reader.h"
 
 PyTypeObject *ReaderType;
 
@@ -8,8 +8,8 @@ static void unbind(Reader *self) {
     let_go(&self->segment);
 }
 
-/* Without callbacks there is no reference cycle left either. Whatever can still be called looks at `released` first, or
- * at a control page of zeros: there is nothing to read, and no process to wake. */
+/* Without callbacks there is no reference cycle left either. Whatever can still be called checks `released` first, or
+ * loads a control page of zeros: there is nothing to read, and no process to wake. */
 void reader_close(Reader *self) {
     if (self->owner || self->waiting || self->control.buf == zeros) return;
     Py_buffer control = self->control;
@@ -72,7 +72,7 @@ static PyObject *py_tell_room(PyObject *op, PyObject *notify) {
     Py_RETURN_NONE;
 }
 
-/* Where we stand; one that shares and reads nothing now stands where the group does. */
+/* The current log position; a group member that is not reading has the position of the group. */
 static void place_in_group(const Reader *self, uint64_t *offset, uint64_t *sequence) {
     ring_next(self->ring, offset, sequence);
     if (!self->follows || *offset != self->seen || *sequence != self->seen_sequence) return;
@@ -88,12 +88,12 @@ static void place_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
 
 static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
-    /* Whoever is inside stores the cursor first: what it hands out must not come again. */
+    /* A thread in a call stores the cursor first: what it hands out must not be redelivered. */
     int inside = self->owner == reader_thread();
     if (!inside && reader_enter(self)) return NULL;
     int gave = reader_shares(self) && ring_give_back_from(self->ring, 0, 1);
     uint64_t offset, sequence;
-    if (self->ring && !self->released && !inside) { /* the ring cannot be asked later */
+    if (self->ring && !self->released && !inside) { /* the ring cannot be read later */
         place_in_group(self, &offset, &sequence);
         self->offset = offset;
         self->sequence = sequence;
@@ -105,7 +105,7 @@ static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     return PyBool_FromLong(gave);
 }
 
-/* The generation of the newest whole slot: the next one must not go over it. */
+/* The generation of the newest complete slot, which the next store must not overwrite. */
 static uint64_t newest_generation(const uint8_t *cursor) {
     uint64_t newest = 0;
     for (int slot = 0; slot < 2; slot++) {
@@ -223,8 +223,8 @@ static PyObject *get_drained(PyObject *op, void *Py_UNUSED(closure)) { return Py
 
 static PyMethodDef methods[] = {
     {"take", reader_take_method, METH_NOARGS, "take($self, /)\n--\n\nReturn the next item, decoded, or NOTHING."},
-    {"take_in_turn", reader_take_in_turn_method, METH_NOARGS,
-     "take_in_turn($self, /)\n--\n\nThe same for a coroutine: NOTHING also when it has to give way first."},
+    {"take_or_yield", reader_take_in_turn_method, METH_NOARGS,
+     "take_or_yield($self, /)\n--\n\nThe same for a coroutine: NOTHING also when it has to give way first."},
     {"take_record", reader_take_record_method, METH_NOARGS,
      "take_record($self, /)\n--\n\nReturn (item, offset, sequence), or NOTHING."},
     {"take_delivery", reader_take_delivery_method, METH_NOARGS,
@@ -240,8 +240,8 @@ static PyMethodDef methods[] = {
     {"sleep_with", FAST(py_sleep_with), METH_FASTCALL,
      "sleep_with($self, sleepers, spin, /)\n--\n\n"
      "Let threads sleep for more where they receive, having watched for so long, and count them."},
-    {"tell_room", py_tell_room, METH_O,
-     "tell_room($self, notify, /)\n--\n\nCall this when the cursor moved and event loops wait for room."},
+    {"notify_capacity", py_tell_room, METH_O,
+     "notify_capacity($self, notify, /)\n--\n\nCall this when the cursor moved and event loops wait for room."},
     {"hold", reader_hold_method, METH_NOARGS,
      "hold($self, /)\n--\n\nKeep what is handed out until it is acknowledged; the cursor follows the oldest."},
     {"share", FAST(reader_share_method), METH_FASTCALL,
@@ -251,21 +251,21 @@ static PyMethodDef methods[] = {
     {"refused", reader_refused_method, METH_O,
      "refused($self, offset, /)\n--\n\nReturn (sequence, attempt, token) of one that did not decode, and is ours; None if there is none."},
     {"take_lost", reader_take_lost_method, METH_NOARGS,
-     "take_lost($self, /)\n--\n\nReturn, once, offset and token of what was to be settled and is not ours any more."},
-    {"must_tell", reader_must_tell_method, METH_NOARGS,
-     "must_tell($self, /)\n--\n\nTell, once, whether others may wait for what was settled here, or something was lost."},
-    {"ack", reader_ack_method, METH_O, "ack($self, count, /)\n--\n\nSettle the oldest ones outstanding; False, and nothing changed, if there are fewer."},
+     "take_lost($self, /)\n--\n\nReturn, once, offset and token of what was to be acknowledged and is not ours any more."},
+    {"must_wake", reader_must_tell_method, METH_NOARGS,
+     "must_wake($self, /)\n--\n\nReturn, once, whether others may wait for what was acknowledged here, or something was lost."},
+    {"ack", reader_ack_method, METH_O, "ack($self, count, /)\n--\n\nAcknowledge the oldest ones outstanding; False, and nothing changed, if there are fewer."},
     {"nack", reader_nack_method, METH_O,
      "nack($self, count, /)\n--\n\nLet the newest ones outstanding come again, None: all; False, and nothing changed, if there are fewer."},
-    {"settle", FAST(reader_settle_method), METH_FASTCALL,
-     "settle($self, offset, token, /)\n--\n\nSettle one that is outstanding since that call; False if it is not."},
+    {"acknowledge", FAST(reader_acknowledge_method), METH_FASTCALL,
+     "acknowledge($self, offset, token, /)\n--\n\nAcknowledge one that is outstanding since that call; False if it is not."},
     {"give_back", FAST(reader_give_back_method), METH_FASTCALL,
      "give_back($self, offset, token, due, counted, /)\n--\n\nLet one come again, not before *due*; False if it is not outstanding since that call."},
     {"outlook", reader_outlook_method, METH_NOARGS,
      "outlook($self, /)\n--\n\n"
-     "Return (how many are outstanding, offset, sequence of the cursor if they are settled); None if older ones come again."},
-    {"settle_before", reader_settle_before_method, METH_O,
-     "settle_before($self, offset, /)\n--\n\nSettle whatever is held and begins before an offset."},
+     "Return (how many are outstanding, offset, sequence of the cursor if they are acknowledged); None if older ones come again."},
+    {"acknowledge_before", reader_acknowledge_before_method, METH_O,
+     "acknowledge_before($self, offset, /)\n--\n\nAcknowledge whatever is held and begins before an offset."},
     {"give_back_all", reader_give_back_all_method, METH_NOARGS,
      "give_back_all($self, /)\n--\n\nLet everything come again that is outstanding; that attempt does not count."},
     {"coming", reader_coming_method, METH_O,
@@ -279,9 +279,9 @@ static PyGetSetDef getset[] = {
     {"offset", get_offset, NULL, "Where the next record begins.", NULL},
     {"may_have_more", get_may_have_more, NULL, "Whether the log does not end at our offset, or the channel is sealed.", NULL},
     {"sequence", get_sequence, NULL, "Number of the next message.", NULL},
-    {"outstanding", get_outstanding, NULL, "How many are held and neither settled nor given back.", NULL},
+    {"outstanding", get_outstanding, NULL, "How many are held and neither acknowledged nor given back.", NULL},
     {"ready", get_ready, NULL, "How many come again now, before anything new.", NULL},
-    {"full", get_full, NULL, "Whether nothing new can be handed out before something is settled.", NULL},
+    {"full", get_full, NULL, "Whether nothing new can be handed out before something is acknowledged.", NULL},
     {"next_due", get_next_due, NULL, "When the next delayed one comes again, in ns of the monotonic clock; 0 if none is delayed.", NULL},
     {"drained", get_drained, NULL, "Whether the channel is sealed, and nothing is held.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

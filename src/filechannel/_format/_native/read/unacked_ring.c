@@ -1,15 +1,15 @@
-/* What was handed out and not acknowledged yet, in order of offset. The reference is held.py.
+/* The deliveries that are not acknowledged, in order of offset. The reference is read/unacked_ring.py.
  *
- * A ring: new ones go in at the tail, and what is settled at the head goes out. Indices count up for ever; masked they
- * are places. Nothing in here calls Python, so whoever has the GIL sees it whole. */
+ * A ring: new entries are added at the tail, and acknowledged ones are removed at the head. Indices only increase; masked
+ * they are array indices. Nothing in here calls Python, so a thread with the GIL sees a consistent state. */
 #include "core.h"
 
 #define FIRST_ROOM 16
 
-static HeldEntry *entry_at(const Held *held, uint64_t index) { return &held->entries[index & held->mask]; }
+static HeldEntry *entry_at(const UnackedRing *held, uint64_t index) { return &held->entries[index & held->mask]; }
 
-Held *held_new(void) {
-    Held *held = PyMem_Calloc(1, sizeof(Held));
+UnackedRing *held_new(void) {
+    UnackedRing *held = PyMem_Calloc(1, sizeof(UnackedRing));
     if (!held || !(held->entries = PyMem_Calloc(FIRST_ROOM, sizeof(HeldEntry)))) {
         PyMem_Free(held);
         return NULL;
@@ -18,13 +18,13 @@ Held *held_new(void) {
     return held;
 }
 
-void held_free(Held *held) {
+void held_free(UnackedRing *held) {
     if (held) PyMem_Free(held->entries);
     PyMem_Free(held);
 }
 
-/* Make sure that the next push has room. */
-int held_reserve(Held *held) {
+/* Make sure that the next push fits. */
+int held_reserve(UnackedRing *held) {
     uint64_t room = held->mask + 1;
     if (held->tail - held->head < room) return 0;
     HeldEntry *entries = PyMem_Calloc(2 * room, sizeof(HeldEntry));
@@ -39,27 +39,27 @@ int held_reserve(Held *held) {
     return 0;
 }
 
-void held_push(Held *held, uint64_t offset, uint64_t sequence) {
+void held_push(UnackedRing *held, uint64_t offset, uint64_t sequence) {
     HeldEntry *entry = entry_at(held, held->tail++);
     *entry = (HeldEntry){.offset = offset, .sequence = sequence, .token = held->token, .attempt = 1, .state = HELD_OUT};
     held->out++;
 }
 
-/* What the oldest one is that is not settled; NULL if there is none. */
-const HeldEntry *held_oldest(const Held *held) { return held->head == held->tail ? NULL : entry_at(held, held->head); }
+/* The oldest entry that is not acknowledged; NULL if there is none. */
+const HeldEntry *held_oldest(const UnackedRing *held) { return held->head == held->tail ? NULL : entry_at(held, held->head); }
 
-static void leave_state(Held *held, const HeldEntry *entry) {
+static void leave_state(UnackedRing *held, const HeldEntry *entry) {
     if (entry->state == HELD_OUT) held->out--;
     if (entry->state == HELD_READY) held->ready--;
     if (entry->state == HELD_DELAYED) held->delayed--;
 }
 
-static void settle(Held *held, HeldEntry *entry) {
+static void acknowledge(UnackedRing *held, HeldEntry *entry) {
     leave_state(held, entry);
     entry->state = HELD_SETTLED;
 }
 
-static void come_again(Held *held, uint64_t index, uint64_t due, int counted) {
+static void come_again(UnackedRing *held, uint64_t index, uint64_t due, int counted) {
     HeldEntry *entry = entry_at(held, index);
     leave_state(held, entry);
     entry->attempt += (uint32_t)(counted && entry->attempt < UINT32_MAX);
@@ -72,42 +72,42 @@ static void come_again(Held *held, uint64_t index, uint64_t due, int counted) {
     }
 }
 
-/* Drop what is settled and older than the oldest one that is not; tell whether there was any. */
-static int trim(Held *held) {
+/* Drop the acknowledged entries before the oldest one that is not acknowledged; returns whether there were any. */
+static int trim(UnackedRing *held) {
     uint64_t before = held->head;
     while (held->head != held->tail && entry_at(held, held->head)->state == HELD_SETTLED) held->head++;
     return held->head != before;
 }
 
-/* Forget what begins at an offset or behind it. */
-void held_drop_from(Held *held, uint64_t offset) {
+/* Forget the entries that begin at an offset or behind it. */
+void held_drop_from(UnackedRing *held, uint64_t offset) {
     while (held->tail != held->head && entry_at(held, held->tail - 1)->offset >= offset)
         leave_state(held, entry_at(held, --held->tail));
 }
 
-/* Forget what waits to come again between two offsets: it is gone. */
-void held_drop_waiting(Held *held, uint64_t begin, uint64_t end) {
+/* Drop the messages that wait to be redelivered between two offsets, because they no longer exist. */
+void held_drop_waiting(UnackedRing *held, uint64_t begin, uint64_t end) {
     for (uint64_t index = held->head; index != held->tail; index++) {
         HeldEntry *entry = entry_at(held, index);
-        if (entry->state != HELD_OUT && begin <= entry->offset && entry->offset < end) settle(held, entry);
+        if (entry->state != HELD_OUT && begin <= entry->offset && entry->offset < end) acknowledge(held, entry);
     }
     trim(held);
 }
 
-int held_ack(Held *held, uint64_t count, int *moved) {
+int held_ack(UnackedRing *held, uint64_t count, int *moved) {
     *moved = 0;
     if (count > held->out) return 0;
     for (uint64_t index = held->head; count; index++) {
         HeldEntry *entry = entry_at(held, index);
         if (entry->state != HELD_OUT) continue;
-        settle(held, entry);
+        acknowledge(held, entry);
         count--;
     }
     *moved = trim(held);
     return 1;
 }
 
-int held_nack(Held *held, uint64_t count) {
+int held_nack(UnackedRing *held, uint64_t count) {
     if (count > held->out) return 0;
     for (uint64_t index = held->tail; count;) {
         if (entry_at(held, --index)->state != HELD_OUT) continue;
@@ -117,8 +117,9 @@ int held_nack(Held *held, uint64_t count) {
     return 1;
 }
 
-/* Tell whether what somebody has is the oldest there is; *waiting: what comes again behind it, NULL if nothing does. */
-int held_in_order(const Held *held, const HeldEntry **waiting) {
+/* Returns whether every outstanding entry is older than all that wait for redelivery; *waiting: the first of these,
+ * or NULL. */
+int held_in_order(const UnackedRing *held, const HeldEntry **waiting) {
     *waiting = NULL;
     for (uint64_t index = held->head; index != held->tail; index++) {
         const HeldEntry *entry = entry_at(held, index);
@@ -128,20 +129,20 @@ int held_in_order(const Held *held, const HeldEntry **waiting) {
     return 1;
 }
 
-/* Settle whatever begins before an offset; tell whether the oldest is another one now. */
-int held_settle_before(Held *held, uint64_t offset) {
+/* Acknowledge everything that begins before an offset; returns whether the oldest entry changed. */
+int held_acknowledge_before(UnackedRing *held, uint64_t offset) {
     for (uint64_t index = held->head; index != held->tail && entry_at(held, index)->offset < offset; index++)
-        settle(held, entry_at(held, index));
+        acknowledge(held, entry_at(held, index));
     return trim(held);
 }
 
-/* Let everything come again that somebody has; that attempt does not count. */
-void held_give_back_all(Held *held) {
+/* Redeliver everything that is outstanding; the attempt is not counted. */
+void held_give_back_all(UnackedRing *held) {
     for (uint64_t index = held->head; index != held->tail; index++)
         if (entry_at(held, index)->state == HELD_OUT) come_again(held, index, 0, 0);
 }
 
-static int find(const Held *held, uint64_t offset, uint64_t *found) {
+static int find(const UnackedRing *held, uint64_t offset, uint64_t *found) {
     uint64_t low = held->head, high = held->tail;
     while (low < high) {
         uint64_t middle = low + (high - low) / 2;
@@ -152,28 +153,28 @@ static int find(const Held *held, uint64_t offset, uint64_t *found) {
     return low < held->tail && entry_at(held, low)->offset == offset;
 }
 
-static int find_out(const Held *held, uint64_t offset, uint64_t token, uint64_t *index) {
+static int find_out(const UnackedRing *held, uint64_t offset, uint64_t token, uint64_t *index) {
     return find(held, offset, index) && entry_at(held, *index)->state == HELD_OUT && entry_at(held, *index)->token == token;
 }
 
-int held_settle(Held *held, uint64_t offset, uint64_t token, int *moved) {
+int held_acknowledge(UnackedRing *held, uint64_t offset, uint64_t token, int *moved) {
     uint64_t index;
     *moved = 0;
     if (!find_out(held, offset, token, &index)) return 0;
-    settle(held, entry_at(held, index));
+    acknowledge(held, entry_at(held, index));
     *moved = trim(held);
     return 1;
 }
 
-int held_give_back(Held *held, uint64_t offset, uint64_t token, uint64_t due, int counted) {
+int held_give_back(UnackedRing *held, uint64_t offset, uint64_t token, uint64_t due, int counted) {
     uint64_t index;
     if (!find_out(held, offset, token, &index)) return 0;
     come_again(held, index, due, counted);
     return 1;
 }
 
-/* Let those come again whose delay is over. */
-static void end_delays(Held *held) {
+/* Make messages ready whose delay is over. */
+static void end_delays(UnackedRing *held) {
     uint64_t now = monotonic_ns(), next = UINT64_MAX;
     if (held->next_due > now) return;
     for (uint64_t index = held->head; index != held->tail; index++) {
@@ -185,12 +186,12 @@ static void end_delays(Held *held) {
     held->next_due = next;
 }
 
-uint64_t held_ready(Held *held) {
+uint64_t held_ready(UnackedRing *held) {
     if (held->delayed) end_delays(held);
     return held->ready;
 }
 
-uint64_t held_next_due(Held *held) {
+uint64_t held_next_due(UnackedRing *held) {
     held_ready(held);
     uint64_t next = 0;
     for (uint64_t index = held->head; held->delayed && index != held->tail; index++) {
@@ -200,24 +201,24 @@ uint64_t held_next_due(Held *held) {
     return next;
 }
 
-/* The first that comes again now; NULL if there is none. */
-const HeldEntry *held_first_ready(Held *held) {
+/* The first message that is ready to be redelivered; NULL if there is none. */
+const HeldEntry *held_first_ready(UnackedRing *held) {
     if (!held_ready(held)) return NULL;
     if (held->first_ready < held->head) held->first_ready = held->head;
     while (entry_at(held, held->first_ready)->state != HELD_READY) held->first_ready++;
     return entry_at(held, held->first_ready);
 }
 
-/* Those that come again now, from the index on; NULL when there are no more. */
-const HeldEntry *held_next_ready(const Held *held, uint64_t *index) {
+/* The next message that is ready to be redelivered, from the index on; NULL if there are no more. */
+const HeldEntry *held_next_ready(const UnackedRing *held, uint64_t *index) {
     if (*index < held->head) *index = held->head;
     for (; *index < held->tail; ++*index)
         if (entry_at(held, *index)->state == HELD_READY) return entry_at(held, (*index)++);
     return NULL;
 }
 
-/* It is handed out again; its attempt. */
-uint32_t held_hand_out(Held *held, uint64_t offset) {
+/* Mark a message as handed out again; returns its attempt. */
+uint32_t held_hand_out(UnackedRing *held, uint64_t offset) {
     uint64_t index;
     if (!find(held, offset, &index)) return 1;
     HeldEntry *entry = entry_at(held, index);
@@ -228,8 +229,9 @@ uint32_t held_hand_out(Held *held, uint64_t offset) {
     return entry->attempt;
 }
 
-/* Nobody got what was handed out under the newest token: those from an offset on were new, the others come again. */
-void held_take_back(Held *held, uint64_t offset) {
+/* Undo the call with the newest token, whose caller did not get its items: new ones, from `offset` on, are dropped, and
+ * the others are redelivered. */
+void held_take_back(UnackedRing *held, uint64_t offset) {
     held_drop_from(held, offset);
     for (uint64_t index = held->head; index != held->tail; index++) {
         const HeldEntry *entry = entry_at(held, index);

@@ -1,0 +1,35 @@
+"""Whether a thread may sleep while it waits for a lock: not if it runs an event loop, and not beyond its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from threading import local
+
+
+class _Deadline(local):
+    until: float | None = None
+
+
+DEADLINE = _Deadline()
+"""Until when this thread may sleep, on the monotonic clock; None if there is no limit. Set by `no_longer_than`."""
+
+
+def may_sleep() -> bool:
+    """Return whether this thread may sleep: it does not run an event loop, and has time left."""
+    return not runs_event_loop() and (DEADLINE.until is None or time.monotonic() < DEADLINE.until)
+
+
+def runs_event_loop() -> bool:
+    """Return whether the calling thread runs an event loop right now."""
+    return asyncio._get_running_loop() is not None or in_trio()
+
+
+def in_trio() -> bool:
+    """Return whether the calling thread runs trio. Checks the thread, not the loop: trio may be a guest of asyncio."""
+    if "trio" not in sys.modules:
+        return False
+    from sniffio import thread_local  # trio requires it and keeps it up to date
+
+    return thread_local.name == "trio"

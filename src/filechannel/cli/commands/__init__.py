@@ -1,0 +1,4 @@
+"""One module for each command; `filechannel.cli.app` lists them.
+
+Imports every other package of `cli`.
+"""

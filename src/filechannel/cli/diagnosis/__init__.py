@@ -1,0 +1,4 @@
+"""The checks of `filechannel doctor`.
+
+Imports `ui`. Start with `channel_checks`.
+"""

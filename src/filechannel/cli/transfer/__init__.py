@@ -1,0 +1,4 @@
+"""Reading and writing messages as JSON lines and Parquet, for `send`, `tail`, `export` and `import`.
+
+Imports `ui`. Start with `formats`.
+"""

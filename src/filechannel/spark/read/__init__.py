@@ -1,0 +1,4 @@
+"""Reading channels: batch and stream partitions, filters, and the tasks that run on executors.
+
+Imports the modules of `spark` itself. Start with `read_tasks`.
+"""
