@@ -1,6 +1,8 @@
 """Draws the pictures of `design.md`: `python docs/images/flows.py`.
 
-A picture is a grid of boxes and the arrows between them. Colours follow the reader's system, on a ground of their own.
+A picture is a grid of boxes and the arrows between them. It has two columns at most, so that it is readable on a phone,
+where a page has about 330 pixels for it: the common case runs down the left column, exceptions are on the right.
+Colors follow the reader's system, on a background of their own.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 
 HERE = Path(__file__).parent
-WIDTH, HEIGHT, ACROSS, DOWN, MARGIN = 204, 54, 50, 46, 16
+WIDTH, HEIGHT, ACROSS, DOWN, MARGIN, LINE = 172, 64, 28, 26, 12, 17
 
 STYLE = """
 .ground { fill: #ffffff; stroke: #d5dade } .box { fill: #f2f5f7; stroke: #9aa7b1 }
 .mark { fill: #d8efec; stroke: #00897b } .wait { fill: #fdf0d9; stroke: #c98a1b }
-text { fill: #1f2a33; font: 12.5px system-ui, sans-serif; text-anchor: middle } .note { fill: #51616d; font-size: 11px }
+text { fill: #1f2a33; font: 13.5px system-ui, sans-serif; text-anchor: middle }
+.note { fill: #51616d; font-size: 12.5px }
 path { fill: none; stroke: #51616d; stroke-width: 1.4 } marker path { fill: #51616d; stroke: none }
 @media (prefers-color-scheme: dark) {
 .ground { fill: #1b2026; stroke: #39434d } .box { fill: #29313a; stroke: #5d6b78 }
@@ -32,7 +35,7 @@ TIP = (
 
 @dataclass(frozen=True)
 class Box:
-    """A step; its text has one or two lines. *kind*: a plain `box`, the `mark` that counts, or a `wait`."""
+    """A step; its text has one to three lines. *kind*: a plain `box`, the `mark` that counts, or a `wait`."""
 
     column: float
     row: float
@@ -49,11 +52,11 @@ class Box:
 
     def draw(self) -> str:
         lines = self.text.split("\n")
-        top = self.y + HEIGHT / 2 + 4.5 - 8 * (len(lines) - 1)
+        top = self.y + HEIGHT / 2 + 4.5 - LINE / 2 * (len(lines) - 1)
         drawn = f'<rect class="{self.kind}" x="{self.x:g}" y="{self.y:g}" width="{WIDTH}" height="{HEIGHT}" rx="6"/>'
         for number, line in enumerate(lines):
             note = ' class="note"' if number else ""
-            drawn += f'<text x="{self.x + WIDTH / 2:g}" y="{top + 16 * number:g}"{note}>{escape(line)}</text>'
+            drawn += f'<text x="{self.x + WIDTH / 2:g}" y="{top + LINE * number:g}"{note}>{escape(line)}</text>'
         return drawn
 
 
@@ -63,29 +66,22 @@ class Arrow:
 
     begin: Box
     end: Box
-    label: str = ""
 
     def draw(self) -> str:
         a, b = self.begin, self.end
         middle = a.y + HEIGHT / 2
         if a.row == b.row:
-            forth = a.column < b.column
-            x1, x2 = (a.x + WIDTH, b.x) if forth else (a.x, b.x + WIDTH)
-            return self._line(f"M{x1:g},{middle:g} H{x2:g}", (x1 + x2) / 2, middle - 6)
-        down = a.row < b.row
-        y2 = b.y if down else b.y + HEIGHT
+            x1, x2 = (a.x + WIDTH, b.x) if a.column < b.column else (a.x, b.x + WIDTH)
+            return self._line(f"M{x1:g},{middle:g} H{x2:g}")
+        y2 = b.y if a.row < b.row else b.y + HEIGHT
         if a.column == b.column:
-            y1 = a.y + HEIGHT if down else a.y
-            return self._line(f"M{a.x + WIDTH / 2:g},{y1:g} V{y2:g}", a.x + WIDTH / 2, (y1 + y2) / 2 + 4, beside=True)
+            y1 = a.y + HEIGHT if a.row < b.row else a.y
+            return self._line(f"M{a.x + WIDTH / 2:g},{y1:g} V{y2:g}")
         x1 = a.x + WIDTH if a.column < b.column else a.x
-        return self._line(f"M{x1:g},{middle:g} H{b.x + WIDTH / 2:g} V{y2:g}", b.x + WIDTH / 2, (middle + y2) / 2, True)
+        return self._line(f"M{x1:g},{middle:g} H{b.x + WIDTH / 2:g} V{y2:g}")
 
-    def _line(self, path: str, x: float, y: float, beside: bool = False) -> str:
-        drawn = f'<path d="{path}" marker-end="url(#tip)"/>'
-        if self.label:
-            place = f'x="{x + 8:g}" y="{y:g}" style="text-anchor: start"' if beside else f'x="{x:g}" y="{y:g}"'
-            drawn += f'<text class="note" {place}>{escape(self.label)}</text>'
-        return drawn
+    def _line(self, path: str) -> str:
+        return f'<path d="{path}" marker-end="url(#tip)"/>'
 
 
 def picture(title: str, *arrows: Arrow) -> str:
@@ -111,121 +107,121 @@ def chain(*boxes: Box) -> list[Arrow]:
 
 
 def send() -> str:
-    encode, lock = Box(0, 0, "encode\ninto a buffer used again"), Box(1, 0, "take the writer word\ncompare-and-swap")
-    copy, publish = Box(2, 0, "copy the record\nheader, payload, CRC"), Box(3, 0, "publish the tail", "mark")
-    unlock, wake = Box(3, 1, "free the word\nan exchange: the fence"), Box(3, 2, "somebody armed?\nwake them")
-    slow = Box(2, 1, "Log.append, in Python\nroll, allocate, index")
-    dead = Box(1, 1, "sleep, or ask the kernel\nwhether its owner lives", "wait")
+    encode = Box(0, 0, "encode the message\ninto a reused buffer")
+    lock = Box(0, 1, "acquire the writer lock\ncompare-and-swap")
+    copy = Box(0, 2, "copy the record\nheader, payload, CRC")
+    publish = Box(0, 3, "publish the tail", "mark")
+    unlock = Box(0, 4, "release the lock\nan exchange: the fence")
+    wake = Box(0, 5, "wake the receivers\nthat armed\nthe wake word")
+    held = Box(1, 1, "lock held: sleep,\nor ask the kernel if\nthe holder is alive", "wait")
+    slow = Box(1, 2, "window used up:\nLog.append rolls,\nallocates, indexes")
     return picture(
-        "How a message is sent",
-        *chain(encode, lock, copy, publish, unlock, wake),
-        Arrow(copy, slow, "window used up"),
-        Arrow(lock, dead, "taken"),
+        "How a message is sent", *chain(encode, lock, copy, publish, unlock, wake), Arrow(lock, held), Arrow(copy, slow)
     )
 
 
 def receive() -> str:
-    look, copy = Box(0, 0, "look at the tail"), Box(1, 0, "copy the record")
-    check, cursor = Box(2, 0, "check the copy\nCRC covers its offset"), Box(3, 0, "decode, store the cursor", "mark")
-    arm, again = Box(0, 1, "arm: say that we wait"), Box(1, 1, "fence, look again")
-    sleep = Box(1, 2, "sleep until woken", "wait")
-    other = Box(2, 1, "another segment by now?\nlook for the offset again")
+    tail, copy = Box(0, 0, "check the tail"), Box(0, 1, "copy the record")
+    verify = Box(0, 3, "verify the copy\nthe CRC covers its offset")
+    cursor = Box(0, 4, "decode,\nstore the cursor", "mark")
+    arm = Box(1, 0, "no message:\narm the wake word")
+    again = Box(1, 1, "fence,\ncheck the tail again")
+    sleep = Box(1, 2, "still no message:\nsleep until woken", "wait")
+    mismatch = Box(1, 3, "mismatch: look up\nthe offset again, maybe\nin another segment")
     return picture(
         "How a message is received",
-        *chain(look, copy, check, cursor),
-        Arrow(look, arm, "nothing there"),
-        Arrow(arm, again),
-        Arrow(again, copy, "something came"),
-        Arrow(again, sleep, "still nothing"),
-        Arrow(check, other, "mismatch"),
+        *chain(tail, copy, verify, cursor),
+        *chain(tail, arm, again, copy),
+        Arrow(again, sleep),
+        Arrow(verify, mismatch),
     )
 
 
 def wake() -> str:
-    arm, fence = Box(0, 0, "waiter: set its bit"), Box(1, 0, "fence, look again\nwhether something came")
-    sleep = Box(2, 0, "sleep\nloop: on a FIFO, thread: on a futex", "wait")
-    publish, look = Box(0, 1, "sender: publish the tail", "mark"), Box(1, 1, "fence, look at the bits")
-    ring, watch = Box(2, 1, "ring"), Box(3, 0, "watchdog, once a second\nfor a sender that was killed")
+    arm = Box(0, 0, "receiver:\nsets its bit")
+    check = Box(0, 1, "fence,\nchecks for a message\nonce more")
+    sleep = Box(0, 2, "sleeps\nevent loop: on a FIFO\nthread: on a futex", "wait")
+    publish = Box(1, 0, "sender:\npublishes the tail", "mark")
+    bits = Box(1, 1, "fence,\nchecks the bits")
+    ring = Box(1, 2, "wakes the receivers\nwhose bit is set")
+    watchdog = Box(0, 3, "watchdog\nevery second, repeats\nwakeups of dead senders")
     return picture(
-        "How somebody who waits is woken",
-        *chain(arm, fence, sleep),
-        *chain(publish, look, ring, sleep),
-        Arrow(watch, sleep),
+        "How a waiting receiver is woken",
+        *chain(arm, check, sleep),
+        *chain(publish, bits, ring, sleep),
+        Arrow(watchdog, sleep),
     )
 
 
 def segments() -> str:
-    active = Box(0, 1, "active segment\nwritten through its map")
-    finished = Box(1, 1, "finished segment\nflushed a second later")
-    zipped = Box(1, 0, "compressed")
-    passed = Box(2, 1, "passed by every consumer\noldest offset, checkpoint", "mark")
-    removed = Box(3, 1, "removed\nif enough spares wait")
-    spare = Box(2, 2, "spare file\nits pages are still there")
-    begin = Box(1, 2, "header, then rename")
-    fresh = Box(0, 2, "next active segment")
-    ahead = Box(1, 3, "made ahead, past the half\nif there is no spare")
+    active = Box(0, 0, "active segment\nwritten through its map")
+    finished = Box(0, 1, "finished segment\nflushed a second later")
+    read = Box(0, 2, "read by all consumers\nlow watermark,\ncheckpoint", "mark")
+    free = Box(0, 3, "file on the free list\nits pages stay allocated")
+    header = Box(0, 4, "header, then rename")
+    following = Box(0, 5, "next active segment")
+    compressed = Box(1, 2, "kept for long:\ncompressed")
+    deleted = Box(1, 3, "free list full:\nthe file is deleted")
+    prepared = Box(1, 4, "free list empty:\nprepared when the\nactive one is half full")
     return picture(
-        "How files become segments again",
-        *chain(active, finished, passed, removed),
-        Arrow(finished, zipped, "if it stays for long"),
-        Arrow(zipped, passed),
-        *chain(passed, spare, begin, fresh),
-        Arrow(ahead, begin),
+        "How segment files are recycled",
+        *chain(active, finished, read, free, header, following),
+        *chain(finished, compressed, read),
+        Arrow(free, deleted),
+        Arrow(prepared, header),
     )
 
 
 def flush() -> str:
-    append, ticket = Box(0, 0, "append, not shown yet\nunder FSYNC"), Box(1, 0, "take a ticket, wait\nshielded", "wait")
-    sync, show = Box(2, 0, "one fdatasync\nfor all who wait"), Box(3, 0, "durable offset; show", "mark")
-    failed = Box(2, 1, "it failed: all are told,\na fresh file from here on")
-    cut, opened = Box(0, 2, "power cut", "wait"), Box(1, 2, "next open\nboot id differs")
-    walk, keep = (
-        Box(2, 2, "from the checkpoint on:\nrecords that validate"),
-        Box(3, 2, "end after the last\nwhole batch", "mark"),
-    )
-    rest = Box(3, 3, "valid ones beyond it\ninto quarantine/")
+    append = Box(0, 0, "append under FSYNC\nnot visible yet")
+    ticket = Box(0, 1, "wait for a flush\nshielded from\ncancellation", "wait")
+    sync = Box(0, 2, "one fdatasync\nfor all waiting senders")
+    publish = Box(0, 3, "the durable offset\nadvances, messages\nare visible", "mark")
+    failed = Box(1, 2, "flush failed: all senders\nget the error, a new file\nfrom here on")
+    cut = Box(0, 4.4, "power cut", "wait")
+    opened = Box(0, 5.4, "next open\nthe boot id differs")
+    walk = Box(0, 6.4, "walk the valid records\nfrom the checkpoint")
+    end = Box(0, 7.4, "end of the log\nafter the last\ncomplete batch", "mark")
+    rest = Box(1, 7.4, "valid records behind\nthe end are moved\nto quarantine/")
     return picture(
         "How messages reach the disk, and what an open does after a power cut",
-        *chain(append, ticket, sync, show),
-        Arrow(sync, failed, "error"),
-        *chain(cut, opened, walk, keep),
-        Arrow(keep, rest),
+        *chain(append, ticket, sync, publish),
+        Arrow(sync, failed),
+        *chain(cut, opened, walk, end, rest),
     )
 
 
 def group() -> str:
-    read, lock = Box(0, 0, "read the next record\ncopy, check"), Box(1, 0, "lock: still the next one?")
-    claim, work = (
-        Box(2, 0, "one word: state, attempt,\ntoken, owner", "mark"),
-        Box(3, 0, "handler works\nkeeper extends the lease"),
-    )
-    ack, move = Box(3, 1, "ack: swap that very word", "mark"), Box(3, 2, "oldest settled?\nthe position follows")
-    late, again = Box(2, 1, "dead, late or nacked:\nthe word says free"), Box(1, 1, "handed out again\nattempt + 1")
-    refused = Box(2, 2, "another word by now:\nLeaseExpiredError")
+    read = Box(0, 0, "read the next record\ncopy, verify")
+    lock = Box(0, 1, "acquire the lock\nstill the next record?")
+    claim = Box(0, 2, "claim it by one word\nstate, attempt,\ntoken, owner", "mark")
+    work = Box(0, 3, "handler runs\nthe lease renewer\nextends the lease")
+    ack = Box(0, 4, "ack\nswap that same word", "mark")
+    move = Box(0, 5, "oldest claim acked?\nthe position of the\ngroup advances")
+    again = Box(1, 1, "redelivered\nattempt + 1")
+    freed = Box(1, 2, "member dead, lease\nexpired, or nack:\nthe word is set to free")
+    refused = Box(1, 3, "late ack, the word has\nchanged:\nLeaseExpiredError")
     return picture(
         "How the members of a group share messages",
         *chain(read, lock, claim, work, ack, move),
-        Arrow(claim, late, "whoever comes by looks"),
-        Arrow(late, again),
-        Arrow(again, lock),
-        Arrow(late, refused, "a late ack"),
+        *chain(claim, freed, again, lock),
+        Arrow(freed, refused),
     )
 
 
 def spark() -> str:
-    plan, tasks = (
-        Box(0, 0, "driver: plan offsets\ncut between records"),
-        Box(1, 0, "tasks: records to Arrow\nor read from blocks"),
-    )
-    query, stage = Box(2, 0, "query\ncheckpoint of Spark"), Box(3, 0, "tasks: rows to messages\nfiles in staging/")
-    commit = Box(3, 1, "driver: all files as one batch\nwith query id and batch number", "mark")
-    twice = Box(2, 1, "number there already?\nnothing is written")
-    moved = Box(0, 1, "consumer follows the batch\nthat is done")
+    plan = Box(0, 0, "driver: plans offsets\ncut between records")
+    tasks = Box(0, 1, "tasks: records to Arrow\nor read from blocks")
+    query = Box(0, 2, "query\nwith Spark's checkpoint")
+    stage = Box(0, 3, "tasks: write messages\nfrom rows to staging/")
+    commit = Box(0, 4, "driver: one batch\nof all files, with query\nid and batch number", "mark")
+    moved = Box(1, 0, "batch done:\nthe consumer advances")
+    twice = Box(1, 4, "number already stored:\nnothing is written")
     return picture(
         "How Spark reads and writes channels",
         *chain(plan, tasks, query, stage, commit),
-        Arrow(commit, twice),
         Arrow(plan, moved),
+        Arrow(commit, twice),
     )
 
 
