@@ -94,7 +94,7 @@ def test_an_earlier_request_wakes_a_thread_that_sleeps_for_long(lane: Lane) -> N
     sleeping = lane.wakes_at
     later = TimedCall(lane, Calls())
     later.request(7200)
-    assert lane._bell.empty()
+    assert not lane._wakeup.is_pending
     assert lane.wakes_at == sleeping
     TimedCall(lane, quick).request(0.0)
     quick.wait()
@@ -226,7 +226,7 @@ def test_a_thread_lingers_so_that_the_next_request_does_not_start_one(monkeypatc
     (thread,) = [thread for thread in threading.enumerate() if thread.name == NAME]
     for _ in range(3):
         timed.request(0.2)
-        assert lane._bell.empty()
+        assert not lane._wakeup.is_pending
         calls.wait()
         assert thread.is_alive()
     until(lambda: not _threads())

@@ -24,12 +24,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from itertools import count
-from queue import Empty, SimpleQueue
 from threading import Lock, get_native_id
 from typing import TypeAlias, final
 from weakref import WeakSet
 
 from .fork_registry import Phase, reset_in_child
+from .thread_wakeup import ThreadWakeup
 from .threads import start_thread
 
 TimedFunction: TypeAlias = Callable[[], float | None]
@@ -135,7 +135,7 @@ class Lane:
         """What is scheduled, by time. An entry whose time is not that of its timed call any more is ignored."""
         self._heap_limit = _SMALL_HEAP
         self._numbers = count()  # orders entries of the same time
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._wakeup = ThreadWakeup()
         self._alone = Lock()  # acquired by threads of the lane only
         self._polls_until = self._ends_at = 0.0
 
@@ -146,15 +146,14 @@ class Lane:
 
     def wake(self) -> None:
         """Let the thread look at the requests, and start it if there is none. Raise `NoThreadError` if none can be."""
-        if self._bell.empty():
-            self._bell.put(None)
+        self._wakeup.wake()
         if not self.is_running:
             start_thread(self._run, self.name)
 
     def wake_to_end(self) -> None:
         """Wake the thread if it would sleep for long: after a cancellation there may be nothing left to wait for."""
         if time.monotonic() + LINGER_SECONDS < self.wakes_at < math.inf:
-            self._bell.put(None)
+            self._wakeup.wake()
 
     # In the thread
 
@@ -164,14 +163,14 @@ class Lane:
                 thread = get_native_id()
                 os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + self._niceness)
         # If another thread is running, this one ends. The other one may be about to end too; but before that it checks
-        # the bell, which was rung before this thread was started.
+        # `_wakeup`, which was set before this thread was started.
         while self._alone.acquire(blocking=False):
             try:
                 self._serve()
             finally:
                 self.wakes_at = math.inf
                 self._alone.release()
-            if self._bell.empty():
+            if not self._wakeup.is_pending:
                 return
 
     def _serve(self) -> None:
@@ -179,23 +178,17 @@ class Lane:
         self._ends_at = time.monotonic() + LINGER_SECONDS
         while True:
             self.wakes_at = -math.inf
-            self._drain_bell()
+            self._wakeup.clear()
             self._take_requests()
             self._call_due()
             now = time.monotonic()
             wakes_at = self._next_wake(now)
             self.wakes_at = wakes_at
-            if self.requests:  # of a caller that saw the thread awake, and did not ring
+            if self.requests:  # of a caller that saw the thread awake, and did not wake it
                 continue
             if wakes_at == math.inf:
                 return
-            with suppress(Empty):
-                self._bell.get(timeout=max(wakes_at - now, 0.0))
-
-    def _drain_bell(self) -> None:
-        with suppress(Empty):
-            while True:
-                self._bell.get_nowait()
+            self._wakeup.wait(wakes_at - now)
 
     def _take_requests(self) -> None:
         if not self.requests:

@@ -104,6 +104,7 @@ class ThreadPool:
             self._idle += 1
         while True:
             try:
+                # If this blocks for longer than it should (see `ThreadWakeup`), work wakes it all the same.
                 work = self._queue.get(timeout=_IDLE_SECONDS)
             except Empty:
                 if self._end():

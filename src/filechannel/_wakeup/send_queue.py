@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from queue import Empty, SimpleQueue
 from threading import get_ident
 from typing import cast, final
 from weakref import WeakKeyDictionary
@@ -20,6 +18,7 @@ import anyio
 from .._errors import CapacityReachedError
 from .._format import Guard, Mutex, ensured
 from .._runtime.fork_registry import Phase, reset_in_child
+from .._runtime.thread_wakeup import ThreadWakeup
 from .._storage.capacity.backlog import SMALLEST, Batch
 from .._storage.writable_store import WritableStore
 from .event_loops import Sleeper, make_waiter, wake_together
@@ -27,21 +26,6 @@ from .waiters import POLL, SPACE, Waiters, waiters_of
 
 _LONGEST_SLEEP = 1.0
 _PAUSE = 0.02  # seconds between two checks for capacity if no process can wake this one
-
-
-@final
-class _Thread:
-    """A thread that waits in the queue."""
-
-    def __init__(self) -> None:
-        self._bell: SimpleQueue[None] = SimpleQueue()
-
-    def wake(self) -> None:
-        self._bell.put(None)
-
-    def wait(self, seconds: float) -> None:
-        with suppress(Empty):
-            self._bell.get(timeout=seconds)
 
 
 @final
@@ -147,7 +131,7 @@ class SendQueue:
             left = _LONGEST_SLEEP if until is None else min(until - time.monotonic(), _LONGEST_SLEEP)
             if left <= 0:
                 return False
-            thread = place.sleeper = _Thread()
+            thread = place.sleeper = ThreadWakeup()
             if not self._is_first(place) and not place.has_left():
                 thread.wait(left)
         return place.has_left() or self._space.sleep(lambda: self._has_data(place), until, longest_pause)

@@ -19,8 +19,6 @@ import os
 import time
 from asyncio import Future
 from collections.abc import Callable
-from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -52,6 +50,7 @@ from .._format.layout import (
     WRITE_TAIL,
 )
 from .._runtime.fork_registry import Phase, reset_in_child
+from .._runtime.thread_wakeup import ThreadWakeup
 from .._storage.control.wake_fifos import WakeFifos
 from .._storage.store import Store
 from .._storage.writable_store import WritableStore
@@ -103,8 +102,8 @@ class Waiters:
             self._wake_pipe.answers.append(self._wake_tasks)
         self._lock = Mutex()  # the garbage collector may close a receiver anywhere
         self._waiting: dict[Waiter | Future[None], Callable[[], bool]] = {}
-        self._sleeping: set[SimpleQueue[None]] = set()
-        """Queues that wake the threads that sleep outside of the native core."""
+        self._sleeping: set[ThreadWakeup] = set()
+        """What wakes the threads that sleep outside of the native core."""
         self._sleepers = bytearray(8)
         """The number of threads that sleep inside the native core, which counts them here."""
         self.is_watched = False
@@ -227,15 +226,15 @@ class Waiters:
     def sleep(self, has_data: Callable[[], bool], until: float | None, longest_pause: float) -> bool:
         """Block the thread until data is available, at most until *until* (monotonic clock). Return whether it is."""
         pause = _SHORTEST_PAUSE
-        bell: SimpleQueue[None] = SimpleQueue()
-        with ensured(self._sleeping.discard, bell):
-            self._sleeping.add(bell)
+        wakeup = ThreadWakeup()
+        with ensured(self._sleeping.discard, wakeup):
+            self._sleeping.add(wakeup)
             while not has_data():
                 left = _LONGEST_SLEEP if until is None else min(until - time.monotonic(), _LONGEST_SLEEP)
                 if left <= 0:
                     return False
                 if self._polls:
-                    self._pause(bell, has_data, min(pause, left))
+                    self._pause(wakeup, has_data, min(pause, left))
                     pause = min(2 * pause, longest_pause)
                     continue
                 seen = self._announce(WAKE_THREADS)
@@ -244,11 +243,10 @@ class Waiters:
             return True
 
     @staticmethod
-    def _pause(bell: SimpleQueue[None], has_data: Callable[[], bool], seconds: float) -> None:
+    def _pause(wakeup: ThreadWakeup, has_data: Callable[[], bool], seconds: float) -> None:
         """Sleep for this long, unless another thread of this process calls `wake_all`."""
         if not has_data():
-            with suppress(Empty):
-                bell.get(timeout=seconds)
+            wakeup.wait(seconds)
 
     def watch(self, offset: int, seconds: float) -> bool:
         """Spin until there is data behind an offset, at most this long. Return whether there is."""
@@ -269,8 +267,8 @@ class Waiters:
         """Let all waiters of this process rescan. Any thread may call this."""
         self._wake_tasks()
         if self._sleeping and self._polls:
-            for bell in list(self._sleeping):
-                bell.put(None)
+            for wakeup in list(self._sleeping):
+                wakeup.wake()
         elif self._sleeping or load_u64(self._sleepers, 0):
             # Increment the generation, so that a thread that checked before this does not fall asleep.
             seen = load_u32(self._words, self._word)

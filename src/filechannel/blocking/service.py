@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import Protocol, Self, final
 
 from anyio import ClosedResourceError, EndOfStream
@@ -19,6 +17,7 @@ from .._channel.subscription.delivery import Handed
 from .._channel.subscription.outstanding import Outstanding
 from .._errors import ConsumerError, DataExpiredError, DecodeError
 from .._format import NOTHING, Mutex, Nothing
+from .._runtime.thread_wakeup import ThreadWakeup
 from .._runtime.threads import start_thread
 
 
@@ -28,23 +27,6 @@ class LetterBox(Protocol):
     def send(self, item: DeadLetter) -> None:
         """Send one dead letter."""
         ...
-
-
-@final
-class _Bell:
-    """Wakes a sleeping thread. An `Event` could stay locked if a signal handler raised in it."""
-
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[None] = SimpleQueue()
-
-    def wake(self) -> None:
-        """Wake the thread. Any thread may call this."""
-        self._queue.put(None)
-
-    def wait(self, seconds: float | None) -> None:
-        """Sleep until woken, at most this many seconds."""
-        with suppress(Empty):
-            self._queue.get(timeout=seconds)
 
 
 @final
@@ -71,8 +53,9 @@ class Service(BaseService):
         self._dead_letter = dead_letter
         self._intake, self._skipping = Mutex(), Mutex()
         self._started = 0
-        self._ended: SimpleQueue[None] = SimpleQueue()
+        self._ended: list[None] = []
         """One entry for each thread that has ended."""
+        self._end_wakeup = ThreadWakeup()
 
     # Running
 
@@ -112,10 +95,9 @@ class Service(BaseService):
         grace = self._config.grace
         until = None if grace is None else time.monotonic() + grace
         try:
-            for _ in range(self._started):
-                self._ended.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
-        except Empty:
-            pass
+            while len(self._ended) < self._started:
+                if not self._end_wakeup.wait(None if until is None else until - time.monotonic()):
+                    break
         finally:
             self.close()
 
@@ -123,7 +105,8 @@ class Service(BaseService):
         try:
             self._work_or_fail(stats)
         finally:
-            self._ended.put(None)
+            self._ended.append(None)
+            self._end_wakeup.wake()
 
     def _work_or_fail(self, stats: WorkerStats) -> None:
         try:
@@ -192,13 +175,13 @@ class Service(BaseService):
 
     def _until(self, condition: Callable[[], bool], seconds: float | None = None) -> None:
         """Sleep until *condition* may have become true, at most *seconds*."""
-        bell = _Bell()
-        self._sleepers.add(bell)
+        wakeup = ThreadWakeup()
+        self._sleepers.add(wakeup)
         try:
             if not condition():
-                bell.wait(seconds)
+                wakeup.wait(seconds)
         finally:
-            self._sleepers.discard(bell)
+            self._sleepers.discard(wakeup)
 
     # Failing
 

@@ -1,0 +1,53 @@
+"""A thread that sleeps until it is woken, or until a time limit."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from filechannel._runtime.thread_wakeup import ThreadWakeup
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9, 1e-6])
+def test_a_wait_ends_even_if_its_time_is_over_before_it_sleeps(seconds: float) -> None:
+    """`SimpleQueue.get` blocks forever in this case. The wakeups are new and many: it takes a delay at a bad moment."""
+    assert not any(ThreadWakeup().wait(seconds) for _ in range(10_000))
+
+
+def test_a_wakeup_ends_the_wait_of_another_thread() -> None:
+    """`wait` returns True, and the next one sleeps again."""
+    wakeup, woken = ThreadWakeup(), list[bool]()
+    thread = threading.Thread(target=lambda: woken.append(wakeup.wait()))
+    thread.start()
+    wakeup.wake()
+    thread.join(60)
+    assert woken == [True]
+    assert not wakeup.wait(0.0)
+
+
+def test_a_wakeup_before_the_wait_is_not_lost() -> None:
+    """The next `wait` returns at once; several wakeups count as one."""
+    wakeup = ThreadWakeup()
+    wakeup.wake()
+    wakeup.wake()
+    assert wakeup.is_pending
+    assert wakeup.wait(3600)
+    assert not wakeup.is_pending
+    assert not wakeup.wait(0.0)
+
+
+def test_a_cleared_wakeup_is_forgotten() -> None:
+    """Clearing works whether or not it was woken."""
+    wakeup = ThreadWakeup()
+    wakeup.clear()
+    wakeup.wake()
+    wakeup.clear()
+    assert not wakeup.wait(0.0)
+
+
+def test_a_time_limit_may_be_as_long_as_you_like() -> None:
+    """Longer ones than the system can wait for do not raise."""
+    wakeup = ThreadWakeup()
+    wakeup.wake()
+    assert wakeup.wait(float("1e300"))
