@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from filechannel import ChannelOptions, Durability, StorageError
-from filechannel._runtime.scheduler import Lane
+from filechannel._runtime.scheduler import Lane, TimedCall, TimedFunction
+from filechannel._storage.durability import interval_flush as interval_flush_module
 from filechannel._storage.durability.interval_flush import IntervalFlush
 from tests.blocking.threads import until
 from tests.storage.background import no_more_threads
@@ -55,6 +56,23 @@ def _started(lane: Lane, flushed: Flushed, seconds: float = SECONDS) -> Interval
 def lane() -> Lane:
     """A thread for the flushes of a test."""
     return Lane("filechannel-interval-flush-of-a-test")
+
+
+def test_two_starts_at_once_leave_one_interval(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start cancels what another thread has started in the middle of it."""
+    interval_flush, calls = IntervalFlush(Flushed(), lane), list[TimedCall]()
+
+    def timed_call(lane: Lane, function: TimedFunction) -> TimedCall:
+        call = TimedCall(lane, function)
+        calls.append(call)
+        if len(calls) == 1:
+            interval_flush.start(3600)
+        return call
+
+    monkeypatch.setattr(interval_flush_module, "TimedCall", timed_call)
+    interval_flush.start(3600)
+    assert [call.is_cancelled for call in calls] == [False, True]
+    interval_flush.stop()
 
 
 def test_an_object_is_flushed_again_and_again(lane: Lane) -> None:

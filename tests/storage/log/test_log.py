@@ -16,8 +16,8 @@ from filechannel import (
     MessageTooLargeError,
     StorageError,
 )
-from filechannel._format import PURE
-from filechannel._format.layout import CONTROL_SIZE, INDEX_BYTES, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
+from filechannel._format import PURE, store_u64
+from filechannel._format.layout import CONTROL_SIZE, INDEX_BYTES, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE, WRITE_TAIL
 from filechannel._runtime.threads import NoThreadError
 from filechannel._storage.segments.segment import segment_name
 from filechannel._storage.segments.segment_index import read_entries
@@ -406,6 +406,14 @@ def test_a_dead_writers_record_is_rolled_back(path: Path) -> None:
 
 
 # Resources
+
+
+def test_a_log_whose_tail_is_damaged_releases_its_segment_when_it_closes(path: Path) -> None:
+    """Closing cannot store the last index entries then, but it keeps no file open."""
+    with opened(path) as store:
+        _send(store, b"message")
+        store_u64(store.control.map, WRITE_TAIL, 1 << 63)
+    assert store.log._active.segment is None
 
 
 class _Disk(Files):

@@ -86,6 +86,17 @@ def test_a_gap_behind_an_empty_segment_leaves_no_trace_of_it(path: Path) -> None
             assert [message.payload for message in read_all(store, start=place)] == [b"after"]
 
 
+def test_a_gap_stores_nothing_in_the_empty_segment_that_it_replaces(path: Path) -> None:
+    """The gap removes an empty active segment; until then its header must not claim that the segment is finished."""
+    with opened(path) as store, store.log.writing():
+        store.log.begin_segment()
+        segment = store.log._active.segment
+        assert segment is not None
+        store.log._gap.go(0, Offset(0))
+        assert segment.is_removed
+        assert segment.end is None
+
+
 # A gap that cannot be written at once
 
 

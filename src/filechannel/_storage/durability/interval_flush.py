@@ -8,6 +8,7 @@ from typing import Protocol, final
 from weakref import ref
 
 from ..._errors import Busy
+from ..._format import Mutex
 from ..._runtime.scheduler import FLUSH_LANE, Lane, TimedCall
 from ..._runtime.threads import NoThreadError
 
@@ -35,20 +36,27 @@ class IntervalFlush:
         self._flushable = ref(flushable)
         self._lane = lane
         self._flushes: TimedCall | None = None
+        self._replacing = Mutex()
 
     def start(self, seconds: float) -> None:
         """Flush every *seconds* from now on, instead of at the interval so far."""
-        self.stop()
-        self._flushes = TimedCall(self._lane, partial(_flush, self._flushable, seconds))
+        flushes = TimedCall(self._lane, partial(_flush, self._flushable, seconds))
+        self._replace(flushes)
         try:
-            self._flushes.request(seconds)
+            flushes.request(seconds)
         except NoThreadError as error:  # the next request of any channel starts the thread, which serves this one too
             _logger.error("the flush thread could not be started: %s", error)
 
     def stop(self) -> None:
         """Stop flushing at intervals; a flush may be in progress."""
-        if self._flushes is not None:
-            self._flushes.cancel()
+        self._replace(None)
+
+    def _replace(self, flushes: TimedCall | None) -> None:
+        # Two threads may start at once: each must cancel what the other one has started.
+        with self._replacing.held():
+            before, self._flushes = self._flushes, flushes
+        if before is not None:
+            before.cancel()
 
 
 def _flush(reference: ref[Flushable], seconds: float) -> float | None:

@@ -400,6 +400,7 @@ class Log:
                 _logger.error("%s: closed without its last index entries: %s", self._path, error)
             finally:
                 self._closed = True
+                self._active.release()
                 self.dirty.clear()
                 self.writer.close()
                 self._is_closing = False

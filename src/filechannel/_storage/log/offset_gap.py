@@ -85,6 +85,9 @@ class OffsetGap:
     def _go_to(self, begin: Offset, end: Offset) -> None:
         sequence, is_durability_unknown = self._control.tail().sequence, self._control.is_durability_unknown
         stale = [other for other in self._segments.begins if other >= end]
+        active = self._active.segment
+        if active is not None and active.begin >= end:
+            self._active.let_go()  # it is removed below: the roll must not store an end in it
         self._control.using_reserve(lambda: self._appender.begin_segment(begin, sequence, end))
         self._make_durable(begin, end, sequence, stale)
         moved = Tail(begin, sequence, begin)
