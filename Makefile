@@ -31,6 +31,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 NATIVE_SOURCES := $(shell find src/filechannel/_format/_native -name '*.[ch]')
 
+# Tests start thousands of interpreters, and each would compile the package again if this forbade keeping the result.
+export PYTHONDONTWRITEBYTECODE :=
 # pyright and its node are in .venv (pyright[nodejs]); this stops its check for a newer version.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
