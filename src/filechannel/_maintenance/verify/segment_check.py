@@ -71,17 +71,17 @@ def _parse(path: Path, begin: Offset, content: bytes, magic: bytes) -> Head:
     return Head(path, begin, content, header, valid_end(header, content), None)
 
 
-def holds_records(survey: DirectoryScan, head: Head) -> bool:
+def holds_records(scan: DirectoryScan, head: Head) -> bool:
     """Return whether a segment has an intact record. A compressed segment has."""
     if head.is_compressed:
         return head.header is not None
     try:
-        file = PlainFile(survey.files, head.path, head.begin, survey.limits)
+        file = PlainFile(scan.files, head.path, head.begin, scan.limits)
     except (FileNotFoundError, UnexpectedFileError):
         return False
     try:
         stop = min(head.end or file.space_end, file.space_end, file.data_end)
-        return next_record(file, head.begin, stop, read_index(survey.files, head.path)[0], UNWRITTEN) is not None
+        return next_record(file, head.begin, stop, read_index(scan.files, head.path)[0], UNWRITTEN) is not None
     finally:
         file.close()
 
@@ -137,9 +137,9 @@ class Checked:
 class SegmentCheck:
     """Checks segments of one channel, any number of them at once."""
 
-    def __init__(self, survey: DirectoryScan, check: CheckPayload | None = None, tick: Tick = lambda _: None) -> None:
-        self._survey = survey
-        self._files = survey.files
+    def __init__(self, scan: DirectoryScan, check: CheckPayload | None = None, tick: Tick = lambda _: None) -> None:
+        self._scan = scan
+        self._files = scan.files
         self._check = check
         self._tick = tick
 
@@ -160,11 +160,11 @@ class SegmentCheck:
     def _check_plain(self, checked: Checked, marks: list[IndexEntry]) -> None:
         head, bounds = checked.head, checked.bounds
         if head.header is None:
-            _add(self._survey, checked, "error", "header", f"not a segment: {head.problem}", position=0)
+            _add(self._scan, checked, "error", "header", f"not a segment: {head.problem}", position=0)
             if not head.content:
                 return
         try:
-            file = PlainFile(self._files, head.path, head.begin, self._survey.limits)
+            file = PlainFile(self._files, head.path, head.begin, self._scan.limits)
         except FileNotFoundError:
             return  # compressed or reclaimed since: the next check sees that
         try:
@@ -174,9 +174,9 @@ class SegmentCheck:
             self._walk(checked, file, stop, marks)
             if bounds.certain > file.space_end:
                 what = f"the file is truncated: {bounds.certain - file.space_end} bytes of records are missing"
-                _add(self._survey, checked, "error", "cut", what, position=file.size, offset=file.space_end)
+                _add(self._scan, checked, "error", "cut", what, position=file.size, offset=file.space_end)
             for position in file.unreadable:
-                _add(self._survey, checked, "error", "disk", "the disk cannot read it", position=position, size=PAGE)
+                _add(self._scan, checked, "error", "disk", "the disk cannot read it", position=position, size=PAGE)
         finally:
             file.close()
         self._check_end(checked)
@@ -191,16 +191,16 @@ class SegmentCheck:
             what = "the header has no end, although another segment follows"
         else:
             return
-        _add(self._survey, checked, "warning", "end", what, position=SEGMENT_END)
+        _add(self._scan, checked, "warning", "end", what, position=SEGMENT_END)
 
     def _check_compressed(self, checked: Checked, marks: list[IndexEntry]) -> None:
         try:
-            segment = CompressedSegment.open(self._files, checked.head.path, self._survey.limits)
+            segment = CompressedSegment.open(self._files, checked.head.path, self._scan.limits)
         except FileNotFoundError:
             return
         except ValueError as error:
             what = f"not a compressed segment: {error}"
-            _add(self._survey, checked, "error", "header", what, position=0)
+            _add(self._scan, checked, "error", "header", what, position=0)
             return
         self._walk(checked, segment, min(checked.bounds.stop, segment.end), marks)
 
@@ -221,12 +221,12 @@ class SegmentCheck:
         for start, end, reason in found.damage:
             cause = segment.explain(start, reason) if isinstance(segment, CompressedSegment) else reason
             what = f"{end - start} bytes that are not a complete record: {cause}"
-            _add(self._survey, checked, "error", "record", what, offset=start, size=end - start)
+            _add(self._scan, checked, "error", "record", what, offset=start, size=end - start)
         for offset, reason in found.refused:
-            _add(self._survey, checked, "error", "payload", f"does not match the schema: {reason}", offset=offset)
+            _add(self._scan, checked, "error", "payload", f"does not match the schema: {reason}", offset=offset)
         if found.refusals > len(found.refused):
             what = f"{found.refusals - len(found.refused)} more messages do not match the schema"
-            _add(self._survey, checked, "error", "payload", what)
+            _add(self._scan, checked, "error", "payload", what)
 
     # Sequences and index
 
@@ -238,7 +238,7 @@ class SegmentCheck:
         missing = expected - header.first_sequence - checked.messages
         if checked.is_whole and missing:
             what = f"{checked.messages} messages, where {expected - header.first_sequence} should be"
-            _add(self._survey, checked, "error", "numbers", what, offset=checked.head.begin)
+            _add(self._scan, checked, "error", "numbers", what, offset=checked.head.begin)
         checked.lost = max(0, missing)
 
     def _check_index(self, checked: Checked, bad: list[int]) -> None:
@@ -252,7 +252,7 @@ class SegmentCheck:
         if checked.bad_entries:
             what = f"{checked.bad_entries} entries of the index are wrong; seeking takes longer, and nothing is lost"
             position = bad[0] if bad else None
-            _add(self._survey, checked, "warning", "index", what, path=path, position=position)
+            _add(self._scan, checked, "warning", "index", what, path=path, position=position)
 
 
 def _first(stretch: RecordRun, known: int | None) -> int:
@@ -281,7 +281,7 @@ def read_index(files: Files, segment: Path) -> tuple[list[IndexEntry], list[int]
 
 
 def _add(
-    survey: DirectoryScan,
+    scan: DirectoryScan,
     checked: Checked,
     severity: Severity,
     kind: str,
@@ -294,7 +294,7 @@ def _add(
 ) -> None:
     if position is None and offset is not None and not checked.head.is_compressed:
         position = SEGMENT_HEADER_SIZE + offset - checked.head.begin
-    file = survey.relative(path or checked.head.path)
+    file = scan.relative(path or checked.head.path)
     checked.findings.append(
         Finding(severity=severity, kind=kind, file=file, what=what, offset=offset, position=position, size=size)
     )

@@ -54,9 +54,9 @@ def diagnose(path: Path, files: Files | None = None) -> list[Advice]:
 
 def _damage(path: Path, files: Files) -> Iterator[Advice]:
     """Damage in headers, stored positions and file names."""
-    with DirectoryScan.of(path, files) as survey:
-        chain = read_chain(survey)
-        found = [*check_metadata(survey, chain), *chain.findings]
+    with DirectoryScan.of(path, files) as scan:
+        chain = read_chain(scan)
+        found = [*check_metadata(scan, chain), *chain.findings]
         broken = [link.head for link in chain.links if link.head.header is None]
     bad = [finding for finding in found if finding.severity != "note"]
     mend = shell_words("filechannel", "repair", path)
@@ -69,7 +69,7 @@ def _damage(path: Path, files: Files) -> Iterator[Advice]:
         else:
             yield Advice(severity=finding.severity, kind="damage", what=what, mend=mend)
     for head in broken:
-        what = f"{survey.relative(head.path)}: not a segment: {head.problem}"
+        what = f"{scan.relative(head.path)}: not a segment: {head.problem}"
         yield Advice(severity="error", kind="damage", what=what, mend=mend)
     for finding in found:
         if finding.kind == "restarted":
