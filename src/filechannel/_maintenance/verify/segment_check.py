@@ -107,7 +107,7 @@ class Checked:
 
     head: Head
     bounds: Bounds
-    stretches: list[RecordRun] = field(default_factory=list[RecordRun])
+    runs: list[RecordRun] = field(default_factory=list[RecordRun])
     findings: list[Finding] = field(default_factory=list[Finding])
     marks: list[IndexEntry] = field(default_factory=list[IndexEntry])
     """The correct entries of its index."""
@@ -119,17 +119,17 @@ class Checked:
     @property
     def end(self) -> Offset:
         """Where the last intact record ends."""
-        return self.stretches[-1].stop if self.stretches else self.head.begin
+        return self.runs[-1].stop if self.runs else self.head.begin
 
     @property
     def messages(self) -> int:
         """How many intact messages there are."""
-        return sum(stretch.messages for stretch in self.stretches)
+        return sum(run.messages for run in self.runs)
 
     @property
     def is_whole(self) -> bool:
         """Whether its records are contiguous from the beginning to where they must end."""
-        is_one = len(self.stretches) == 1 and self.stretches[0].start == self.head.begin
+        is_one = len(self.runs) == 1 and self.runs[0].start == self.head.begin
         return is_one and self.end >= min(self.bounds.certain, self.bounds.stop)
 
 
@@ -216,7 +216,7 @@ class SegmentCheck:
             check=self._check,
             tick=self._tick,
         )
-        checked.stretches = found.runs
+        checked.runs = found.runs
         checked.bad_entries = found.misplaced
         for start, end, reason in found.damage:
             cause = segment.explain(start, reason) if isinstance(segment, CompressedSegment) else reason
@@ -243,11 +243,11 @@ class SegmentCheck:
 
     def _check_index(self, checked: Checked, bad: list[int]) -> None:
         header, path = checked.head.header, index_path(checked.head.path)
-        for stretch in checked.stretches:
-            first = header.first_sequence if header is not None and stretch.start == checked.head.begin else None
-            right = [mark for mark, before in stretch.entries if mark.sequence - before == _first(stretch, first)]
+        for run in checked.runs:
+            first = header.first_sequence if header is not None and run.start == checked.head.begin else None
+            right = [mark for mark, before in run.entries if mark.sequence - before == _first(run, first)]
             checked.marks += right
-            checked.bad_entries += len(stretch.entries) - len(right)
+            checked.bad_entries += len(run.entries) - len(right)
         checked.bad_entries += len(bad)
         if checked.bad_entries:
             what = f"{checked.bad_entries} entries of the index are wrong; seeking takes longer, and nothing is lost"
@@ -255,11 +255,11 @@ class SegmentCheck:
             _add(self._scan, checked, "warning", "index", what, path=path, position=position)
 
 
-def _first(stretch: RecordRun, known: int | None) -> int:
+def _first(run: RecordRun, known: int | None) -> int:
     """Return the sequence of the first message: the known one, or the one that most index entries imply."""
     if known is not None:
         return known
-    said = Counter(mark.sequence - before for mark, before in stretch.entries)
+    said = Counter(mark.sequence - before for mark, before in run.entries)
     return said.most_common(1)[0][0]
 
 

@@ -174,7 +174,7 @@ def report_of(scan: DirectoryScan, chain: Chain, checked: list[Checked]) -> Repo
         findings=tuple(findings),
         segments=len(checked),
         messages=sum(each.messages for each in checked),
-        bytes=sum(stretch.stop - stretch.start for each in checked for stretch in each.stretches),
+        bytes=sum(run.stop - run.start for each in checked for run in each.runs),
         lost=sum(each.lost for each in checked),
     )
 
@@ -194,14 +194,14 @@ def _unreachable(scan: DirectoryScan, end: End | None, checked: list[Checked]) -
         header = each.head.header
         is_linked = at is None or (header is not None and header.previous_end == at)
         expected, at = each.head.begin if is_linked else None, each.head.begin if at is None else at
-        for stretch in each.stretches:
-            is_reached = stretch.start == expected or stretch.start <= start
-            if damage is None and stretch.stop > start and (header is None or not is_reached):
+        for run in each.runs:
+            is_reached = run.start == expected or run.start <= start
+            if damage is None and run.stop > start and (header is None or not is_reached):
                 damage = Offset(max(at, start)), each.head
             if damage is not None:
-                messages += stretch.messages
+                messages += run.messages
                 behind += [] if each in behind[-1:] else [each]
-            at = expected = stretch.stop
+            at = expected = run.stop
     if damage is not None:
         offset, head = damage
         what = f"{describe_unreachable(messages, len(behind), offset)}: {repair_command(scan.path)}"
