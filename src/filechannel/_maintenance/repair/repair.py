@@ -305,18 +305,18 @@ def _is_cut_short(chain: Chain, checked: list[Checked]) -> bool:
 
 
 def _describe(change: Change) -> str:
-    head, pieces = change.checked.head, change.pieces
-    if not pieces:
+    head, repaired_segments = change.checked.head, change.repaired_segments
+    if not repaired_segments:
         return f"move it to {QUARANTINE}/: no record in it can be read"
     if change.is_header_only:
-        piece = pieces[0]
+        repaired = repaired_segments[0]
         if head.header is None:
-            return f"rewrite its header: {change.checked.messages} messages from sequence {piece.first_sequence} on"
-        if head.header.previous_end != piece.previous_end:
-            return f"record in its header that nothing is left between offsets {piece.previous_end} and {piece.begin}"
-        return f"record in its header that its records end at offset {piece.end}"
+            return f"rewrite its header: {change.checked.messages} messages from sequence {repaired.first_sequence} on"
+        if head.header.previous_end != repaired.previous_end:
+            return f"record in its header that nothing is left between offsets {repaired.previous_end} and {repaired.begin}"
+        return f"record in its header that its records end at offset {repaired.end}"
     lost = f", {change.checked.lost} lost" if change.checked.lost else ""
-    kept = f"{change.checked.messages} messages stay in place, in {len(pieces)} segment{'s' * (len(pieces) > 1)}"
+    kept = f"{change.checked.messages} messages stay in place, in {len(repaired_segments)} segment{'s' * (len(repaired_segments) > 1)}"
     return f"leave out what is damaged: {kept}{lost}; the old file is moved to {QUARANTINE}/"
 
 

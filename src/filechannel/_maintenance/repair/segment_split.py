@@ -18,7 +18,7 @@ from ..verify.walk_segment_records import RecordRun
 
 @final
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RepairedSegment:
     """A segment as it should be."""
 
     begin: Offset
@@ -36,30 +36,30 @@ class Change:
     """The segments that replace one segment; there is nothing to do if it is like that already."""
 
     checked: Checked
-    pieces: tuple[Piece, ...]
+    repaired_segments: tuple[RepairedSegment, ...]
     """Empty if it contains no record."""
 
     @property
     def is_needed(self) -> bool:
         """Whether the segment is different from what it should be."""
-        if len(self.pieces) != 1:
+        if len(self.repaired_segments) != 1:
             return True
-        head, piece = self.checked.head, self.pieces[0]
+        head, repaired = self.checked.head, self.repaired_segments[0]
         header = head.header
         return header is None or (header.begin, head.end, header.first_sequence, header.previous_end) != (
-            piece.begin,
-            piece.end,
-            piece.first_sequence,
-            piece.previous_end,
+            repaired.begin,
+            repaired.end,
+            repaired.first_sequence,
+            repaired.previous_end,
         )
 
     @property
     def is_header_only(self) -> bool:
         """Whether its records can stay in place."""
-        head, pieces = self.checked.head, self.pieces
-        if len(pieces) != 1 or pieces[0].begin != head.begin:
+        head, repaired_segments = self.checked.head, self.repaired_segments
+        if len(repaired_segments) != 1 or repaired_segments[0].begin != head.begin:
             return False
-        return not head.is_compressed or (head.header is not None and head.end == pieces[0].end)
+        return not head.is_compressed or (head.header is not None and head.end == repaired_segments[0].end)
 
 
 def plan_split(checked: list[Checked], end: End | None) -> list[Change]:
@@ -68,17 +68,17 @@ def plan_split(checked: list[Checked], end: End | None) -> list[Change]:
     reached: Offset | None = None
     sequence = 0
     for each, is_last in zip(checked, [False] * (len(checked) - 1) + [True], strict=False):
-        pieces: list[Piece] = []
+        repaired_segments: list[RepairedSegment] = []
         if not each.runs and _is_empty_and_right(each):
             each.runs.append(RecordRun(each.head.begin, each.head.begin))
         firsts = _first_sequences(each, reached, sequence)
         for run, first in zip(each.runs, firsts, strict=True):
             previous_end = _previous_end(each, run, reached, end)
             stays_open = is_last and run is each.runs[-1] and len(each.runs) == 1 and _may_grow(each, end)
-            piece_end = None if stays_open else run.stop
-            pieces.append(Piece(run.start, piece_end, run.stop, first, previous_end))
+            repaired_end = None if stays_open else run.stop
+            repaired_segments.append(RepairedSegment(run.start, repaired_end, run.stop, first, previous_end))
             reached, sequence = run.stop, first + run.messages
-        changes.append(Change(each, tuple(pieces)))
+        changes.append(Change(each, tuple(repaired_segments)))
     return changes
 
 

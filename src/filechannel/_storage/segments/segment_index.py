@@ -29,7 +29,7 @@ INDEX_SUFFIX = ".idx"
 """The suffix of an index file's name."""
 INDEX_LIMIT = 32 << 20
 """How many bytes of an index are read: a million entries, one a second for twelve days. A seek can do without more."""
-_PIECE = INDEX_ENTRY.size << 12
+_CHUNK = INDEX_ENTRY.size << 12
 _INDEX_NS = int(INDEX_SECONDS * 1e9)
 
 
@@ -224,10 +224,10 @@ def read_entries(files: Files, segment: Path) -> list[IndexEntry]:
 
 def _stored_entries(files: Files, descriptor: int) -> Iterator[IndexEntry | None]:
     """Yield each entry of an open index, None where it is not valid. Reads in parts, because the file may be a hole."""
-    for position in range(0, INDEX_LIMIT, _PIECE):
-        content = files.read_at(descriptor, _PIECE, position)
+    for position in range(0, INDEX_LIMIT, _CHUNK):
+        content = files.read_at(descriptor, _CHUNK, position)
         yield from _entries(content)
-        if len(content) < _PIECE:
+        if len(content) < _CHUNK:
             return
 
 
