@@ -419,7 +419,7 @@ def held() -> None:
     control = new_control()
     set_tail(control, WRITE_TAIL, len(content), 0, 0)
     reader = _core.Reader(control, new_cursor(), None, None, None, None)
-    reader.hold()
+    reader.track_acks()
     reader.bind(new_segment(len(content), content), 0)
 
     class Receiver(_core.AckCore):
@@ -436,7 +436,7 @@ def held() -> None:
     assert reader.outstanding + reader.ready + reader.next_due
     reader.outlook()
     reader.give_back_all()
-    calls = (reader.ack, reader.nack, reader.acknowledge, reader.give_back, reader.coming, reader.hold, receiver.ack)
+    calls = (reader.ack, reader.nack, reader.acknowledge, reader.give_back, reader.coming, reader.track_acks, receiver.ack)
     for call in (*calls, reader.outlook, reader.acknowledge_before, reader.give_back_all):
         for arguments in ((), (1,), (None,), ("text",), (1 << 80,), (0, "text"), (0, 0, 0, 0), (0, 0, object(), 0)):
             with suppress(*ERRORS):

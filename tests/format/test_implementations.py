@@ -756,7 +756,7 @@ def test_readers_that_hold_agree(
     """Any sequence of takes, acks and nacks gives the same items, errors and cursors."""
     pure, native = (ReaderRun(impl, begin, records, reuse=reuse) for impl in both)
     for run in (pure, native):
-        run.reader.hold()
+        run.reader.track_acks()
     for name, arguments in plan:
         assert pure.do(name, arguments) == native.do(name, arguments), name
         assert pure.state() == native.state(), name

@@ -114,13 +114,13 @@ def test_each_gets_what_no_other_has(impl: SimpleNamespace) -> None:
 def test_sharing_begins_once(impl: SimpleNamespace) -> None:
     """Neither twice nor while holding, and in a file that is large enough."""
     members = Members(impl)
-    for call in (lambda: members.readers[0].share(members.group, 2, 5, None), members.readers[0].hold):
+    for call in (lambda: members.readers[0].share(members.group, 2, 5, None), members.readers[0].track_acks):
         with pytest.raises(ValueError, match="said before"):
             call()
     bench = Bench(impl, [b"a"])
     with pytest.raises(ValueError, match="group is too short"):
         bench.reader.share(bytearray(GROUP_SIZE - 1), 2, 5, None)
-    bench.reader.hold()
+    bench.reader.track_acks()
     with pytest.raises(ValueError, match="said before"):
         bench.reader.share(members.group, 2, 5, None)
 

@@ -20,7 +20,7 @@ FAR = (1 << 64) - 1
 def holding(impl: SimpleNamespace, count: int = 10, **options: Any) -> Bench:
     """Return a bench whose reader tracks acks, with records of one byte: each has nine."""
     bench = Bench(impl, [bytes([n]) for n in range(count)], **options)
-    bench.reader.hold()
+    bench.reader.track_acks()
     return bench
 
 
@@ -45,7 +45,7 @@ def test_a_reader_that_does_not_hold_has_nothing_to_acknowledge(impl: SimpleName
 def test_holding_begins_once(impl: SimpleNamespace) -> None:
     """A second time it is a mistake."""
     with pytest.raises(ValueError, match="said before"):
-        holding(impl).reader.hold()
+        holding(impl).reader.track_acks()
 
 
 def test_the_cursor_follows_the_oldest(impl: SimpleNamespace) -> None:
@@ -69,7 +69,7 @@ def test_the_cursor_follows_the_oldest(impl: SimpleNamespace) -> None:
 def test_many_are_outstanding(impl: SimpleNamespace) -> None:
     """More than the first allocation, repeatedly."""
     bench = Bench(impl, [b"x"] * 5000)
-    bench.reader.hold()
+    bench.reader.track_acks()
     for taken in range(0, 5000, 50):
         bench.reader.take_many(50)
         assert bench.reader.ack(25)
@@ -220,7 +220,7 @@ def test_control_records_do_not_move_the_cursor_past_unacked_messages(impl: Simp
     content = packed_record(b"a", 0)
     content += packed_record(b"\1x", len(content), 1 << 30)
     bench = Bench(impl, content=content)
-    bench.reader.hold()
+    bench.reader.track_acks()
     assert (bench.reader.take(), bench.reader.take()) == (b"a", NOTHING)
     assert cursor_of(bench.cursor) == (0, 0)
     assert bench.reader.ack(1)

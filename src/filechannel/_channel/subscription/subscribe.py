@@ -61,7 +61,7 @@ class Subscriptions:
                 place = position.log_position
             subscription = self._make(cursor, place, acknowledged=acknowledged)
             if acknowledged:
-                subscription.reader.native.hold()
+                subscription.reader.native.track_acks()
             self.keep(subscription)
         except BaseException:
             if cursor.position is None:

@@ -230,43 +230,43 @@ typedef struct {
 PyObject *scratch_for(Scratch **scratch, Py_ssize_t size); /* borrowed, of that size, with no exported view */
 
 /* read/unacked_ring.c: the deliveries that are not acknowledged */
-enum held_state { HELD_OUT, HELD_SETTLED, HELD_READY, HELD_DELAYED };
+enum unacked_state { UNACKED_OUT, UNACKED_SETTLED, UNACKED_READY, UNACKED_DELAYED };
 typedef struct {
     uint64_t offset, sequence;
     uint64_t token; /* of the call that handed it out last */
     uint64_t due;   /* when it is redelivered, by the monotonic clock */
     uint32_t attempt;
     unsigned char state;
-} HeldEntry;
+} UnackedEntry;
 typedef struct {
-    HeldEntry *entries;
+    UnackedEntry *entries;
     uint64_t mask, head, tail;
     uint64_t out, ready, delayed; /* how many are in these states */
     uint64_t first_ready;         /* no entry before this index is ready */
     uint64_t next_due;            /* no entry is due before this time */
     uint64_t token;
 } UnackedRing;
-UnackedRing *held_new(void);
-void held_free(UnackedRing *held);
-int held_reserve(UnackedRing *held); /* -1 with an exception */
-void held_push(UnackedRing *held, uint64_t offset, uint64_t sequence);
-const HeldEntry *held_oldest(const UnackedRing *held);
-void held_drop_from(UnackedRing *held, uint64_t offset);
-void held_drop_waiting(UnackedRing *held, uint64_t begin, uint64_t end);
+UnackedRing *unacked_new(void);
+void unacked_free(UnackedRing *unacked);
+int unacked_reserve(UnackedRing *unacked); /* -1 with an exception */
+void unacked_push(UnackedRing *unacked, uint64_t offset, uint64_t sequence);
+const UnackedEntry *unacked_oldest(const UnackedRing *unacked);
+void unacked_drop_from(UnackedRing *unacked, uint64_t offset);
+void unacked_drop_waiting(UnackedRing *unacked, uint64_t begin, uint64_t end);
 /* These return whether they did it; *moved: whether the oldest entry changed. */
-int held_ack(UnackedRing *held, uint64_t count, int *moved);
-int held_acknowledge(UnackedRing *held, uint64_t offset, uint64_t token, int *moved);
-int held_nack(UnackedRing *held, uint64_t count);
-int held_give_back(UnackedRing *held, uint64_t offset, uint64_t token, uint64_t due, int counted);
-int held_in_order(const UnackedRing *held, const HeldEntry **waiting);
-int held_acknowledge_before(UnackedRing *held, uint64_t offset);
-void held_give_back_all(UnackedRing *held);
-uint64_t held_ready(UnackedRing *held);
-uint64_t held_next_due(UnackedRing *held); /* 0: none is delayed */
-const HeldEntry *held_first_ready(UnackedRing *held);
-const HeldEntry *held_next_ready(const UnackedRing *held, uint64_t *index);
-uint32_t held_hand_out(UnackedRing *held, uint64_t offset);
-void held_take_back(UnackedRing *held, uint64_t offset);
+int unacked_ack(UnackedRing *unacked, uint64_t count, int *moved);
+int unacked_acknowledge(UnackedRing *unacked, uint64_t offset, uint64_t token, int *moved);
+int unacked_nack(UnackedRing *unacked, uint64_t count);
+int unacked_give_back(UnackedRing *unacked, uint64_t offset, uint64_t token, uint64_t due, int counted);
+int unacked_in_order(const UnackedRing *unacked, const UnackedEntry **waiting);
+int unacked_acknowledge_before(UnackedRing *unacked, uint64_t offset);
+void unacked_give_back_all(UnackedRing *unacked);
+uint64_t unacked_ready(UnackedRing *unacked);
+uint64_t unacked_next_due(UnackedRing *unacked); /* 0: none is delayed */
+const UnackedEntry *unacked_first_ready(UnackedRing *unacked);
+const UnackedEntry *unacked_next_ready(const UnackedRing *unacked, uint64_t *index);
+uint32_t unacked_hand_out(UnackedRing *unacked, uint64_t offset);
+void unacked_take_back(UnackedRing *unacked, uint64_t offset);
 
 /* read/group_ring.c: the ring that the members of a group share, and the claims of this member */
 typedef struct {

@@ -3,7 +3,7 @@
  * A reader has an offset and may read up to `limit` without looking at the shared words again. At `limit` it loads
  * them; at the end of the segment it calls `advance` for the next one.
  *
- * With ack tracking (`held` is not NULL) the cursor stores where the oldest unacknowledged message begins. To redeliver
+ * With ack tracking (`unacked` is not NULL) the cursor stores where the oldest unacknowledged message begins. To redeliver
  * a message, the reader moves to it for a moment; `front` is then where it resumes.
  *
  * In a group (`ring` is not NULL) the reader takes a message only if no other member claimed it first. */
@@ -37,7 +37,7 @@ int reader_enter(Reader *self) {
 
 /* The oldest unacknowledged message, or where we resume. */
 static void floor_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
-    const HeldEntry *oldest = held_oldest(self->held);
+    const UnackedEntry *oldest = unacked_oldest(self->unacked);
     *offset = oldest ? oldest->offset : self->again ? self->front : self->offset;
     *sequence = oldest ? oldest->sequence : self->again ? self->front_sequence : self->sequence;
 }
@@ -112,7 +112,7 @@ void reader_store_cursor(Reader *self) {
     if (!self->cursor.obj) return;
     self->generation++;
     uint64_t offset = self->offset, sequence = self->sequence;
-    if (__builtin_expect(self->held != NULL, 0)) floor_of(self, &offset, &sequence);
+    if (__builtin_expect(self->unacked != NULL, 0)) floor_of(self, &offset, &sequence);
     if (!self->stores--) {
         self->time = wall_clock_ns();
         self->stores = STORES_PER_LOOK - 1;
@@ -250,15 +250,15 @@ PyObject *reader_next_item(Reader *self, int *empty, uint64_t *start) {
     return item;
 }
 
-static PyObject *hand_out_held(Reader *self, int *empty, Given *given) {
+static PyObject *hand_out_tracked(Reader *self, int *empty, Given *given) {
     if (self->ring) return reader_next_shared(self, empty, given, 1);
-    given->token = ++self->held->token;
-    return reader_next_held(self, empty, given);
+    given->token = ++self->unacked->token;
+    return reader_next_tracked(self, empty, given);
 }
 
 /* The next item, which must not be redelivered: the cursor is stored, or ack tracking has it. */
 static inline PyObject *hand_out(Reader *self, int *empty, Given *given) {
-    if (__builtin_expect(self->held || self->ring, 0)) return hand_out_held(self, empty, given);
+    if (__builtin_expect(self->unacked || self->ring, 0)) return hand_out_tracked(self, empty, given);
     PyObject *item = reader_next_item(self, empty, &given->offset);
     if (!item) return NULL;
     reader_store_cursor(self);
@@ -293,7 +293,7 @@ PyObject *reader_now(PyObject *op) {
 int reader_wait(PyObject *op, double seconds) {
     Reader *self = (Reader *)op;
     uint8_t *words = self->control.buf;
-    if (self->held && self->held->delayed) return 0; /* a delayed message may be due before the sleep ends */
+    if (self->unacked && self->unacked->delayed) return 0; /* a delayed message may be due before the sleep ends */
     if (self->ring) return 0; /* in a group, not only the log can have data available, and the wake word does not cover the rest */
     if (!self->sleepers.obj || self->released || load_acquire_u32(words + STATE) & STATE_SEALED) return 0;
     uint64_t *sleepers = self->sleepers.buf, offset = self->offset;
@@ -350,7 +350,7 @@ static void take_back(Reader *self, PyObject **items, uint64_t offset, uint64_t 
         self->offset = offset;
         self->sequence = sequence;
         self->limit = 0;
-        if (self->held) held_take_back(self->held, offset);
+        if (self->unacked) unacked_take_back(self->unacked, offset);
         reader_store_cursor(self);
     }
     Py_CLEAR(*items);
@@ -390,10 +390,10 @@ PyObject *reader_take_many_method(PyObject *op, PyObject *most) {
         return NULL;
     }
     uint64_t before = self->offset, sequence = self->sequence, had = self->ring ? self->ring->last : 0;
-    if (self->held) self->held->token++;
+    if (self->unacked) self->unacked->token++;
     while (PyList_GET_SIZE(items) < wanted) {
         PyObject *item = self->ring   ? reader_next_shared(self, &empty, &given, !PyList_GET_SIZE(items))
-                         : self->held ? reader_next_held(self, &empty, &given)
+                         : self->unacked ? reader_next_tracked(self, &empty, &given)
                                       : reader_next_item(self, &empty, &given.offset);
         if (!item) {
             /* Items before an error are returned; the next call raises the error. */
@@ -406,14 +406,14 @@ PyObject *reader_take_many_method(PyObject *op, PyObject *most) {
             break;
         }
     }
-    if (self->offset != before && !self->held) reader_store_cursor(self);
+    if (self->offset != before && !self->unacked) reader_store_cursor(self);
     reader_leave(self);
     return items;
 }
 
 /* Move to a record boundary. Unacknowledged deliveries from there on are forgotten, as they are read again anyway. */
 static void stand_at(Reader *self, uint64_t offset, uint64_t sequence) {
-    if (self->held && !self->again) held_drop_from(self->held, offset);
+    if (self->unacked && !self->again) unacked_drop_from(self->unacked, offset);
     self->offset = offset;
     self->sequence = sequence;
     self->limit = 0;

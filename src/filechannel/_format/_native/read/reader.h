@@ -12,7 +12,7 @@ typedef struct {
     uint64_t generation; /* of the newest cursor slot */
     uint64_t time;       /* of the cursor: when it was last moved, or a few messages earlier */
     unsigned int stores; /* stores of the cursor until the clock is read again */
-    UnackedRing *held;          /* NULL: no ack tracking, the cursor follows what is handed out */
+    UnackedRing *unacked;          /* NULL: no ack tracking, the cursor follows what is handed out */
     char again;          /* we are at `wanted`, which is redelivered */
     Callee decode;       /* no callable: hand out the payload itself */
     char reuse;          /* decode accepts any buffer and does not keep it */
@@ -41,7 +41,7 @@ typedef struct {
 /* An address that is unique to this thread: cheaper than asking for its id. */
 static inline const void *reader_thread(void) { return &turn_units; }
 
-static inline int reader_holds(const Reader *self) { return self->held && !self->released; }
+static inline int reader_tracks_acks(const Reader *self) { return self->unacked && !self->released; }
 static inline int reader_shares(const Reader *self) { return self->ring && !self->released; }
 
 /* reader.c */
@@ -63,12 +63,12 @@ PyObject *reader_move_from_method(PyObject *op, PyObject *const *args, Py_ssize_
 
 /* reader_group_claims.c */
 int reader_is_sealed(const Reader *self);
-PyObject *reader_next_held(Reader *self, int *empty, Given *given);
+PyObject *reader_next_tracked(Reader *self, int *empty, Given *given);
 PyObject *reader_next_shared(Reader *self, int *empty, Given *given, int first);
 
 /* reader_acknowledge.c */
 int reader_is_drained(const Reader *self);
-PyObject *reader_hold_method(PyObject *op, PyObject *none);
+PyObject *reader_track_acks_method(PyObject *op, PyObject *none);
 PyObject *reader_share_method(PyObject *op, PyObject *const *args, Py_ssize_t count);
 PyObject *reader_must_tell_method(PyObject *op, PyObject *none);
 PyObject *reader_take_lost_method(PyObject *op, PyObject *none);

@@ -3,13 +3,13 @@
  * No need for reader_enter: nothing here calls Python, so the GIL orders the threads. */
 #include "read/reader.h"
 
-PyObject *reader_hold_method(PyObject *op, PyObject *Py_UNUSED(none)) {
+PyObject *reader_track_acks_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
-    if (self->held || self->ring) {
+    if (self->unacked || self->ring) {
         PyErr_SetString(PyExc_ValueError, "said before");
         return NULL;
     }
-    if (!(self->held = held_new())) return PyErr_NoMemory();
+    if (!(self->unacked = unacked_new())) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 
@@ -18,7 +18,7 @@ PyObject *reader_share_method(PyObject *op, PyObject *const *args, Py_ssize_t co
     uint64_t owner, lease;
     if (check_count("share", count, 4) || unsigned_from(args[1], UINT32_MAX, &owner) || unsigned_from(args[2], UINT64_MAX, &lease)) return NULL;
     if (self->released) return raise_closed(), NULL;
-    if (self->held || self->ring) {
+    if (self->unacked || self->ring) {
         PyErr_SetString(PyExc_ValueError, "said before");
         return NULL;
     }
@@ -30,7 +30,7 @@ PyObject *reader_share_method(PyObject *op, PyObject *const *args, Py_ssize_t co
 int reader_ack(PyObject *op, uint64_t count) {
     Reader *self = (Reader *)op;
     if (self->ring) return reader_told(self, reader_shares(self) && ring_ack(self->ring, count));
-    int moved, done = reader_holds(self) && held_ack(self->held, count, &moved);
+    int moved, done = reader_tracks_acks(self) && unacked_ack(self->unacked, count, &moved);
     if (done && moved) reader_store_cursor(self);
     return done;
 }
@@ -46,7 +46,7 @@ static int all_handed_out(const Reader *self) {
 }
 
 int reader_is_drained(const Reader *self) {
-    if (!reader_is_sealed(self) || (self->held && held_oldest(self->held))) return 0;
+    if (!reader_is_sealed(self) || (self->unacked && unacked_oldest(self->unacked))) return 0;
     return !self->ring || (ring_empty(self->ring) && all_handed_out(self));
 }
 
@@ -100,10 +100,10 @@ PyObject *reader_ack_method(PyObject *op, PyObject *given) {
 
 PyObject *reader_nack_method(PyObject *op, PyObject *given) {
     Reader *self = (Reader *)op;
-    uint64_t count = self->ring ? self->ring->out : self->held ? self->held->out : 0;
+    uint64_t count = self->ring ? self->ring->out : self->unacked ? self->unacked->out : 0;
     if (given != Py_None && number_from(given, &count)) return NULL;
     if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_nack(self->ring, count)));
-    return PyBool_FromLong(reader_holds(self) && held_nack(self->held, count));
+    return PyBool_FromLong(reader_tracks_acks(self) && unacked_nack(self->unacked, count));
 }
 
 PyObject *reader_acknowledge_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
@@ -112,7 +112,7 @@ PyObject *reader_acknowledge_method(PyObject *op, PyObject *const *args, Py_ssiz
     if (check_count("acknowledge", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
         return NULL;
     if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_acknowledge(self->ring, offset, token)));
-    int moved, done = reader_holds(self) && held_acknowledge(self->held, offset, token, &moved);
+    int moved, done = reader_tracks_acks(self) && unacked_acknowledge(self->unacked, offset, token, &moved);
     if (done && moved) reader_store_cursor(self);
     return PyBool_FromLong(done);
 }
@@ -126,29 +126,29 @@ PyObject *reader_give_back_method(PyObject *op, PyObject *const *args, Py_ssize_
     int counted = PyObject_IsTrue(args[3]);
     if (counted < 0) return NULL;
     if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_give_back(self->ring, offset, token, due, counted)));
-    return PyBool_FromLong(reader_holds(self) && held_give_back(self->held, offset, token, due, counted));
+    return PyBool_FromLong(reader_tracks_acks(self) && unacked_give_back(self->unacked, offset, token, due, counted));
 }
 
 PyObject *reader_outlook_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     const Reader *self = (Reader *)op;
-    const HeldEntry *waiting;
-    if (!reader_holds(self) || !held_in_order(self->held, &waiting)) Py_RETURN_NONE;
+    const UnackedEntry *waiting;
+    if (!reader_tracks_acks(self) || !unacked_in_order(self->unacked, &waiting)) Py_RETURN_NONE;
     uint64_t offset = waiting ? waiting->offset : self->again ? self->front : self->offset;
     uint64_t sequence = waiting ? waiting->sequence : self->again ? self->front_sequence : self->sequence;
-    return Py_BuildValue("KKK", (unsigned long long)self->held->out, (unsigned long long)offset, (unsigned long long)sequence);
+    return Py_BuildValue("KKK", (unsigned long long)self->unacked->out, (unsigned long long)offset, (unsigned long long)sequence);
 }
 
 PyObject *reader_acknowledge_before_method(PyObject *op, PyObject *given) {
     Reader *self = (Reader *)op;
     uint64_t offset;
     if (unsigned_from(given, UINT64_MAX, &offset)) return NULL;
-    if (reader_holds(self) && held_acknowledge_before(self->held, offset)) reader_store_cursor(self);
+    if (reader_tracks_acks(self) && unacked_acknowledge_before(self->unacked, offset)) reader_store_cursor(self);
     Py_RETURN_NONE;
 }
 
 PyObject *reader_give_back_all_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     const Reader *self = (Reader *)op;
-    if (reader_holds(self)) held_give_back_all(self->held);
+    if (reader_tracks_acks(self)) unacked_give_back_all(self->unacked);
     Py_RETURN_NONE;
 }
 
@@ -158,9 +158,9 @@ PyObject *reader_coming_method(PyObject *op, PyObject *most) {
     if (wanted == -1 && PyErr_Occurred()) return NULL;
     if (self->ring) return ring_coming(self->ring, wanted);
     PyObject *places = PyList_New(0);
-    if (!places || !self->held || !held_ready(self->held)) return places;
-    const HeldEntry *entry;
-    for (uint64_t index = 0; PyList_GET_SIZE(places) < wanted && (entry = held_next_ready(self->held, &index));) {
+    if (!places || !self->unacked || !unacked_ready(self->unacked)) return places;
+    const UnackedEntry *entry;
+    for (uint64_t index = 0; PyList_GET_SIZE(places) < wanted && (entry = unacked_next_ready(self->unacked, &index));) {
         PyObject *place = Py_BuildValue("KK", (unsigned long long)entry->offset, (unsigned long long)entry->sequence);
         int failed = !place || PyList_Append(places, place);
         Py_XDECREF(place);
@@ -177,8 +177,8 @@ PyObject *reader_forget_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     int inside = self->owner == reader_thread();
     if (!inside && reader_enter(self)) return NULL;
     if (self->ring) ring_forget(self->ring);
-    if (self->held) {
-        held_drop_from(self->held, 0);
+    if (self->unacked) {
+        unacked_drop_from(self->unacked, 0);
         reader_store_cursor(self);
     }
     if (!inside) reader_leave(self);

@@ -168,7 +168,7 @@ static void reader_dealloc(PyObject *op) {
     let_go(&self->cursor);
     let_go(&self->control);
     let_go(&self->sleepers);
-    held_free(self->held);
+    unacked_free(self->unacked);
     ring_free(self->ring);
     Py_XDECREF(self->tend);
     Py_XDECREF(self->decode.callable);
@@ -190,7 +190,7 @@ static PyObject *get_may_have_more(PyObject *op, void *Py_UNUSED(closure)) {
     Reader *self = (Reader *)op;
     const uint8_t *words = self->control.buf;
     uint64_t offset, sequence;
-    if ((self->held && held_ready(self->held)) || (self->ring && ring_ready(self->ring))) Py_RETURN_TRUE;
+    if ((self->unacked && unacked_ready(self->unacked)) || (self->ring && ring_ready(self->ring))) Py_RETURN_TRUE;
     if (self->released) Py_RETURN_FALSE;
     place_of(self, &offset, &sequence);
     return PyBool_FromLong(load_acquire_u64(words + WRITE_TAIL) != offset || load_acquire_u32(words + STATE) & STATE_SEALED);
@@ -203,17 +203,17 @@ static PyObject *get_sequence(PyObject *op, void *Py_UNUSED(closure)) {
 
 static PyObject *get_outstanding(PyObject *op, void *Py_UNUSED(closure)) {
     const Reader *self = (Reader *)op;
-    return PyLong_FromUnsignedLongLong(self->ring ? ring_out(self->ring) : self->held ? self->held->out : 0);
+    return PyLong_FromUnsignedLongLong(self->ring ? ring_out(self->ring) : self->unacked ? self->unacked->out : 0);
 }
 static PyObject *get_ready(PyObject *op, void *Py_UNUSED(closure)) {
     const Reader *self = (Reader *)op;
-    return PyLong_FromUnsignedLongLong(self->ring ? ring_ready(self->ring) : self->held ? held_ready(self->held) : 0);
+    return PyLong_FromUnsignedLongLong(self->ring ? ring_ready(self->ring) : self->unacked ? unacked_ready(self->unacked) : 0);
 }
 static PyObject *get_next_due(PyObject *op, void *Py_UNUSED(closure)) {
     const Reader *self = (Reader *)op;
     uint64_t due = self->ring ? ring_due(self->ring) : 0;
     if (self->ring) return PyLong_FromUnsignedLongLong(due == UINT64_MAX ? 0 : due);
-    return PyLong_FromUnsignedLongLong(self->held ? held_next_due(self->held) : 0);
+    return PyLong_FromUnsignedLongLong(self->unacked ? unacked_next_due(self->unacked) : 0);
 }
 static PyObject *get_full(PyObject *op, void *Py_UNUSED(closure)) {
     const Reader *self = (Reader *)op;
@@ -242,8 +242,8 @@ static PyMethodDef methods[] = {
      "Let threads sleep for more where they receive, having watched for so long, and count them."},
     {"notify_capacity", py_tell_room, METH_O,
      "notify_capacity($self, notify, /)\n--\n\nCall this when the cursor moved and event loops wait for room."},
-    {"hold", reader_hold_method, METH_NOARGS,
-     "hold($self, /)\n--\n\nKeep what is handed out until it is acknowledged; the cursor follows the oldest."},
+    {"track_acks", reader_track_acks_method, METH_NOARGS,
+     "track_acks($self, /)\n--\n\nTrack acknowledgements; from now on the cursor stores the oldest unacknowledged message."},
     {"share", FAST(reader_share_method), METH_FASTCALL,
      "share($self, group, owner, lease, tend, /)\n--\n\nTake what no other member of a group has, each message for so many ns."},
     {"place_of", FAST(reader_place_of_method), METH_FASTCALL,
@@ -265,12 +265,12 @@ static PyMethodDef methods[] = {
      "outlook($self, /)\n--\n\n"
      "Return (how many are outstanding, offset, sequence of the cursor if they are acknowledged); None if older ones come again."},
     {"acknowledge_before", reader_acknowledge_before_method, METH_O,
-     "acknowledge_before($self, offset, /)\n--\n\nAcknowledge whatever is held and begins before an offset."},
+     "acknowledge_before($self, offset, /)\n--\n\nAcknowledge every delivery that begins before an offset."},
     {"give_back_all", reader_give_back_all_method, METH_NOARGS,
      "give_back_all($self, /)\n--\n\nLet everything come again that is outstanding; that attempt does not count."},
     {"coming", reader_coming_method, METH_O,
      "coming($self, most, /)\n--\n\nReturn (offset, sequence) of what comes again now, up to so many."},
-    {"forget", reader_forget_method, METH_NOARGS, "forget($self, /)\n--\n\nForget what is held: the cursor goes where the next new one begins."},
+    {"forget", reader_forget_method, METH_NOARGS, "forget($self, /)\n--\n\nForget all deliveries: the cursor moves to the next new message."},
     {"release", py_release, METH_NOARGS, "release($self, /)\n--\n\nRelease every map, or, if this thread is inside or another one waits, when that call returns. There is "
      "nothing to take any more. Return whether something was given back."},
     {NULL, NULL, 0, NULL},
@@ -279,11 +279,11 @@ static PyGetSetDef getset[] = {
     {"offset", get_offset, NULL, "Where the next record begins.", NULL},
     {"may_have_more", get_may_have_more, NULL, "Whether the log does not end at our offset, or the channel is sealed.", NULL},
     {"sequence", get_sequence, NULL, "Number of the next message.", NULL},
-    {"outstanding", get_outstanding, NULL, "How many are held and neither acknowledged nor given back.", NULL},
+    {"outstanding", get_outstanding, NULL, "How many deliveries are outstanding.", NULL},
     {"ready", get_ready, NULL, "How many come again now, before anything new.", NULL},
     {"full", get_full, NULL, "Whether nothing new can be handed out before something is acknowledged.", NULL},
     {"next_due", get_next_due, NULL, "When the next delayed one comes again, in ns of the monotonic clock; 0 if none is delayed.", NULL},
-    {"drained", get_drained, NULL, "Whether the channel is sealed, and nothing is held.", NULL},
+    {"drained", get_drained, NULL, "Whether the channel is sealed and no delivery is unacknowledged.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot slots[] = {
